@@ -1,0 +1,77 @@
+"""What an engine and a request can be told. Frozen: nothing changes under a running engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import ConfigError
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """The size of an engine.
+
+    block_size: tokens a KV block holds, a power of two (the articles use 64).
+    max_batch_size: most sessions in one decode step.
+    max_seq_len: most tokens of one session, prompt and completion; None is the model's context.
+    num_blocks: blocks of the KV pool, per layer; None is enough for `max_batch_size` sessions of `max_seq_len` tokens.
+    prefix_cache: keep the blocks of finished prompts and share them with prompts that begin alike.
+    """
+
+    block_size: int = 64
+    max_batch_size: int = 16
+    max_seq_len: int | None = None
+    num_blocks: int | None = None
+    prefix_cache: bool = True
+
+    def __post_init__(self) -> None:
+        size = self.block_size
+        require(is_count(size) and size & (size - 1) == 0, f"block_size is {size!r}: give a power of two, such as 64")
+        require(is_count(self.max_batch_size), f"max_batch_size is {self.max_batch_size!r}: give 1 or more")
+        require(
+            self.max_seq_len is None or is_count(self.max_seq_len, 2),
+            f"max_seq_len is {self.max_seq_len!r}: give 2 or more, or None for the model's context",
+        )
+        require(
+            self.num_blocks is None or is_count(self.num_blocks),
+            f"num_blocks is {self.num_blocks!r}: give 1 or more, or None for as many as the batch needs",
+        )
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """The blocks, per layer, that `num_tokens` tokens fill."""
+        return -(-num_tokens // self.block_size)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the tokens of one request are chosen.
+
+    temperature 0 is greedy. top_k 0 and top_p 1.0 keep every token. The random stream of a request depends on `seed`
+    alone, never on the other requests of a batch.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop_on_eos: bool = True
+
+    def __post_init__(self) -> None:
+        require(is_count(self.max_new_tokens), f"max_new_tokens is {self.max_new_tokens!r}: give 1 or more")
+        require(
+            0.0 <= self.temperature <= 100.0,
+            f"temperature is {self.temperature!r}: give 0 (greedy) to 100",
+        )
+        require(is_count(self.top_k, 0), f"top_k is {self.top_k!r}: give 0 (all tokens) or more")
+        require(0.0 < self.top_p <= 1.0, f"top_p is {self.top_p!r}: give more than 0 and at most 1")
+        require(is_count(self.seed, 0), f"seed is {self.seed!r}: give a whole number, 0 or more")

@@ -1,0 +1,41 @@
+"""Part `forward`: the model over one token per session, with paged attention."""
+
+from __future__ import annotations
+
+import torch
+
+from ..config import EngineConfig
+from ..kernels import paged_attention_for
+from ..kv.blocks import KVBlockManager
+from ..models.gpt2 import GPT2
+from .step import DecodeInputs, DecodeOutputs
+
+
+class DecodeForward:
+    """K and V are read where they lie, through the block tables."""
+
+    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.model = model
+        self.kv = kv
+        self.paged_attention = paged_attention_for(kv.device)
+
+    def __call__(self, inputs: DecodeInputs) -> DecodeOutputs:
+        keys: list[torch.Tensor] = []
+        values: list[torch.Tensor] = []
+
+        def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            keys.append(k)
+            values.append(v)
+            return self.paged_attention(
+                q,
+                self.kv.k_layers[layer_idx],
+                self.kv.v_layers[layer_idx],
+                inputs.block_tables[layer_idx],
+                inputs.context_lens,
+                inputs.max_context_len,
+                k,
+                v,
+            )
+
+        hidden = self.model.hidden(inputs.token_ids, inputs.context_lens, attend)
+        return DecodeOutputs(self.model.logits(hidden), keys, values)

@@ -1,0 +1,201 @@
+"""InferenceEngine: a model, a paged KV cache and the parts of the decode step, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from .config import EngineConfig, SamplingParams
+from .decode import BEST, DecodeParts, DecodeStep
+from .errors import ConfigError, KVCacheExhausted, RequestError
+from .kv.blocks import KVBlockManager
+from .kv.prefix_cache import PrefixCache
+from .models.gpt2 import GPT2
+from .prefill import Prefill
+from .sampling import sample
+from .scheduler import OnlineScheduler
+from .session import InferenceSession
+from .streaming import StreamedToken, TextDecoder
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What came of one prompt. finish_reason: `stop` (end of text) or `length`."""
+
+    prompt: Prompt
+    token_ids: list[int]  # the completion alone
+    text: str
+    finish_reason: str
+
+
+class InferenceEngine:
+    """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
+
+    `generate` and `stream` are for users; `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `fork` and `free`
+    are what schedulers are made of.
+    """
+
+    def __init__(self, model: GPT2, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
+        shape = model.shape
+        config = config or EngineConfig()
+        max_seq_len = config.max_seq_len or shape.context
+        if max_seq_len > shape.context:
+            raise ConfigError(f"max_seq_len is {max_seq_len}: the model's context is {shape.context} tokens")
+        num_blocks = config.num_blocks or config.max_batch_size * config.blocks_for(max_seq_len)
+        self.model = model
+        self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
+        self.kv = KVBlockManager(
+            num_layers=shape.num_layers,
+            num_heads=shape.num_heads,
+            head_dim=shape.head_dim,
+            block_size=config.block_size,
+            num_blocks=num_blocks,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
+        self.decode_step = DecodeStep(parts, model, self.kv, self.config)
+        self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+
+    def new_session(self, prompt: Prompt, params: SamplingParams | None = None) -> InferenceSession:
+        """A session that has no blocks yet. Raises `RequestError` for what the engine can never serve."""
+        params = params or SamplingParams()
+        prompt_ids = self.tokenize(prompt)
+        if not prompt_ids:
+            raise RequestError("the prompt is empty: give at least one token")
+        bad = [t for t in prompt_ids if not 0 <= t < self.model.shape.vocab_size]
+        if bad:
+            raise RequestError(f"token id {bad[0]} is not in the vocabulary of {self.model.shape.vocab_size} tokens")
+        longest = self.config.max_seq_len
+        if len(prompt_ids) >= longest:
+            raise RequestError(f"the prompt has {len(prompt_ids)} tokens: the engine takes at most {longest - 1}")
+        total = len(prompt_ids) + params.max_new_tokens
+        if total > longest:
+            raise RequestError(
+                f"max_new_tokens is {params.max_new_tokens}: after a prompt of {len(prompt_ids)} tokens at most "
+                f"{longest - len(prompt_ids)} fit into {longest}"
+            )
+        needed = self.config.blocks_for(total - 1)  # K and V of the last token are never needed
+        if needed > self.config.num_blocks:
+            raise RequestError(
+                f"a prompt of {len(prompt_ids)} tokens and {params.max_new_tokens} new ones need {needed} KV blocks, "
+                f"the pool has {self.config.num_blocks}: give the engine more blocks, or ask for fewer tokens"
+            )
+        return InferenceSession(prompt_ids, params)
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.model.tokenizer.encode(prompt, verbose=False)
+        return [int(token_id) for token_id in prompt]
+
+    def reserve(self, session: InferenceSession) -> None:
+        """Give a session the blocks that its tokens need, those of a known prefix first."""
+        shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
+        session.block_ids_per_layer = self.kv.allocate(len(session.token_ids), shared)
+        session.num_cached_tokens = len(shared[0]) * self.config.block_size if shared else 0
+
+    @torch.inference_mode()
+    def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        """Compute the tokens that are not in the cache yet; returns logits [B, vocab_size] for each next token."""
+        new = [session for session in sessions if not session.block_ids_per_layer]
+        for number, session in enumerate(new):
+            try:
+                self.reserve(session)
+            except KVCacheExhausted:
+                for earlier in new[:number]:
+                    self.free(earlier)
+                raise
+        logits = Prefill(self.model, self.kv, sessions).run()
+        for session in sessions:
+            session.num_cached_tokens = len(session.token_ids)
+            if self.prefix_cache:
+                self.prefix_cache.insert(session.prompt_ids, session.block_ids_per_layer)
+        return logits
+
+    @torch.inference_mode()
+    def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        """One decode step: returns logits [B, vocab_size]. Raises `KVCacheExhausted` before anything has changed."""
+        if not 0 < len(sessions) <= self.config.max_batch_size:
+            raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
+        if not self.can_append(sessions):
+            raise KVCacheExhausted(f"no KV blocks for one more token of {len(sessions)} sessions: free or preempt one")
+        return self.decode_step(sessions)
+
+    def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether the pool has the blocks that one more token of each session needs."""
+        if all(self.kv.num_available(layer) >= len(sessions) for layer in range(self.kv.num_layers)):
+            return True  # a token needs at most one block
+        return all(
+            self.kv.num_available(layer) >= self.kv.blocks_to_append(s.block_ids_per_layer[layer] for s in sessions)
+            for layer in range(self.kv.num_layers)
+        )
+
+    def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
+        """Sample each session's next token and append it."""
+        token_ids = sample(logits, [session.sampler for session in sessions])
+        for session, token_id in zip(sessions, token_ids, strict=True):
+            session.append(token_id, self.eos_token_id)
+        return token_ids
+
+    def fork(self, session: InferenceSession, params: SamplingParams | None = None) -> InferenceSession:
+        """A second session that goes on from where this one is, sharing its blocks until they differ."""
+        sibling = InferenceSession(session.prompt_ids, params or session.params)
+        sibling.token_ids = list(session.token_ids)
+        sibling.num_cached_tokens = session.num_cached_tokens
+        sibling.block_ids_per_layer = self.kv.share(session.block_ids_per_layer)
+        return sibling
+
+    def free(self, session: InferenceSession) -> None:
+        """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
+        self.kv.free(session.block_ids_per_layer)
+        session.block_ids_per_layer = []
+        session.num_cached_tokens = 0
+
+    # -- for users ------------------------------------------------------------------------------------------------
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Generation]:
+        """Complete one prompt or several, as many at a time as the engine holds; results in the prompts' order.
+
+        A prompt is a text or a list of token ids; params: one for all, or one for each.
+        """
+        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+            prompts = [prompts]
+        each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else params
+        if len(each) != len(prompts):
+            raise RequestError(f"{len(prompts)} prompts and {len(each)} params: give one for all, or one for each")
+        sessions = [self.new_session(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
+        scheduler = OnlineScheduler(self)
+        for session in sessions:
+            scheduler.submit(session)
+        scheduler.run()
+        return [
+            Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), s.finish_reason)
+            for prompt, s in zip(prompts, sessions, strict=True)
+        ]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamedToken]:
+        """Complete one prompt; yields each token, with its text, as it comes."""
+        session = self.new_session(prompt, params)
+        return self._stream(session)
+
+    def _stream(self, session: InferenceSession) -> Iterator[StreamedToken]:
+        scheduler = OnlineScheduler(self)
+        scheduler.submit(session)
+        decoder = TextDecoder(self.model.tokenizer)
+        try:
+            while scheduler.has_work:
+                for _, token_id in scheduler.step():
+                    yield StreamedToken(token_id, decoder.text(token_id), session.finish_reason)
+        finally:  # a reader that goes away leaves no blocks behind
+            scheduler.cancel(session)
+
+    def detokenize(self, token_ids: list[int]) -> str:
+        return self.model.tokenizer.decode(token_ids, skip_special_tokens=True)

@@ -1,0 +1,81 @@
+"""The Triton kernel of paged decode attention: one program per session and head, an online softmax over the context.
+
+The online softmax is Milakov and Gimelshein's (2018), as FlashAttention uses it; reading K and V through a block table
+is vLLM's PagedAttention. With TRITON_INTERPRET=1 set before this module is imported, the kernel runs on a CPU (slowly:
+for tests).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
+
+
+@triton.jit
+def _paged_attn_decode_kernel(
+    q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lens_ptr, k_new_ptr, v_new_ptr, out_ptr,
+    q_stride, k_stride, v_stride, table_stride, scale,
+    H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1)
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < D
+    # All arithmetic is in float32, whatever the cache holds.
+    q = tl.load(q_ptr + b * q_stride + h * D + d, mask=in_head, other=0.0).to(tl.float32) * scale
+    k_new = tl.load(k_new_ptr + b * k_stride + h * D + d, mask=in_head, other=0.0).to(tl.float32)
+    v_new = tl.load(v_new_ptr + b * v_stride + h * D + d, mask=in_head, other=0.0).to(tl.float32)
+
+    # The new token comes first, so that the running maximum is a score from the start.
+    running_max = tl.sum(q * k_new, axis=0)
+    denominator = 1.0
+    acc = v_new
+
+    context_len = tl.load(lens_ptr + b)
+    for start in range(0, context_len, TILE):
+        position = start + tl.arange(0, TILE)
+        live = position < context_len
+        # int64 before the multiplication: a large pool has more than 2^31 elements.
+        block = tl.load(table_ptr + b * table_stride + position // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
+        row = (block * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
+        offsets = row[:, None] * D + d[None, :]
+        mask = live[:, None] & in_head[None, :]
+        k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        scores = tl.where(live, tl.sum(k * q[None, :], axis=1), float("-inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, axis=0))
+        rescale = tl.exp(running_max - new_max)
+        weights = tl.exp(scores - new_max)
+        denominator = denominator * rescale + tl.sum(weights, axis=0)
+        acc = acc * rescale + tl.sum(weights[:, None] * v, axis=0)
+        running_max = new_max
+
+    tl.store(out_ptr + (b * H + h) * D + d, (acc / denominator).to(out_ptr.dtype.element_ty), mask=in_head)
+
+
+def paged_attention_decode(
+    q: torch.Tensor,
+    k_layer: torch.Tensor,
+    v_layer: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    max_context_len: int,
+    k_new: torch.Tensor,
+    v_new: torch.Tensor,
+) -> torch.Tensor:
+    """The same as `reference.paged_attention_decode`, arguments and all, in one kernel.
+
+    q, k_new and v_new may be views of one fused projection: each [H, D] must be contiguous, sessions any stride apart.
+    k_layer and v_layer must be contiguous, block_table's rows too.
+    """
+    B, H, D = q.shape
+    out = torch.empty((B, H, D), dtype=q.dtype, device=q.device)
+    _paged_attn_decode_kernel[(B, H)](
+        q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out,
+        q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0), D**-0.5,
+        H=H, D=D, BLOCK_SIZE=k_layer.shape[2], TILE=TILE, BLOCK_D=triton.next_power_of_2(D),
+    )  # fmt: skip
+    return out

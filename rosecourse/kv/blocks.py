@@ -1,0 +1,234 @@
+"""The paged KV cache: K and V tensors cut into blocks, and who owns which block.
+
+Each layer has its own pool of blocks. A session holds, for each layer, a list of block ids; the id is global
+(`layer * num_blocks + block_index`), as in the articles. The idea of paging a KV cache is vLLM's (PagedAttention,
+SOSP 2023).
+
+A block is in exactly one of three states: *free*, *held* (its owner count says by how many sessions), or *cached* (no
+session holds it, but the prefix cache does and gives it back when the pool runs dry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import BlockError, KVCacheExhausted
+
+BlockIdsPerLayer = list[list[int]]
+
+
+@dataclass(slots=True)
+class KVBlockInfo:
+    """One block in use: where it is, which positions it holds, and how many sessions own it."""
+
+    layer: int
+    block_index: int
+    start: int  # position of its first token in the session
+    length: int = 0  # tokens written, at most block_size
+    owners: int = 1
+    cached: bool = False  # the prefix cache knows it: when the last owner leaves it is kept, not freed
+
+
+class KVBlockManager:
+    """K and V of all sessions, [num_layers, num_blocks, num_heads, block_size, head_dim], and the owners of the blocks.
+
+    A call that needs a block when none is to be had raises `KVCacheExhausted` and changes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        block_size: int,
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_layers = num_layers
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.device = device
+        shape = (num_layers, num_blocks, num_heads, block_size, head_dim)
+        # Nothing reads a slot before it is written, so the memory need not be cleared.
+        self.k_layers = torch.empty(shape, dtype=dtype, device=device).unbind()
+        self.v_layers = torch.empty(shape, dtype=dtype, device=device).unbind()
+        self._free_block_indices = [list(range(num_blocks - 1, -1, -1)) for _ in range(num_layers)]
+        self._num_cached = [0] * num_layers  # blocks without an owner that the prefix cache keeps
+        self._block_infos: dict[int, KVBlockInfo] = {}
+        self.evict: Callable[[], BlockIdsPerLayer] = list  # the prefix cache puts its own here
+
+    # -- blocks ---------------------------------------------------------------------------------------------------
+
+    def info(self, block_id: int) -> KVBlockInfo:
+        try:
+            return self._block_infos[block_id]
+        except KeyError:
+            raise BlockError(f"block {block_id} is not in use: freed twice, or never allocated") from None
+
+    def num_available(self, layer_idx: int = 0) -> int:
+        """Blocks of a layer that can be allocated: free ones, and cached ones that can be evicted."""
+        return len(self._free_block_indices[layer_idx]) + self._num_cached[layer_idx]
+
+    def allocate_block(self, layer_idx: int, start: int = 0) -> int:
+        """Take an empty block with one owner; its first slot is for position `start`. Returns its global id."""
+        self._require(layer_idx, 1)
+        free = self._free_block_indices[layer_idx]
+        if not free:
+            self._evict_cached()
+        block_index = free.pop()
+        block_id = layer_idx * self.num_blocks + block_index
+        self._block_infos[block_id] = KVBlockInfo(layer_idx, block_index, start)
+        return block_id
+
+    def _require(self, layer_idx: int, num_blocks: int) -> None:
+        if num_blocks > self.num_available(layer_idx):
+            raise KVCacheExhausted(
+                f"{num_blocks} KV blocks needed, {self.num_available(layer_idx)} of {self.num_blocks} to be had: "
+                "free a session, or give the engine more blocks"
+            )
+
+    def _evict_cached(self) -> None:
+        for ids in self.evict():
+            for block_id in ids:
+                self._num_cached[self._block_infos[block_id].layer] -= 1
+                self._release(block_id)
+
+    def _release(self, block_id: int) -> None:
+        info = self._block_infos.pop(block_id)
+        self._free_block_indices[info.layer].append(info.block_index)
+
+    # -- whole sessions -------------------------------------------------------------------------------------------
+
+    def allocate(self, num_tokens: int, shared: BlockIdsPerLayer | None = None) -> BlockIdsPerLayer:
+        """Blocks for `num_tokens` tokens: the full blocks in `shared` (whose owner this becomes), then new ones.
+
+        The blocks count as filled: write their K and V with `write_tokens` before anything reads them.
+        """
+        block_ids_per_layer = self.share(shared) if shared else [[] for _ in range(self.num_layers)]
+        try:
+            for layer_idx, block_ids in enumerate(block_ids_per_layer):
+                self._require(layer_idx, -(-num_tokens // self.block_size) - len(block_ids))
+            for layer_idx, block_ids in enumerate(block_ids_per_layer):
+                for start in range(len(block_ids) * self.block_size, num_tokens, self.block_size):
+                    block_ids.append(self.allocate_block(layer_idx, start))
+                    self._block_infos[block_ids[-1]].length = min(self.block_size, num_tokens - start)
+        except KVCacheExhausted:
+            self.free(block_ids_per_layer)
+            raise
+        return block_ids_per_layer
+
+    def write_tokens(
+        self, layer_idx: int, block_ids: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Write K and V of T tokens: keys and values [T, H, D], to block indices [T] and slots in them [T] (int64)."""
+        self.k_layers[layer_idx][block_ids, :, slots] = keys
+        self.v_layers[layer_idx][block_ids, :, slots] = values
+
+    def share(self, block_ids_per_layer: BlockIdsPerLayer) -> BlockIdsPerLayer:
+        """One more owner for each block (a fork, or a prefix hit). Returns the new owner's lists."""
+        for info in self._infos(block_ids_per_layer):
+            self._num_cached[info.layer] -= info.owners == 0
+            info.owners += 1
+        return [list(ids) for ids in block_ids_per_layer]
+
+    def free(self, block_ids_per_layer: BlockIdsPerLayer) -> None:
+        """One owner leaves; the lists are emptied. A block without owners is free again, or cached."""
+        for info in self._infos(block_ids_per_layer):
+            if info.owners < 1:
+                raise BlockError(f"block {info.block_index} of layer {info.layer} has no owner: freed twice")
+        for ids in block_ids_per_layer:
+            while ids:  # from the end, so that the beginning of a sequence is the last to be reused
+                self._drop_owner(ids.pop())
+
+    def _drop_owner(self, block_id: int) -> None:
+        info = self._block_infos[block_id]
+        info.owners -= 1
+        if info.owners == 0 and info.cached:
+            self._num_cached[info.layer] += 1
+        elif info.owners == 0:
+            self._release(block_id)
+
+    def _infos(self, block_ids_per_layer: BlockIdsPerLayer) -> list[KVBlockInfo]:
+        return [self.info(block_id) for ids in block_ids_per_layer for block_id in ids]
+
+    # -- one more token -------------------------------------------------------------------------------------------
+
+    def append_token(
+        self, layer_idx: int, block_ids: list[int], key_new: torch.Tensor, value_new: torch.Tensor
+    ) -> None:
+        """Append the K and V [H, D] of one token of one session to one layer.
+
+        An empty list gets its first block, a full last block is followed by a new one, and a last block that other
+        sessions own too is copied first (copy-on-write), so that no sibling sees this token.
+        """
+        info = self.info(block_ids[-1]) if block_ids else None
+        if info is None or info.length == self.block_size:
+            start = info.start + info.length if info else 0
+            block_ids.append(self.allocate_block(layer_idx, start))
+        elif info.owners > 1:
+            block_ids[-1] = self._copy_block(block_ids[-1])
+        info = self._block_infos[block_ids[-1]]
+        self.k_layers[layer_idx][info.block_index, :, info.length] = key_new
+        self.v_layers[layer_idx][info.block_index, :, info.length] = value_new
+        info.length += 1
+
+    def _copy_block(self, block_id: int) -> int:
+        """A private copy of a shared block; the caller leaves the owners of the original."""
+        old = self._block_infos[block_id]
+        copy_id = self.allocate_block(old.layer, old.start)  # may raise: nothing has changed yet
+        new = self._block_infos[copy_id]
+        for cache in (self.k_layers[old.layer], self.v_layers[old.layer]):
+            cache[new.block_index, :, : old.length] = cache[old.block_index, :, : old.length]
+        new.length = old.length
+        self._drop_owner(block_id)
+        return copy_id
+
+    def blocks_to_append(self, block_ids_list: Iterable[list[int]]) -> int:
+        """How many new blocks one layer needs for one more token of each of these block lists."""
+        needed = 0
+        writers: dict[int, int] = {}  # shared last block -> how many of these lists are going to write into it
+        for block_ids in block_ids_list:
+            info = self._block_infos[block_ids[-1]] if block_ids else None
+            if info is None or info.length == self.block_size:
+                needed += 1
+            elif info.owners > 1:
+                writers[block_ids[-1]] = writers.get(block_ids[-1], 0) + 1
+        # Each writer copies the shared block, but for the last owner, which then has it to itself.
+        return needed + sum(min(n, self._block_infos[b].owners - 1) for b, n in writers.items())
+
+    # -- the invariants -------------------------------------------------------------------------------------------
+
+    def check(self, holders: Iterable[BlockIdsPerLayer], cached: Iterable[BlockIdsPerLayer] = ()) -> None:
+        """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show.
+
+        `holders` are the block lists of all live sessions, `cached` those of the prefix cache's entries.
+        """
+        counted: dict[int, int] = {}
+        for block_ids_per_layer in holders:
+            for layer_idx, ids in enumerate(block_ids_per_layer):
+                if len(set(ids)) != len(ids) or any(i // self.num_blocks != layer_idx for i in ids):
+                    raise BlockError(f"a block list of layer {layer_idx} shows a block twice, or one of another layer")
+                for block_id in ids:
+                    counted[block_id] = counted.get(block_id, 0) + 1
+        known = {block_id for entry in cached for ids in entry for block_id in ids}
+        for block_id, info in self._block_infos.items():
+            if info.owners != counted.pop(block_id, 0):
+                raise BlockError(f"block {block_id} counts {info.owners} owners, its holders are others")
+            if info.cached != (block_id in known) or (info.owners == 0 and not info.cached):
+                raise BlockError(f"block {block_id} is neither held nor in the prefix cache, or cached unknown to it")
+            if block_id != info.layer * self.num_blocks + info.block_index or not 0 <= info.length <= self.block_size:
+                raise BlockError(f"block {block_id} does not match its description {info}")
+        if counted:
+            raise BlockError(f"blocks {sorted(counted)} are held and not in use")
+        for layer_idx, free in enumerate(self._free_block_indices):
+            idle = sum(i.owners == 0 for i in self._block_infos.values() if i.layer == layer_idx)
+            if idle != self._num_cached[layer_idx]:
+                raise BlockError(f"layer {layer_idx}: {idle} blocks are cached, not {self._num_cached[layer_idx]}")
+            used = [i.block_index for i in self._block_infos.values() if i.layer == layer_idx]
+            if sorted([*free, *used]) != list(range(self.num_blocks)):
+                raise BlockError(f"layer {layer_idx}: free and used blocks do not add up to the pool")

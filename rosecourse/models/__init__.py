@@ -1,0 +1,1 @@
+"""Models: the GPT-2 forward, and loading it."""

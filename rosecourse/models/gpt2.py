@@ -1,0 +1,106 @@
+"""GPT-2, the forward pass alone: tokens in one flat row, attention left to the caller.
+
+The same few lines serve prefill (the tokens of all prompts, one after another) and decode (one token per session): they
+differ only in `attend`, which knows where earlier keys and values are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+# attend(layer_idx, q, k, v) -> attention output; all [N, H, D], N tokens in a flat row
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class GPT2Shape:
+    """The sizes of a GPT-2."""
+
+    vocab_size: int
+    context: int  # positions that the model knows
+    width: int
+    num_layers: int
+    num_heads: int
+    layer_norm_eps: float = 1e-5
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.num_heads
+
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of each parameter, as in the Hugging Face format (Conv1D weights are [in, out])."""
+        C = self.width
+        shapes: dict[str, tuple[int, ...]] = {"wte.weight": (self.vocab_size, C), "wpe.weight": (self.context, C)}
+        for i in range(self.num_layers):
+            shapes |= {f"h.{i}.{name}": shape for name, shape in _layer_parameters(C).items()}
+        return shapes | {"ln_f.weight": (C,), "ln_f.bias": (C,)}
+
+
+def _layer_parameters(C: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "ln_1.weight": (C,),
+        "ln_1.bias": (C,),
+        "attn.c_attn.weight": (C, 3 * C),
+        "attn.c_attn.bias": (3 * C,),
+        "attn.c_proj.weight": (C, C),
+        "attn.c_proj.bias": (C,),
+        "ln_2.weight": (C,),
+        "ln_2.bias": (C,),
+        "mlp.c_fc.weight": (C, 4 * C),
+        "mlp.c_fc.bias": (4 * C,),
+        "mlp.c_proj.weight": (4 * C, C),
+        "mlp.c_proj.bias": (C,),
+    }
+
+
+class GPT2Layer:
+    """The weights of one transformer layer; names as in the Hugging Face format, with `_` for `.`."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], prefix: str, shape: GPT2Shape) -> None:
+        for name in _layer_parameters(shape.width):
+            setattr(self, name.replace(".", "_"), weights[prefix + name])
+        self.shape = shape
+
+    def __call__(self, x: torch.Tensor, layer_idx: int, attend: Attend) -> torch.Tensor:
+        C, eps = self.shape.width, self.shape.layer_norm_eps
+        h = F.layer_norm(x, (C,), self.ln_1_weight, self.ln_1_bias, eps)  # [N, C]
+        qkv = torch.addmm(self.attn_c_attn_bias, h, self.attn_c_attn_weight)  # [N, 3 C]
+        q, k, v = qkv.view(-1, 3, self.shape.num_heads, self.shape.head_dim).unbind(1)  # views [N, H, D]
+        h = attend(layer_idx, q, k, v).reshape(-1, C)
+        x = x + torch.addmm(self.attn_c_proj_bias, h, self.attn_c_proj_weight)
+        h = F.layer_norm(x, (C,), self.ln_2_weight, self.ln_2_bias, eps)
+        h = F.gelu(torch.addmm(self.mlp_c_fc_bias, h, self.mlp_c_fc_weight), approximate="tanh")  # [N, 4 C]
+        return x + torch.addmm(self.mlp_c_proj_bias, h, self.mlp_c_proj_weight)
+
+
+class GPT2:
+    """A GPT-2 with its weights, on one device in one dtype, and its tokenizer.
+
+    weights: the Hugging Face names without the `transformer.` prefix, see `GPT2Shape.parameters`.
+    """
+
+    def __init__(self, shape: GPT2Shape, weights: Mapping[str, torch.Tensor], tokenizer: Any, name: str) -> None:
+        self.shape = shape
+        self.tokenizer = tokenizer
+        self.name = name
+        self.wte, self.wpe = weights["wte.weight"], weights["wpe.weight"]
+        self.layers = [GPT2Layer(weights, f"h.{i}.", shape) for i in range(shape.num_layers)]
+        self.ln_f_weight, self.ln_f_bias = weights["ln_f.weight"], weights["ln_f.bias"]
+        self.dtype, self.device = self.wte.dtype, self.wte.device
+
+    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """token_ids, positions: int [N]. Returns [N, C], what the last layer says of each token."""
+        x = F.embedding(token_ids, self.wte) + F.embedding(positions, self.wpe)
+        for layer_idx, layer in enumerate(self.layers):
+            x = layer(x, layer_idx, attend)
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [N, C] to logits [N, vocab_size]; the output projection is the token embedding."""
+        h = F.layer_norm(hidden, (self.shape.width,), self.ln_f_weight, self.ln_f_bias, self.shape.layer_norm_eps)
+        return h @ self.wte.T

@@ -1,0 +1,143 @@
+"""Models from a folder, from the Hugging Face hub, or with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
+
+from ..errors import ModelError
+from .gpt2 import GPT2, GPT2Shape
+
+SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "data" / "tiny-gpt2"
+RANDOM_SHAPES = {
+    "gpt2": GPT2Shape(vocab_size=50257, context=1024, width=768, num_layers=12, num_heads=12),
+    "gpt2-medium": GPT2Shape(vocab_size=50257, context=1024, width=1024, num_layers=24, num_heads=16),
+}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def resolve_device(device: str | torch.device = "auto") -> torch.device:
+    """`auto` is CUDA where there is one, else the CPU."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ModelError(f"no device is called {device!r}: give 'auto', 'cpu' or 'cuda'") from None
+    if found.type not in ("cpu", "cuda"):
+        raise ModelError(f"the engine does not run on {device!r}: give 'auto', 'cpu' or 'cuda'")
+    if found.type == "cuda" and (not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count()):
+        raise ModelError(f"there is no {str(device)!r} on this machine: give device='cpu', or 'auto' to take what is there")
+    return found
+
+
+def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """None is float32 on a CPU and float16 on CUDA."""
+    if dtype is None:
+        return torch.float16 if device.type == "cuda" else torch.float32
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise ModelError(f"the engine does not compute in {dtype!r}: give one of {', '.join(DTYPES)}")
+    return found
+
+
+def load_model(
+    name_or_path: str | Path | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "auto",
+) -> GPT2:
+    """A GPT-2: the one that ships with the course (None), a Hugging Face folder, or a hub id such as `gpt2`.
+
+    dtype: `float32`, `float16` or `bfloat16`; None is float32 on a CPU, float16 on CUDA. The weights are cast once.
+    Raises `ModelError` for a folder that is missing, damaged or of another architecture, a hub id that cannot be
+    fetched, or a device that is not there. Only safetensors are read, and no code of the model's own is run.
+    """
+    device = resolve_device(device)
+    dtype = resolve_dtype(dtype, device)
+    source = str(name_or_path or SHIPPED_MODEL)
+    config = _config(source)
+    try:
+        model = GPT2LMHeadModel.from_pretrained(source, config=config, dtype=torch.float32, use_safetensors=True)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
+        raise ModelError(f"the model {source!r} cannot be read: {_first_line(error)}") from error
+    return from_transformers(model, tokenizer, Path(source).name, dtype, device)
+
+
+def _config(source: str) -> PreTrainedConfig:
+    if not Path(source).is_dir() and (Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1):
+        raise ModelError(f"there is no model folder {source!r}: give a folder with a config.json, or a hub id such as 'gpt2'")
+    if Path(source).is_dir() and not Path(source, "config.json").is_file():
+        raise ModelError(f"the folder {source!r} holds no model: a Hugging Face model folder has a config.json")
+    try:
+        config = AutoConfig.from_pretrained(source)
+    except Exception as error:
+        what = "read" if Path(source).is_dir() else "fetched (a hub id needs the network once)"
+        raise ModelError(f"the model {source!r} cannot be {what}: {_first_line(error)}") from error
+    if config.model_type != "gpt2":
+        raise ModelError(f"{source!r} is a {config.model_type!r} model: the engine runs only 'gpt2'")
+    return config
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def from_transformers(
+    model: GPT2LMHeadModel,
+    tokenizer: Any,
+    name: str = "gpt2",
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> GPT2:
+    """The engine's form of a `transformers` GPT-2, cast and moved once."""
+    config = model.config
+    if config.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
+        raise ModelError(f"{name!r} uses the activation {config.activation_function!r}: the engine has only 'gelu_new'")
+    if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights or not config.tie_word_embeddings:
+        raise ModelError(f"{name!r} is a variant of GPT-2 (attention scaling, untied output): the engine has only the plain one")
+    if config.n_inner not in (None, 4 * config.n_embd):
+        raise ModelError(f"{name!r} has n_inner {config.n_inner}: the engine wants 4 x n_embd, {4 * config.n_embd}")
+    shape = GPT2Shape(
+        vocab_size=config.vocab_size,
+        context=config.n_positions,
+        width=config.n_embd,
+        num_layers=config.n_layer,
+        num_heads=config.n_head,
+        layer_norm_eps=config.layer_norm_epsilon,
+    )
+    state = model.transformer.state_dict()
+    weights = {name: state[name].to(device=device, dtype=dtype) for name in shape.parameters()}
+    return GPT2(shape, weights, tokenizer, name)
+
+
+def random_model(
+    name: str = "gpt2",
+    seed: int = 0,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "auto",
+) -> GPT2:
+    """A model of a known shape with seeded random weights: for speed, which does not depend on what the weights say.
+
+    It reads prompts with the shipped model's tokenizer, which needs no download.
+    """
+    if name not in RANDOM_SHAPES:
+        raise ModelError(f"no random model is called {name!r}: give one of {', '.join(RANDOM_SHAPES)}")
+    device = resolve_device(device)
+    dtype = resolve_dtype(dtype, device)
+    shape = RANDOM_SHAPES[name]
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for parameter, size in shape.parameters().items():
+        if parameter.endswith("bias"):
+            value = torch.zeros(size)
+        elif ".ln_" in f".{parameter}":
+            value = torch.ones(size)
+        else:
+            value = torch.empty(size).normal_(std=0.02, generator=generator)
+        weights[parameter] = value.to(device=device, dtype=dtype)
+    return GPT2(shape, weights, AutoTokenizer.from_pretrained(SHIPPED_MODEL), f"random {name}")
