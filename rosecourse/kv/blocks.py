@@ -123,11 +123,11 @@ class KVBlockManager:
         return block_ids_per_layer
 
     def write_tokens(
-        self, layer_idx: int, block_ids: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        self, layer_idx: int, block_indices: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Write K and V of T tokens: keys and values [T, H, D], to block indices [T] and slots in them [T] (int64)."""
-        self.k_layers[layer_idx][block_ids, :, slots] = keys
-        self.v_layers[layer_idx][block_ids, :, slots] = values
+        self.k_layers[layer_idx][block_indices, :, slots] = keys
+        self.v_layers[layer_idx][block_indices, :, slots] = values
 
     def share(self, block_ids_per_layer: BlockIdsPerLayer) -> BlockIdsPerLayer:
         """One more owner for each block (a fork, or a prefix hit). Returns the new owner's lists."""

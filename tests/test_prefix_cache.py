@@ -1,0 +1,154 @@
+"""The prefix cache: hits, eviction, and what must never be a hit."""
+
+import pytest
+import torch
+from oracles import hf_next_logits, prompts_of
+
+from rosecourse import EngineConfig, InferenceEngine, KVCacheExhausted, SamplingParams
+from rosecourse.kv import prefix_cache as module
+
+BS = 8
+
+
+@pytest.fixture
+def engine(small_model):
+    return InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=16))
+
+
+@pytest.fixture
+def prompt():
+    (prompt,) = prompts_of([3 * BS], 211, seed=5)
+    return prompt
+
+
+def prefilled(engine, prompt, params=None):
+    """Prefill one prompt; returns (session, tokens that were a hit, logits)."""
+    session = engine.new_session(prompt, params or SamplingParams(max_new_tokens=1))
+    engine.reserve(session)
+    hit = session.num_cached_tokens
+    return session, hit, engine.prefill([session])[0]
+
+
+def check(engine, *sessions):
+    engine.kv.check([s.block_ids_per_layer for s in sessions], engine.prefix_cache.entries())
+
+
+@pytest.mark.parametrize("length", [1, BS - 1, BS, BS + 1, 2 * BS, 2 * BS + 1, 3 * BS])
+def test_a_second_prompt_hits_and_leaves_one_token_to_compute(engine, prompt, small_pair, length):
+    cold, hit, cold_logits = prefilled(engine, prompt[:length])
+    assert hit == 0
+    warm, hit, warm_logits = prefilled(engine, prompt[:length])
+    assert hit == (length - 1) // BS * BS
+    torch.testing.assert_close(warm_logits, cold_logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(warm_logits, hf_next_logits(small_pair[0], prompt[:length]), atol=1e-4, rtol=1e-4)
+    check(engine, cold, warm)
+    shared = hit // BS
+    assert cold.block_ids_per_layer[0][:shared] == warm.block_ids_per_layer[0][:shared]
+
+
+def test_blocks_outlive_their_session_and_are_hit_later(engine, prompt):
+    session, _, _ = prefilled(engine, prompt)
+    ids = [list(i) for i in session.block_ids_per_layer]
+    engine.free(session)
+    check(engine)
+    again, hit, _ = prefilled(engine, prompt)
+    assert hit == 2 * BS
+    assert again.block_ids_per_layer[0][:2] == ids[0][:2]
+
+
+def test_identical_prompts_in_one_batch_do_not_hit_each_other(engine, prompt):
+    sessions = [engine.new_session(prompt, SamplingParams(max_new_tokens=1)) for _ in range(2)]
+    logits = engine.prefill(sessions)
+    assert not set(sessions[0].block_ids_per_layer[0]) & set(sessions[1].block_ids_per_layer[0])
+    torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=1e-5)
+    third, hit, _ = prefilled(engine, prompt)
+    assert hit == 2 * BS
+    check(engine, *sessions, third)
+
+
+def test_eviction_takes_the_least_recently_used_and_never_a_held_block(small_model):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=6))
+    a, b, c = prompts_of([2 * BS, 2 * BS, 2 * BS], 211, seed=1)
+    held, _, _ = prefilled(engine, a)
+    for prompt in (b, c):
+        session, _, _ = prefilled(engine, prompt)
+        engine.free(session)
+    check(engine, held)
+    assert engine.kv.num_available() == 4
+    engine.prefix_cache.lookup([*b, 1])  # now c is the least recently used
+    new, hit, _ = prefilled(engine, prompts_of([2 * BS], 211, seed=2)[0])
+    assert hit == 0
+    check(engine, held, new)
+    assert len(engine.prefix_cache.lookup([*b, 1])[0]) == 2
+    assert len(engine.prefix_cache.lookup([*c, 1])[0]) == 0
+    assert len(engine.prefix_cache.lookup([*a, 1])[0]) == 2
+
+
+def test_a_failed_allocation_evicts_nothing(small_model):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+    a, b = prompts_of([2 * BS, 3 * BS], 211)
+    held, _, _ = prefilled(engine, a)
+    session, _, _ = prefilled(engine, [7, *a[1:BS]])
+    engine.free(session)
+    before = engine.prefix_cache.entries()
+    with pytest.raises(KVCacheExhausted):
+        prefilled(engine, b)
+    assert engine.prefix_cache.entries() == before
+    check(engine, held)
+
+
+def test_children_are_evicted_before_their_parents(small_model):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+    (prompt,) = prompts_of([4 * BS - 1], 211)
+    session, _, _ = prefilled(engine, prompt)
+    engine.free(session)
+    for kept in (3, 2, 1):
+        assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == kept
+        blocks = engine.kv.allocate((4 - kept + 1) * BS)
+        engine.kv.free(blocks)
+        check(engine)
+        assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == kept - 1
+
+
+def test_a_recycled_block_is_no_hit(small_model, small_pair):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=3))
+    a, b = prompts_of([2 * BS + 1, 2 * BS + 1], 211)
+    for prompt in (a, b, a, b):
+        session, hit, logits = prefilled(engine, prompt)
+        assert hit == 0
+        torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
+        engine.free(session)
+        check(engine)
+
+
+def test_colliding_hashes_do_no_harm(small_model, small_pair, monkeypatch):
+    class Colliding(module.PrefixKey):
+        def __hash__(self):
+            return 1
+
+    monkeypatch.setattr(module, "PrefixKey", Colliding)
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=32))
+    a, b = prompts_of([3 * BS, 3 * BS], 211)
+    for prompt in (a, b, [*a[:BS], *b[BS:]], [*b[:BS], *a[BS:]], a):
+        session, _, logits = prefilled(engine, prompt)
+        torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
+        engine.free(session)
+    check(engine)
+
+
+def test_the_same_block_after_another_prefix_is_no_hit(engine, prompt):
+    first, _, _ = prefilled(engine, prompt)
+    moved = [1, 2, 3, 4, 5, 6, 7, 8, *prompt[BS:]]
+    second, hit, _ = prefilled(engine, moved)
+    assert hit == 0
+    check(engine, first, second)
+
+
+def test_it_can_be_turned_off(small_model, prompt):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, prefix_cache=False))
+    for _ in range(2):
+        session, hit, _ = prefilled(engine, prompt)
+        assert hit == 0
+        engine.free(session)
+    engine.kv.check([])
+    assert engine.kv.num_available() == engine.kv.num_blocks
