@@ -16,6 +16,10 @@ def is_count(value: object, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def is_within(value: object, least: float, most: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """The size of an engine.
@@ -68,10 +72,10 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         require(is_count(self.max_new_tokens), f"max_new_tokens is {self.max_new_tokens!r}: give 1 or more")
-        require(
-            0.0 <= self.temperature <= 100.0,
-            f"temperature is {self.temperature!r}: give 0 (greedy) to 100",
-        )
+        require(is_within(self.temperature, 0, 100), f"temperature is {self.temperature!r}: give 0 (greedy) to 100")
         require(is_count(self.top_k, 0), f"top_k is {self.top_k!r}: give 0 (all tokens) or more")
-        require(0.0 < self.top_p <= 1.0, f"top_p is {self.top_p!r}: give more than 0 and at most 1")
+        require(
+            is_within(self.top_p, 0, 1) and self.top_p > 0,
+            f"top_p is {self.top_p!r}: give more than 0 and at most 1",
+        )
         require(is_count(self.seed, 0), f"seed is {self.seed!r}: give a whole number, 0 or more")

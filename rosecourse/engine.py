@@ -35,7 +35,7 @@ class Generation:
 class InferenceEngine:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
-    `generate` and `stream` are for users; `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `fork` and `free`
+    `generate` and `stream` are for users; `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `fork`, `free`
     are what schedulers are made of.
     """
 

@@ -76,7 +76,9 @@ class Prefill:
     def _attend_group(
         self, group: Group, layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        q, k, v = (x[group.rows].unflatten(0, (-1, group.new)).transpose(1, 2) for x in (q, k, v))  # [members, H, new, D]
+        q, k, v = (
+            x[group.rows].unflatten(0, (-1, group.new)).transpose(1, 2) for x in (q, k, v)
+        )  # [members, H, new, D]
         if group.cached == 0:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:

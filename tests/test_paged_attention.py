@@ -26,7 +26,7 @@ def overflow_raises(monkeypatch):
 
 
 def a_case(lens, H=2, D=8, block_size=4, dtype=torch.float32, seed=0, fused=True):
-    """Inputs of a decode step over a shuffled pool, NaN in every slot that must not be read; and each session's dense K, V."""
+    """Inputs of a decode step, NaN in every slot that must not be read; and each session's dense K and V."""
     generator = torch.Generator().manual_seed(seed)
     B = len(lens)
     max_blocks = -(-max(lens) // block_size) + 1
@@ -102,7 +102,7 @@ def test_scores_of_any_size_stay_finite(implementation):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_session_with_nan_does_not_touch_its_neighbours(implementation):
-    args, dense = a_case([6, 7, 9])
+    args, _ = a_case([6, 7, 9])
     clean = IMPLEMENTATIONS[implementation].paged_attention_decode(*args)
     args[0][1] = float("nan")
     out = IMPLEMENTATIONS[implementation].paged_attention_decode(*args)
@@ -123,8 +123,8 @@ def test_the_order_of_blocks_in_the_pool_does_not_matter(implementation):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_pool_of_more_than_2_to_the_31_elements(implementation):
-    """The last blocks of a large pool lie past what an int32 offset reaches; memory is only touched where it is used."""
-    (q, k, v, table, lens, longest, k_new, v_new), dense = a_case([9], H=2, D=32, block_size=64, dtype=torch.float16)
+    """Its last blocks lie past what an int32 offset reaches. Memory that is not used is not touched."""
+    (q, k, _, table, lens, longest, k_new, v_new), dense = a_case([9], H=2, D=32, block_size=64, dtype=torch.float16)
     num_blocks = 2**31 // (2 * 64 * 32) + k.shape[0]
     pool = torch.empty((num_blocks, *k.shape[1:]), dtype=torch.float16, device=DEVICE)
     first = num_blocks - k.shape[0]

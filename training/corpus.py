@@ -68,7 +68,7 @@ def main() -> None:
     for name, lines in read_novels(args.deb).items():
         novel = chapters(lines)
         texts += ["\n".join(chapter) for chapter in novel]
-        print(f"{name}: {len(novel)} chapters, {sum(map(len, texts[-len(novel):])):,} characters")
+        print(f"{name}: {len(novel)} chapters, {sum(map(len, texts[-len(novel) :])):,} characters")
     args.text.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
 
 

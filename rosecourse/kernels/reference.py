@@ -20,7 +20,7 @@ def paged_attention_decode(
 
     q, k_new, v_new: [B, H, D], the new token's; k_layer, v_layer: [num_blocks, H, block_size, D].
     block_table: int [B, max_blocks], the physical block of each logical one; what lies past the context is not read.
-    context_lens: int [B], tokens in the cache, 1 or more, the new one not counted; max_context_len: the largest of them.
+    context_lens: int [B], tokens in the cache, at least 1, without the new one; max_context_len: the largest of them.
     Returns [B, H, D]. Only slots below the context length are read: whatever lies in the others does no harm.
     """
     B, H, D = q.shape

@@ -30,7 +30,9 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise ModelError(f"the engine does not run on {device!r}: give 'auto', 'cpu' or 'cuda'")
     if found.type == "cuda" and (not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count()):
-        raise ModelError(f"there is no {str(device)!r} on this machine: give device='cpu', or 'auto' to take what is there")
+        raise ModelError(
+            f"there is no {str(device)!r} on this machine: give device='cpu', or 'auto' to take what is there"
+        )
     return found
 
 
@@ -60,16 +62,20 @@ def load_model(
     source = str(name_or_path or SHIPPED_MODEL)
     config = _config(source)
     try:
-        model = GPT2LMHeadModel.from_pretrained(source, config=config, dtype=torch.float32, use_safetensors=True)
+        model, report = GPT2LMHeadModel.from_pretrained(
+            source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        )
         tokenizer = AutoTokenizer.from_pretrained(source)
     except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
         raise ModelError(f"the model {source!r} cannot be read: {_first_line(error)}") from error
+    if report["missing_keys"]:  # transformers makes up what is missing
+        raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
     return from_transformers(model, tokenizer, Path(source).name, dtype, device)
 
 
 def _config(source: str) -> PreTrainedConfig:
     if not Path(source).is_dir() and (Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1):
-        raise ModelError(f"there is no model folder {source!r}: give a folder with a config.json, or a hub id such as 'gpt2'")
+        raise ModelError(f"there is no model folder {source!r}: give one that is there, or a hub id such as 'gpt2'")
     if Path(source).is_dir() and not Path(source, "config.json").is_file():
         raise ModelError(f"the folder {source!r} holds no model: a Hugging Face model folder has a config.json")
     try:
@@ -99,7 +105,9 @@ def from_transformers(
     if config.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
         raise ModelError(f"{name!r} uses the activation {config.activation_function!r}: the engine has only 'gelu_new'")
     if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights or not config.tie_word_embeddings:
-        raise ModelError(f"{name!r} is a variant of GPT-2 (attention scaling, untied output): the engine has only the plain one")
+        raise ModelError(
+            f"{name!r} is a variant of GPT-2 (attention scaling, untied output): the engine has only the plain one"
+        )
     if config.n_inner not in (None, 4 * config.n_embd):
         raise ModelError(f"{name!r} has n_inner {config.n_inner}: the engine wants 4 x n_embd, {4 * config.n_embd}")
     shape = GPT2Shape(

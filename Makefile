@@ -1,0 +1,66 @@
+# Needs Python 3.11 to 3.13, pip and make. Everything is installed into .venv.
+#
+# pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, pip.conf) are respected. Where they offer
+# PyTorch's CPU build, pip prefers it: constraints.txt pins the version and leaves the build open.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed.stamp
+# So that notebook cells such as `!python -m ...` and Jupyter's terminals find this environment's Python.
+IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
+# Jupyter refuses to run as root (containers, rented GPU machines) unless told to.
+ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.DEFAULT_GOAL := help
+.PHONY: help env lab test lint format doctor constraints clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+env: $(STAMP)  ## Create or update .venv (PYTHON=python3.12 picks the Python)
+
+$(STAMP): pyproject.toml constraints.txt
+	@rm -f $@
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	    found=$$($(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null || echo 'not found'); \
+	    echo "rosecourse needs Python 3.11 to 3.13, but $(PYTHON) is $$found." \
+	        "Install one and name it: make env PYTHON=python3.12" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,dev]'
+	@touch $@
+
+lab: env  ## Open the notebooks in Jupyter Lab (ARGS='--no-browser --port 8899')
+	$(IN_VENV) jupyter lab notebooks/ $(ALLOW_ROOT) $(ARGS)
+
+test: lint  ## Lint, then run every test (ARGS='-k scheduler')
+	$(IN_VENV) python -m pytest $(ARGS)
+
+lint: env  ## Check style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: env  ## Fix style and formatting
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+doctor: env  ## Say what was found on this machine, and what is missing
+	$(BIN)/python -m rosecourse.doctor
+
+# Kept as they are: torch and triton, which are chosen together, and soupsieve, whose later versions refuse the early
+# releases of Python 3.11. The rest is what pip resolves around them, less what only torch's CUDA build needs. Use the
+# oldest supported Python, so that every pin exists for all of them.
+KEPT := ^(torch|triton|soupsieve)==
+SCRATCH := $(VENV)-constraints
+constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
+	$(PYTHON) -m venv --clear $(SCRATCH)
+	grep -E '$(KEPT)' constraints.txt > $(SCRATCH)/kept.txt
+	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,train]'
+	$(SCRATCH)/bin/python -m pip freeze --all --exclude-editable --exclude pip > $(SCRATCH)/freeze.txt
+	{ grep '^#' constraints.txt; sed 's/+.*//' $(SCRATCH)/freeze.txt | grep -vE '^(nvidia|cuda)-'; } > $(SCRATCH)/new.txt
+	mv $(SCRATCH)/new.txt constraints.txt
+	rm -rf $(SCRATCH)
+
+clean:  ## Remove .venv, caches and build outputs
+	rm -rf $(VENV) $(SCRATCH) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,243 @@
+"""InferenceEngine: sessions, forks, exhaustion, and reading nothing that was not written."""
+
+import pytest
+import torch
+from oracles import hf_greedy, hf_next_logits, prompts_of
+
+from rosecourse import (
+    BEST,
+    ConfigError,
+    EngineConfig,
+    InferenceEngine,
+    KVCacheExhausted,
+    RequestError,
+    SamplingParams,
+)
+from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+
+PARTS = {"best": BEST, "dense": BEST.with_(forward=DenseForward)}
+FREE_RUN = SamplingParams(max_new_tokens=40, stop_on_eos=False)
+
+
+def make_engine(model, parts=BEST, **config):
+    return InferenceEngine(
+        model, EngineConfig(**{"block_size": 4, "max_batch_size": 8, "prefix_cache": False} | config), parts
+    )
+
+
+def start(engine, prompts):
+    """Prefilled sessions with their first token."""
+    sessions = [engine.new_session(p, FREE_RUN) for p in prompts]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
+
+
+def step(engine, sessions):
+    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+
+
+def check(engine, sessions):
+    engine.kv.check([s.block_ids_per_layer for s in sessions])
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_logits_equal_transformers_at_every_step(small_pair, parts):
+    hf, model = small_pair
+    engine = make_engine(model, PARTS[parts])
+    sessions = start(engine, prompts_of([1, 3, 4, 5, 8, 11], 211))
+    for _ in range(10):
+        logits = engine.decode_step_sessions(sessions)
+        for session, row in zip(sessions, logits, strict=True):
+            torch.testing.assert_close(row, hf_next_logits(hf, session.token_ids), atol=2e-4, rtol=1e-4)
+        engine.take_tokens(sessions, logits)
+        check(engine, sessions)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_nan_in_every_slot_that_holds_nothing_changes_nothing(small_pair, parts):
+    hf, model = small_pair
+    engine = make_engine(model, PARTS[parts])
+    prompts = prompts_of([2, 4, 7], 211)
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache.fill_(float("nan"))
+    sessions = start(engine, prompts)
+    for _ in range(12):
+        step(engine, sessions)
+    assert [s.completion_ids for s in sessions] == hf_greedy(hf, prompts, 13)
+
+
+def test_forks_share_what_they_have_and_go_their_own_ways(small_pair):
+    hf, model = small_pair
+    engine = make_engine(model)
+    parent, other = start(engine, prompts_of([6, 3], 211))
+    children = [engine.fork(parent) for _ in range(3)]
+    for child, token_id in zip(children, (5, 6, 7), strict=True):
+        child.token_ids[-1] = token_id
+    family = [parent, *children, other]
+    check(engine, family)
+    for _ in range(7):
+        step(engine, family)
+        check(engine, family)
+    engine.free(family.pop(0))  # the parent goes first
+    for _ in range(3):
+        step(engine, family)
+        check(engine, family)
+    for session in (*children, other):
+        known = session.token_ids[:7] if session is not other else session.token_ids[:4]
+        assert session.token_ids[len(known) :] == hf_greedy(hf, [known], 10)[0]
+
+
+def test_an_exhausted_step_changes_nothing_and_works_after_a_free(small_model):
+    engine = make_engine(small_model, num_blocks=12)  # 10 tokens are enough for it to run dry
+    sessions = start(engine, prompts_of([8, 8, 8, 8], 211)[:4])
+    while engine.can_append(sessions):
+        step(engine, sessions)
+    before = repr([(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens) for s in sessions])
+    for _ in range(2):
+        with pytest.raises(KVCacheExhausted, match="free or preempt one"):
+            engine.decode_step_sessions(sessions)
+        assert repr([(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens) for s in sessions]) == before
+        check(engine, sessions)
+    engine.free(sessions.pop())
+    step(engine, sessions)
+    check(engine, sessions)
+
+
+def test_a_prefill_that_does_not_fit_gives_back_what_it_took(small_model):
+    engine = make_engine(small_model, num_blocks=5)
+    sessions = [engine.new_session(p, SamplingParams(max_new_tokens=1)) for p in prompts_of([8, 8, 8], 211)]
+    with pytest.raises(KVCacheExhausted):
+        engine.prefill(sessions)
+    assert all(not s.block_ids_per_layer and s.num_cached_tokens == 0 for s in sessions)
+    check(engine, [])
+    assert engine.kv.num_available() == 5
+
+
+def test_two_engines_share_one_model(small_pair):
+    hf, model = small_pair
+    (prompt,) = prompts_of([9], 211)
+    engines = [make_engine(model, parts) for parts in PARTS.values()]
+    sessions = [start(engine, [prompt])[0] for engine in engines]
+    for _ in range(9):
+        for engine, session in zip(engines, sessions, strict=True):
+            step(engine, [session])
+    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [prompt, prompt], 10)
+
+
+def test_end_of_text_stops_unless_told_otherwise(small_pair):
+    _, model = small_pair
+    engine = make_engine(model)
+    (prompt,) = prompts_of([5], 211)
+    free = engine.generate([prompt], SamplingParams(max_new_tokens=20, stop_on_eos=False))[0]
+    assert (free.finish_reason, len(free.token_ids)) == ("length", 20)
+    engine.eos_token_id = free.token_ids[6]
+    first = free.token_ids.index(engine.eos_token_id)
+    stopped = engine.generate([prompt], SamplingParams(max_new_tokens=20))[0]
+    assert (stopped.finish_reason, stopped.token_ids) == ("stop", free.token_ids[: first + 1])
+    check(engine, [])
+
+
+def test_generate_takes_one_prompt_or_many_texts_or_ids(model):
+    engine = InferenceEngine(model)
+    params = SamplingParams(max_new_tokens=5)
+    ids = model.tokenizer.encode("My dear")
+    results = [engine.generate(p, params) for p in ("My dear", ["My dear"], ids, [ids])]
+    assert len({tuple(r[0].token_ids) for r in results}) == 1
+    assert all(len(r) == 1 and r[0].text == model.tokenizer.decode(r[0].token_ids) for r in results)
+    assert engine.generate([], params) == []
+
+
+def test_stream_gives_the_same_tokens_and_text_as_generate(model):
+    engine = InferenceEngine(model)
+    params = SamplingParams(max_new_tokens=50, temperature=0.9, seed=4)
+    whole = engine.generate("Emma was", params)[0]
+    pieces = list(engine.stream("Emma was", params))
+    assert [p.token_id for p in pieces] == whole.token_ids
+    assert "".join(p.text for p in pieces) == whole.text
+    assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + [whole.finish_reason]
+
+
+def test_a_stream_that_is_left_gives_its_blocks_back(model):
+    engine = InferenceEngine(model, EngineConfig(prefix_cache=False))
+    stream = engine.stream("Emma was")
+    next(stream)
+    assert engine.kv.num_available() < engine.kv.num_blocks
+    stream.close()
+    engine.kv.check([])
+
+
+BAD_REQUESTS = [
+    ([], {}, "the prompt is empty"),
+    ("", {}, "the prompt is empty"),
+    ([1] * 96, {"max_new_tokens": 1}, "the prompt has 96 tokens: the engine takes at most 95"),
+    ([1] * 90, {"max_new_tokens": 7}, "max_new_tokens is 7: after a prompt of 90 tokens at most 6 fit into 96"),
+    ([211], {}, "token id 211 is not in the vocabulary of 211 tokens"),
+    ([-1], {}, "token id -1"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "params", "message"), BAD_REQUESTS)
+def test_a_request_that_can_never_be_served_is_refused(small_model, prompt, params, message):
+    engine = make_engine(small_model)
+    with pytest.raises(RequestError, match=message):
+        engine.new_session(prompt, SamplingParams(**params))
+    with pytest.raises(RequestError, match=message):
+        engine.stream(prompt, SamplingParams(**params))
+
+
+def test_a_request_larger_than_the_pool_is_refused(small_model):
+    engine = make_engine(small_model, num_blocks=3)
+    engine.new_session([1] * 5, SamplingParams(max_new_tokens=8))
+    with pytest.raises(RequestError, match="need 4 KV blocks, the pool has 3"):
+        engine.new_session([1] * 5, SamplingParams(max_new_tokens=9))
+    (whole,) = engine.generate([[1] * 5], SamplingParams(max_new_tokens=8, stop_on_eos=False))
+    assert len(whole.token_ids) == 8
+
+
+BAD_CONFIGS = [
+    {"block_size": 0},
+    {"block_size": 3},
+    {"block_size": 2.0},
+    {"max_batch_size": 0},
+    {"max_batch_size": True},
+    {"max_seq_len": 1},
+    {"max_seq_len": 97},
+    {"num_blocks": 0},
+]
+
+
+@pytest.mark.parametrize("config", BAD_CONFIGS, ids=str)
+def test_an_impossible_config_is_refused_by_name(small_model, config):
+    (name,) = config
+    with pytest.raises(ConfigError, match=f"{name} is {config[name]!r}"):
+        make_engine(small_model, **config)
+
+
+BAD_PARAMS = [
+    {"max_new_tokens": 0},
+    {"max_new_tokens": 1.5},
+    {"temperature": -0.1},
+    {"temperature": float("nan")},
+    {"temperature": float("inf")},
+    {"temperature": "hot"},
+    {"top_k": -1},
+    {"top_p": 0.0},
+    {"top_p": 1.01},
+    {"top_p": float("nan")},
+    {"seed": -1},
+]
+
+
+@pytest.mark.parametrize("params", BAD_PARAMS, ids=str)
+def test_impossible_params_are_refused_by_name(params):
+    (name,) = params
+    with pytest.raises(ConfigError, match=f"{name} is "):
+        SamplingParams(**params)
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_a_decode_step_takes_1_to_max_batch_size_sessions(small_model, count):
+    engine = make_engine(small_model)
+    sessions = start(engine, prompts_of([2] * 8, 211))
+    with pytest.raises(ConfigError, match="1 to 8 fit"):
+        engine.decode_step_sessions((sessions * 2)[:count])

@@ -1,0 +1,70 @@
+"""Rules of the code that tests can hold: what is public, what is imported when, who reads the environment."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rosecourse
+from rosecourse import BEST, LESSONS, DecodeParts, LessonError, lesson
+
+PACKAGE = Path(rosecourse.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+EDGE = {"cli.py"}  # the only place that reads environment variables
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in rosecourse.__all__:
+        thing = getattr(rosecourse, name)
+        assert thing.__doc__ or name in ("BEST", "LESSONS"), name
+
+
+def test_importing_the_package_loads_neither_torch_nor_transformers():
+    code = "import sys, rosecourse; print([m for m in ('torch', 'transformers', 'triton') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_globals_no_environment_and_every_module_says_what_it_is(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "a module docstring"
+    assert not any(isinstance(node, ast.Global) for node in ast.walk(tree))
+    if path.name not in EDGE:
+        assert not re.search(r"\bos\.(environ|getenv)\b", path.read_text())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_functions_are_short_enough_to_read_at_once(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            assert lines <= 45, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_public_functions_have_type_hints(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            if any(ast.unparse(d).endswith("jit") for d in node.decorator_list):
+                continue
+            arguments = [a for a in node.args.args + node.args.kwonlyargs if a.arg not in ("self", "cls")]
+            assert node.returns is not None, node.name
+            assert all(a.annotation is not None for a in arguments), node.name
+
+
+def test_the_ladder_ends_with_the_best_parts():
+    assert LESSONS[-1].parts is BEST
+    assert lesson("best") is LESSONS[-1]
+    assert [lesson(rung.number) for rung in LESSONS] == LESSONS
+    assert isinstance(BEST.with_(forward=str), DecodeParts)
+
+
+def test_an_unknown_lesson_is_refused_with_the_known_ones():
+    with pytest.raises(LessonError) as caught:
+        lesson("042")
+    assert str(caught.value) == f"there is no lesson '042': give one of {', '.join(r.number for r in LESSONS)}, or best"
