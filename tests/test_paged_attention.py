@@ -9,6 +9,7 @@ import triton.language as tl
 import triton.runtime.interpreter as triton_interpreter
 from oracles import attention
 
+from rosecourse import KVBlockManager
 from rosecourse.kernels import paged_attention, paged_attention_for, reference
 
 INTERPRETED = not torch.cuda.is_available()
@@ -144,6 +145,27 @@ def test_the_interpreter_does_raise_on_overflow():
         _doubling_kernel[(1,)](torch.zeros(1, dtype=torch.int32), 2**31 - 1)
 
 
+@pytest.mark.parametrize("implementation", [reference.ReferenceAttention, paged_attention.TritonAttention])
+def test_an_engine_plans_once_for_all_layers(implementation):
+    (q, k, v, table, lens, longest, k_new, v_new), _ = a_case([5, 9, 2])
+    shape = {"num_heads": k.shape[1], "head_dim": k.shape[3], "block_size": k.shape[2], "num_blocks": k.shape[0]}
+    kv = KVBlockManager(num_layers=2, dtype=k.dtype, device=DEVICE, **shape)
+    moved = torch.randperm(k.shape[0], generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    tables = torch.stack([table, torch.argsort(moved)[table.long()].int()])
+    for layer, order in enumerate((torch.arange(k.shape[0], device=DEVICE), moved)):
+        kv.k_layers[layer].copy_(k[order])
+        kv.v_layers[layer].copy_(v[order])
+    attention = implementation(kv)
+    attention.plan(tables, lens, longest)
+    for layer in range(2):
+        expected = reference.paged_attention_decode(q, k, v, table, lens, longest, k_new, v_new)
+        torch.testing.assert_close(attention.run(layer, q, k_new, v_new), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_the_device_decides():
-    assert paged_attention_for(torch.device("cpu")) is reference.paged_attention_decode
-    assert paged_attention_for(torch.device("cuda")) is paged_attention.paged_attention_decode
+    kv = KVBlockManager(
+        num_layers=1, num_heads=1, head_dim=8, block_size=4, num_blocks=1, dtype=torch.float32, device=DEVICE
+    )
+    assert type(paged_attention_for(kv)) is (
+        reference.ReferenceAttention if INTERPRETED else paged_attention.TritonAttention
+    )

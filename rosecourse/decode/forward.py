@@ -16,26 +16,17 @@ class DecodeForward:
 
     def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
         self.model = model
-        self.kv = kv
-        self.paged_attention = paged_attention_for(kv.device)
+        self.paged_attention = paged_attention_for(kv)
 
     def __call__(self, inputs: DecodeInputs) -> DecodeOutputs:
         keys: list[torch.Tensor] = []
         values: list[torch.Tensor] = []
+        self.paged_attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
 
         def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             keys.append(k)
             values.append(v)
-            return self.paged_attention(
-                q,
-                self.kv.k_layers[layer_idx],
-                self.kv.v_layers[layer_idx],
-                inputs.block_tables[layer_idx],
-                inputs.context_lens,
-                inputs.max_context_len,
-                k,
-                v,
-            )
+            return self.paged_attention.run(layer_idx, q, k, v)
 
         hidden = self.model.hidden(inputs.token_ids, inputs.context_lens, attend)
         return DecodeOutputs(self.model.logits(hidden), keys, values)

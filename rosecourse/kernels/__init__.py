@@ -7,31 +7,23 @@ from typing import Protocol
 
 import torch
 
-from . import reference
+from ..kv.blocks import KVBlockManager
+from .reference import ReferenceAttention
 
 TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
-    from . import paged_attention
+    from .paged_attention import TritonAttention
 
 
 class PagedAttention(Protocol):
-    """Attention of one decode step in one layer; the signature that all implementations share."""
+    """Attention of a decode step: planned once for the step, run once for each layer (FlashInfer's two calls)."""
 
-    def __call__(
-        self,
-        q: torch.Tensor,
-        k_layer: torch.Tensor,
-        v_layer: torch.Tensor,
-        block_table: torch.Tensor,
-        context_lens: torch.Tensor,
-        max_context_len: int,
-        k_new: torch.Tensor,
-        v_new: torch.Tensor,
-    ) -> torch.Tensor: ...
+    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None: ...
+
+    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor: ...
 
 
-def paged_attention_for(device: torch.device) -> PagedAttention:
-    """The implementation for a device: chosen once, when an engine is built."""
-    if device.type == "cuda" and TRITON_AVAILABLE:
-        return paged_attention.paged_attention_decode
-    return reference.paged_attention_decode
+def paged_attention_for(kv: KVBlockManager) -> PagedAttention:
+    """The implementation for the device of a cache: chosen once, when an engine is built."""
+    on_gpu = kv.device.type == "cuda" and TRITON_AVAILABLE
+    return TritonAttention(kv) if on_gpu else ReferenceAttention(kv)

@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ..kv.blocks import KVBlockManager
+
 TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
 
 
@@ -79,3 +81,29 @@ def paged_attention_decode(
         H=H, D=D, BLOCK_SIZE=k_layer.shape[2], TILE=TILE, BLOCK_D=triton.next_power_of_2(D),
     )  # fmt: skip
     return out
+
+
+class TritonAttention:
+    """Paged attention of an engine, by the Triton kernel."""
+
+    def __init__(self, kv: KVBlockManager) -> None:
+        self.kv = kv
+
+    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
+        """block_tables: int [L, B, max_blocks]; the rest as in `paged_attention_decode`."""
+        self.block_tables = block_tables.unbind()
+        self.context_lens = context_lens
+        self.max_context_len = max_context_len
+
+    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
+        """Attention of one layer: q, k_new, v_new and the result [B, H, D]."""
+        return paged_attention_decode(
+            q,
+            self.kv.k_layers[layer_idx],
+            self.kv.v_layers[layer_idx],
+            self.block_tables[layer_idx],
+            self.context_lens,
+            self.max_context_len,
+            k_new,
+            v_new,
+        )
