@@ -4,7 +4,15 @@ import pytest
 import torch
 from oracles import hf_greedy, hf_next_logits, prompts_of
 
-from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, SchedulerManager, load_model
+from rosecourse import (
+    BEST,
+    EngineConfig,
+    InferenceEngine,
+    OnlineScheduler,
+    SamplingParams,
+    SchedulerManager,
+    load_model,
+)
 from rosecourse.kernels.paged_attention import TritonAttention
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 
@@ -33,8 +41,9 @@ def test_the_triton_kernel_is_what_runs(exact):
     assert isinstance(engine.decode_step.forward.paged_attention, TritonAttention)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("float16", 0.05), ("bfloat16", 0.4)])
-def test_logits_stay_within_a_bound_of_transformers(hf_model, dtype, bound):
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 6e-2)])
+def test_logits_stay_within_a_bound_of_transformers(hf_model, dtype, share):
+    """`share` is of the largest logit: rounding grows with the numbers."""
     model = load_model(dtype=dtype, device="cuda")
     engine = InferenceEngine(model, EngineConfig(max_batch_size=8))
     params = SamplingParams(max_new_tokens=20, stop_on_eos=False)
@@ -42,7 +51,9 @@ def test_logits_stay_within_a_bound_of_transformers(hf_model, dtype, bound):
     logits = engine.prefill(sessions)
     for _ in range(10):
         for session, row in zip(sessions, logits.float().cpu(), strict=True):
-            torch.testing.assert_close(row, hf_next_logits(hf_model, session.token_ids), atol=bound, rtol=0)
+            expected = hf_next_logits(hf_model, session.token_ids)
+            bound = share * float(expected.abs().max())
+            torch.testing.assert_close(row, expected, atol=bound, rtol=0)
         engine.take_tokens(sessions, logits)
         logits = engine.decode_step_sessions(sessions)
 

@@ -85,7 +85,7 @@ def test_dtypes(model):
     logits = prefill_logits(half, model.tokenizer.encode(PROMPTS[0]))
     exact = prefill_logits(model, model.tokenizer.encode(PROMPTS[0]))
     assert logits.dtype == torch.bfloat16
-    assert torch.nn.functional.cosine_similarity(logits.float(), exact, dim=0) > 0.999
+    assert torch.nn.functional.cosine_similarity(logits.float(), exact, dim=0) > 0.99
     assert resolve_dtype(None, torch.device("cuda")) == torch.float16
     assert resolve_dtype(None, torch.device("cpu")) == torch.float32
 
