@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,9 +89,16 @@ class SchedulerManager:
 
     # -- any thread -----------------------------------------------------------------------------------------------
 
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> TokenStream:
-        """Queue a request; returns the stream of its tokens. Raises at once for a request that can never be served."""
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
+    ) -> TokenStream:
+        """Queue a request; returns the stream of its tokens. Raises at once for a request that can never be served.
+
+        scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
+        """
+        submitted = time.perf_counter() if scheduled is None else scheduled
         session = self.scheduler.engine.new_session(prompt, params)
+        session.times.submitted = submitted
         queue: SimpleQueue = SimpleQueue()
         stream = TokenStream(self, session, queue)
         if not self._tell(lambda: self._start(session, queue)):

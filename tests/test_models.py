@@ -49,7 +49,7 @@ def test_greedy_continuations_are_no_loops(model):
         runs = [tuple(result.token_ids[i : i + 5]) for i in range(96)]
         shares.append(len(set(runs)) / len(runs))
     assert min(shares) > 0.6
-    assert sum(shares) / len(shares) > 0.85
+    assert sum(shares) / len(shares) > 0.9
 
 
 def test_greedy_continuations_are_english_words(model):

@@ -1,0 +1,33 @@
+"""python -m rosecourse.benchmark_scheduler: throughput of a scheduler when all requests are there from the start."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .bench.report import print_scheduler_summary
+from .bench.workload import run_offline, run_scheduler
+from .benchmarking import add_benchmark_flags, measure
+from .cli import command, run
+
+NAME = "benchmark_scheduler"
+MODES = {"online": run_scheduler, "offline": run_offline}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = command(NAME, "Measure a scheduler: continuous batching (online) or static batches (offline).")
+    parser.add_argument("--mode", choices=MODES, default="online")
+    add_benchmark_flags(parser, num_requests=32, max_new_tokens=64)
+
+    def benchmark(args: argparse.Namespace) -> None:
+        engine, runs = measure(args, NAME, argv, MODES[args.mode])
+        print_scheduler_summary(args.mode, args.warmup_runs, runs, engine)
+
+    return run(parser, benchmark, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

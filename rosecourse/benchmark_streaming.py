@@ -1,0 +1,34 @@
+"""python -m rosecourse.benchmark_streaming: what a reader of streamed tokens sees, TTFT, TPOT and ITL."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .bench.report import print_streaming_summary
+from .bench.workload import run_streaming
+from .benchmarking import add_benchmark_flags, measure
+from .cli import command, run
+
+NAME = "benchmark_streaming"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = command(NAME, "Measure streaming: requests arrive on a schedule, and their tokens are read as they come.")
+    parser.add_argument(
+        "--submit-interval-ms", type=float, default=0.0, help="between scheduled arrivals; 0: all at once"
+    )
+    add_benchmark_flags(parser, num_requests=32, max_new_tokens=64)
+
+    def benchmark(args: argparse.Namespace) -> None:
+        engine, runs = measure(args, NAME, argv, run_streaming)
+        print_streaming_summary(args.warmup_runs, runs, engine)
+
+    return run(parser, benchmark, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
