@@ -1,32 +1,42 @@
 """rosecourse: a small, exact LLM inference engine, and the lessons that make its decode step fast."""
 
-import lazy_loader
+from importlib import import_module
+from typing import Any
 
-# The public names. Each module is imported when one of its names is first used, so that importing the package costs
-# next to nothing.
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "config": ["EngineConfig", "SamplingParams"],
-        "decode": ["BEST", "DecodeParts"],
-        "engine": ["Generation", "InferenceEngine"],
-        "errors": [
-            "BlockError",
-            "ConfigError",
-            "KVCacheExhausted",
-            "LessonError",
-            "ModelError",
-            "RequestError",
-            "RosecourseError",
-            "SchedulerClosed",
-        ],
-        "kv.blocks": ["KVBlockInfo", "KVBlockManager"],
-        "lessons": ["LESSONS", "lesson"],
-        "models.load": ["load_model", "random_model"],
-        "scheduler": ["OfflineScheduler", "OnlineScheduler"],
-        "session": ["InferenceSession"],
-        "streaming": ["SchedulerManager", "TokenStream"],
-    },
-)
+# The public names. A module is imported when one of its names is first used: importing the package costs next to
+# nothing, and `python -m rosecourse.doctor` runs even where packages are missing.
+_NAMES_IN = {
+    "config": ["EngineConfig", "SamplingParams"],
+    "decode": ["BEST", "DecodeParts"],
+    "engine": ["Generation", "InferenceEngine"],
+    "errors": [
+        "BlockError",
+        "ConfigError",
+        "KVCacheExhausted",
+        "LessonError",
+        "ModelError",
+        "RequestError",
+        "RosecourseError",
+        "SchedulerClosed",
+    ],
+    "kv.blocks": ["KVBlockInfo", "KVBlockManager"],
+    "lessons": ["LESSONS", "lesson"],
+    "models.load": ["load_model", "random_model"],
+    "scheduler": ["OfflineScheduler", "OnlineScheduler"],
+    "session": ["InferenceSession"],
+    "streaming": ["SchedulerManager", "TokenStream"],
+}
+_MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
+__all__ = sorted(_MODULE_OF)
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'rosecourse' has no attribute {name!r}")
+    return getattr(import_module(f"rosecourse.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .bench.command import add_benchmark_flags, measure
 from .bench.report import print_scheduler_summary
 from .bench.workload import run_offline, run_scheduler
-from .benchmarking import add_benchmark_flags, measure
 from .cli import command, run
 
 NAME = "benchmark_scheduler"

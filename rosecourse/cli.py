@@ -14,9 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import huggingface_hub.utils
-import transformers
-
 from .config import EngineConfig
 from .decode import DecodeParts
 from .errors import ConfigError, RosecourseError
@@ -49,9 +46,6 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequen
         args = parser.parse_args(argv)
     except SystemExit as end:  # of --help (0) or of a bad flag (2)
         return int(end.code or 0)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    huggingface_hub.utils.disable_progress_bars()
     try:
         main(args)
     except RosecourseError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import platform
 import shlex
 import subprocess
@@ -134,7 +134,8 @@ def provenance() -> dict[str, Any]:
         "dirty": None if (status := git("status", "--porcelain")) is None else bool(status),
         "host": {
             "cpu": cpu_name(),
-            "cores": torch.get_num_threads(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
             "os": platform.platform(aliased=True, terse=True),
             "gpu": torch.cuda.get_device_name() if cuda else None,
         },
@@ -181,8 +182,3 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def finite(value: float) -> float | None:
-    """JSON has no nan."""
-    return value if math.isfinite(value) else None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
+from transformers.utils import logging
 
 from ..errors import ModelError
 from .gpt2 import GPT2, GPT2Shape
@@ -60,14 +63,15 @@ def load_model(
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
     source = str(name_or_path or SHIPPED_MODEL)
-    config = _config(source)
-    try:
-        model, report = GPT2LMHeadModel.from_pretrained(
-            source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
-        raise ModelError(f"the model {source!r} cannot be read: {_first_line(error)}") from error
+    with _quiet():
+        config = _config(source)
+        try:
+            model, report = GPT2LMHeadModel.from_pretrained(
+                source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(source)
+        except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
+            raise ModelError(f"the model {source!r} cannot be read: {_first_line(error)}") from error
     if report["missing_keys"]:  # transformers makes up what is missing
         raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
     return from_transformers(model, tokenizer, Path(source).name, dtype, device)
@@ -86,6 +90,20 @@ def _config(source: str) -> PreTrainedConfig:
     if config.model_type != "gpt2":
         raise ModelError(f"{source!r} is a {config.model_type!r} model: the engine runs only 'gpt2'")
     return config
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar and no report of transformers for the fraction of a second that loading takes."""
+    bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:

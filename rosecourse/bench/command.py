@@ -9,9 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .bench.report import document
-from .bench.workload import Run, Workload
-from .cli import (
+from ..cli import (
     Parser,
     add_engine_flags,
     add_json_flag,
@@ -22,9 +20,11 @@ from .cli import (
     parts_of,
     write_json,
 )
-from .config import SamplingParams, is_count, require
-from .engine import InferenceEngine
-from .scheduler import ADMISSION_POLICIES
+from ..config import SamplingParams, is_count, require
+from ..engine import InferenceEngine
+from ..scheduler import ADMISSION_POLICIES
+from .report import document
+from .workload import Run, Workload
 
 DEFAULT_PROMPT = "Hello"
 
