@@ -41,7 +41,7 @@ def test_the_triton_kernel_is_what_runs(exact):
     assert isinstance(engine.decode_step.forward.paged_attention, TritonAttention)
 
 
-@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 6e-2)])
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 0.1)])
 def test_logits_stay_within_a_bound_of_transformers(hf_model, dtype, share):
     """`share` is of the largest logit: rounding grows with the numbers."""
     model = load_model(dtype=dtype, device="cuda")

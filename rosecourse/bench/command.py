@@ -54,10 +54,10 @@ def add_benchmark_flags(parser: Parser, *, num_requests: int, max_new_tokens: in
 
 def engine_and_workload(args: argparse.Namespace) -> tuple[InferenceEngine, Workload]:
     """The engine that the flags describe, no larger than the workload needs, and the workload."""
-    for flag in ("num_requests", "repeat_runs"):
-        require(is_count(getattr(args, flag)), f"{flag} is {getattr(args, flag)}: give 1 or more")
-    for flag in ("tokenize_workers", "warmup_runs"):
-        require(is_count(getattr(args, flag), 0), f"{flag} is {getattr(args, flag)}: give 0 or more")
+    leasts = {"num_requests": 1, "repeat_runs": 1, "prefill_max_batch_size": 1, "tokenize_workers": 0, "warmup_runs": 0}
+    for flag, least in leasts.items():
+        value = getattr(args, flag)
+        require(value is None or is_count(value, least), f"{flag} is {value}: give {least} or more")
     interval = getattr(args, "submit_interval_ms", 0.0)
     require(0 <= interval < float("inf"), f"submit_interval_ms is {interval}: give 0 or more")
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos, seed=args.seed)
