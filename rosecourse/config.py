@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from .errors import ConfigError
 
@@ -13,11 +14,11 @@ def require(condition: bool, message: str) -> None:
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
 
 
 def is_within(value: object, least: float, most: float) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+    return isinstance(value, Real) and not isinstance(value, bool) and least <= value <= most
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from numbers import Integral
+from operator import index
 
 import torch
 
 from .config import EngineConfig, SamplingParams
 from .decode import BEST, DecodeParts, DecodeStep
-from .errors import ConfigError, KVCacheExhausted, RequestError
+from .errors import BlockError, ConfigError, KVCacheExhausted, RequestError
 from .kv.blocks import KVBlockManager
 from .kv.prefix_cache import PrefixCache
 from .models.gpt2 import GPT2
 from .prefill import Prefill
 from .sampling import sample
 from .scheduler import OnlineScheduler
-from .session import InferenceSession
+from .session import InferenceSession, Prompt
 from .streaming import StreamedToken, TextDecoder
-
-Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ class InferenceEngine:
         """A session that has no blocks yet. Raises `RequestError` for what the engine can never serve."""
         params = params or SamplingParams()
         prompt_ids = self.tokenize(prompt)
+        self._check_request(prompt_ids, params)
+        return InferenceSession(prompt_ids, params)
+
+    def _check_request(self, prompt_ids: list[int], params: SamplingParams) -> None:
         if not prompt_ids:
             raise RequestError("the prompt is empty: give at least one token")
         bad = [t for t in prompt_ids if not 0 <= t < self.model.shape.vocab_size]
@@ -87,23 +92,30 @@ class InferenceEngine:
                 f"a prompt of {len(prompt_ids)} tokens and {params.max_new_tokens} new ones need {needed} KV blocks, "
                 f"the pool has {self.config.num_blocks}: give the engine more blocks, or ask for fewer tokens"
             )
-        return InferenceSession(prompt_ids, params)
 
     def tokenize(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt: a text's, or those given."""
         if isinstance(prompt, str):
             return self.model.tokenizer.encode(prompt, verbose=False)
-        return [int(token_id) for token_id in prompt]
+        try:
+            if isinstance(prompt, bytes):
+                raise TypeError
+            return [index(token_id) for token_id in prompt]
+        except TypeError:
+            raise RequestError(f"the prompt is {prompt!r:.60}: give a text, or a list of token ids") from None
 
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
+        if session.block_ids_per_layer is not None:
+            raise BlockError("the session holds blocks already: free it before it is computed again")
         shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
         session.block_ids_per_layer = self.kv.allocate(len(session.token_ids), shared)
         session.num_cached_tokens = len(shared[0]) * self.config.block_size if shared else 0
 
     @torch.inference_mode()
     def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
-        """Compute the tokens that are not in the cache yet; returns logits [B, vocab_size] for each next token."""
-        new = [session for session in sessions if not session.block_ids_per_layer]
+        """Compute sessions that are new, reserved or freed; returns logits [B, vocab_size] for each next token."""
+        new = [session for session in sessions if session.block_ids_per_layer is None]
         for number, session in enumerate(new):
             try:
                 self.reserve(session)
@@ -111,6 +123,8 @@ class InferenceEngine:
                 for earlier in new[:number]:
                     self.free(earlier)
                 raise
+        if any(self.kv.length(s.block_ids_per_layer) != len(s.token_ids) for s in sessions):
+            raise BlockError("a session that is decoding cannot be prefilled: free it first")
         logits = Prefill(self.model, self.kv, sessions).run()
         for session in sessions:
             session.num_cached_tokens = len(session.token_ids)
@@ -144,8 +158,16 @@ class InferenceEngine:
         return token_ids
 
     def fork(self, session: InferenceSession, params: SamplingParams | None = None) -> InferenceSession:
-        """A second session that goes on from where this one is, sharing its blocks until they differ."""
+        """A second session that goes on from where this one is, sharing its blocks until they differ.
+
+        params: its own, with a random stream of its own; None is the same, from where the stream is.
+        """
+        if session.finished or session.block_ids_per_layer is None:
+            raise RequestError("only a running session can be forked: this one holds no blocks, or has finished")
+        if params is not None:
+            self._check_request(session.prompt_ids, params)
         sibling = InferenceSession(session.prompt_ids, params or session.params)
+        sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
         sibling.token_ids = list(session.token_ids)
         sibling.num_cached_tokens = session.num_cached_tokens
         sibling.block_ids_per_layer = self.kv.share(session.block_ids_per_layer)
@@ -153,20 +175,24 @@ class InferenceEngine:
 
     def free(self, session: InferenceSession) -> None:
         """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
+        if session.block_ids_per_layer is None:
+            raise BlockError("the session holds no blocks: it was freed before, or never computed")
         self.kv.free(session.block_ids_per_layer)
-        session.block_ids_per_layer = []
+        session.block_ids_per_layer = None
         session.num_cached_tokens = 0
 
     # -- for users ------------------------------------------------------------------------------------------------
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self, prompts: Prompt | Iterable[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Generation]:
         """Complete one prompt or several, as many at a time as the engine holds; results in the prompts' order.
 
         A prompt is a text or a list of token ids; params: one for all, or one for each.
         """
-        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        if not isinstance(prompts, str):
+            prompts = list(prompts)
+        if isinstance(prompts, str) or any(isinstance(prompt, Integral) for prompt in prompts):
             prompts = [prompts]
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else params
         if len(each) != len(prompts):
@@ -175,7 +201,11 @@ class InferenceEngine:
         scheduler = OnlineScheduler(self)
         for session in sessions:
             scheduler.submit(session)
-        scheduler.run()
+        try:
+            scheduler.run()
+        finally:  # an interrupt leaves no blocks behind
+            for session in sessions:
+                scheduler.cancel(session)
         return [
             Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), s.finish_reason)
             for prompt, s in zip(prompts, sessions, strict=True)
@@ -193,7 +223,8 @@ class InferenceEngine:
         try:
             while scheduler.has_work:
                 for _, token_id in scheduler.step():
-                    yield StreamedToken(token_id, decoder.text(token_id), session.finish_reason)
+                    text = decoder.text(token_id, last=session.finished)
+                    yield StreamedToken(token_id, text, session.finish_reason)
         finally:  # a reader that goes away leaves no blocks behind
             scheduler.cancel(session)
 

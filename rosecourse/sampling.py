@@ -33,9 +33,10 @@ class Sampler:
         scores, token_ids = torch.sort(scores, descending=True, stable=True)
         if params.top_k:
             scores = scores[: params.top_k]
-        cumulative = torch.softmax(scores, dim=0).cumsum(dim=0)
-        # top-p keeps the fewest tokens that reach p together; the first always stays.
-        kept = min(len(cumulative), int((cumulative < params.top_p).sum()) + 1)
+        cumulative = torch.softmax(scores.double(), dim=0).cumsum(dim=0)
+        kept = len(cumulative)
+        if params.top_p < 1.0:  # the fewest tokens that reach p together; the first always stays
+            kept = min(kept, int((cumulative < params.top_p).sum()) + 1)
         draw = self._random.random() * float(cumulative[kept - 1])
         return int(token_ids[min(int((cumulative <= draw).sum()), kept - 1)])
 

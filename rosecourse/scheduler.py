@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .config import is_count
-from .errors import ConfigError, KVCacheExhausted
+from .errors import ConfigError, KVCacheExhausted, RequestError
 from .session import InferenceSession
 
 if TYPE_CHECKING:
@@ -78,20 +78,22 @@ class OnlineScheduler:
         return bool(self.waiting or self.running)
 
     def submit(self, session: InferenceSession) -> None:
-        """Queue a session of `engine.new_session`."""
+        """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is."""
+        if session.finished or session in self.waiting or session in self.running:
+            raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
         if not session.times.submitted:
             session.times.submitted = time.perf_counter()
         self.waiting.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
-        """Stop a session wherever it is; its blocks come back at once. No effect on one that has finished."""
+        """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
         if session.finished:
             return
         session.finish_reason = "cancelled"
-        if session in self.waiting:
-            self.waiting.remove(session)
-        if session in self.running:
-            self.running.remove(session)
+        for queue in (self.waiting, self.running):
+            if session in queue:
+                queue.remove(session)
+        if session.block_ids_per_layer is not None:
             self.engine.free(session)
 
     def run(self) -> None:
@@ -108,28 +110,30 @@ class OnlineScheduler:
     # -- prefill --------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[InferenceSession]:
-        """Sessions that have got their blocks and are to be prefilled."""
+        """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
         places = min(self.max_batch_size - len(self.running), self.prefill_max_batch_size)
         admitted: list[InferenceSession] = []
         while self.waiting and len(admitted) < places:
             session = self.waiting[self.admission(self.waiting)]
-            if not self._reserve(session, keep_free=len(self.running) + len(admitted)):
+            is_fork = session.block_ids_per_layer is not None
+            if not is_fork and not self._reserve(session, others=len(self.running) + len(admitted)):
                 break
             self.waiting.remove(session)
             session.times.admitted = session.times.admitted or time.perf_counter()
-            admitted.append(session)
+            (self.running if is_fork else admitted).append(session)
+            places -= is_fork
         return admitted
 
-    def _reserve(self, session: InferenceSession, keep_free: int) -> bool:
-        """Reserve a session's blocks if a block stays for each running one; else it would soon be preempted again."""
-        config, kv = self.engine.config, self.engine.kv
-        if keep_free and config.blocks_for(len(session.token_ids)) + keep_free > kv.num_available():
-            return False
+    def _reserve(self, session: InferenceSession, others: int) -> bool:
+        """Reserve a session's blocks if one stays free for each of the others; else it would soon be preempted."""
         try:
             self.engine.reserve(session)
         except KVCacheExhausted:
-            if not keep_free:
+            if others == 0:
                 raise  # nothing runs whose end could be waited for: sessions outside this scheduler hold the blocks
+            return False
+        if self.engine.kv.num_available() < others:
+            self.engine.free(session)
             return False
         return True
 
@@ -137,8 +141,15 @@ class OnlineScheduler:
         if not sessions:
             return []
         start = time.perf_counter()
+        try:
+            logits = self.engine.prefill(sessions)
+        except BaseException:  # as if they had not been admitted
+            for session in reversed(sessions):
+                self.engine.free(session)
+                self.waiting.appendleft(session)
+            raise
         self.running += sessions
-        new_tokens = self._take(sessions, self.engine.prefill(sessions))
+        new_tokens = self._take(sessions, logits)
         self.stats.prefill_seconds += time.perf_counter() - start
         return new_tokens
 

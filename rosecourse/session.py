@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .config import SamplingParams
-from .kv.blocks import BlockIdsPerLayer
+from .kv.blocks import BlockTable
 from .sampling import Sampler
+
+Prompt = str | Sequence[int]  # a text, or token ids
 
 
 @dataclass(slots=True)
@@ -23,7 +26,7 @@ class InferenceSession:
     """A request inside the engine.
 
     token_ids: prompt and completion. K and V of the first `num_cached_tokens` of them lie in the blocks of
-    `block_ids_per_layer`; between two decode steps that is all but the last token.
+    `block_ids_per_layer` (None while it holds none); between two decode steps that is all but the last token.
     finish_reason: None while it runs, then `stop` (end of text), `length` or `cancelled`.
     """
 
@@ -31,7 +34,7 @@ class InferenceSession:
     params: SamplingParams
     token_ids: list[int] = field(init=False)
     sampler: Sampler = field(init=False)
-    block_ids_per_layer: BlockIdsPerLayer = field(default_factory=list)
+    block_ids_per_layer: BlockTable | None = None
     num_cached_tokens: int = 0
     finish_reason: str | None = None
     times: SessionTimes = field(default_factory=SessionTimes)
@@ -53,5 +56,5 @@ class InferenceSession:
         self.token_ids.append(token_id)
         if self.params.stop_on_eos and token_id == eos_token_id:
             self.finish_reason = "stop"
-        elif len(self.token_ids) - len(self.prompt_ids) == self.params.max_new_tokens:
+        elif len(self.token_ids) - len(self.prompt_ids) >= self.params.max_new_tokens:
             self.finish_reason = "length"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,10 +14,9 @@ from tokenizers.decoders import DecodeStream
 
 from .config import SamplingParams
 from .errors import SchedulerClosed
-from .session import InferenceSession
+from .session import InferenceSession, Prompt
 
 if TYPE_CHECKING:
-    from .engine import Prompt
     from .scheduler import OnlineScheduler
 
 
@@ -34,11 +35,19 @@ class TextDecoder:
     """Token ids to pieces of text, one at a time, never half a character."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer.backend_tokenizer
+        self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
+        self._token_ids: list[int] = []
+        self._length = 0  # of the text given so far
 
-    def text(self, token_id: int) -> str:
-        return self._stream.step(self._tokenizer, token_id) or ""
+    def text(self, token_id: int, last: bool = False) -> str:
+        """What a token adds; with the last one, what is left of a character that never became whole."""
+        self._token_ids.append(token_id)
+        piece = self._stream.step(self._tokenizer.backend_tokenizer, token_id) or ""
+        if last:
+            piece = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._length :]
+        self._length += len(piece)
+        return piece
 
 
 class TokenStream(Iterator[StreamedToken]):
@@ -49,19 +58,17 @@ class TokenStream(Iterator[StreamedToken]):
         self._manager = manager
         self._queue = queue
         self._decoder = TextDecoder(manager.scheduler.engine.model.tokenizer)
-        self._ended = False
 
     def __next__(self) -> StreamedToken:
-        """The next token; waits for it. Raises what ended the stepping thread, if something did."""
-        item = None if self._ended else self._queue.get()
-        if isinstance(item, BaseException):
-            self._ended = True
-            raise SchedulerClosed(f"the scheduler stopped: {type(item).__name__}: {item}") from item
+        """The next token; waits for it. Raises `SchedulerClosed` when an exception ended the stepping thread."""
+        item = self._queue.get()
+        if isinstance(item, NewTokenItem):
+            text = self._decoder.text(item.token_id, last=item.finish_reason is not None)
+            return StreamedToken(item.token_id, text, item.finish_reason)
+        self._queue.put(item)  # it stays ended, for every reader
         if item is None:
-            self._ended = True
             raise StopIteration
-        token_id, finish_reason = item
-        return StreamedToken(token_id, self._decoder.text(token_id), finish_reason)
+        raise SchedulerClosed(f"the scheduler stopped: {type(item).__name__}: {item}") from item
 
     def cancel(self) -> None:
         """Stop the request. Tokens that are there already can still be read."""
@@ -69,6 +76,13 @@ class TokenStream(Iterator[StreamedToken]):
 
     def __del__(self) -> None:
         self.cancel()
+
+
+class NewTokenItem(NamedTuple):
+    """What the stepping thread puts into a stream's queue for each token; None or an exception ends the stream."""
+
+    token_id: int
+    finish_reason: str | None
 
 
 class SchedulerManager:
@@ -79,13 +93,16 @@ class SchedulerManager:
 
     def __init__(self, scheduler: OnlineScheduler) -> None:
         self.scheduler = scheduler
-        self._queues: dict[InferenceSession, SimpleQueue] = {}  # the stepping thread's alone
-        self._inbox: list[Callable[[], None]] = []
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards what follows
+        self._queues: dict[InferenceSession, SimpleQueue] = {}  # of the requests that have not ended
+        self._new: list[InferenceSession] = []
+        self._cancelled: list[InferenceSession] = []
         self._closing = False
         self._drain = False
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
         self._thread.start()
+        atexit.register(self.close)  # a thread inside torch must not outlive the interpreter
 
     # -- any thread -----------------------------------------------------------------------------------------------
 
@@ -100,22 +117,28 @@ class SchedulerManager:
         session = self.scheduler.engine.new_session(prompt, params)
         session.times.submitted = submitted
         queue: SimpleQueue = SimpleQueue()
-        stream = TokenStream(self, session, queue)
-        if not self._tell(lambda: self._start(session, queue)):
-            raise SchedulerClosed("the scheduler is closed: make a new SchedulerManager")
-        return stream
+        with self._changed:
+            if self._closing:
+                raise SchedulerClosed("the scheduler is closed: make a new SchedulerManager") from self._failure
+            self._queues[session] = queue
+            self._new.append(session)
+            self._changed.notify()
+        return TokenStream(self, session, queue)
 
     def cancel(self, session: InferenceSession) -> None:
-        """Stop a request, wherever it is; no effect on one that has ended."""
-        self._tell(lambda: self._stop(session))
+        """Stop a request, waiting or running; no effect on one that has ended."""
+        with self._changed:
+            self._cancelled.append(session)
+            self._changed.notify()
 
     def close(self, drain: bool = False) -> None:
         """End the thread. drain: first let the requests run to their end, else they are cancelled."""
         with self._changed:
-            self._drain = drain and not self._closing
+            self._drain = drain and (self._drain or not self._closing)
             self._closing = True
             self._changed.notify()
         self._thread.join()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> SchedulerManager:
         return self
@@ -123,54 +146,47 @@ class SchedulerManager:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _tell(self, message: Callable[[], None]) -> bool:
-        """Leave a message for the stepping thread; False when it takes none any more."""
-        with self._changed:
-            if self._closing:
-                return False
-            self._inbox.append(message)
-            self._changed.notify()
-            return True
-
     # -- the stepping thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        last_word: BaseException | None = None
         try:
             while self._wait_for_work():
                 for session, token_id in self.scheduler.step():
                     self._deliver(session, token_id)
         except BaseException as error:  # whatever it is, the readers must hear of it
-            last_word = error
+            self._failure = error
         with self._changed:
             self._closing = True
-            messages, self._inbox = self._inbox, []
-        for message in messages:
-            message()
-        for session in list(self._queues):
-            self._stop(session, last_word)
+            unanswered = list(self._queues)
+        for session in unanswered:
+            self._end(session, self._failure)
+        for session in unanswered:
+            with suppress(Exception):  # after a failure the cache may be broken, too
+                self.scheduler.cancel(session)
 
     def _wait_for_work(self) -> bool:
-        """Take the messages; sleep while there is nothing to do. False when it is time to end."""
+        """Take what the other threads left; sleep while there is nothing to do. False when it is time to end."""
         with self._changed:
-            while not (self._inbox or self._closing or self.scheduler.has_work):
+            while not (self._new or self._cancelled or self._closing or self.scheduler.has_work):
                 self._changed.wait()
-            messages, self._inbox = self._inbox, []
-        for message in messages:
-            message()
+            new, self._new = self._new, []
+            cancelled, self._cancelled = self._cancelled, []
+        for session in new:
+            self.scheduler.submit(session)
+        for session in cancelled:
+            self.scheduler.cancel(session)
+            self._end(session)
         return not self._closing or (self._drain and self.scheduler.has_work)
 
-    def _start(self, session: InferenceSession, queue: SimpleQueue) -> None:
-        self._queues[session] = queue
-        self.scheduler.submit(session)
-
     def _deliver(self, session: InferenceSession, token_id: int) -> None:
-        self._queues[session].put((token_id, session.finish_reason))
-        if session.finished:
-            self._queues.pop(session).put(None)
-
-    def _stop(self, session: InferenceSession, last_word: BaseException | None = None) -> None:
-        queue = self._queues.pop(session, None)
+        queue = self._queues.get(session)
         if queue is not None:
-            self.scheduler.cancel(session)
+            queue.put(NewTokenItem(token_id, session.finish_reason))
+        if session.finished:
+            self._end(session)
+
+    def _end(self, session: InferenceSession, last_word: BaseException | None = None) -> None:
+        with self._changed:
+            queue = self._queues.pop(session, None)
+        if queue is not None:
             queue.put(last_word)

@@ -212,7 +212,9 @@ def assert_refused(name, flags, message, capsys):
     assert message in captured.err
 
 
-@pytest.mark.parametrize(("name", "flags", "message"), BAD_CALLS, ids=lambda x: x if isinstance(x, str) else " ".join(x)[:40])
+@pytest.mark.parametrize(
+    ("name", "flags", "message"), BAD_CALLS, ids=lambda x: x if isinstance(x, str) else " ".join(x)[:40]
+)
 def test_a_bad_call_costs_one_line_and_exit_code_2(name, flags, message, capsys):
     assert_refused(name, flags, message, capsys)
 

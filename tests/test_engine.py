@@ -1,11 +1,13 @@
 """InferenceEngine: sessions, forks, exhaustion, and reading nothing that was not written."""
 
+import numpy as np
 import pytest
 import torch
 from oracles import hf_greedy, hf_next_logits, prompts_of
 
 from rosecourse import (
     BEST,
+    BlockError,
     ConfigError,
     EngineConfig,
     InferenceEngine,
@@ -87,6 +89,72 @@ def test_forks_share_what_they_have_and_go_their_own_ways(small_pair):
         assert session.token_ids[len(known) :] == hf_greedy(hf, [known], 10)[0]
 
 
+def test_a_fork_has_limits_and_a_random_stream_of_its_own(small_model):
+    engine = make_engine(small_model)
+    sampled = SamplingParams(max_new_tokens=20, temperature=1.0, seed=5, stop_on_eos=False)
+    session = engine.new_session([1, 2, 3], sampled)
+    engine.take_tokens([session], engine.prefill([session]))
+    for _ in range(5):
+        step(engine, [session])
+    twin = engine.fork(session)
+    short = engine.fork(session, SamplingParams(max_new_tokens=3))
+    with pytest.raises(RequestError, match="max_new_tokens is 500"):
+        engine.fork(session, SamplingParams(max_new_tokens=500))
+    step(engine, [session, twin, short])
+    assert short.finished
+    for _ in range(13):
+        step(engine, [session, twin])
+    assert session.completion_ids == twin.completion_ids
+    assert session.finish_reason == twin.finish_reason == "length"
+    with pytest.raises(RequestError, match="only a running session can be forked"):
+        engine.fork(session)
+    for s in (session, twin, short):
+        engine.free(s)
+    check(engine, [])
+    with pytest.raises(BlockError, match="holds no blocks"):
+        engine.free(session)
+
+
+def test_a_session_is_not_computed_twice_at_once(small_model):
+    engine = make_engine(small_model)
+    (session,) = start(engine, [[1, 2, 3]])
+    with pytest.raises(BlockError, match="free it first"):
+        engine.prefill([session])
+    with pytest.raises(BlockError, match="holds blocks already"):
+        engine.reserve(session)
+
+
+def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):
+    engine = make_engine(small_model)
+    calls = []
+
+    def interrupted(sessions):
+        calls.append(sessions)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(sessions)
+
+    real = engine.decode_step
+    monkeypatch.setattr(engine, "decode_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[1, 2, 3]] * 9, FREE_RUN)
+    check(engine, [])
+    assert engine.kv.num_available() == engine.kv.num_blocks
+
+
+def test_prompts_of_every_kind(small_model):
+    engine = make_engine(small_model)
+    params = SamplingParams(max_new_tokens=np.int64(3))
+    ids = [3, 1, 2]
+    kinds = [ids, tuple(ids), np.array(ids), torch.tensor(ids), [np.int64(i) for i in ids]]
+    expected = engine.generate([ids], params)[0].token_ids
+    assert [r.token_ids for r in engine.generate((k for k in kinds), params)] == [expected] * len(kinds)
+    assert engine.generate(np.array(ids).tolist(), params)[0].token_ids == expected
+    for bad in (b"hi", [1.5], [["x"]], 5, None):
+        with pytest.raises(RequestError, match="give a text, or a list of token ids"):
+            engine.new_session(bad)
+
+
 def test_an_exhausted_step_changes_nothing_and_works_after_a_free(small_model):
     engine = make_engine(small_model, num_blocks=12)  # 10 tokens are enough for it to run dry
     sessions = start(engine, prompts_of([8, 8, 8, 8], 211)[:4])
@@ -108,7 +176,7 @@ def test_a_prefill_that_does_not_fit_gives_back_what_it_took(small_model):
     sessions = [engine.new_session(p, SamplingParams(max_new_tokens=1)) for p in prompts_of([8, 8, 8], 211)]
     with pytest.raises(KVCacheExhausted):
         engine.prefill(sessions)
-    assert all(not s.block_ids_per_layer and s.num_cached_tokens == 0 for s in sessions)
+    assert all(s.block_ids_per_layer is None and s.num_cached_tokens == 0 for s in sessions)
     check(engine, [])
     assert engine.kv.num_available() == 5
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from rosecourse import BlockError, KVBlockManager, KVCacheExhausted
+from rosecourse.kv.blocks import BlockTable
 
 L, H, D = 2, 2, 3
 
@@ -142,12 +143,34 @@ TestAgainstDenseOracle.settings = settings(max_examples=60, stateful_step_count=
 def test_double_free_raises_and_the_new_owner_keeps_its_block():
     kv = make_kv(num_blocks=1)
     first = kv.allocate(3)
-    stale = [list(ids) for ids in first]
     kv.free(first)
-    with pytest.raises(BlockError, match="freed twice"):
-        kv.free(stale)
     second = kv.allocate(3)
-    kv.check([second])
+    for _ in range(2):
+        with pytest.raises(BlockError, match="freed twice"):
+            kv.free(first)
+        kv.check([second])
+
+
+def test_a_table_that_shows_blocks_it_does_not_own_frees_nothing():
+    kv = make_kv()
+    held = kv.allocate(5)
+    for layer in range(L):
+        kv.info(held[layer][0]).owners = 0
+    with pytest.raises(BlockError, match="does not own"):
+        kv.free(held)
+    assert [len(ids) for ids in held] == [2] * L
+    with pytest.raises(BlockError, match="not in use"):
+        kv.free(BlockTable([[7], []]))
+
+
+def test_blocks_to_append_counts_the_copies_that_siblings_need():
+    kv = make_kv(block_size=4, num_blocks=8)
+    parent = kv.allocate(2)
+    siblings = [kv.share(parent) for _ in range(2)]
+    assert kv.blocks_to_append([parent[0]]) == 1
+    assert kv.blocks_to_append([parent[0], siblings[0][0]]) == 2
+    assert kv.blocks_to_append(t[0] for t in (parent, *siblings)) == 2  # the last owner writes in place
+    assert kv.blocks_to_append([[], kv.allocate(4)[0], kv.allocate(3)[0]]) == 2
 
 
 def test_an_exhausted_pool_says_what_to_do():
@@ -207,7 +230,7 @@ def test_a_fork_at_a_block_boundary_copies_nothing():
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 31, 32])
 def test_blocks_are_as_many_as_the_length_needs(length):
     kv = make_kv()
-    appended = [[] for _ in range(L)]
+    appended = kv.allocate(0)
     for _ in range(length):
         append(kv, appended, tokens(1, 1))
     allocated = kv.allocate(length) if length <= 16 else appended

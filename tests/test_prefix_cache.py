@@ -110,6 +110,31 @@ def test_children_are_evicted_before_their_parents(small_model):
         assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == kept - 1
 
 
+def test_prompts_are_evicted_from_their_ends_without_any_look_up(small_model):
+    """Inserting alone keeps parents more recent than their children."""
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+    (prompt,) = prompts_of([4 * BS - 1], 211)
+    session, _, _ = prefilled(engine, prompt)
+    engine.free(session)
+    engine.kv.free(engine.kv.allocate(3 * BS))  # one block was free, so two are evicted
+    assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == 1
+
+
+def test_what_was_computed_twice_at_once_leaves_no_orphans(engine):
+    """Two sessions compute the same beginning in one batch; only the first one's blocks count, then and below."""
+    (stem,) = prompts_of([BS], 211)
+    a, b = ([*stem, *rest] for rest in prompts_of([BS, BS], 211, seed=9))
+    params = SamplingParams(max_new_tokens=1)
+    sessions = [engine.new_session(p, params) for p in (a, b)]
+    engine.prefill(sessions)
+    engine.free(sessions[0])
+    check(engine, sessions[1])
+    blocks = engine.kv.allocate((engine.kv.num_available()) * BS)  # evicts all that nobody holds
+    assert engine.prefix_cache.entries() == []
+    engine.kv.free(blocks)
+    check(engine, sessions[1])
+
+
 def test_a_recycled_block_is_no_hit(small_model, small_pair):
     engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=3))
     a, b = prompts_of([2 * BS + 1, 2 * BS + 1], 211)

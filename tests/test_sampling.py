@@ -46,8 +46,26 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it(top_p):
     torch.testing.assert_close(observed, kept(LOGITS, count), atol=0.025, rtol=0)
 
 
+def test_top_p_of_one_keeps_every_token_of_a_large_vocabulary():
+    """Float32 sums of 50,000 probabilities pass 1 before the end: the last tokens must still be there."""
+    logits = torch.randn(50_257, generator=torch.Generator().manual_seed(0)) * 3
+    sampler = Sampler(SamplingParams(temperature=1.0))
+    sampler._random.random = lambda: 1.0 - 2**-53  # the largest number that random() gives
+    chosen = sampler.choose(logits)
+    assert int((logits > logits[chosen]).sum()) > 50_000
+
+
+def test_half_precision_logits_are_sampled_in_full():
+    logits = (LOGITS + torch.linspace(0, 2, 6)).half()
+    counts = torch.zeros(6)
+    sampler = Sampler(SamplingParams(temperature=1.0))
+    for _ in range(4000):
+        counts[sampler.choose(logits)] += 1
+    torch.testing.assert_close(counts / 4000, logits.float().softmax(0), atol=0.025, rtol=0)
+
+
 def test_a_tiny_temperature_is_greedy_and_does_not_overflow():
-    sampler = Sampler(SamplingParams(temperature=1e-30))
+    sampler = Sampler(SamplingParams(temperature=1e-36))
     assert [sampler.choose(LOGITS * 1e4) for _ in range(20)] == [1] * 20
 
 

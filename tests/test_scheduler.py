@@ -3,7 +3,15 @@
 import pytest
 from oracles import hf_greedy, prompts_of
 
-from rosecourse import ConfigError, EngineConfig, InferenceEngine, OfflineScheduler, OnlineScheduler, SamplingParams
+from rosecourse import (
+    ConfigError,
+    EngineConfig,
+    InferenceEngine,
+    OfflineScheduler,
+    OnlineScheduler,
+    RequestError,
+    SamplingParams,
+)
 
 
 def make_engine(model, **config):
@@ -114,6 +122,73 @@ def test_cancel_in_every_state(small_pair, after_steps):
     assert sessions[1].finish_reason == ("cancelled" if after_steps < 4 else "length")
     assert sessions[2].finish_reason == "cancelled"
     assert scheduler.engine.kv.num_available() == scheduler.engine.kv.num_blocks
+
+
+def test_a_fork_goes_on_beside_its_parent(small_pair):
+    hf, model = small_pair
+    scheduler = OnlineScheduler(make_engine(model, prefix_cache=False))
+    (parent,) = submit(scheduler, [6], [12])
+    for _ in range(3):
+        scheduler.step()
+    fork = scheduler.engine.fork(parent)
+    fork.token_ids[-1] = 7
+    known = list(fork.token_ids)
+    scheduler.submit(fork)
+    submit(scheduler, [3, 3, 3], [5, 5, 5])
+    run_checked(scheduler)
+    assert parent.completion_ids == hf_greedy(hf, [parent.prompt_ids], 12)[0]
+    assert fork.token_ids[len(known) :] == hf_greedy(hf, [known], 9)[0]
+    assert scheduler.engine.kv.num_available() == scheduler.engine.kv.num_blocks
+
+
+def test_a_session_is_submitted_once(small_model):
+    scheduler = OnlineScheduler(make_engine(small_model))
+    (session,) = submit(scheduler, [3], [3])
+    for _ in range(4):
+        with pytest.raises(RequestError, match="queued, running or finished already"):
+            scheduler.submit(session)
+        scheduler.step()
+
+
+def test_a_prefill_that_fails_is_tried_again(small_pair, monkeypatch):
+    hf, model = small_pair
+    scheduler = OnlineScheduler(make_engine(model, prefix_cache=False))
+    sessions = submit(scheduler, [3, 5], [6, 6])
+    real = scheduler.engine.prefill
+    monkeypatch.setattr(scheduler.engine, "prefill", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        scheduler.step()
+    check(scheduler)
+    assert list(scheduler.waiting) == sessions
+    monkeypatch.setattr(scheduler.engine, "prefill", real)
+    run_checked(scheduler)
+    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 6)
+
+
+def test_the_newest_is_preempted_and_comes_back_first(small_model):
+    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=10, max_batch_size=3, prefix_cache=False))
+    sessions = submit(scheduler, [7, 7, 7, 7], [12, 12, 12, 12])
+    while not scheduler.stats.preemptions:
+        scheduler.step()
+    assert scheduler.running == sessions[:2]
+    assert list(scheduler.waiting) == [sessions[2], sessions[3]]
+    admitted = sessions[2].times.admitted
+    run_checked(scheduler)
+    assert scheduler.stats.preemptions == 1
+    assert sessions[2].times.admitted == admitted
+    assert sessions[2].times.tokens[-1] < sessions[3].times.tokens[-1]
+
+
+def test_shared_blocks_count_once_for_admission(small_model):
+    """Four prompts of 8 blocks that share all but the last token fit into a pool of 16 blocks together."""
+    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=16))
+    (stem,) = prompts_of([32], 211)
+    first = scheduler.engine.new_session([*stem, 1], SamplingParams(max_new_tokens=1))
+    scheduler.submit(first)
+    scheduler.step()
+    for n in range(4):
+        scheduler.submit(scheduler.engine.new_session([*stem, n], SamplingParams(max_new_tokens=4)))
+    assert len(scheduler.step()) == 4
 
 
 @pytest.mark.parametrize(

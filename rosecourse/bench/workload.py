@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..config import SamplingParams
-from ..engine import InferenceEngine, Prompt
+from ..engine import InferenceEngine
 from ..scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
-from ..session import InferenceSession, SessionTimes
+from ..session import InferenceSession, Prompt, SessionTimes
 from ..streaming import SchedulerManager, TokenStream
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.profiler import record_function
 
 from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
@@ -19,17 +20,17 @@ class BlockTables:
     def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.max_blocks = config.blocks_for(config.max_seq_len)
-        self.buffer = StagingBuffer((kv.num_layers, config.max_batch_size, self.max_blocks), torch.int32, kv.device)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """int32 [L, B, max_blocks] on the device: physical block of each logical one, 0 past the last."""
-        B = len(sessions)
-        block_tables_cpu = self.buffer.host()
+        block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
         for layer_idx in range(self.kv.num_layers):
             offset = layer_idx * self.kv.num_blocks  # global block id -> block index in the layer
             rows: list[list[int]] = []
             for session in sessions:
                 ids = session.block_ids_per_layer[layer_idx]
                 rows.append([block_id - offset for block_id in ids] + [0] * (self.max_blocks - len(ids)))
-            block_tables_cpu[layer_idx, :B].copy_(torch.tensor(rows, dtype=torch.int32))
-        return self.buffer.to_device((slice(None), slice(B)))
+            block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32))
+        with record_function("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()

@@ -69,7 +69,7 @@ class DecodeStep:
         self.block_tables = parts.block_tables(model, kv, config)
         self.forward = parts.forward(model, kv, config)
         self.kv_append = parts.kv_append(model, kv, config)
-        self.input_buffer = StagingBuffer((2, config.max_batch_size), torch.int64, kv.device)
+        self.input_buffer = StagingBuffer(2 * config.max_batch_size, torch.int64, kv.device)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
@@ -87,7 +87,6 @@ class DecodeStep:
     def inputs(self, sessions: Sequence[InferenceSession], tables: torch.Tensor) -> DecodeInputs:
         token_ids = [session.token_ids[-1] for session in sessions]
         context_lens = [session.num_cached_tokens for session in sessions]
-        B = len(sessions)
-        self.input_buffer.host()[:, :B] = torch.tensor([token_ids, context_lens])
-        on_device = self.input_buffer.to_device((slice(None), slice(B)))
+        self.input_buffer.host(2, len(sessions)).copy_(torch.tensor([token_ids, context_lens]))
+        on_device = self.input_buffer.to_device()
         return DecodeInputs(on_device[0], on_device[1], max(context_lens), tables, sessions)

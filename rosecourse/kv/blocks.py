@@ -10,14 +10,26 @@ session holds it, but the prefix cache does and gives it back when the pool runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ..errors import BlockError, KVCacheExhausted
 
-BlockIdsPerLayer = list[list[int]]
+
+class BlockTable(list[list[int]]):
+    """The blocks of one session: for each layer the global ids of its blocks, in the order of its tokens.
+
+    It is an owner: each of its blocks counts it once, until `KVBlockManager.free` takes it back, which works once.
+    While it lives its lists only grow, but for a shared last block that is replaced by its copy; whatever is derived
+    from it belongs to it and dies with it.
+    """
+
+    freed = False
+
+
+BlockIdsPerLayer = Sequence[list[int]]
 
 
 @dataclass(slots=True)
@@ -104,23 +116,23 @@ class KVBlockManager:
 
     # -- whole sessions -------------------------------------------------------------------------------------------
 
-    def allocate(self, num_tokens: int, shared: BlockIdsPerLayer | None = None) -> BlockIdsPerLayer:
-        """Blocks for `num_tokens` tokens: the full blocks in `shared` (whose owner this becomes), then new ones.
+    def allocate(self, num_tokens: int, shared: BlockIdsPerLayer | None = None) -> BlockTable:
+        """Blocks for `num_tokens` tokens: the full blocks in `shared` (it becomes an owner of them), then new ones.
 
         The blocks count as filled: write their K and V with `write_tokens` before anything reads them.
         """
-        block_ids_per_layer = self.share(shared) if shared else [[] for _ in range(self.num_layers)]
+        table = self.share(shared or [[] for _ in range(self.num_layers)])
         try:
-            for layer_idx, block_ids in enumerate(block_ids_per_layer):
+            for layer_idx, block_ids in enumerate(table):
                 self._require(layer_idx, -(-num_tokens // self.block_size) - len(block_ids))
-            for layer_idx, block_ids in enumerate(block_ids_per_layer):
+            for layer_idx, block_ids in enumerate(table):
                 for start in range(len(block_ids) * self.block_size, num_tokens, self.block_size):
                     block_ids.append(self.allocate_block(layer_idx, start))
                     self._block_infos[block_ids[-1]].length = min(self.block_size, num_tokens - start)
         except KVCacheExhausted:
-            self.free(block_ids_per_layer)
+            self.free(table)
             raise
-        return block_ids_per_layer
+        return table
 
     def write_tokens(
         self, layer_idx: int, block_indices: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -129,19 +141,21 @@ class KVBlockManager:
         self.k_layers[layer_idx][block_indices, :, slots] = keys
         self.v_layers[layer_idx][block_indices, :, slots] = values
 
-    def share(self, block_ids_per_layer: BlockIdsPerLayer) -> BlockIdsPerLayer:
-        """One more owner for each block (a fork, or a prefix hit). Returns the new owner's lists."""
+    def share(self, block_ids_per_layer: BlockIdsPerLayer) -> BlockTable:
+        """One more owner for each block (a fork, or a prefix hit). Returns the new owner."""
         for info in self._infos(block_ids_per_layer):
             self._num_cached[info.layer] -= info.owners == 0
             info.owners += 1
-        return [list(ids) for ids in block_ids_per_layer]
+        return BlockTable(list(ids) for ids in block_ids_per_layer)
 
-    def free(self, block_ids_per_layer: BlockIdsPerLayer) -> None:
-        """One owner leaves; the lists are emptied. A block without owners is free again, or cached."""
-        for info in self._infos(block_ids_per_layer):
-            if info.owners < 1:
-                raise BlockError(f"block {info.block_index} of layer {info.layer} has no owner: freed twice")
-        for ids in block_ids_per_layer:
+    def free(self, table: BlockTable) -> None:
+        """An owner leaves; its lists are emptied. A block without owners is free again, or cached."""
+        if table.freed:
+            raise BlockError("a block table is freed twice: its blocks may be another session's by now")
+        if any(info.owners < 1 for info in self._infos(table)):
+            raise BlockError("a block table shows blocks that it does not own: nothing is freed")
+        table.freed = True
+        for ids in table:
             while ids:  # from the end, so that the beginning of a sequence is the last to be reused
                 self._drop_owner(ids.pop())
 
@@ -155,6 +169,11 @@ class KVBlockManager:
 
     def _infos(self, block_ids_per_layer: BlockIdsPerLayer) -> list[KVBlockInfo]:
         return [self.info(block_id) for ids in block_ids_per_layer for block_id in ids]
+
+    def length(self, table: BlockTable) -> int:
+        """Tokens that the blocks of a session hold, or have been allocated for."""
+        last = self._block_infos[table[0][-1]] if table[0] else None
+        return last.start + last.length if last else 0
 
     # -- one more token -------------------------------------------------------------------------------------------
 

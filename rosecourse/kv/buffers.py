@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 
 class StagingBuffer:
-    """A host tensor and its device twin, both of the same shape and reused for every step.
+    """A host tensor and its device twin, reused for every step, in whatever shape the step needs.
 
     On CUDA the host side is pinned, so that the copy does not wait. It must then not be rewritten while a copy from it
-    may be in flight: `host()` waits for the last copy. On a CPU the two are one tensor and nothing is copied.
+    may be in flight: `host` waits for the last copy. On a CPU the two are one tensor and nothing is copied.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, max_elements: int, dtype: torch.dtype, device: torch.device) -> None:
         cuda = device.type == "cuda"
-        self._host = torch.zeros(shape, dtype=dtype, pin_memory=cuda)
-        self._device = torch.zeros(shape, dtype=dtype, device=device) if cuda else self._host
+        self._host = torch.zeros(max_elements, dtype=dtype, pin_memory=cuda)
+        self._device = torch.zeros(max_elements, dtype=dtype, device=device) if cuda else self._host
         self._copied = torch.cuda.Event() if cuda else None
+        self._shape: tuple[int, ...] = (0,)
 
-    def host(self) -> torch.Tensor:
-        """The host tensor, safe to write."""
+    def host(self, *shape: int) -> torch.Tensor:
+        """A host tensor of this shape to write to: the beginning of the buffer, so that the copy is one piece."""
         if self._copied is not None:
             self._copied.synchronize()
-        return self._host
+        self._shape = shape
+        return self._host[: math.prod(shape)].view(shape)
 
-    def to_device(self, index: tuple[slice, ...]) -> torch.Tensor:
-        """Start the copy of one region of the host tensor; returns the same region of the device tensor."""
-        device_view = self._device[index]
+    def to_device(self) -> torch.Tensor:
+        """Start the copy of what `host` gave last; returns its twin on the device."""
+        size = math.prod(self._shape)
+        on_device = self._device[:size]
         if self._copied is not None:
-            device_view.copy_(self._host[index], non_blocking=True)
+            on_device.copy_(self._host[:size], non_blocking=True)
             self._copied.record()
-        return device_view
+        return on_device.view(self._shape)

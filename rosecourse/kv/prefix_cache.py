@@ -38,7 +38,7 @@ class PrefixCache:
     def lookup(self, token_ids: list[int]) -> BlockIdsPerLayer:
         """The blocks of the longest known prefix of `token_ids` that leaves at least one token to compute.
 
-        They become nobody's by this: pass them to `KVBlockManager.allocate` before anything else is allocated.
+        Nobody owns them by this yet: pass them to `KVBlockManager.allocate` before anything else is allocated.
         """
         found: BlockIdsPerLayer = [[] for _ in range(self.kv.num_layers)]
         path: list[PrefixKey] = []
