@@ -33,8 +33,11 @@ $(STAMP): pyproject.toml constraints.txt
 lab: env  ## Open the notebooks in Jupyter Lab (ARGS='--no-browser --port 8899')
 	$(IN_VENV) jupyter lab notebooks/ $(ALLOW_ROOT) $(ARGS)
 
-test: lint  ## Lint, then run every test (ARGS='-k scheduler')
-	$(IN_VENV) python -m pytest $(ARGS)
+test: lint  ## Lint, then run every test and check every notebook (ARGS='-k scheduler')
+	$(IN_VENV) python -m pytest --nbval $(ARGS)
+
+notebooks: env  ## Execute all notebooks and write their outputs
+	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 lint: env  ## Check style and formatting
 	$(BIN)/ruff check

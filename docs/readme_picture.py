@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, load_model
 from rosecourse.bench.anatomy import decode_anatomy
@@ -23,6 +24,7 @@ PARAMS = SamplingParams(max_new_tokens=TOKENS, stop_on_eos=False)
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # at this size more gain little, and measure who else uses the machine
     model = load_model()
     engine = InferenceEngine(model, EngineConfig(max_batch_size=BATCH, prefix_cache=False), lesson("035").parts)
     workload = Workload((model.tokenizer.encode("Hello"),) * BATCH, PARAMS)

@@ -17,14 +17,12 @@ MODES = {"online": run_scheduler, "offline": run_offline}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
     parser = command(NAME, "Measure a scheduler: continuous batching (online) or static batches (offline).")
-    parser.add_argument("--mode", choices=MODES, default="online")
+    parser.add_argument("--mode", choices=MODES, default="online", help="continuous batching, or static batches")
     add_benchmark_flags(parser, num_requests=32, max_new_tokens=64)
 
     def benchmark(args: argparse.Namespace) -> None:
-        engine, runs = measure(args, NAME, argv, MODES[args.mode])
-        print_scheduler_summary(args.mode, args.warmup_runs, runs, engine)
+        print_scheduler_summary(args.mode, measure(parser, args, MODES[args.mode]))
 
     return run(parser, benchmark, argv)
 

@@ -16,16 +16,11 @@ NAME = "benchmark_streaming"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
     parser = command(NAME, "Measure streaming: requests arrive on a schedule, and their tokens are read as they come.")
-    parser.add_argument(
-        "--submit-interval-ms", type=float, default=0.0, help="between scheduled arrivals; 0: all at once"
-    )
     add_benchmark_flags(parser, num_requests=32, max_new_tokens=64)
 
     def benchmark(args: argparse.Namespace) -> None:
-        engine, runs = measure(args, NAME, argv, run_streaming)
-        print_streaming_summary(args.warmup_runs, runs, engine)
+        print_streaming_summary(measure(parser, args, run_streaming))
 
     return run(parser, benchmark, argv)
 

@@ -6,28 +6,47 @@ This is the edge of the package, the only place that reads the environment.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .config import EngineConfig
+import torch
+
+from .config import EngineConfig, is_count, require
 from .decode import DecodeParts
-from .errors import ConfigError, RosecourseError
+from .engine import InferenceEngine
+from .errors import ConfigError, RequestError, RosecourseError
 from .lessons import Lesson, lesson
 from .lessons.forward.dense import DecodeForward as DenseForward
 from .models.gpt2 import GPT2
 from .models.load import DTYPES, load_model, random_model
+
+SMALL_WIDTH = 512  # a model less wide computes a small operation faster than two threads find each other
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
+        self.exit(2, f"{self.prog}: error: {one_line(message)} (see --help)\n")
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
+
+
+def one_line(message: object) -> str:
+    """A message without line breaks, whatever a flag's value brought into it."""
+    return " ".join(str(message).split()) or type(message).__name__
 
 
 def command(name: str, description: str) -> Parser:
@@ -35,28 +54,45 @@ def command(name: str, description: str) -> Parser:
     return Parser(
         prog=f"python -m rosecourse.{name}",
         description=description,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
 
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequence[str] | None = None) -> int:
-    """Parse, run `main(args)`, and turn what goes wrong on purpose into one line and exit code 2."""
+    """Parse, run `main(args)`, and turn bad input, a full disk and a full memory into one line and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     try:
         args = parser.parse_args(argv)
     except SystemExit as end:  # of --help (0) or of a bad flag (2)
         return int(end.code or 0)
     try:
         main(args)
-    except RosecourseError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
+        flush_output()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 141
+    except (RosecourseError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+        try:
+            flush_output()  # what was said before the error comes first
+        except OSError:
+            drop_output()
+        print(f"{parser.prog}: error: {one_line(error)}", file=sys.stderr)
+        return 2
     return 0
+
+
+def flush_output() -> None:
+    if sys.stdout is not None:  # it is None where the caller has closed it
+        sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Standard output takes nothing any more: keep Python from trying again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # -- flags --------------------------------------------------------------------------------------------------------
@@ -71,6 +107,13 @@ def add_model_flags(parser: Parser) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu or cuda")
     group.add_argument("--dtype", choices=DTYPES, help="default: float32 on a CPU, float16 on CUDA")
     group.add_argument("--seed", type=int, default=0, help="of the random weights, and of sampling")
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads that share an operation (default: 1 for a small model, whose threads would mostly wait for "
+        "each other, else what torch takes)",
+    )
 
 
 def add_engine_flags(parser: Parser) -> None:
@@ -89,10 +132,16 @@ def add_json_flag(parser: Parser) -> None:
 
 
 def model_of(args: argparse.Namespace) -> GPT2:
-    """The model that the flags name."""
+    """The model that the flags name, and the threads for it."""
+    require(args.threads is None or 1 <= args.threads <= 1024, f"threads is {args.threads}: give 1 to 1024")
     if args.random_weights is not None:
-        return random_model(args.random_weights, args.seed, args.dtype, args.device)
-    return load_model(args.hf_model_id, args.dtype, args.device)
+        require(is_count(args.seed, 0) and args.seed < 2**63, f"seed is {args.seed}: give 0 to 2^63 - 1")
+        model = random_model(args.random_weights, args.seed, args.dtype, args.device)
+    else:
+        model = load_model(args.hf_model_id, args.dtype, args.device)
+    if args.threads is not None or model.shape.width < SMALL_WIDTH:
+        torch.set_num_threads(args.threads or 1)
+    return model
 
 
 def lesson_of(args: argparse.Namespace) -> Lesson:
@@ -113,6 +162,46 @@ def config_of(args: argparse.Namespace, **more: Any) -> EngineConfig:
     )
 
 
+def engine_of(args: argparse.Namespace, model: GPT2, parts: DecodeParts, **more: Any) -> InferenceEngine:
+    """The engine that the flags describe."""
+    config = config_of(args, **more)
+    try:
+        return InferenceEngine(model, config, parts)
+    except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
+        blocks = "so many KV blocks" if config.num_blocks is None else f"{config.num_blocks} KV blocks"
+        raise ConfigError(
+            f"{blocks} of {config.block_size} tokens do not fit into memory: give a smaller batch, fewer or smaller "
+            "blocks, or fewer tokens"
+        ) from error
+
+
+def text_of(prompt: str) -> str:
+    """The prompt, `-` read from standard input (less the line break at its end). Refuses what is not UTF-8."""
+    try:
+        text = prompt if prompt != "-" else sys.stdin.read().removesuffix("\n")
+        text.encode()
+    except UnicodeError:
+        raise RequestError("the prompt is not UTF-8 text") from None
+    return text
+
+
+def flags_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Every flag's value, for a document: without the file that it goes to, and a model's folder by its name alone."""
+    flags = {name: value for name, value in vars(args).items() if name != "json"}
+    if flags["hf_model_id"] and Path(flags["hf_model_id"]).is_dir():
+        flags["hf_model_id"] = Path(flags["hf_model_id"]).resolve().name
+    return flags
+
+
+def command_line(parser: Parser, args: argparse.Namespace) -> str:
+    """The command that `args` came from, as it can be typed on another machine."""
+    words = parser.prog.split()
+    for name, value in flags_of(args).items():
+        if value != parser.get_default(name):
+            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return shlex.join(words)
+
+
 # -- files --------------------------------------------------------------------------------------------------------
 
 
@@ -120,28 +209,29 @@ def check_writable(path: Path | None) -> None:
     """Raise `ConfigError` now if `write_json` could not write there later; leaves nothing behind."""
     if path is None:
         return
-    if path.is_dir():
-        raise ConfigError(f"--json {path} is a folder: give the name of a file")
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-        if path.exists():
+        usable = path.is_file() or not path.exists()  # a folder is not, and a device such as /dev/null neither
+        if usable:
+            with tempfile.TemporaryFile(dir=path.resolve().parent):
+                pass
+        if path.is_file():
             path.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"--json {path} cannot be written: {error.strerror}") from error
+    except (OSError, ValueError, RuntimeError) as error:  # no such folder, a NUL in the name, a loop of links
+        raise ConfigError(f"--json {path} cannot be written: {getattr(error, 'strerror', error)}") from error
+    require(usable, f"--json {path} is {'a folder' if path.is_dir() else 'no regular file'}: give the name of a file")
 
 
 def write_json(path: Path | None, document: dict[str, Any]) -> None:
     """Write a document as a whole: a reader sees the old file or the new one, never a part."""
     if path is None:
         return
+    path = path.resolve()  # a link stays a link
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
         temporary = Path(file.name)
-        try:
-            json.dump(document, file, separators=(",", ":"), allow_nan=False)
-            file.write("\n")
-        except BaseException:
-            temporary.unlink()
-            raise
-    temporary.chmod(0o644)
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

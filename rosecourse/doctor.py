@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import argparse
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 
 NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas")
+DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
 REINSTALL = "run `make env`, or `pip install -c constraints.txt -e .`"
+OLDEST_PYTHON, NEWEST_TESTED = (3, 11), (3, 13)
+PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
 class Problem(Exception):
@@ -19,9 +24,10 @@ class Problem(Exception):
 
 def check_python() -> str:
     found = sys.version.split()[0]
-    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        raise Problem(f"Python {found}: the course needs 3.11 to 3.13; make an environment with one of these")
-    return f"Python {found}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        raise Problem(f"Python {found}: the course needs 3.11 or later; make an environment with one")
+    newer = sys.version_info[:2] > NEWEST_TESTED
+    return f"Python {found}" + (" (the course is tested with 3.11 to 3.13)" if newer else "")
 
 
 def check_package(name: str) -> str:
@@ -29,30 +35,34 @@ def check_package(name: str) -> str:
     if name == "triton" and sys.platform != "linux":
         return "triton: not for this system; the torch path is used"
     try:
-        found = version(name)
-        import_module(name)
-    except PackageNotFoundError:
-        raise Problem(f"{name} is not installed: {REINSTALL}") from None
+        found = version_of(name)
     except Exception as error:
-        raise Problem(
-            f"{name} is installed and cannot be imported ({type(error).__name__}: {error}): {REINSTALL}"
-        ) from None
+        absent = isinstance(error, ModuleNotFoundError) and error.name == name
+        what = "is not installed" if absent else f"cannot be imported ({first_line(error)})"
+        raise Problem(f"{name} {what}: {REINSTALL}") from None
     least = least_version(name)
     if as_numbers(found) < as_numbers(least):
         raise Problem(f"{name} {found} is too old, {least} is needed: {REINSTALL}")
     return f"{name} {found}"
 
 
-def least_version(name: str) -> str:
-    """The lower bound that our own package metadata gives; 0 where there is none, or we are not installed."""
+def version_of(name: str) -> str:
+    """The version of a package that can be imported."""
+    module = import_module(name)
     try:
-        for requirement in requires("rosecourse") or []:
-            wanted = requirement.split(";")[0]
-            if wanted.replace("_", "-").split(">=")[0].strip() == name.replace("_", "-") and ">=" in wanted:
-                return wanted.split(">=")[1].strip()
-    except PackageNotFoundError:
-        pass
-    return "0"
+        return version(name)
+    except PackageNotFoundError:  # a GPU machine's own build, under another name, such as pytorch-triton
+        return getattr(module, "__version__", "of unknown version")
+
+
+def least_version(name: str) -> str:
+    """The lower bound that our own package metadata gives; 0 where there is none."""
+    try:
+        wanted = "\n".join(requires("rosecourse") or [])
+    except PackageNotFoundError:  # run from a clone, not installed
+        wanted = PYPROJECT.read_text().replace('"', "") if PYPROJECT.is_file() else ""
+    found = re.search(rf"^\s*{name}\s*>=\s*([0-9.]+)", wanted, re.MULTILINE)
+    return found[1] if found else "0"
 
 
 def as_numbers(found: str) -> list[int]:
@@ -81,7 +91,7 @@ def check_model() -> str:
     """The shipped model loads and generates."""
     rosecourse = import_module("rosecourse")
     try:
-        engine = rosecourse.InferenceEngine(rosecourse.load_model(device="cpu"))
+        engine = rosecourse.InferenceEngine(rosecourse.load_model())
     except rosecourse.ModelError as error:
         raise Problem(f"{error}; get data/tiny-gpt2 back with `git checkout data`") from None
     (result,) = engine.generate("My dear", rosecourse.SamplingParams(max_new_tokens=5))
@@ -95,12 +105,13 @@ def check_kernel() -> str:
         spec = specs.get_kernel_spec("python3")
     except Exception as error:
         raise Problem(f"no notebook kernel `python3` ({type(error).__name__}): run `make env`") from None
-    python = spec.argv[0] if "python" not in spec.argv[0] or "/" in spec.argv[0] else sys.executable
-    code = "import rosecourse, sys, json; print(json.dumps(sys.version.split()[0]))"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise Problem("the notebook kernel `python3` cannot import rosecourse: start Jupyter with `make lab`")
-    return f"notebook kernel: python3, Python {json.loads(found.stdout)}"
+    python = spec.argv[0] if Path(spec.argv[0]).is_absolute() else sys.executable  # Jupyter takes its own for `python`
+    code = "import ipykernel, rosecourse, sys; print(sys.version.split()[0])"
+    try:  # -P: not from the current folder, which a notebook does not have
+        found = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        raise Problem("the notebook kernel `python3` cannot import rosecourse: start Jupyter with `make lab`") from None
+    return f"notebook kernel: python3, Python {found}"
 
 
 def checks() -> Iterator[Callable[[], str]]:
@@ -110,8 +121,13 @@ def checks() -> Iterator[Callable[[], str]]:
     yield from (check_device, check_triton, check_model, check_kernel)
 
 
-def main() -> int:
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def main(argv: Sequence[str] = ()) -> int:
     """Run all checks; returns 1 if one failed."""
+    argparse.ArgumentParser("python -m rosecourse.doctor", description=DESCRIPTION).parse_args(argv)
     failed = 0
     for check in checks():
         try:
@@ -121,10 +137,10 @@ def main() -> int:
             print(f"[FAIL] {problem}")
         except Exception as error:  # a check that breaks is a finding, too
             failed += 1
-            print(f"[FAIL] {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}: {REINSTALL}")
+            print(f"[FAIL] {check.__name__.removeprefix('check_')}: {first_line(error)}: {REINSTALL}")
     print("All is well." if not failed else f"{failed} to mend.")
     return min(failed, 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -15,20 +15,22 @@ from .cli import (
     add_model_flags,
     check_writable,
     command,
-    config_of,
+    command_line,
+    engine_of,
+    flags_of,
     lesson_of,
     model_of,
     run,
+    text_of,
     write_json,
 )
 from .config import SamplingParams
-from .engine import InferenceEngine
 
 
 def make_parser() -> Parser:
     parser = command("generate", "Complete a prompt; the text is streamed to standard output as it comes.")
     parser.add_argument("--prompt", required=True, help="the text to complete, or - to read it from standard input")
-    parser.add_argument("--max-new-tokens", type=int, default=100)
+    parser.add_argument("--max-new-tokens", type=int, default=100, help="most tokens to write")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most probable token (greedy)")
     parser.add_argument("--top-k", type=int, default=0, help="sample from so many tokens; 0: from all")
     parser.add_argument("--top-p", type=float, default=1.0, help="sample from the fewest tokens that reach so much")
@@ -50,9 +52,8 @@ def generate(args: argparse.Namespace) -> None:
         stop_on_eos=not args.no_stop_on_eos,
     )
     parts = lesson_of(args).parts
-    engine = InferenceEngine(model_of(args), config_of(args, max_batch_size=1), parts)
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    stream = engine.stream(prompt, params)
+    prompt = text_of(args.prompt)
+    stream = engine_of(args, model_of(args), parts, max_batch_size=1).stream(prompt, params)
     print(prompt, end="", flush=True)
     tokens = []
     start = time.perf_counter()
@@ -63,13 +64,14 @@ def generate(args: argparse.Namespace) -> None:
     write_json(
         args.json,
         {
+            "command": command_line(make_parser(), args),
+            **provenance(),
+            "settings": flags_of(args),
             "prompt": prompt,
             "text": "".join(token.text for token, _ in tokens),
             "token_ids": [token.token_id for token, _ in tokens],
             "token_seconds": [seconds for _, seconds in tokens],
             "finish_reason": tokens[-1][0].finish_reason,
-            "settings": {name: value for name, value in vars(args).items() if name != "json"},
-            **provenance(),
         },
     )
 

@@ -53,5 +53,5 @@ def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int,
     ax.set(title=title, xlabel="position in the sequence", ylabel="inter-token latency (ms)", ylim=(0, None))
     handles, labels = ax.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    ax.legend(unique.values(), unique.keys(), loc="lower right", frameon=False)
+    ax.legend(unique.values(), unique.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)

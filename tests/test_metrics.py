@@ -69,9 +69,10 @@ def test_a_run_gives_the_tokens_and_times_of_every_request(small_model, run, tok
     assert engine.kv.num_available() == engine.kv.num_blocks
 
 
-def test_an_arrival_counts_from_when_it_was_scheduled(small_model):
+@pytest.mark.parametrize("run", [run_scheduler, run_offline, run_streaming])
+def test_an_arrival_counts_from_when_it_was_scheduled(small_model, run):
     engine = InferenceEngine(small_model, EngineConfig(max_batch_size=2, prefix_cache=False))
     workload = Workload(((1, 2),) * 4, PARAMS, submit_interval=0.02)
-    result = run_streaming(engine, workload)
+    result = run(engine, workload)
     assert [t.submitted - result.start for t in result.times] == pytest.approx([0, 0.02, 0.04, 0.06])
     assert all(t.admitted >= t.submitted for t in result.times)

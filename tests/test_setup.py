@@ -116,7 +116,7 @@ def test_make_test_lints_checks_the_format_and_runs_pytest():
 
     assert check.endswith("ruff check")
     assert check_format.endswith("ruff format --check")
-    assert run_tests.strip().endswith("python -m pytest")
+    assert run_tests.strip().endswith("python -m pytest --nbval")
 
 
 def test_ci_runs_make_test_in_the_repository_and_passes_its_status_on(tmp_path):

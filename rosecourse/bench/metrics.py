@@ -64,3 +64,10 @@ def per_request(runs: Iterable[Sequence[SessionTimes]]) -> dict[str, list[float]
 def percentiles(samples: Sequence[float], which: Sequence[float] = (50, 95, 99)) -> list[float]:
     """Linear percentiles of samples; nan where there are none."""
     return np.percentile(samples, which).tolist() if len(samples) else [float("nan")] * len(which)
+
+
+# For the documents that are written: what each name means, in its own words.
+DEFINITIONS = {
+    metric.__name__: " ".join((metric.__doc__ or "").split())
+    for metric in (ttft, tpot, itl, latency, queueing, throughput)
+}

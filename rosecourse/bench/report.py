@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,41 +15,58 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import __version__
 from ..engine import InferenceEngine
-from .metrics import per_request, percentiles, throughput
+from ..lessons import Lesson
+from .metrics import DEFINITIONS, per_request, percentiles, throughput
 from .workload import Run
 
 PACKAGES = ("torch", "triton", "transformers", "numpy")
 SOURCE = Path(__file__).resolve().parents[2]
+MEASURED_FILES = ("rosecourse", "data/tiny-gpt2")  # a change here may change a figure
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a benchmark command has measured, and on which engine."""
+
+    engine: InferenceEngine
+    lesson: Lesson
+    paged_attn: bool
+    warmup_runs: int
+    runs: Sequence[Run]
 
 
 # -- printed ------------------------------------------------------------------------------------------------------
 
 
-def print_scheduler_summary(mode: str, warmup_runs: int, runs: Sequence[Run], engine: InferenceEngine) -> None:
-    """The summary of benchmark_scheduler; runs are summarised by their median and mean, and so are requests."""
+def print_scheduler_summary(mode: str, measured: Measured) -> None:
+    """The summary of benchmark_scheduler: medians and means, over the runs, or over the requests of all runs."""
+    runs = measured.runs
     samples = per_request(run.times for run in runs)
     decode = [throughput(run.num_tokens, run.stats.decode_seconds) for run in runs]
     total = [throughput(run.num_tokens, run.total_seconds) for run in runs]
     print(f"=== {mode} summary ===")
-    print(f"Warmup runs: {warmup_runs}")
+    print(f"Warmup runs: {measured.warmup_runs}")
     print(f"Measured runs: {len(runs)}")
     print(f"Decode time p50/mean: {p50_mean([run.stats.decode_seconds for run in runs], '.6f')} s")
     print(f"Total time p50/mean: {p50_mean([run.total_seconds for run in runs], '.6f')} s")
     print(f"Throughput(completion,decode) p50/mean: {p50_mean(decode)} tokens/s")
     print(f"Throughput(completion,total) p50/mean: {p50_mean(total)} tokens/s")
+    print(f"Admission wait p50/mean: {p50_mean(ms(samples['queueing']))} ms")
     print(f"TTFT p50/mean: {p50_mean(ms(samples['ttft']))} ms")
     print(f"TPOT p50/mean: {p50_mean(ms(samples['tpot']))} ms/token")
     print(f"Latency p50/mean: {p50_mean(ms(samples['latency']))} ms")
-    print_counts(runs, engine)
+    print_counts(measured)
 
 
-def print_streaming_summary(warmup_runs: int, runs: Sequence[Run], engine: InferenceEngine) -> None:
+def print_streaming_summary(measured: Measured) -> None:
     """The summary of benchmark_streaming; percentiles are over all requests (ITL: over all gaps) of all runs."""
+    runs = measured.runs
     samples = per_request(run.times for run in runs)
     total = [throughput(run.num_tokens, run.total_seconds) for run in runs]
     print("=== streaming summary ===")
-    print(f"Warmup runs: {warmup_runs}")
+    print(f"Warmup runs: {measured.warmup_runs}")
     print(f"Measured runs: {len(runs)}")
     print(f"Admission wait p50/p95/p99: {p50_p95_p99(samples['queueing'])} ms")
     print(f"TTFT p50/p95/p99: {p50_p95_p99(samples['ttft'])} ms")
@@ -61,17 +78,19 @@ def print_streaming_summary(warmup_runs: int, runs: Sequence[Run], engine: Infer
             tpot = p50_p95_p99(per_request([run.times])["tpot"]).split("/")[0]
             print(f"run{number} Throughput: {value:.2f} tokens/s | TPOT p50: {tpot} ms/token")
     print(f"Throughput (completion,total): {np.mean(total):.2f} tokens/s")
-    print_counts(runs, engine)
+    print_counts(measured)
 
 
-def print_counts(runs: Sequence[Run], engine: InferenceEngine) -> None:
+def print_counts(measured: Measured) -> None:
     """How much was measured, and on what."""
+    runs, model = measured.runs, measured.engine.model
     requests = sum(len(run.times) for run in runs)
     tokens = sum(run.num_tokens for run in runs)
     preemptions = sum(run.stats.preemptions for run in runs)
-    model = engine.model
+    kind = "paged" if measured.paged_attn else "gathered dense"
     versions = ", ".join(f"{name} {found}" for name, found in package_versions().items() if found)
     print(f"N: {requests} requests, {tokens} completion tokens, {preemptions} preemptions")
+    print(f"Lesson: {measured.lesson.number}, {measured.lesson.title}; attention over {kind} K and V")
     print(f"On: {model.name}, {device_name(model.device)}, {str(model.dtype).removeprefix('torch.')}, {versions}")
 
 
@@ -80,8 +99,9 @@ def ms(seconds: Sequence[float]) -> list[float]:
 
 
 def p50_mean(values: Sequence[float], form: str = ".2f") -> str:
-    """Median and mean; n/a where there are no samples."""
-    return "/".join(f"{v:{form}}" for v in (np.median(values), np.mean(values))) if len(values) else "n/a"
+    """Median and mean; n/a where there are no samples, or one that is undefined."""
+    known = len(values) > 0 and not np.isnan(values).any()
+    return "/".join(f"{v:{form}}" for v in (np.median(values), np.mean(values))) if known else "n/a"
 
 
 def p50_p95_p99(seconds: Sequence[float]) -> str:
@@ -92,13 +112,14 @@ def p50_p95_p99(seconds: Sequence[float]) -> str:
 # -- written ------------------------------------------------------------------------------------------------------
 
 
-def document(command: str, argv: Sequence[str], settings: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+def document(command: str, settings: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
     """The JSON document of a benchmark. All times are in seconds, in a run from its start."""
     return {
-        "command": shlex.join(["python", "-m", f"rosecourse.{command}", *argv]),
+        "command": command,
         **provenance(),
         "settings": settings,
         "units": "seconds; submitted, admitted and tokens count from the start of their run",
+        "definitions": DEFINITIONS,
         "runs": [run_record(run) for run in runs],
     }
 
@@ -131,7 +152,7 @@ def provenance() -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     return {
         "commit": git("rev-parse", "HEAD"),
-        "dirty": None if (status := git("status", "--porcelain")) is None else bool(status),
+        "dirty": None if (status := git("status", "--porcelain", "--", *MEASURED_FILES)) is None else bool(status),
         "host": {
             "cpu": cpu_name(),
             "cores": os.cpu_count(),
@@ -139,7 +160,7 @@ def provenance() -> dict[str, Any]:
             "os": platform.platform(aliased=True, terse=True),
             "gpu": torch.cuda.get_device_name() if cuda else None,
         },
-        "versions": {"python": platform.python_version(), **package_versions()},
+        "versions": {"rosecourse": __version__, "python": platform.python_version(), **package_versions()},
     }
 
 
@@ -171,7 +192,8 @@ def package_versions() -> dict[str, str | None]:
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{cpu_name()} ({torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"{cpu_name()} ({threads} thread{'s' if threads > 1 else ''})"
 
 
 def cpu_name() -> str:

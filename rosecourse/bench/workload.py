@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from ..config import SamplingParams
 from ..engine import InferenceEngine
@@ -55,16 +58,37 @@ class Run:
         return cls(start, end - start, times, [session.completion_ids for session in sessions], stats)
 
 
+class Arrival(NamedTuple):
+    """One request on its way. scheduled: when it is to come, in seconds of `time.perf_counter`."""
+
+    scheduled: float
+    prompt: Prompt
+
+
 def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler] = OnlineScheduler) -> Run:
-    """All requests arrive at once; a scheduler (`OnlineScheduler` or `OfflineScheduler`) steps until they are done."""
+    """A scheduler (`OnlineScheduler` or `OfflineScheduler`) steps in this thread until all requests are done.
+
+    Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
+    """
+
+    def tokenize(arrival: Arrival) -> InferenceSession:
+        session = engine.new_session(arrival.prompt, workload.params)
+        session.times.submitted = arrival.scheduled
+        return session
+
     scheduler = _scheduler(engine, workload, kind)
+    sessions: list[InferenceSession] = []
     start = time.perf_counter()
+    arrivals = _arrivals(workload, start)
     with _mapper(workload) as each:
-        sessions = list(each(lambda prompt: engine.new_session(prompt, workload.params), workload.prompts))
-    for session in sessions:
-        session.times.submitted = start
-        scheduler.submit(session)
-    scheduler.run()
+        while arrivals or scheduler.has_work:
+            for session in each(tokenize, _due(arrivals)):
+                scheduler.submit(session)
+                sessions.append(session)
+            if scheduler.has_work:
+                scheduler.step()
+            else:
+                _sleep_until(arrivals[0].scheduled)
     return Run.of(start, sessions, scheduler.stats)
 
 
@@ -82,21 +106,35 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
     scheduler = _scheduler(engine, workload, OnlineScheduler)
     start = time.perf_counter()
 
-    def submit(arrival: tuple[int, Prompt]) -> TokenStream:
-        number, prompt = arrival
-        return manager.submit(prompt, workload.params, scheduled=start + number * workload.submit_interval)
+    def as_they_come() -> Iterator[Arrival]:
+        for arrival in _arrivals(workload, start):
+            _sleep_until(arrival.scheduled)
+            yield arrival
 
-    def arrivals() -> Iterator[tuple[int, Prompt]]:
-        for number, prompt in enumerate(workload.prompts):
-            time.sleep(max(0.0, start + number * workload.submit_interval - time.perf_counter()))
-            yield number, prompt
+    def submit(arrival: Arrival) -> TokenStream:
+        return manager.submit(arrival.prompt, workload.params, scheduled=arrival.scheduled)
 
     with SchedulerManager(scheduler) as manager, _mapper(workload) as each:
-        streams = list(each(submit, arrivals()))
+        streams = list(each(submit, as_they_come()))
         for stream in streams:
             for _ in stream:
                 pass
     return Run.of(start, [stream.session for stream in streams], scheduler.stats)
+
+
+def _arrivals(workload: Workload, start: float) -> deque[Arrival]:
+    """The requests in the order in which they come."""
+    return deque(Arrival(start + n * workload.submit_interval, prompt) for n, prompt in enumerate(workload.prompts))
+
+
+def _due(arrivals: deque[Arrival]) -> list[Arrival]:
+    """Take those whose time has come."""
+    now = time.perf_counter()
+    return [arrivals.popleft() for _ in list(takewhile(lambda arrival: arrival.scheduled <= now, arrivals))]
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.perf_counter()))
 
 
 def _scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler]) -> OnlineScheduler:
