@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # small operations on a shared machine: threads that wait for each other cost 10x
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
+from oracles import random_gpt2
+from transformers import GPT2LMHeadModel
 
 from rosecourse import load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
@@ -28,22 +29,6 @@ def model():
 def hf_model():
     """The shipped model as `transformers` loads it."""
     return GPT2LMHeadModel.from_pretrained(SHIPPED_MODEL, dtype=torch.float32).eval()
-
-
-def random_gpt2(num_heads: int = 2, head_dim: int = 8, seed: int = 0, context: int = 96) -> GPT2LMHeadModel:
-    """A small GPT-2 with seeded random weights, large enough ones for the tokens to depend on the whole context."""
-    torch.manual_seed(seed)
-    config = GPT2Config(
-        vocab_size=211,
-        n_positions=context,
-        n_embd=num_heads * head_dim,
-        n_layer=3,
-        n_head=num_heads,
-        initializer_range=0.3,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return GPT2LMHeadModel(config).eval()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
-"""Independent ways to say what is right; they share no code with the engine."""
+"""Independent ways to say what is right, and inputs to try them on; they share no code with the engine."""
 
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 
 def hf_greedy(hf, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
@@ -30,3 +31,19 @@ def prompts_of(lengths: list[int], vocab_size: int, seed: int = 0) -> list[list[
     """Random prompts of given lengths."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(1, vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
+def random_gpt2(num_heads: int = 2, head_dim: int = 8, seed: int = 0, context: int = 96) -> GPT2LMHeadModel:
+    """A small GPT-2 with seeded random weights, large enough ones for the tokens to depend on the whole context."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=211,
+        n_positions=context,
+        n_embd=num_heads * head_dim,
+        n_layer=3,
+        n_head=num_heads,
+        initializer_range=0.3,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(config).eval()

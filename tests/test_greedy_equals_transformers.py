@@ -1,8 +1,7 @@
 """Same tokens: greedy decoding equals `transformers` generate, token for token."""
 
 import pytest
-from conftest import random_gpt2
-from oracles import hf_greedy, hf_next_logits, prompts_of
+from oracles import hf_greedy, hf_next_logits, prompts_of, random_gpt2
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward

@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import random_gpt2
-from oracles import hf_next_logits, prompts_of
+from oracles import hf_next_logits, prompts_of, random_gpt2
 from transformers import AutoTokenizer, GPT2LMHeadModel, LlamaConfig
 
 from rosecourse import EngineConfig, InferenceEngine, ModelError, SamplingParams, load_model, random_model

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
 from transformers.utils import logging
 
@@ -94,13 +95,16 @@ def _config(source: str) -> PreTrainedConfig:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar and no report of transformers for the fraction of a second that loading takes."""
+    """While a model is loaded: no bar, report or warning of transformers and its hub client; we tell what is wrong."""
     bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    hub_verbosity = hub_logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
     try:
         yield
     finally:
+        hub_logging.set_verbosity(hub_verbosity)
         logging.set_verbosity(verbosity)
         if bar:
             logging.enable_progress_bar()
