@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, load_model
+from rosecourse import BASELINE, EngineConfig, InferenceEngine, SamplingParams, load_model
 from rosecourse.bench.anatomy import decode_anatomy
 from rosecourse.bench.report import device_name, package_versions
 from rosecourse.bench.workload import Workload, run_scheduler
@@ -26,7 +26,7 @@ PARAMS = SamplingParams(max_new_tokens=TOKENS, stop_on_eos=False)
 def main() -> None:
     torch.set_num_threads(1)  # at this size more gain little, and measure who else uses the machine
     model = load_model()
-    engine = InferenceEngine(model, EngineConfig(max_batch_size=BATCH, prefix_cache=False), lesson("035").parts)
+    engine = InferenceEngine(model, EngineConfig(max_batch_size=BATCH, prefix_cache=False), BASELINE)
     workload = Workload((model.tokenizer.encode("Hello"),) * BATCH, PARAMS)
     runs = [run_scheduler(engine, workload) for _ in range(6)][1:]  # the first warms up
     # The median over runs at each position: noise of the machine goes, what belongs to a position stays.

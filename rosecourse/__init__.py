@@ -20,7 +20,7 @@ _NAMES_IN = {
         "SchedulerClosed",
     ],
     "kv.blocks": ["KVBlockInfo", "KVBlockManager"],
-    "lessons": ["LESSONS", "lesson"],
+    "lessons": ["BASELINE", "LESSONS", "lesson"],
     "models.load": ["load_model", "random_model"],
     "scheduler": ["OfflineScheduler", "OnlineScheduler"],
     "session": ["InferenceSession"],

@@ -35,7 +35,7 @@ def measure(args: argparse.Namespace) -> None:
     rung = lesson_of(args)
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=False)
     model = load_model(args.hf_model_id, args.dtype, args.device)
-    engine = InferenceEngine(model, config_of(args, max_batch_size=args.batch_size), rung.parts)
+    engine = InferenceEngine(model, config_of(args, max_batch_size=args.batch_size), rung.after)
     theirs = GPT2LMHeadModel.from_pretrained(args.hf_model_id or SHIPPED_MODEL, dtype=model.dtype).to(model.device)
     theirs.generation_config.eos_token_id = None  # both make all the tokens
     generator = torch.Generator().manual_seed(args.seed)

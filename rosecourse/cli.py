@@ -111,8 +111,8 @@ def add_model_flags(parser: Parser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="CPU threads that share an operation (default: 1 for a small model, whose threads would mostly wait for "
-        "each other, else what torch takes)",
+        help="CPU threads that share an operation (default: 1 for a small model and on two cores, where threads mostly "
+        "wait for each other, else what torch takes)",
     )
 
 
@@ -139,7 +139,8 @@ def model_of(args: argparse.Namespace) -> GPT2:
         model = random_model(args.random_weights, args.seed, args.dtype, args.device)
     else:
         model = load_model(args.hf_model_id, args.dtype, args.device)
-    if args.threads is not None or model.shape.width < SMALL_WIDTH:
+    few = model.shape.width < SMALL_WIDTH or (os.cpu_count() or 1) <= 2
+    if args.threads is not None or few:
         torch.set_num_threads(args.threads or 1)
     return model
 
@@ -151,15 +152,29 @@ def lesson_of(args: argparse.Namespace) -> Lesson:
 
 def parts_of(args: argparse.Namespace) -> DecodeParts:
     """The parts of the lesson, over dense K and V unless `--paged-attn` is given."""
-    parts = lesson_of(args).parts
+    parts = lesson_of(args).after
     return parts if args.paged_attn else parts.with_(forward=DenseForward)
 
 
 def config_of(args: argparse.Namespace, **more: Any) -> EngineConfig:
     """The engine's configuration as the flags have it."""
     return EngineConfig(
-        block_size=args.block_size, num_blocks=args.num_blocks, prefix_cache=not args.no_prefix_cache, **more
+        block_size=args.block_size,
+        num_blocks=args.num_blocks,
+        prefix_cache=not args.no_prefix_cache,
+        triton_kv_append_min_batch=from_environment("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", 128),
+        triton_kv_append_full_batch_min_batch=from_environment("ROSELLM_TRITON_KV_APPEND_FULL_BATCH_MIN_BATCH", None),
+        **more,
     )
+
+
+def from_environment(name: str, default: int | None) -> int | None:
+    """A whole number of the environment, which the articles' engine reads too."""
+    text = os.environ.get(name)
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        raise ConfigError(f"{name} is {text!r}: give a whole number, or unset it") from None
 
 
 def engine_of(args: argparse.Namespace, model: GPT2, parts: DecodeParts, **more: Any) -> InferenceEngine:

@@ -30,6 +30,8 @@ class EngineConfig:
     max_seq_len: most tokens of one session, prompt and completion; None is the model's context.
     num_blocks: blocks of the KV pool, per layer; None is enough for `max_batch_size` sessions of `max_seq_len` tokens.
     prefix_cache: keep the blocks of finished prompts and share them with prompts that begin alike.
+    triton_kv_append_min_batch: sessions from which on K and V are appended by a Triton kernel (lesson 061).
+    triton_kv_append_full_batch_min_batch: the same for the kernel that takes whole batches; None is the former.
     """
 
     block_size: int = 64
@@ -37,6 +39,8 @@ class EngineConfig:
     max_seq_len: int | None = None
     num_blocks: int | None = None
     prefix_cache: bool = True
+    triton_kv_append_min_batch: int = 128
+    triton_kv_append_full_batch_min_batch: int | None = None
 
     def __post_init__(self) -> None:
         size = self.block_size
@@ -50,6 +54,9 @@ class EngineConfig:
             self.num_blocks is None or is_count(self.num_blocks),
             f"num_blocks is {self.num_blocks!r}: give 1 or more, or None for as many as the batch needs",
         )
+        for name in ("triton_kv_append_min_batch", "triton_kv_append_full_batch_min_batch"):
+            value = getattr(self, name)
+            require(is_count(value) or (value is None and "full" in name), f"{name} is {value!r}: give 1 or more")
 
     def blocks_for(self, num_tokens: int) -> int:
         """The blocks, per layer, that `num_tokens` tokens fill."""

@@ -51,7 +51,7 @@ def generate(args: argparse.Namespace) -> None:
         seed=args.seed,
         stop_on_eos=not args.no_stop_on_eos,
     )
-    parts = lesson_of(args).parts
+    parts = lesson_of(args).after
     prompt = text_of(args.prompt)
     stream = engine_of(args, model_of(args), parts, max_batch_size=1).stream(prompt, params)
     print(prompt, end="", flush=True)

@@ -9,8 +9,8 @@ import pytest
 from oracles import hf_greedy
 from transformers import LlamaConfig
 
-from rosecourse import benchmark_scheduler, benchmark_streaming, doctor, generate
-from rosecourse.cli import check_writable, write_json
+from rosecourse import LESSONS, benchmark_scheduler, benchmark_streaming, doctor, generate
+from rosecourse.cli import add_engine_flags, check_writable, command, config_of, write_json
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--warmup-runs", "0", "--repeat-runs", "2"]
 COMMANDS = {
@@ -110,7 +110,7 @@ def test_json_has_command_provenance_and_every_sample(name, tmp_path, capsys):
     assert found["command"].startswith(f"python -m rosecourse.{name} --num-requests 3 --max-new-tokens 4")
     assert {"commit", "dirty", "host", "versions", "settings", "units", "runs"} <= set(found)
     assert found["versions"]["torch"]
-    assert found["settings"]["lesson"] == "035"
+    assert found["settings"]["lesson"] == LESSONS[-1].number
     assert found["settings"]["max_seq_len"] >= 5
     assert [[len(r["tokens"]) for r in run["requests"]] for run in found["runs"]] == [[4] * 3] * 2
     assert all(r["submitted"] <= r["admitted"] <= r["tokens"][0] for run in found["runs"] for r in run["requests"])
@@ -251,6 +251,17 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         assert list(tmp_path.iterdir()) == [file]
     write_json(file, {"x": 1})
     assert json.loads(file.read_text()) == {"x": 1}
+
+
+def test_the_environment_is_read_at_the_edge(capsys, monkeypatch):
+    monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "lots")
+    assert_refused("benchmark_scheduler", ["--paged-attn"], "ROSELLM_TRITON_KV_APPEND_MIN_BATCH is 'lots'", capsys)
+    monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "0")
+    assert_refused("benchmark_scheduler", ["--paged-attn"], "triton_kv_append_min_batch is 0", capsys)
+    monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "64")
+    parser = command("x", "")
+    add_engine_flags(parser)
+    assert config_of(parser.parse_args([])).triton_kv_append_min_batch == 64
 
 
 def test_interrupted(monkeypatch, capsys):

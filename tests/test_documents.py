@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from rosecourse import benchmark_scheduler, benchmark_streaming, generate
+from rosecourse import benchmark_scheduler, benchmark_streaming, generate, lesson
 from rosecourse.bench import metrics, report
 from rosecourse.models.load import SHIPPED_MODEL
 
@@ -48,7 +48,7 @@ def test_the_document_says_what_its_numbers_mean(tmp_path):
     assert document["units"].startswith("seconds")
     assert set(document["definitions"]) == {"ttft", "tpot", "itl", "latency", "queueing", "throughput"}
     assert document["definitions"]["tpot"] == " ".join(metrics.tpot.__doc__.split())
-    assert document["settings"]["lesson"] == "035"
+    assert document["settings"]["lesson"] == lesson("best").number
     assert set(document["versions"]) >= {"rosecourse", "python", "torch", "triton", "transformers", "numpy"}
     assert set(document["host"]) >= {"cpu", "cores", "threads", "os", "gpu"}
 
@@ -67,7 +67,8 @@ def test_what_one_token_cannot_have_is_not_a_number(name, capsys):
 def test_the_summary_names_the_lesson_and_the_attention(flags, capsys):
     assert benchmark_scheduler.main([*SMALL, *flags]) == 0
     kind = "paged" if flags else "gathered dense"
-    assert f"Lesson: 035, paged decode baseline; attention over {kind} K and V\n" in capsys.readouterr().out
+    best = lesson("best")
+    assert f"Lesson: {best.number}, {best.title}; attention over {kind} K and V\n" in capsys.readouterr().out
 
 
 def git(folder, *arguments):

@@ -7,6 +7,7 @@ from oracles import hf_greedy, hf_next_logits, prompts_of
 
 from rosecourse import (
     BEST,
+    LESSONS,
     BlockError,
     ConfigError,
     EngineConfig,
@@ -17,7 +18,7 @@ from rosecourse import (
 )
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 
-PARTS = {"best": BEST, "dense": BEST.with_(forward=DenseForward)}
+PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": BEST.with_(forward=DenseForward)}
 FREE_RUN = SamplingParams(max_new_tokens=40, stop_on_eos=False)
 
 
@@ -181,7 +182,7 @@ def test_a_prefill_that_does_not_fit_gives_back_what_it_took(small_model):
     assert engine.kv.num_available() == 5
 
 
-def test_two_engines_share_one_model(small_pair):
+def test_engines_with_different_parts_share_one_model(small_pair):
     hf, model = small_pair
     (prompt,) = prompts_of([9], 211)
     engines = [make_engine(model, parts) for parts in PARTS.values()]
@@ -189,7 +190,7 @@ def test_two_engines_share_one_model(small_pair):
     for _ in range(9):
         for engine, session in zip(engines, sessions, strict=True):
             step(engine, [session])
-    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [prompt, prompt], 10)
+    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [prompt] * len(PARTS), 10)
 
 
 def test_end_of_text_stops_unless_told_otherwise(small_pair):

@@ -3,11 +3,11 @@
 import pytest
 from oracles import hf_greedy, hf_next_logits, prompts_of, random_gpt2
 
-from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 from rosecourse.models.load import from_transformers
 
-PARTS = {"best": BEST, "dense": BEST.with_(forward=DenseForward)}
+PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": BEST.with_(forward=DenseForward)}
 
 
 def assert_same_tokens(hf, model, config, prompts, max_new_tokens, parts=BEST):
@@ -54,6 +54,30 @@ def test_random_models(model, num_heads, head_dim, block_size):
     prompts = prompts_of(lengths, 211, seed=block_size)
     new = [min(2 * block_size + 3, 30)] * len(lengths)
     assert_same_tokens(hf, ours, EngineConfig(block_size=block_size, max_batch_size=4), prompts, new)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_every_lesson_on_a_batch_whose_members_roll_over_at_different_steps(small_pair, parts, block_size):
+    hf, model = small_pair
+    prompts = prompts_of([3, 4, 5, 7, 8, 4, 4, 1], 211)
+    config = EngineConfig(block_size=block_size, max_batch_size=8)
+    assert_same_tokens(hf, model, config, prompts, [20, 3, 9, 20, 20, 20, 1, 20], PARTS[parts])
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_every_lesson_under_preemption(small_pair, parts):
+    hf, model = small_pair
+    prompts = prompts_of([5, 11, 7, 3], 211)
+    config = EngineConfig(block_size=4, max_batch_size=4, num_blocks=11)
+    assert_same_tokens(hf, model, config, prompts, [30] * 4, PARTS[parts])
+
+
+def test_triton_kv_append_through_the_interpreter(small_pair):
+    hf, model = small_pair
+    config = EngineConfig(block_size=4, max_batch_size=4, triton_kv_append_min_batch=1)
+    assert_same_tokens(hf, model, config, prompts_of([3, 3, 6, 5], 211), [9] * 4)
+    assert_same_tokens(hf, model, config, prompts_of([3, 3, 3, 3], 211), [9] * 4)
 
 
 def test_more_prompts_than_the_batch_holds(small_pair):

@@ -19,7 +19,7 @@ from rosecourse import (
     SchedulerClosed,
     SchedulerManager,
 )
-from rosecourse.decode.kv_append import KVAppend
+from rosecourse.lessons.kv_append.l035_per_token import KVAppend
 from rosecourse.streaming import TextDecoder
 
 LONG = SamplingParams(max_new_tokens=80, stop_on_eos=False)

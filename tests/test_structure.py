@@ -1,6 +1,7 @@
 """Rules of the code that tests can hold: what is public, what is imported when, who reads the environment."""
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rosecourse
-from rosecourse import BEST, LESSONS, DecodeParts, LessonError, lesson
+from rosecourse import BASELINE, BEST, LESSONS, DecodeParts, LessonError, lesson
 
 PACKAGE = Path(rosecourse.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -19,7 +20,7 @@ EDGE = {"cli.py"}  # the only place that reads environment variables
 def test_every_public_name_is_there_and_documented():
     for name in rosecourse.__all__:
         thing = getattr(rosecourse, name)
-        assert thing.__doc__ or name in ("BEST", "LESSONS"), name
+        assert thing.__doc__ or name in ("BASELINE", "BEST", "LESSONS"), name
 
 
 def test_importing_the_package_loads_neither_torch_nor_transformers():
@@ -58,10 +59,22 @@ def test_public_functions_have_type_hints(path):
 
 
 def test_the_ladder_ends_with_the_best_parts():
-    assert LESSONS[-1].parts is BEST
+    assert LESSONS[-1].after == BEST
+    assert LESSONS[0].before == LESSONS[0].after == BASELINE
     assert lesson("best") is LESSONS[-1]
     assert [lesson(rung.number) for rung in LESSONS] == LESSONS
     assert isinstance(BEST.with_(forward=str), DecodeParts)
+
+
+def test_each_lesson_changes_one_part_of_the_one_before():
+    assert [rung.number for rung in LESSONS] == ["035", "036", "038", "059", "060", "061"]
+    for before, after in itertools.pairwise(LESSONS):
+        assert after.before == before.after
+        assert len(after.changes) == 1
+        old, new = (getattr(rung.after, after.changes[0]) for rung in (before, after))
+        assert old.__name__ == new.__name__
+        shared = [name for name in vars(old) if name in vars(new)]
+        assert shared == [name for name in vars(new) if name in vars(old)]  # the same order: a short diff
 
 
 def test_an_unknown_lesson_is_refused_with_the_known_ones():

@@ -8,14 +8,14 @@ import torch
 from torch.profiler import record_function
 
 from ..config import EngineConfig
-from ..kv.blocks import KVBlockManager
+from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import StagingBuffer
 from ..models.gpt2 import GPT2
 from ..session import InferenceSession
 
 
 class BlockTables:
-    """Rows built from Python lists, for every layer, at every step; one asynchronous copy to the device for all."""
+    """Rows kept from step to step, rebuilt when they change; one asynchronous copy to the device for all layers."""
 
     def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
@@ -27,10 +27,27 @@ class BlockTables:
         block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
         for layer_idx in range(self.kv.num_layers):
             offset = layer_idx * self.kv.num_blocks  # global block id -> block index in the layer
-            rows: list[list[int]] = []
-            for session in sessions:
-                ids = session.block_ids_per_layer[layer_idx]
-                rows.append([block_id - offset for block_id in ids] + [0] * (self.max_blocks - len(ids)))
-            block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32))
+            rows = [
+                self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])
         with record_function("roseinfer.decode_step_sessions.h2d_block_tables"):
             return self.buffer.to_device()
+
+    def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
+        """One session's row of one layer, int32 [max_blocks], from the cache that the table carries.
+
+        A table only grows, but for its last block, which may be replaced by a copy: its length and its last block say
+        whether it has changed. A session that gets other blocks gets another table, with an empty cache.
+        """
+        if table.row_cache is None:
+            rows = torch.zeros(self.kv.num_layers, self.max_blocks, dtype=torch.int32).unbind()
+            table.row_cache = [(row, (-1, -1)) for row in rows]
+        row, signature = table.row_cache[layer_idx]
+        ids = table[layer_idx]
+        new_signature = (len(ids), ids[-1] if ids else -1)
+        if new_signature != signature:
+            row[: len(ids)] = torch.tensor([block_id - offset for block_id in ids], dtype=torch.int32)
+            table.row_cache[layer_idx] = (row, new_signature)
+        return row

@@ -1,4 +1,4 @@
-"""Paged attention: a plain torch reference, which says what is right, and a Triton kernel, which is fast on a GPU."""
+"""Kernels: paged attention in plain torch, which says what is right, and Triton kernels, which are fast on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,23 @@ from .reference import ReferenceAttention
 
 TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
+    import triton
+
+    from .kv_append import kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
+else:
+    kv_append_triton = kv_append_triton_full_batch = TritonAttention = None
+
+__all__ = [
+    "TRITON_AVAILABLE",
+    "PagedAttention",
+    "ReferenceAttention",
+    "TritonAttention",
+    "kv_append_triton",
+    "kv_append_triton_full_batch",
+    "paged_attention_for",
+    "triton_runs_on",
+]
 
 
 class PagedAttention(Protocol):
@@ -27,3 +43,8 @@ def paged_attention_for(kv: KVBlockManager) -> PagedAttention:
     """The implementation for the device of a cache: chosen once, when an engine is built."""
     on_gpu = kv.device.type == "cuda" and TRITON_AVAILABLE
     return TritonAttention(kv) if on_gpu else ReferenceAttention(kv)
+
+
+def triton_runs_on(device: torch.device) -> bool:
+    """Whether Triton kernels can be launched: natively on CUDA, or anywhere through the interpreter if it is on."""
+    return TRITON_AVAILABLE and (device.type == "cuda" or triton.knobs.runtime.interpret)

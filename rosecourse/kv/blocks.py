@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -27,6 +28,7 @@ class BlockTable(list[list[int]]):
     """
 
     freed = False
+    row_cache: list[Any] | None = None  # what a part of the decode step keeps of each layer's list
 
 
 BlockIdsPerLayer = Sequence[list[int]]

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ..decode import BEST, DecodeParts
+from ..decode.forward import DecodeForward
 from ..errors import LessonError
+from .block_tables import l035_rebuilt_rows
+from .kv_append import l035_per_token, l038_batched, l059_rollover, l060_identity_const_pos
+
+BASELINE = DecodeParts(
+    block_tables=l035_rebuilt_rows.BlockTables,
+    forward=DecodeForward,
+    kv_append=l035_per_token.KVAppend,
+)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One rung: the parts of the engine after the lesson."""
+    """One rung: the parts of the engine before and after the lesson; for the first, both are the same."""
 
     number: str  # as in the series, such as "035"
     title: str
-    parts: DecodeParts
+    before: DecodeParts
+    after: DecodeParts
+
+    @property
+    def changes(self) -> list[str]:
+        """The names of the parts that the lesson replaces."""
+        names = [field.name for field in fields(DecodeParts)]
+        return [name for name in names if getattr(self.before, name) is not getattr(self.after, name)]
 
 
-LESSONS = [Lesson("035", "paged decode baseline", BEST)]
+def ladder(baseline: DecodeParts, *rungs: tuple[str, str, dict[str, Callable[..., Any]]]) -> list[Lesson]:
+    """Lessons from a baseline and, for each rung, its number, its title and the part that it replaces."""
+    lessons = [Lesson("035", "paged decode baseline", baseline, baseline)]
+    for number, title, part in rungs:
+        before = lessons[-1].after
+        lessons.append(Lesson(number, title, before, before.with_(**part)))
+    return lessons
+
+
+LESSONS = ladder(
+    BASELINE,
+    ("036", "block-table cache", {"block_tables": BEST.block_tables}),
+    ("038", "batched KV append", {"kv_append": l038_batched.KVAppend}),
+    ("059", "batched rollover", {"kv_append": l059_rollover.KVAppend}),
+    ("060", "identity and const pos", {"kv_append": l060_identity_const_pos.KVAppend}),
+    ("061", "Triton full-batch append", {"kv_append": BEST.kv_append}),
+)
 
 
 def lesson(number: str) -> Lesson:

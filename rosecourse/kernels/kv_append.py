@@ -1,0 +1,77 @@
+"""Triton kernels that write one token's K and V for each session of a batch into the blocks of a layer.
+
+The caches are contiguous [num_blocks, H, block_size, D]; K and V of the new tokens are [B, H, D], each [H, D]
+contiguous, and may be views of one fused projection.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _kv_append_kernel(
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, batch_idx_ptr, block_idx_ptr, pos_ptr, key_stride, value_stride,
+    H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0)
+    b = tl.load(batch_idx_ptr + i).to(tl.int64)
+    block = tl.load(block_idx_ptr + i).to(tl.int64)
+    pos = tl.load(pos_ptr + i)
+    hd = tl.arange(0, BLOCK_HD)  # all heads and their dimensions in one row
+    inside = hd < H * D
+    target = ((block * H + hd // D) * BLOCK_SIZE + pos) * D + hd % D
+    tl.store(k_cache_ptr + target, tl.load(key_ptr + b * key_stride + hd, mask=inside), mask=inside)
+    tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
+
+
+# `pos` is another number at each step: without do_not_specialize Triton would compile anew for some of them.
+@triton.jit(do_not_specialize=["pos"])
+def _kv_append_full_batch_kernel(
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr, pos, key_stride, value_stride,
+    H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    block = tl.load(block_idx_ptr + b).to(tl.int64)
+    hd = tl.arange(0, BLOCK_HD)
+    inside = hd < H * D
+    target = ((block * H + hd // D) * BLOCK_SIZE + pos) * D + hd % D
+    tl.store(k_cache_ptr + target, tl.load(key_ptr + b * key_stride + hd, mask=inside), mask=inside)
+    tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
+
+
+def kv_append_triton(
+    k_cache_layer: torch.Tensor,
+    v_cache_layer: torch.Tensor,
+    key_new: torch.Tensor,
+    value_new: torch.Tensor,
+    batch_idx: torch.Tensor,
+    block_idx: torch.Tensor,
+    pos: torch.Tensor,
+) -> None:
+    """For each i: session batch_idx[i] of key_new, value_new goes to slot pos[i] of block block_idx[i]; ints [n]."""
+    _, H, block_size, D = k_cache_layer.shape
+    _kv_append_kernel[(len(batch_idx),)](
+        k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos,
+        key_new.stride(0), value_new.stride(0),
+        H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
+    )  # fmt: skip
+
+
+def kv_append_triton_full_batch(
+    k_cache_layer: torch.Tensor,
+    v_cache_layer: torch.Tensor,
+    key_new: torch.Tensor,
+    value_new: torch.Tensor,
+    block_idx: torch.Tensor,
+    pos: int,
+) -> None:
+    """Session b of key_new, value_new goes to slot `pos` of block block_idx[b]; ints [B]."""
+    _, H, block_size, D = k_cache_layer.shape
+    _kv_append_full_batch_kernel[(len(block_idx),)](
+        k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos,
+        key_new.stride(0), value_new.stride(0),
+        H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
+    )  # fmt: skip
