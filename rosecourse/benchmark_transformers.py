@@ -8,15 +8,28 @@ import time
 from collections.abc import Sequence
 
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from .bench.compare import interleave, ratio
 from .bench.report import device_name, ms, p50_mean, provenance
-from .cli import add_engine_flags, add_json_flag, check_writable, command, config_of, lesson_of, run, write_json
+from .cli import (
+    Parser,
+    add_engine_flags,
+    add_json_flag,
+    add_model_flags,
+    check_writable,
+    command,
+    command_line,
+    engine_of,
+    flags_of,
+    lesson_of,
+    model_of,
+    run,
+    write_json,
+)
 from .config import SamplingParams, is_count, require
-from .engine import InferenceEngine
 from .errors import RosecourseError
-from .models.load import DTYPES, SHIPPED_MODEL, load_model
+from .models.gpt2 import GPT2
 
 NAME = "benchmark_transformers"
 
@@ -29,15 +42,45 @@ def transformers_run(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_t
     return out[:, ids.shape[1] :].tolist()
 
 
+def make_parser() -> Parser:
+    parser = command(NAME, "Measure the engine against transformers generate: same tokens, interleaved, an interval.")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--prompt-tokens", type=int, default=8, help="length of the random prompts")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs of runs that count")
+    add_json_flag(parser)
+    add_model_flags(parser)
+    add_engine_flags(parser)
+    return parser
+
+
+def as_transformers(model: GPT2) -> GPT2LMHeadModel:
+    """The same weights in the model of `transformers`, which makes all the tokens that it is asked for."""
+    shape = model.shape
+    config = GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_positions=shape.context,
+        n_embd=shape.width,
+        n_layer=shape.num_layers,
+        n_head=shape.num_heads,
+        layer_norm_epsilon=shape.layer_norm_eps,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    theirs = GPT2LMHeadModel(config).to(model.device, model.dtype).eval()
+    theirs.transformer.load_state_dict(model.weights)
+    return theirs
+
+
 def measure(args: argparse.Namespace) -> None:
     check_writable(args.json)
-    require(is_count(args.pairs, 2), f"pairs is {args.pairs}: give 2 or more")
+    for name, least in {"pairs": 2, "prompt_tokens": 1}.items():
+        require(is_count(getattr(args, name), least), f"{name} is {getattr(args, name)}: give {least} or more")
     rung = lesson_of(args)
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=False)
-    model = load_model(args.hf_model_id, args.dtype, args.device)
-    engine = InferenceEngine(model, config_of(args, max_batch_size=args.batch_size), rung.after)
-    theirs = GPT2LMHeadModel.from_pretrained(args.hf_model_id or SHIPPED_MODEL, dtype=model.dtype).to(model.device)
-    theirs.generation_config.eos_token_id = None  # both make all the tokens
+    model = model_of(args)
+    engine = engine_of(args, model, rung.after, max_batch_size=args.batch_size)
+    theirs = as_transformers(model)
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.batch_size, args.prompt_tokens)
     prompts = torch.randint(1, model.shape.vocab_size, shape, generator=generator).tolist()
@@ -67,29 +110,22 @@ def measure(args: argparse.Namespace) -> None:
         print(f"{name} p50/mean: {step} ms/step, {p50_mean([count / s for s in seconds])} tokens/s")
     print(f"Ratio: {faster} over {args.pairs} interleaved pairs: {faster.verdict}")
     print(f"On: {model.name}, {device_name(model.device)}, batch {args.batch_size}, {args.max_new_tokens} new tokens")
-    settings = {name: value for name, value in vars(args).items() if name != "json"}
-    record = {"settings": settings, "same_tokens": same, "transformers_seconds": before, "engine_seconds": after}
-    write_json(args.json, {**provenance(), **record})
+    write_json(
+        args.json,
+        {
+            "command": command_line(make_parser(), args),
+            **provenance(),
+            "settings": flags_of(args),
+            "same_tokens": same,
+            "transformers_seconds": before,
+            "engine_seconds": after,
+        },
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = command(
-        NAME, "Measure the engine against transformers generate: same tokens, interleaved, with an interval."
-    )
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--prompt-tokens", type=int, default=8, help="length of the random prompts")
-    parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs of runs that count")
-    parser.add_argument(
-        "--hf-model-id", metavar="ID", help="a Hugging Face folder or hub id (default: the shipped one)"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--dtype", choices=DTYPES, help="default: float32 on a CPU, float16 on CUDA")
-    parser.add_argument("--seed", type=int, default=0, help="of the random prompts")
-    add_json_flag(parser)
-    add_engine_flags(parser)
-    return run(parser, measure, argv)
+    return run(make_parser(), measure, argv)
 
 
 if __name__ == "__main__":

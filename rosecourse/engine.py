@@ -95,14 +95,14 @@ class InferenceEngine:
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt: a text's, or those given."""
-        if isinstance(prompt, str):
-            return self.model.tokenizer.encode(prompt, verbose=False)
         try:
+            if isinstance(prompt, str):
+                return self.model.tokenizer.encode(prompt, verbose=False)
             if isinstance(prompt, bytes):
                 raise TypeError
             return [index(token_id) for token_id in prompt]
-        except TypeError:
-            raise RequestError(f"the prompt is {prompt!r:.60}: give a text, or a list of token ids") from None
+        except TypeError:  # the tokenizer's too, for text that no encoding has
+            raise RequestError(f"the prompt is {prompt!a:.60}: give a text, or a list of token ids") from None
 
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""

@@ -151,7 +151,7 @@ def test_prompts_of_every_kind(small_model):
     expected = engine.generate([ids], params)[0].token_ids
     assert [r.token_ids for r in engine.generate((k for k in kinds), params)] == [expected] * len(kinds)
     assert engine.generate(np.array(ids).tolist(), params)[0].token_ids == expected
-    for bad in (b"hi", [1.5], [["x"]], 5, None):
+    for bad in (b"hi", [1.5], [["x"]], 5, None, "\ud800"):
         with pytest.raises(RequestError, match="give a text, or a list of token ids"):
             engine.new_session(bad)
 

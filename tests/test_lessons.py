@@ -28,7 +28,7 @@ class Appender:
     def __init__(self, rung: str, block_size: int = 4, num_blocks: int = 64) -> None:
         part, min_batch = RUNGS[rung]
         shape = {"num_layers": L, "num_heads": H, "head_dim": D, "block_size": block_size, "num_blocks": num_blocks}
-        self.kv = KVBlockManager(dtype=torch.float32, device=torch.device("cpu"), **shape)
+        self.kv = KVBlockManager(dtype=torch.float32, device=DEVICE, **shape)
         for cache in (*self.kv.k_layers, *self.kv.v_layers):
             cache.fill_(float("nan"))
         self.append = part(None, self.kv, EngineConfig(triton_kv_append_min_batch=min_batch))
@@ -38,7 +38,7 @@ class Appender:
     def tokens(self, n: int) -> torch.Tensor:
         """K and V [2, L, n, H, D], another value at every place, every time; as views of a fused projection."""
         size = L * n * 3 * H * D
-        fused = torch.arange(self.count, self.count + size, dtype=torch.float32).view(L, n, 3, H, D)
+        fused = torch.arange(self.count, self.count + size, dtype=torch.float32, device=DEVICE).view(L, n, 3, H, D)
         self.count += size
         return fused[:, :, 1:].permute(2, 0, 1, 3, 4)
 

@@ -182,6 +182,8 @@ def test_cuda_asked_for_and_absent():
         (lambda: load_model(device="cpu", dtype="float64"), "does not compute in 'float64'"),
         (lambda: load_model(device="cpu", dtype=torch.int8), "does not compute in torch.int8"),
         (lambda: random_model("gpt5"), "no random model is called 'gpt5'"),
+        (lambda: random_model("gpt2", seed=2**64), "seed is 18446744073709551616"),
+        (lambda: load_model(SHIPPED_MODEL / "config.json"), "is a file: give the folder"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

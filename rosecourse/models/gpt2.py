@@ -86,6 +86,7 @@ class GPT2:
 
     def __init__(self, shape: GPT2Shape, weights: Mapping[str, torch.Tensor], tokenizer: Any, name: str) -> None:
         self.shape = shape
+        self.weights = dict(weights)
         self.tokenizer = tokenizer
         self.name = name
         self.wte, self.wpe = weights["wte.weight"], weights["wpe.weight"]

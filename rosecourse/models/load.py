@@ -12,6 +12,7 @@ from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
 from transformers.utils import logging
 
+from ..config import is_count
 from ..errors import ModelError
 from .gpt2 import GPT2, GPT2Shape
 
@@ -75,10 +76,12 @@ def load_model(
             raise ModelError(f"the model {source!r} cannot be read: {_first_line(error)}") from error
     if report["missing_keys"]:  # transformers makes up what is missing
         raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
-    return from_transformers(model, tokenizer, Path(source).name, dtype, device)
+    return from_transformers(model, tokenizer, Path(source).resolve().name, dtype, device)
 
 
 def _config(source: str) -> PreTrainedConfig:
+    if Path(source).is_file():
+        raise ModelError(f"{source!r} is a file: give the folder that holds the model")
     if not Path(source).is_dir() and (Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1):
         raise ModelError(f"there is no model folder {source!r}: give one that is there, or a hub id such as 'gpt2'")
     if Path(source).is_dir() and not Path(source, "config.json").is_file():
@@ -159,6 +162,8 @@ def random_model(
         raise ModelError(f"no random model is called {name!r}: give one of {', '.join(RANDOM_SHAPES)}")
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
+    if not is_count(seed, 0) or seed >= 2**63:
+        raise ModelError(f"seed is {seed!r}: give a whole number from 0 to 2**63 - 1")
     shape = RANDOM_SHAPES[name]
     generator = torch.Generator().manual_seed(seed)
     weights = {}
