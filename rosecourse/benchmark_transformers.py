@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -28,7 +29,9 @@ from .cli import (
     write_json,
 )
 from .config import SamplingParams, is_count, require
+from .engine import InferenceEngine
 from .errors import RosecourseError
+from .lessons import Lesson
 from .models.gpt2 import GPT2
 
 NAME = "benchmark_transformers"
@@ -72,6 +75,34 @@ def as_transformers(model: GPT2) -> GPT2LMHeadModel:
     return theirs
 
 
+@dataclass
+class Comparison:
+    """Seconds of each counted run of both, and whether they made the same tokens."""
+
+    transformers: list[float]
+    engine: list[float]
+    same_tokens: bool
+
+
+def compare(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> Comparison:
+    """Both complete the prompts, in interleaved runs."""
+    theirs = as_transformers(engine.model)
+    tokens: dict[str, list[list[int]]] = {}
+
+    def seconds_of(name: str, work: Callable[[], list[list[int]]]) -> float:
+        start = time.perf_counter()
+        tokens[name] = work()
+        return time.perf_counter() - start
+
+    before, after = interleave(
+        lambda: seconds_of("transformers", lambda: transformers_run(theirs, prompts, params.max_new_tokens)),
+        lambda: seconds_of("engine", lambda: [result.token_ids for result in engine.generate(prompts, params)]),
+        pairs,
+        progress=sys.stderr.isatty(),
+    )
+    return Comparison(before, after, tokens["transformers"] == tokens["engine"])
+
+
 def measure(args: argparse.Namespace) -> None:
     check_writable(args.json)
     for name, least in {"pairs": 2, "prompt_tokens": 1}.items():
@@ -80,47 +111,38 @@ def measure(args: argparse.Namespace) -> None:
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=False)
     model = model_of(args)
     engine = engine_of(args, model, rung.after, max_batch_size=args.batch_size)
-    theirs = as_transformers(model)
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.batch_size, args.prompt_tokens)
     prompts = torch.randint(1, model.shape.vocab_size, shape, generator=generator).tolist()
     engine.new_session(prompts[0], params)  # refuses what can never be served, before any work
-
-    def seconds_of(work: str) -> float:
-        start = time.perf_counter()
-        if work == "transformers":
-            tokens["transformers"] = transformers_run(theirs, prompts, args.max_new_tokens)
-        else:
-            tokens["engine"] = [result.token_ids for result in engine.generate(prompts, params)]
-        return time.perf_counter() - start
-
-    tokens: dict[str, list[list[int]]] = {}
-    before, after = interleave(
-        lambda: seconds_of("transformers"), lambda: seconds_of("engine"), args.pairs, progress=sys.stderr.isatty()
-    )
-    same = tokens["transformers"] == tokens["engine"]
-    if model.dtype == torch.float32 and not same:
+    found = compare(engine, prompts, params, args.pairs)
+    if model.dtype == torch.float32 and not found.same_tokens:
         raise RosecourseError("the tokens differ: a comparison of times would mean nothing; please report this")
-    faster = ratio(before, after)
-    count = args.batch_size * args.max_new_tokens
-    print("=== transformers generate (dynamic cache) and the engine ===")
-    print(f"Same tokens: {'yes' if same else f'no ({args.dtype} rounds differently)'}, {count} of them, greedy")
-    for name, seconds in (("transformers", before), (f"rosecourse {rung.number}", after)):
-        step = p50_mean(ms([s / args.max_new_tokens for s in seconds]), ".3f")
-        print(f"{name} p50/mean: {step} ms/step, {p50_mean([count / s for s in seconds])} tokens/s")
-    print(f"Ratio: {faster} over {args.pairs} interleaved pairs: {faster.verdict}")
-    print(f"On: {model.name}, {device_name(model.device)}, batch {args.batch_size}, {args.max_new_tokens} new tokens")
+    print_summary(args, engine, rung, found)
     write_json(
         args.json,
         {
             "command": command_line(make_parser(), args),
             **provenance(),
             "settings": flags_of(args),
-            "same_tokens": same,
-            "transformers_seconds": before,
-            "engine_seconds": after,
+            "same_tokens": found.same_tokens,
+            "transformers_seconds": found.transformers,
+            "engine_seconds": found.engine,
         },
     )
+
+
+def print_summary(args: argparse.Namespace, engine: InferenceEngine, rung: Lesson, found: Comparison) -> None:
+    model, count = engine.model, args.batch_size * args.max_new_tokens
+    same = "yes" if found.same_tokens else f"no ({model.dtype} rounds differently)"
+    faster = ratio(found.transformers, found.engine)
+    print("=== transformers generate (dynamic cache) and the engine ===")
+    print(f"Same tokens: {same}, {count} of them, greedy")
+    for name, seconds in (("transformers", found.transformers), (f"rosecourse {rung.number}", found.engine)):
+        step = p50_mean(ms([s / args.max_new_tokens for s in seconds]), ".3f")
+        print(f"{name} p50/mean: {step} ms/step, {p50_mean([count / s for s in seconds])} tokens/s")
+    print(f"Ratio: {faster} over {args.pairs} interleaved pairs: {faster.verdict}")
+    print(f"On: {model.name}, {device_name(model.device)}, batch {args.batch_size}, {args.max_new_tokens} new tokens")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from .prefill import Prefill
 from .sampling import sample
 from .scheduler import OnlineScheduler
 from .session import InferenceSession, Prompt
-from .streaming import StreamedToken, TextDecoder
+from .text import StreamedToken, TextDecoder
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from rosecourse import (
     SchedulerManager,
 )
 from rosecourse.lessons.kv_append.l035_per_token import KVAppend
-from rosecourse.streaming import TextDecoder
+from rosecourse.text import TextDecoder
 
 LONG = SamplingParams(max_new_tokens=80, stop_on_eos=False)
 
