@@ -77,6 +77,17 @@ def test_each_lesson_changes_one_part_of_the_one_before():
         assert shared == [name for name in vars(new) if name in vars(old)]  # the same order: a short diff
 
 
+def test_a_lesson_is_one_short_diff_of_the_live_source():
+    assert LESSONS[0].diff() == ""
+    for rung in LESSONS[1:]:
+        lines = rung.diff().splitlines()
+        changed = [line for line in lines if re.match(r"[+-](?![+-])", line)]
+        assert lines[0] == f"--- {rung.changes[0]} before {rung.number}"
+        assert 0 < len(changed) <= 50
+    assert "-                self.kv.append_token(" in lesson("038").diff()
+    assert "+            self.append_token_batch(layer_idx" in lesson("038").diff()
+
+
 def test_an_unknown_lesson_is_refused_with_the_known_ones():
     with pytest.raises(LessonError) as caught:
         lesson("042")

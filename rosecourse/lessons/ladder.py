@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from difflib import unified_diff
 from typing import Any
 
 from ..decode import BEST, DecodeParts
@@ -33,6 +35,18 @@ class Lesson:
         """The names of the parts that the lesson replaces."""
         names = [field.name for field in fields(DecodeParts)]
         return [name for name in names if getattr(self.before, name) is not getattr(self.after, name)]
+
+    def diff(self) -> str:
+        """The lesson as a unified diff of the source of the part before and after; empty for the first lesson."""
+        lines: list[str] = []
+        for name in self.changes:
+            before, after = (_source(getattr(parts, name)) for parts in (self.before, self.after))
+            lines += unified_diff(before, after, f"{name} before {self.number}", f"{name} after {self.number}", n=2)
+        return "".join(lines)
+
+
+def _source(part: type) -> list[str]:
+    return inspect.getsource(part).splitlines(keepends=True)
 
 
 def ladder(baseline: DecodeParts, *rungs: tuple[str, str, dict[str, Callable[..., Any]]]) -> list[Lesson]:
