@@ -5,8 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from rosecourse import benchmark_transformers
-from rosecourse.bench.compare import Ratio, interleave, ratio
+from rosecourse import (
+    BEST,
+    EngineConfig,
+    InferenceEngine,
+    RosecourseError,
+    SamplingParams,
+    benchmark_transformers,
+    lesson,
+)
+from rosecourse.bench.compare import Ratio, compare, interleave, ratio
+from rosecourse.bench.workload import Workload
 
 
 def test_runs_are_interleaved_and_the_first_pair_does_not_count():
@@ -38,6 +47,40 @@ def test_the_interval_covers_a_known_ratio_about_as_often_as_it_says():
 )
 def test_verdicts(low, high, verdict):
     assert Ratio((low + high) / 2, low, high).verdict == verdict
+
+
+PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
+
+
+def engines(model, *parts):
+    return [InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False), p) for p in parts]
+
+
+def test_two_engines_are_compared_by_their_runs(small_model):
+    rung = lesson("038")
+    workload = Workload(((1, 2, 3), (4, 5)), PARAMS)
+    found = compare(*engines(small_model, rung.before, rung.after), workload, pairs=3)
+    assert len(found.before) == len(found.after) == 3
+    table = found.table()
+    assert list(table.columns) == ["before", "after"]
+    assert table.loc["throughput (tokens/s)", "before"] == pytest.approx(
+        np.median([12 / run.total_seconds for run in found.before])
+    )
+    pooled = np.concatenate([np.diff(times.tokens) for run in found.after for times in run.times])
+    assert table.loc["ITL p99 (ms)", "after"] == pytest.approx(1e3 * np.percentile(pooled, 99))
+    assert found.speedup == ratio([r.total_seconds for r in found.before], [r.total_seconds for r in found.after])
+    assert found.verdict("038").startswith(f"038: {found.speedup.verdict} (")
+    assert "over 3 interleaved pairs" in found.verdict("038")
+
+
+def test_engines_with_other_tokens_are_not_compared(small_model):
+    class SwapsKeysAndValues(BEST.kv_append):
+        def __call__(self, sessions, keys, values):
+            super().__call__(sessions, values, keys)
+
+    wrong = BEST.with_(kv_append=SwapsKeysAndValues)
+    with pytest.raises(RosecourseError, match="different tokens"):
+        compare(*engines(small_model, BEST, wrong), Workload(((1, 2, 3),), PARAMS), pairs=1)
 
 
 SMALL = ["--device", "cpu", "--batch-size", "2", "--max-new-tokens", "4", "--pairs", "2"]
