@@ -179,6 +179,15 @@ def test_the_newest_is_preempted_and_comes_back_first(small_model):
     assert sessions[2].times.tokens[-1] < sessions[3].times.tokens[-1]
 
 
+def test_nobody_is_admitted_only_to_be_preempted_at_once(small_model):
+    """The second would leave no block for the first one's next token: it waits, and nothing is computed twice."""
+    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=3, prefix_cache=False))
+    submit(scheduler, [4, 8], [4, 4])
+    assert [len(scheduler.step()) for _ in range(4)] == [1, 1, 1, 1]
+    run_checked(scheduler)
+    assert scheduler.stats.preemptions == 0
+
+
 def test_shared_blocks_count_once_for_admission(small_model):
     """Four prompts of 8 blocks that share all but the last token fit into a pool of 16 blocks together."""
     scheduler = OnlineScheduler(make_engine(small_model, num_blocks=16))
