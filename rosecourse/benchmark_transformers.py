@@ -76,7 +76,7 @@ def as_transformers(model: GPT2) -> GPT2LMHeadModel:
 
 
 @dataclass
-class Comparison:
+class PairedRuns:
     """Seconds of each counted run of both, and whether they made the same tokens."""
 
     transformers: list[float]
@@ -84,7 +84,7 @@ class Comparison:
     same_tokens: bool
 
 
-def compare(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> Comparison:
+def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> PairedRuns:
     """Both complete the prompts, in interleaved runs."""
     theirs = as_transformers(engine.model)
     tokens: dict[str, list[list[int]]] = {}
@@ -100,7 +100,7 @@ def compare(engine: InferenceEngine, prompts: list[list[int]], params: SamplingP
         pairs,
         progress=sys.stderr.isatty(),
     )
-    return Comparison(before, after, tokens["transformers"] == tokens["engine"])
+    return PairedRuns(before, after, tokens["transformers"] == tokens["engine"])
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -115,7 +115,7 @@ def measure(args: argparse.Namespace) -> None:
     shape = (args.batch_size, args.prompt_tokens)
     prompts = torch.randint(1, model.shape.vocab_size, shape, generator=generator).tolist()
     engine.new_session(prompts[0], params)  # refuses what can never be served, before any work
-    found = compare(engine, prompts, params, args.pairs)
+    found = run_pairs(engine, prompts, params, args.pairs)
     if model.dtype == torch.float32 and not found.same_tokens:
         raise RosecourseError("the tokens differ: a comparison of times would mean nothing; please report this")
     print_summary(args, engine, rung, found)
@@ -132,7 +132,7 @@ def measure(args: argparse.Namespace) -> None:
     )
 
 
-def print_summary(args: argparse.Namespace, engine: InferenceEngine, rung: Lesson, found: Comparison) -> None:
+def print_summary(args: argparse.Namespace, engine: InferenceEngine, rung: Lesson, found: PairedRuns) -> None:
     model, count = engine.model, args.batch_size * args.max_new_tokens
     same = "yes" if found.same_tokens else f"no ({model.dtype} rounds differently)"
     faster = ratio(found.transformers, found.engine)
