@@ -1,6 +1,7 @@
-"""Paged attention: the reference against dense attention, the Triton kernel against the reference."""
+"""Paged attention: the reference, the sparse one of the CPU and the Triton kernel against dense attention."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,12 +11,27 @@ import triton.runtime.interpreter as triton_interpreter
 from oracles import attention
 
 from rosecourse import KVBlockManager
-from rosecourse.kernels import paged_attention, paged_attention_for, reference
+from rosecourse.kernels import SparseAttention, paged_attention, paged_attention_for, reference
 
 INTERPRETED = not torch.cuda.is_available()
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-IMPLEMENTATIONS = {"reference": reference, "triton": paged_attention}
+
+
+def sparse(q, k_layer, v_layer, block_table, context_lens, max_context_len, k_new, v_new):
+    """`SparseAttention` with the arguments of the others."""
+    if q.dtype != torch.float32 or q.device.type != "cpu":
+        pytest.skip("for a CPU in float32")
+    attention = SparseAttention(SimpleNamespace(k_layers=[k_layer], v_layers=[v_layer]))
+    attention.plan(block_table[None], context_lens, max_context_len)
+    return attention.run(0, q, k_new, v_new)
+
+
+IMPLEMENTATIONS = {
+    "reference": reference.paged_attention_decode,
+    "sparse": sparse,
+    "triton": paged_attention.paged_attention_decode,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +81,7 @@ def expected(args, dense):
 
 
 def check(implementation, args, dense):
-    out = IMPLEMENTATIONS[implementation].paged_attention_decode(*args)
+    out = IMPLEMENTATIONS[implementation](*args)
     assert out.dtype == args[0].dtype
     tolerance = TOLERANCE[out.dtype]
     torch.testing.assert_close(out.cpu().double(), expected(args, dense), atol=tolerance, rtol=tolerance)
@@ -104,9 +120,9 @@ def test_scores_of_any_size_stay_finite(implementation):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_session_with_nan_does_not_touch_its_neighbours(implementation):
     args, _ = a_case([6, 7, 9])
-    clean = IMPLEMENTATIONS[implementation].paged_attention_decode(*args)
+    clean = IMPLEMENTATIONS[implementation](*args)
     args[0][1] = float("nan")
-    out = IMPLEMENTATIONS[implementation].paged_attention_decode(*args)
+    out = IMPLEMENTATIONS[implementation](*args)
     assert out[1].isnan().all()
     assert torch.equal(out[[0, 2]], clean[[0, 2]])
 
@@ -118,7 +134,7 @@ def test_the_order_of_blocks_in_the_pool_does_not_matter(implementation):
     other = list(one)
     other[1], other[2] = one[1][shuffled], one[2][shuffled]
     other[3] = torch.argsort(shuffled)[one[3].long()].int()
-    decode = IMPLEMENTATIONS[implementation].paged_attention_decode
+    decode = IMPLEMENTATIONS[implementation]
     assert torch.equal(decode(*one), decode(*other))
 
 
@@ -145,7 +161,14 @@ def test_the_interpreter_does_raise_on_overflow():
         _doubling_kernel[(1,)](torch.zeros(1, dtype=torch.int32), 2**31 - 1)
 
 
-@pytest.mark.parametrize("implementation", [reference.ReferenceAttention, paged_attention.TritonAttention])
+IN_ENGINES = [
+    reference.ReferenceAttention,
+    paged_attention.TritonAttention,
+    *([SparseAttention] if INTERPRETED else []),
+]
+
+
+@pytest.mark.parametrize("implementation", IN_ENGINES)
 def test_an_engine_plans_once_for_all_layers(implementation):
     (q, k, v, table, lens, longest, k_new, v_new), _ = a_case([5, 9, 2])
     shape = {"num_heads": k.shape[1], "head_dim": k.shape[3], "block_size": k.shape[2], "num_blocks": k.shape[0]}
@@ -166,6 +189,20 @@ def test_the_device_decides():
     kv = KVBlockManager(
         num_layers=1, num_heads=1, head_dim=8, block_size=4, num_blocks=1, dtype=torch.float32, device=DEVICE
     )
-    assert type(paged_attention_for(kv)) is (
-        reference.ReferenceAttention if INTERPRETED else paged_attention.TritonAttention
-    )
+    assert type(paged_attention_for(kv)) is (SparseAttention if INTERPRETED else paged_attention.TritonAttention)
+    if INTERPRETED:
+        kv.k_layers = tuple(k.bfloat16() for k in kv.k_layers)
+        assert type(paged_attention_for(kv)) is reference.ReferenceAttention
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="for a CPU")
+def test_scores_of_one_layer_or_step_do_not_reach_the_next():
+    """The sparse product multiplies what lies in its output by 0: a score that is infinite or NaN would stay."""
+    (q, k, v, table, lens, longest, k_new, v_new), _ = a_case([5, 9, 2])
+    attention = SparseAttention(SimpleNamespace(k_layers=[k, k], v_layers=[v, v]))
+    attention.plan(torch.stack([table, table]), lens, longest)
+    first, second = (attention.run(layer, q, k_new, v_new) for layer in range(2))
+    assert torch.equal(first, second)
+    attention.run(0, q * float("nan"), k_new, v_new)
+    attention.plan(torch.stack([table, table]), lens, longest)
+    assert torch.equal(attention.run(1, q, k_new, v_new), first)

@@ -1,4 +1,4 @@
-"""Kernels: paged attention in plain torch, which says what is right, and Triton kernels, which are fast on a GPU."""
+"""Kernels: paged attention in plain torch, which says what is right, fast on a CPU, and fast on a GPU, in Triton."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from ..kv.blocks import KVBlockManager
 from .reference import ReferenceAttention
+from .sparse_attention import SparseAttention
 
 TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
@@ -23,6 +24,7 @@ __all__ = [
     "TRITON_AVAILABLE",
     "PagedAttention",
     "ReferenceAttention",
+    "SparseAttention",
     "TritonAttention",
     "kv_append_triton",
     "kv_append_triton_full_batch",
@@ -40,9 +42,11 @@ class PagedAttention(Protocol):
 
 
 def paged_attention_for(kv: KVBlockManager) -> PagedAttention:
-    """The implementation for the device of a cache: chosen once, when an engine is built."""
-    on_gpu = kv.device.type == "cuda" and TRITON_AVAILABLE
-    return TritonAttention(kv) if on_gpu else ReferenceAttention(kv)
+    """The implementation for the device and dtype of a cache: chosen once, when an engine is built."""
+    if kv.device.type == "cuda" and TRITON_AVAILABLE:
+        return TritonAttention(kv)
+    sparse = kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
+    return SparseAttention(kv) if sparse else ReferenceAttention(kv)
 
 
 def triton_runs_on(device: torch.device) -> bool:

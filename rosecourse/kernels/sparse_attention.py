@@ -1,0 +1,62 @@
+"""Paged decode attention on a CPU: a block table is a sparsity pattern, so sparse operations read K and V in place.
+
+Row (session, head) of the score matrix has one column for each slot of the pool, and values only where its context
+lies: the scores are a sampled dense-dense product (SDDMM), their sum over V is an embedding bag, and nothing of the
+cache is copied. FlashInfer (2025) describes paged attention in the same way, over a block-sparse matrix.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from ..kv.blocks import KVBlockManager
+from .reference import context_positions, context_rows
+
+# torch warns of the first sparse CSR tensor of a process that they are in beta; what is used of them here is tested.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
+
+
+class SparseAttention:
+    """Paged attention of an engine on a CPU in float32, which is what torch's sparse operations know."""
+
+    def __init__(self, kv: KVBlockManager) -> None:
+        _, self.num_heads, self.block_size, head_dim = kv.k_layers[0].shape
+        # Each layer as rows [num_blocks * H * block_size, D]; K transposed, as the product wants it.
+        self.k_columns = [k.view(-1, head_dim).t() for k in kv.k_layers]
+        self.v_rows = [v.view(-1, head_dim) for v in kv.v_layers]
+
+    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
+        """block_tables: int [L, B, max_blocks]; the rest as in `reference.paged_attention_decode`.
+
+        Each row of the pattern has one place more than the context, for the new token, whose K and V are not in the
+        cache yet: `run` puts its score there.
+        """
+        L, B, _ = block_tables.shape
+        H, width = self.num_heads, max_context_len + 1
+        positions, mask = context_positions(context_lens, width)
+        self.rows = context_rows(block_tables, positions, H, self.block_size).view(L, -1).unbind()
+        mask[..., -1] = 0.0
+        self.mask = mask if bool((context_lens < max_context_len).any()) else None
+        self.scores = torch.zeros(B, H, width)  # cleared: `beta=0` below multiplies what is there
+        starts = torch.arange(0, B * H * width + 1, width)
+        # Two bags a row: its context, and the new token's place, which is not wanted.
+        self.bags = torch.stack([starts[:-1], starts[1:] - 1], dim=1).flatten()
+        size, values = (B * H, len(self.v_rows[0])), self.scores.view(-1)
+        self.patterns = [torch.sparse_csr_tensor(starts, r, values, size, check_invariants=False) for r in self.rows]
+
+    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
+        """Attention of one layer: q, k_new, v_new and the result [B, H, D]."""
+        B, H, D = q.shape
+        q = q * D**-0.5
+        pattern, scores = self.patterns[layer_idx], self.scores
+        torch.sparse.sampled_addmm(pattern, q.view(-1, D), self.k_columns[layer_idx], beta=0.0, out=pattern)
+        scores[..., -1] = torch.linalg.vecdot(q, k_new)
+        weights = (scores if self.mask is None else scores + self.mask).softmax(dim=-1)
+        bags = torch.embedding_bag(
+            self.v_rows[layer_idx], self.rows[layer_idx], self.bags, False, 0, False, weights.view(-1)
+        )
+        return torch.addcmul(bags[0][::2].view(B, H, D), weights[..., -1:], v_new)
