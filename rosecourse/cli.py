@@ -164,6 +164,7 @@ def config_of(args: argparse.Namespace, **more: Any) -> EngineConfig:
         prefix_cache=not args.no_prefix_cache,
         triton_kv_append_min_batch=from_environment("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", 128),
         triton_kv_append_full_batch_min_batch=from_environment("ROSELLM_TRITON_KV_APPEND_FULL_BATCH_MIN_BATCH", None),
+        nvtx=os.environ.get("ROSEINFER_NVTX") == "1",
         **more,
     )
 

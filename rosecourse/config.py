@@ -32,6 +32,7 @@ class EngineConfig:
     prefix_cache: keep the blocks of finished prompts and share them with prompts that begin alike.
     triton_kv_append_min_batch: sessions from which on K and V are appended by a Triton kernel (lesson 061).
     triton_kv_append_full_batch_min_batch: the same for the kernel that takes whole batches; None is the former.
+    nvtx: on CUDA, name the stages of a decode step for Nsight Systems (lesson 036).
     """
 
     block_size: int = 64
@@ -41,6 +42,7 @@ class EngineConfig:
     prefix_cache: bool = True
     triton_kv_append_min_batch: int = 128
     triton_kv_append_full_batch_min_batch: int | None = None
+    nvtx: bool = False
 
     def __post_init__(self) -> None:
         size = self.block_size

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rosecourse
-from rosecourse import BASELINE, BEST, LESSONS, DecodeParts, LessonError, lesson
+from rosecourse import BASELINE, BEST, LESSONS, DecodeParts, EngineConfig, LessonError, lesson
 
 PACKAGE = Path(rosecourse.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -86,6 +86,22 @@ def test_a_lesson_is_one_short_diff_of_the_live_source():
         assert 0 < len(changed) <= 50
     assert "-                self.kv.append_token(" in lesson("038").diff()
     assert "+            self.append_token_batch(layer_idx" in lesson("038").diff()
+
+
+def test_a_notebook_shows_the_diff_and_builds_both_engines(small_model):
+    rung = lesson("059")
+    shown = rung.show_diff()
+    assert str(shown) == rung.diff()
+    assert shown._repr_markdown_() == f"```diff\n{rung.diff()}```"
+    config = EngineConfig(block_size=8, max_batch_size=3)
+    before, after = rung.engines(small_model, config)
+    assert (type(before.decode_step.kv_append), type(after.decode_step.kv_append)) == (
+        rung.before.kv_append,
+        rung.after.kv_append,
+    )
+    assert before.model is after.model is small_model
+    assert before.kv is not after.kv
+    assert (before.config.block_size, after.config.max_batch_size) == (8, 3)
 
 
 def test_an_unknown_lesson_is_refused_with_the_known_ones():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.profiler import record_function
 
 from ..config import EngineConfig
 from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import StagingBuffer
 from ..models.gpt2 import GPT2
 from ..session import InferenceSession
+from .ranges import range_for
 
 
 class BlockTables:
@@ -20,6 +20,7 @@ class BlockTables:
     def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.max_blocks = config.blocks_for(config.max_seq_len)
+        self.range = range_for(kv.device, config.nvtx)
         self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
@@ -32,7 +33,7 @@ class BlockTables:
                 for session in sessions
             ]
             torch.stack(rows, out=block_tables_cpu[layer_idx])
-        with record_function("roseinfer.decode_step_sessions.h2d_block_tables"):
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
             return self.buffer.to_device()
 
     def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.profiler import record_function
 
 from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
 from ..kv.buffers import StagingBuffer
 from ..models.gpt2 import GPT2
 from ..session import InferenceSession
+from .ranges import range_for
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,17 @@ class DecodeStep:
         self.block_tables = parts.block_tables(model, kv, config)
         self.forward = parts.forward(model, kv, config)
         self.kv_append = parts.kv_append(model, kv, config)
+        self.range = range_for(kv.device, config.nvtx)
         self.input_buffer = StagingBuffer(2 * config.max_batch_size, torch.int64, kv.device)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
-        with record_function("roseinfer.decode_step_sessions.build_block_tables"):
+        with self.range("roseinfer.decode_step_sessions.build_block_tables"):
             tables = self.block_tables(sessions)
         inputs = self.inputs(sessions, tables)
-        with record_function("roseinfer.model.forward"):
+        with self.range("roseinfer.model.forward"):
             outputs = self.forward(inputs)
-        with record_function("roseinfer.kv.append_token"):
+        with self.range("roseinfer.kv.append_token"):
             self.kv_append(sessions, outputs.keys, outputs.values)
         for session in sessions:
             session.num_cached_tokens += 1

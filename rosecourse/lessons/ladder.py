@@ -8,9 +8,12 @@ from dataclasses import dataclass, fields
 from difflib import unified_diff
 from typing import Any
 
+from ..config import EngineConfig
 from ..decode import BEST, DecodeParts
 from ..decode.forward import DecodeForward
+from ..engine import InferenceEngine
 from ..errors import LessonError
+from ..models.gpt2 import GPT2
 from .block_tables import l035_rebuilt_rows
 from .kv_append import l035_per_token, l038_batched, l059_rollover, l060_identity_const_pos
 
@@ -19,6 +22,19 @@ BASELINE = DecodeParts(
     forward=DecodeForward,
     kv_append=l035_per_token.KVAppend,
 )
+
+
+@dataclass(frozen=True)
+class Diff:
+    """A unified diff that a notebook shows in colours."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        return f"```diff\n{self.text}```"
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,14 @@ class Lesson:
             before, after = (_source(getattr(parts, name)) for parts in (self.before, self.after))
             lines += unified_diff(before, after, f"{name} before {self.number}", f"{name} after {self.number}", n=2)
         return "".join(lines)
+
+    def show_diff(self) -> Diff:
+        """The same, for a notebook."""
+        return Diff(self.diff())
+
+    def engines(self, model: GPT2, config: EngineConfig | None = None) -> tuple[InferenceEngine, InferenceEngine]:
+        """An engine as it is before the lesson and one as it is after it, over the same weights."""
+        return InferenceEngine(model, config, self.before), InferenceEngine(model, config, self.after)
 
 
 def _source(part: type) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.profiler import record_function
 
 from ...config import EngineConfig
+from ...decode.ranges import range_for
 from ...kv.blocks import KVBlockManager
 from ...kv.buffers import StagingBuffer
 from ...models.gpt2 import GPT2
@@ -20,6 +20,7 @@ class BlockTables:
     def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.max_blocks = config.blocks_for(config.max_seq_len)
+        self.range = range_for(kv.device, config.nvtx)
         self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
@@ -32,5 +33,5 @@ class BlockTables:
                 ids = session.block_ids_per_layer[layer_idx]
                 rows.append([block_id - offset for block_id in ids] + [0] * (self.max_blocks - len(ids)))
             block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32))
-        with record_function("roseinfer.decode_step_sessions.h2d_block_tables"):
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
             return self.buffer.to_device()
