@@ -269,7 +269,28 @@ def test_a_row_of_equal_length_and_last_block_is_not_taken_for_the_old_one(small
     assert tables([session])[:, 0, :3].tolist() == [[6, 0, 0]] * 3
 
 
-def test_lesson_036_builds_rows_only_when_they_change(small_model):
+@torch.inference_mode()
+def test_lesson_036_builds_no_row_that_has_not_changed(small_model):
+    """What the cached rows hold is falsified between the steps: only what is built anew is right again."""
+    engine, tables = tables_of("036", small_model)
+    session = engine.new_session([1, 2, 3], SamplingParams(max_new_tokens=30, stop_on_eos=False))
+    engine.take_tokens([session], engine.prefill([session]))
+    written = []
+    for _ in range(7):
+        right = expected_tables(engine, [session])[:, 0]
+        for row, _ in session.block_ids_per_layer.row_cache or []:
+            row.fill_(-1)
+        found = tables([session])[:, 0]
+        assert torch.all((found == right) | (found == -1))
+        written.append([i for i in range(3) if torch.equal(found[:, i], right[:, i])])
+        for layer, (row, _) in enumerate(session.block_ids_per_layer.row_cache):
+            row.copy_(right[layer])  # the step itself needs them
+        engine.take_tokens([session], engine.decode_step_sessions([session]))
+    # 3 tokens in the first step; the second block begins with the fifth token, the third with the ninth.
+    assert written == [[0, 1, 2], [], [0, 1], [], [], [], [1, 2]]
+
+
+def test_lesson_036_builds_no_tensors(small_model):
     counts = {}
     for number in ("035", "036"):
         engine, tables = tables_of(number, small_model)
@@ -279,4 +300,4 @@ def test_lesson_036_builds_rows_only_when_they_change(small_model):
             for _ in range(5):
                 tables(sessions)
         counts[number] = tensor.call_count
-    assert counts == {"035": 5 * 3, "036": 4 * 3}  # each layer each step; each row of each layer once
+    assert counts == {"035": 5 * 3, "036": 0}

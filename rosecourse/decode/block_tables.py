@@ -40,7 +40,8 @@ class BlockTables:
         """One session's row of one layer, int32 [max_blocks], from the cache that the table carries.
 
         A table only grows, but for its last block, which may be replaced by a copy: its length and its last block say
-        whether it has changed. A session that gets other blocks gets another table, with an empty cache.
+        whether it has changed, and only its end is written anew. A session that gets other blocks gets another table,
+        with an empty cache.
         """
         if table.row_cache is None:
             rows = torch.zeros(self.kv.num_layers, self.max_blocks, dtype=torch.int32).unbind()
@@ -49,6 +50,7 @@ class BlockTables:
         ids = table[layer_idx]
         new_signature = (len(ids), ids[-1] if ids else -1)
         if new_signature != signature:
-            row[: len(ids)] = torch.tensor([block_id - offset for block_id in ids], dtype=torch.int32)
+            start = max(signature[0] - 1, 0)  # what lies before has not changed
+            row.numpy()[start : len(ids)] = [block_id - offset for block_id in ids[start:]]
             table.row_cache[layer_idx] = (row, new_signature)
         return row
