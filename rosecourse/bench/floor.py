@@ -1,0 +1,103 @@
+"""The physical floor of a decode step: the bytes that it must move, over what this machine's memory moves in a second.
+
+No engine can be faster, however it is built: each step reads every weight once, for whatever batch, and the K and V of
+every live position once. (That decoding is bound by memory traffic: Pope et al., "Efficiently scaling transformer
+inference", 2022.)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import torch
+
+from ..models.gpt2 import GPT2, GPT2Shape
+from .workload import Run, Workload
+
+
+def weight_bytes(shape: GPT2Shape, dtype: torch.dtype) -> int:
+    """Bytes of the weights that a decode step reads, each once.
+
+    The output projection is the token embedding: it counts once, and the few of its rows that the inputs need are
+    among it. Of the position embedding only a row per session is read: it is left out.
+    """
+    return dtype.itemsize * sum(math.prod(size) for name, size in shape.parameters().items() if name != "wpe.weight")
+
+
+def kv_bytes_per_position(shape: GPT2Shape, dtype: torch.dtype) -> int:
+    """Bytes of K and V of one token in all layers."""
+    return dtype.itemsize * 2 * shape.num_layers * shape.width
+
+
+def bytes_per_step(model: GPT2, context_lens: Sequence[int]) -> int:
+    """Bytes that one decode step must read: the weights once, and K and V of each live position once.
+
+    context_lens: tokens in the cache of each session. What a step writes, one position a session, is left out.
+    """
+    return weight_bytes(model.shape, model.dtype) + sum(context_lens) * kv_bytes_per_position(model.shape, model.dtype)
+
+
+def bytes_per_run(model: GPT2, workload: Workload, run: Run) -> int:
+    """Bytes that the decode steps of a run must read. The first token of a request is prefill's and needs none.
+
+    Exact for a run without preemptions: what a preempted request computes again, prefill does."""
+    positions = 0
+    for prompt, completion in zip(workload.prompts, run.completions, strict=True):
+        length = len(model.tokenizer.encode(prompt, verbose=False)) if isinstance(prompt, str) else len(prompt)
+        positions += sum(range(length, length + len(completion) - 1))
+    shape, dtype = model.shape, model.dtype
+    return run.stats.decode_steps * weight_bytes(shape, dtype) + positions * kv_bytes_per_position(shape, dtype)
+
+
+def share_of_floor(num_bytes: float, seconds: float, bandwidth: float) -> float:
+    """Floor seconds / measured seconds: 1.0 is as fast as the memory allows.
+
+    num_bytes: of a step or of a run; seconds: what that took; bandwidth: bytes per second, of `copy_bandwidth`.
+    A model that fits into the processor's cache may be above 1.0: its floor is the cache's, not the memory's.
+    """
+    return num_bytes / bandwidth / seconds
+
+
+def share_of_runs(model: GPT2, workload: Workload, runs: Sequence[Run], bandwidth: float) -> float:
+    """The median over runs of floor seconds / seconds spent in decode steps; bandwidth as in `share_of_floor`."""
+    return median(
+        share_of_floor(bytes_per_run(model, workload, run), run.stats.decode_seconds, bandwidth) for run in runs
+    )
+
+
+def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, budget: float = 0.3) -> float:
+    """Bytes per second that a device's memory moves when it copies, read and written bytes together: the best found.
+
+    num_bytes: size of each of the two buffers, much more than a cache holds; None is 1 GiB on CUDA, 128 MiB on a CPU.
+    budget: seconds, about. On a CPU as many threads copy as torch has been given. Raises torch's out-of-memory error
+    where the buffers do not fit.
+    """
+    device = torch.device(device)
+    num_bytes = num_bytes or (2**30 if device.type == "cuda" else 2**27)
+    source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    copies = 10 if device.type == "cuda" else 1  # so many at a time that their launch does not count
+
+    def copy() -> None:
+        for _ in range(copies):
+            target.copy_(source)
+        synchronize()
+
+    copy()  # the first touch of memory is slower
+    return 2 * num_bytes * copies / best_seconds(copy, budget)
+
+
+def best_seconds(work: Callable[[], None], budget: float, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The shortest time, in seconds, that `work` takes in as many calls as fit into `budget` seconds, at least one."""
+    best, begin = math.inf, clock()
+    while True:
+        start = clock()
+        work()
+        end = clock()
+        best = min(best, end - start)
+        if end - begin >= budget:
+            return best
