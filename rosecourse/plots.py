@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .bench.compare import Comparison, Ladder, Samples
+from .results import Recorded
 
 # Okabe and Ito's colours, which the common kinds of colour blindness tell apart.
 COLOURS = {
@@ -28,6 +29,7 @@ LABELS = {
     "rest": "sample and the rest",
 }
 INK = "#333333"
+SETTLED = 4  # gaps after which all requests of a batch are running
 # Before is light and round, after dark and square: they differ without any colour too.
 BEFORE = {"color": "#E69F00", "marker": "o"}
 AFTER = {"color": "#0072B2", "marker": "s"}
@@ -101,6 +103,22 @@ def itl_along_steps_compared(ax: Axes, found: Comparison, title: str) -> None:
         ax.plot(positions, gaps, color=style["color"], linewidth=1.5, label=label)
         ax.plot(positions[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
     _finish_along_steps(ax, f"{title}\nmedian of {len(found.before.runs)} runs, {found.conditions.device}")
+
+
+def recorded_along_steps(ax: Axes, found: Recorded, title: str) -> None:
+    """Inter-token latency of the first request of recorded runs, token by token, each the median over its runs.
+
+    The first gaps, in which other requests are still prefilled, may leave the picture at the top.
+    """
+    for side, style in (("before", BEFORE), ("after", AFTER)):
+        gaps = 1e3 * found.itl_along_steps(side)
+        label = f"{side}: median {np.median(gaps):.2f} ms, p99 of all gaps {found.figure(side, 'ITL', 'p99'):.2f} ms"
+        ax.plot(np.arange(2, len(gaps) + 2), gaps, color=style["color"], linewidth=1.2, label=label)
+    steady = np.concatenate([found.itl_along_steps(side)[SETTLED:] for side in ("before", "after")])
+    ax.set(title=f"{title}\n{found.gpu}, median of {len(found.after)} runs", xlabel="token of the request")
+    ax.set(ylabel="inter-token latency (ms)", ylim=(0, 1.1e3 * steady.max()))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _block_boundaries(ax: Axes, positions: np.ndarray, block_size: int) -> None:

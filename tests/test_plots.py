@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from rosecourse import plots
+from rosecourse import plots, results
 from rosecourse.bench.compare import Comparison, Conditions, Ladder, Samples, median_interval, ratio
 from rosecourse.session import SessionTimes
 
@@ -141,6 +141,17 @@ def test_two_anatomies_share_a_scale(ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["before 038", "after 038"]
     assert ax.yaxis_inverted()  # the first on top
     assert ax.get_xlim() == (0, pytest.approx(1.12 * 8.5))
+
+
+def test_recorded_gaps_are_drawn_token_by_token(ax):
+    found = results.recorded("059")
+    plots.recorded_along_steps(ax, found, "title")
+    for line, side in zip(ax.lines, ("before", "after"), strict=True):
+        assert list(line.get_ydata()) == pytest.approx(list(1e3 * found.itl_along_steps(side)))
+        assert list(line.get_xdata()[[0, -1]]) == [2, 256]  # the first token has no gap before it
+        assert f"p99 of all gaps {found.figure(side, 'ITL', 'p99'):.2f} ms" in line.get_label()
+    assert ax.get_ylim()[0] == 0
+    assert ax.get_title() == "title\nNVIDIA H200, median of 5 runs"
 
 
 @pytest.mark.parametrize("shares", [None, [0.01, 0.1234]])

@@ -157,7 +157,7 @@ def provenance() -> dict[str, Any]:
             "cpu": cpu_name(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "os": platform.platform(aliased=True, terse=True),
+            "os": f"{platform.system()} {platform.machine()}",
             "gpu": torch.cuda.get_device_name() if cuda else None,
         },
         "versions": {"rosecourse": __version__, "python": platform.python_version(), **package_versions()},
