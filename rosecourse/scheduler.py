@@ -44,8 +44,8 @@ class SchedulerStats:
 class OnlineScheduler:
     """Continuous batching: each step admits what fits, prefills it, and decodes everything that was running.
 
-    When no block is free the newest session is preempted: its blocks go, it waits at the front, and its K and V are
-    computed again later. Not for several threads: `SchedulerManager` is.
+    When no block is free the newest session is preempted: its blocks go, it waits at the front (a fork that was waiting
+    stays where it is), and its K and V are computed again later. Not for several threads: `SchedulerManager` is.
     """
 
     def __init__(
@@ -129,9 +129,11 @@ class OnlineScheduler:
         try:
             self.engine.reserve(session)
         except KVCacheExhausted:
-            if others == 0:
-                raise  # nothing runs whose end could be waited for: sessions outside this scheduler hold the blocks
-            return False
+            if others > 0:
+                return False
+            if not self._preempt_newest():
+                raise  # nothing here could give blocks back: sessions outside this scheduler hold them
+            return self._reserve(session, others)
         if self.engine.kv.num_available() < others:
             self.engine.free(session)
             return False
@@ -159,10 +161,8 @@ class OnlineScheduler:
         if not sessions:
             return []
         start = time.perf_counter()
-        while len(self.running) > 1 and not self.engine.can_append(sessions):
-            newest = self.running[-1]
-            self._preempt(newest)
-            sessions = [session for session in sessions if session is not newest]
+        while not self.engine.can_append(sessions) and self._preempt_newest():
+            sessions = [session for session in sessions if session in self.running]
         if not sessions:
             return []
         new_tokens = self._take(sessions, self.engine.decode_step_sessions(sessions))
@@ -170,11 +170,17 @@ class OnlineScheduler:
         self.stats.decode_steps += 1
         return new_tokens
 
-    def _preempt(self, session: InferenceSession) -> None:
-        self.running.remove(session)
-        self.engine.free(session)
-        self.waiting.appendleft(session)
+    def _preempt_newest(self) -> bool:
+        """Take the blocks of the newest session: a fork that waits, else one that runs; False if but one runs."""
+        forks = [session for session in self.waiting if session.block_ids_per_layer is not None]
+        if not forks and len(self.running) <= 1:
+            return False
+        newest = forks[-1] if forks else self.running.pop()
+        self.engine.free(newest)
+        if not forks:
+            self.waiting.appendleft(newest)
         self.stats.preemptions += 1
+        return True
 
     def _take(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
         token_ids = self.engine.take_tokens(sessions, logits)

@@ -207,3 +207,29 @@ def test_impossible_sizes_are_refused(small_model, sizes):
     (name,) = sizes
     with pytest.raises(ConfigError, match=f"{name} is {sizes[name]!r}"):
         OnlineScheduler(make_engine(small_model), **sizes)
+
+
+def test_a_fork_that_waits_gives_its_blocks_to_one_that_runs(small_model):
+    """It holds blocks while it waits for a place: if they were not to be had back, the last running one would fail."""
+    params = SamplingParams(max_new_tokens=14, stop_on_eos=False)
+
+    def tokens(num_blocks):
+        config = EngineConfig(block_size=4, max_batch_size=8, num_blocks=num_blocks, max_seq_len=40, prefix_cache=False)
+        engine = InferenceEngine(small_model, config)
+        scheduler = OnlineScheduler(engine, max_batch_size=1)
+        session = engine.new_session([9] * 13, params)
+        scheduler.submit(session)
+        for _ in range(3):
+            scheduler.step()
+        forks = [engine.fork(session) for _ in range(2)]
+        for number, fork in enumerate(forks):
+            fork.token_ids[-1] = 30 + number  # it goes on with another word
+            scheduler.submit(fork)
+        scheduler.run()
+        engine.kv.check([])
+        return [s.token_ids for s in (session, *forks)], scheduler.stats.preemptions
+
+    expected, none = tokens(num_blocks=40)
+    found, preemptions = tokens(num_blocks=7)
+    assert (found, none) == (expected, 0)
+    assert preemptions > 0
