@@ -1,4 +1,6 @@
-"""The engine on a GPU: the same tokens and logits as elsewhere."""
+"""The engine on a GPU: the same tokens and logits as elsewhere, and a decode step that waits for nothing."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,13 +8,17 @@ from oracles import hf_greedy, hf_next_logits, prompts_of
 
 from rosecourse import (
     BEST,
+    LESSONS,
     EngineConfig,
     InferenceEngine,
     OnlineScheduler,
     SamplingParams,
     SchedulerManager,
     load_model,
+    random_model,
 )
+from rosecourse.kernels import kv_append
+from rosecourse.kernels import paged_attention as paged
 from rosecourse.kernels.paged_attention import TritonAttention
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 
@@ -73,3 +79,90 @@ def test_streaming(exact):
     with SchedulerManager(OnlineScheduler(engine, max_batch_size=4)) as manager:
         streams = [manager.submit([n, 6, 7], params) for n in range(1, 9)]
         assert [[token.token_id for token in stream] for stream in streams] == expected
+
+
+# -- a decode step, watched -----------------------------------------------------------------------------------------
+
+
+def decoding(rung, lengths, new_tokens=200, **config):
+    """An engine of a rung over the shape of GPT-2 in float16, with sessions that are ready to decode."""
+    settings = {"max_batch_size": 8, "prefix_cache": False, "triton_kv_append_min_batch": 4} | config
+    engine = InferenceEngine(random_model("gpt2"), EngineConfig(**settings), rung.after)
+    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
+    sessions = [engine.new_session([7] * length, params) for length in lengths]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return engine, sessions
+
+
+def decode(engine, sessions, steps):
+    for _ in range(steps):
+        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+
+
+@pytest.fixture
+def synchronisation_raises():
+    yield lambda: torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+@pytest.mark.parametrize("lengths", [[3] * 8, [60, 61, 62, 63, 64, 65, 66, 67]], ids=["equal", "mixed"])
+def test_a_decode_step_does_not_wait_for_the_device(rung, lengths, synchronisation_raises):
+    """Only the sampled tokens are waited for; through a block boundary, a fork and its copy too."""
+    engine, sessions = decoding(rung, lengths)
+    decode(engine, sessions, 2)
+    sessions[-1] = engine.fork(sessions[0])
+    for _ in range(5):
+        synchronisation_raises()
+        logits = engine.decode_step_sessions(sessions)
+        torch.cuda.set_sync_debug_mode("default")
+        engine.take_tokens(sessions, logits)
+
+
+def test_the_watch_would_see_a_wait(synchronisation_raises):
+    synchronisation_raises()
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        torch.tensor([1], device="cuda").item()
+
+
+def binaries():
+    kernels = (kv_append._kv_append_kernel, kv_append._kv_append_full_batch_kernel, paged._paged_attn_decode_kernel)
+    return [sum(len(caches[0]) for caches in kernel.device_caches.values()) for kernel in kernels]
+
+
+def test_nothing_is_compiled_after_the_first_steps():
+    """Whatever the batch size, the positions and the lengths: a compilation would stall somebody's stream."""
+    engine, sessions = decoding(LESSONS[-1], [3] * 8, triton_kv_append_min_batch=1)
+    decode(engine, sessions, 1)
+    decode(engine, sessions[:7], 1)  # positions differ from here on: the generic kernel
+    decode(engine, sessions, 1)
+    before = binaries()
+    assert min(before) > 0
+    for size in (1, 2, 3, 5, 8, 7):
+        decode(engine, sessions[:size], 1)
+        decode(engine, sessions[8 - size :], 1)
+    decode(engine, sessions, 130)
+    assert binaries() == before
+
+
+def test_memory_does_not_grow_over_a_thousand_steps():
+    engine, sessions = decoding(LESSONS[-1], [3] * 8, new_tokens=1015)
+    decode(engine, sessions, 10)
+    torch.cuda.synchronize()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    decode(engine, sessions, 1000)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() <= allocated + 2**20  # the cache was there from the start
+    assert torch.cuda.memory_reserved() == reserved
+
+
+@pytest.mark.parametrize("rung", LESSONS[1:], ids=lambda rung: rung.number)
+def test_before_and_after_a_lesson_make_the_same_tokens(rung):
+    found = []
+    for side in (rung.before, rung.after):
+        engine, sessions = decoding(replace(rung, after=side), [3, 3, 60, 63, 64, 65, 130])
+        decode(engine, sessions, 3)
+        sessions.append(engine.fork(sessions[0]))
+        decode(engine, sessions, 70)
+        found.append([session.token_ids for session in sessions])
+    assert found[0] == found[1]

@@ -9,6 +9,7 @@ import torch
 from ..config import EngineConfig
 from ..kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from ..kv.blocks import KVBlockInfo, KVBlockManager
+from ..kv.buffers import index_tensor
 from ..models.gpt2 import GPT2
 from ..session import InferenceSession
 
@@ -69,17 +70,17 @@ class KVAppend:
         positions = [info.length for info in infos]
         pos0 = positions[0]
         const_pos = all(pos == pos0 for pos in positions)  # the same slot in every block: a number will do
-        blk_t = torch.tensor([info.block_index for info in infos], device=device)
+        blk_t = index_tensor([info.block_index for info in infos], device)
         if self.triton and full_fast and const_pos and n >= self.full_batch_min_batch:
             kv_append_triton_full_batch(k_layer, v_layer, key_new, value_new, blk_t, pos0)
             return
         if self.triton and n >= self.min_batch:
-            idx_t, pos_t = torch.tensor([batch_idx, positions], device=device)
+            idx_t, pos_t = index_tensor([batch_idx, positions], device)
             kv_append_triton(k_layer, v_layer, key_new, value_new, idx_t, blk_t, pos_t)
             return
         if not full_fast:
-            idx_t = torch.tensor(batch_idx, device=device)
+            idx_t = index_tensor(batch_idx, device)
             key_new, value_new = key_new.index_select(0, idx_t), value_new.index_select(0, idx_t)
-        slots = pos0 if const_pos else torch.tensor(positions, device=device)
+        slots = pos0 if const_pos else index_tensor(positions, device)
         k_layer[blk_t, :, slots] = key_new
         v_layer[blk_t, :, slots] = value_new

@@ -11,7 +11,9 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# Index tensors may begin anywhere in a buffer: without do_not_specialize_on_alignment an odd batch would be compiled
+# for anew, in the middle of somebody's stream of tokens.
+@triton.jit(do_not_specialize_on_alignment=["batch_idx_ptr", "block_idx_ptr", "pos_ptr"])
 def _kv_append_kernel(
     k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, batch_idx_ptr, block_idx_ptr, pos_ptr, key_stride, value_stride,
     H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
@@ -28,7 +30,7 @@ def _kv_append_kernel(
 
 
 # `pos` is another number at each step: without do_not_specialize Triton would compile anew for some of them.
-@triton.jit(do_not_specialize=["pos"])
+@triton.jit(do_not_specialize=["pos"], do_not_specialize_on_alignment=["block_idx_ptr"])
 def _kv_append_full_batch_kernel(
     k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr, pos, key_stride, value_stride,
     H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,

@@ -16,7 +16,8 @@ from ..kv.blocks import KVBlockManager
 TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
 
 
-@triton.jit
+# Where tables and lengths begin depends on the batch: one binary serves all.
+@triton.jit(do_not_specialize_on_alignment=["table_ptr", "lens_ptr"])
 def _paged_attn_decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lens_ptr, k_new_ptr, v_new_ptr, out_ptr,
     q_stride, k_stride, v_stride, table_stride, scale,

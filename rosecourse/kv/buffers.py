@@ -1,10 +1,22 @@
-"""Staging buffers: host memory that is filled each step and copied to the device in one asynchronous go."""
+"""From the host to the device without waiting: through pinned memory, in asynchronous copies."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+
+
+def index_tensor(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """A Python list as an int64 tensor on a device.
+
+    `torch.tensor(values, device="cuda")` copies from pageable memory, for which the host waits until all work before it
+    is done. Pinned pages are PyTorch's own: it does not give them out again before the copy is through.
+    """
+    if device.type != "cuda":
+        return torch.tensor(values, device=device)
+    return torch.tensor(values, pin_memory=True).to(device, non_blocking=True)
 
 
 class StagingBuffer:

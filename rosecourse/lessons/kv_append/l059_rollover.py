@@ -8,6 +8,7 @@ import torch
 
 from ...config import EngineConfig
 from ...kv.blocks import KVBlockInfo, KVBlockManager
+from ...kv.buffers import index_tensor
 from ...models.gpt2 import GPT2
 from ...session import InferenceSession
 
@@ -61,8 +62,8 @@ class KVAppend:
         """Write the K and V of the sessions batch_idx into the next slot of their blocks."""
         device = self.kv.device
         k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
-        idx_t = torch.tensor(batch_idx, device=device)
-        blk_t = torch.tensor([info.block_index for info in infos], device=device)
-        pos_t = torch.tensor([info.length for info in infos], device=device)
+        idx_t = index_tensor(batch_idx, device)
+        blk_t = index_tensor([info.block_index for info in infos], device)
+        pos_t = index_tensor([info.length for info in infos], device)
         k_layer[blk_t, :, pos_t] = key_new.index_select(0, idx_t)
         v_layer[blk_t, :, pos_t] = value_new.index_select(0, idx_t)

@@ -8,6 +8,7 @@ import torch
 
 from ...config import EngineConfig
 from ...kv.blocks import KVBlockInfo, KVBlockManager
+from ...kv.buffers import index_tensor
 from ...models.gpt2 import GPT2
 from ...session import InferenceSession
 
@@ -65,10 +66,10 @@ class KVAppend:
         positions = [info.length for info in infos]
         pos0 = positions[0]
         const_pos = all(pos == pos0 for pos in positions)  # the same slot in every block: a number will do
-        blk_t = torch.tensor([info.block_index for info in infos], device=device)
+        blk_t = index_tensor([info.block_index for info in infos], device)
         if not full_fast:
-            idx_t = torch.tensor(batch_idx, device=device)
+            idx_t = index_tensor(batch_idx, device)
             key_new, value_new = key_new.index_select(0, idx_t), value_new.index_select(0, idx_t)
-        slots = pos0 if const_pos else torch.tensor(positions, device=device)
+        slots = pos0 if const_pos else index_tensor(positions, device)
         k_layer[blk_t, :, slots] = key_new
         v_layer[blk_t, :, slots] = value_new
