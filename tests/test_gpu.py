@@ -166,3 +166,31 @@ def test_before_and_after_a_lesson_make_the_same_tokens(rung):
         decode(engine, sessions, 70)
         found.append([session.token_ids for session in sessions])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8])
+def test_the_append_kernel_takes_a_cache_that_begins_anywhere(offset):
+    B, H, D, block_size = 3, 2, 16, 4
+    shape = (5, H, block_size, D)
+    buffers = [torch.zeros(5 * H * block_size * D + offset, dtype=torch.float16, device="cuda") for _ in range(4)]
+    caches = [buffer[offset:].view(shape) for buffer in buffers]
+    key, value = torch.randn(B, 2, H, D, dtype=torch.float16, device="cuda").unbind(1)
+    blocks = torch.tensor([4, 0, 2], device="cuda")
+    kv_append.kv_append_triton_full_batch(caches[0], caches[1], key, value, blocks, 3)
+    caches[2][blocks, :, 3], caches[3][blocks, :, 3] = key, value
+    assert torch.equal(caches[0], caches[2])
+    assert torch.equal(caches[1], caches[3])
+
+
+def test_the_append_kernels_reach_past_2_to_the_31_elements():
+    """A block whose offset does not fit into 32 bits."""
+    H, D, block_size = 12, 64, 64
+    num_blocks = 2**31 // (H * block_size * D) + 3
+    cache = torch.zeros(num_blocks, H, block_size, D, dtype=torch.float16, device="cuda")
+    key = torch.randn(2, H, D, dtype=torch.float16, device="cuda")
+    blocks, pos = torch.tensor([num_blocks - 1, 1], device="cuda"), torch.tensor([5, 6], device="cuda")
+    kv_append.kv_append_triton_full_batch(cache, cache, key, key, blocks, 3)
+    kv_append.kv_append_triton(cache, cache, key, key, torch.arange(2, device="cuda"), blocks, pos)
+    assert torch.equal(cache[blocks, :, 3], key)
+    assert torch.equal(cache[blocks, :, pos], key)
+    assert int((cache != 0).sum()) == 2 * int((key != 0).sum())
