@@ -1,4 +1,8 @@
-"""python -m rosecourse.record: each lesson's before and after on its article's workload, written to data/results."""
+"""python -m rosecourse.record: each lesson's before and after on its article's workload, written to data/results.
+
+A lesson is recorded when it has both files: its runs (`results`), and the timelines of one step (`timeline`). All runs
+come first, the timelines of all lessons after them: a profiler can slow a process down for good (CUPTI stays attached).
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,8 @@ from .lessons import LESSONS, Lesson, lesson
 from .models.gpt2 import GPT2
 from .models.load import resolve_device
 from .results import FORMAT, RESULTS, Recorded, load, packed, sealed, slug
+from .timeline import STEPS, Timeline, path_of, sealed_document, take_timeline
+from .timeline import load as load_timelines
 
 NAME = "record"
 LEAST_PAIRS = 5  # with fewer, the interval of a ratio says next to nothing
@@ -128,7 +134,7 @@ def check_folder(folder: Path) -> None:
 def check_requests(prompt_ids: Sequence[int], tasks: Sequence[Task], context: int) -> None:
     """Raise `ConfigError` for what the model can never serve, before the first lesson runs."""
     require(len(prompt_ids) > 0, "the prompt is empty: give at least one token")
-    longest = max(task.max_new_tokens for task in tasks)
+    longest = max(STEPS + 1, *(task.max_new_tokens for task in tasks))  # a timeline takes STEPS after the prefill
     require(
         len(prompt_ids) + longest <= context,
         f"a prompt of {len(prompt_ids)} tokens and {longest} new ones do not fit into the model's {context}: give a "
@@ -203,18 +209,26 @@ class Recorder:
             "settings": settings,
         }
 
-    def is_recorded(self, rung: Lesson) -> bool:
+    def has_runs(self, rung: Lesson) -> bool:
+        """Whether the runs are recorded, of the same source, machine and settings."""
+        return self._is_there(rung, lambda: load(self.path(rung), rung.number).document)
+
+    def has_timelines(self, rung: Lesson) -> bool:
+        """Whether the timelines are recorded, of the same source, machine and settings."""
+        return self._is_there(rung, lambda: load_timelines(path_of(self.folder, rung.number), rung.number))
+
+    def _is_there(self, rung: Lesson, read: Callable[[], dict[str, Any]]) -> bool:
         """Whether there is a whole file of the same source, machine and settings. A changed source has no name."""
-        if self.source["commit"] is None or self.source["dirty"] is not False or not self.path(rung).exists():
+        if self.source["commit"] is None or self.source["dirty"] is not False:
             return False
         try:
-            document = load(self.path(rung), rung.number).document
-        except RosecourseError:  # a damaged file is recorded anew
+            document = read()
+        except RosecourseError:  # a file that is missing or damaged is recorded anew
             return False
-        return all(document[key] == value for key, value in self.head(rung).items())
+        return all(document.get(key) == value for key, value in self.head(rung).items() if key != "format")
 
     def record(self, rung: Lesson) -> Recorded:
-        """Measure a lesson and write its file, whole or not at all."""
+        """Measure a lesson's runs and write their file, whole or not at all."""
         task = task_of(rung, self.args)
         self.bandwidth = self.bandwidth or float(copy_bandwidth(self.model.device))
         params = SamplingParams(max_new_tokens=task.max_new_tokens, stop_on_eos=False, seed=self.args.seed)
@@ -256,6 +270,25 @@ class Recorder:
             before, after = interleave(lambda: one(engines[0]), lambda: one(engines[1]), self.args.pairs)
             return {"before": before, "after": after}
 
+    def record_timelines(self, rung: Lesson) -> dict[str, Timeline]:
+        """Take a lesson's timelines, with as many sessions as its steps have; write their file, whole or not at all."""
+        sides = ({"before": rung.before} if rung.changes else {}) | {"after": rung.after}
+        found = {side: self._timeline(parts, task_of(rung, self.args)) for side, parts in sides.items()}
+        head = self.head(rung) | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(path_of(self.folder, rung.number), sealed_document(head, found))
+        return found
+
+    def _timeline(self, parts: DecodeParts, task: Task) -> Timeline:
+        """A timeline of an engine like the runs', with room for its steps where a run has fewer."""
+        batch = min(task.max_batch_size, task.num_requests)
+        new = max(task.max_new_tokens, STEPS + 1)
+        engine = engine_of(self.args, self.model, parts, max_batch_size=batch, max_seq_len=len(self.prompt_ids) + new)
+        params = SamplingParams(max_new_tokens=new, stop_on_eos=False, seed=self.args.seed)
+        sessions = [engine.new_session(self.prompt_ids, params) for _ in range(batch)]
+        engine.take_tokens(sessions, engine.prefill(sessions))
+        return take_timeline(engine, sessions)
+
     def _engine(self, parts: DecodeParts, task: Task) -> InferenceEngine:
         """An engine no larger than the task needs."""
         largest = min(task.max_batch_size, task.num_requests)
@@ -279,13 +312,17 @@ def record_lessons(parser: Parser, args: argparse.Namespace) -> None:
     prompt_ids = model.tokenizer.encode(args.prompt, verbose=False)
     check_requests(prompt_ids, [task_of(rung, args) for rung in rungs], model.shape.context)
     recorder = Recorder(parser, args, model, prompt_ids)
-    for path in map(recorder.path, rungs):
-        require(not path.is_dir(), f"{path} is a folder: move it away, or give another --out")
     for rung in rungs:
-        if not args.force and recorder.is_recorded(rung):
-            print(f"{rung.number}: is there, of this commit and settings (--force records it anew)", flush=True)
-        else:
+        for path in (recorder.path(rung), path_of(recorder.folder, rung.number)):
+            require(not path.is_dir(), f"{path} is a folder: move it away, or give another --out")
+    untaken = [rung for rung in rungs if args.force or not recorder.has_timelines(rung)]
+    for rung in rungs:
+        if args.force or not recorder.has_runs(rung):
             print(summary(recorder.record(rung)), flush=True)
+        elif rung not in untaken:
+            print(f"{rung.number}: is there, of this commit and settings (--force records it anew)", flush=True)
+    for rung in untaken:  # after all runs: see the top of this file
+        print(timeline_summary(rung, recorder.record_timelines(rung)), flush=True)
 
 
 def summary(found: Recorded) -> str:
@@ -295,6 +332,13 @@ def summary(found: Recorded) -> str:
     effect = "the starting point" if speed is None else f"{speed}, {speed.verdict}"
     tokens = "same tokens" if found.same_tokens else "other tokens (rounding)"
     return f"{found.lesson} {found.title}: {effect}; TPOT p50 {' to '.join(tpot)} ms; {tokens}"
+
+
+def timeline_summary(rung: Lesson, found: dict[str, Timeline]) -> str:
+    """One line on a lesson's timelines."""
+    steps = " to ".join(f"{one.step_us / 1e3:.2f}" for one in found.values())
+    kernels = " to ".join(f"{len(one.kernels):,}" for one in found.values())
+    return f"{rung.number} timeline of a step, with the profiler on: {steps} ms, {kernels} kernels"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

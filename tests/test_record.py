@@ -7,22 +7,25 @@ import shlex
 import pytest
 import torch
 
-from rosecourse import LESSONS, KVCacheExhausted, record
+from rosecourse import LESSONS, KVCacheExhausted, record, timeline
 from rosecourse.bench.workload import run_scheduler
 from rosecourse.errors import ModelError
 from rosecourse.results import recorded
+from rosecourse.timeline import STEP, STEPS, Range, Timeline, take_timeline
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2"]
+STEP_TAKEN = Timeline((Range(STEP, 0.0, 2000.0), Range("roseinfer.model.forward", 500.0, 1000.0)), (), "CPU", 1500.0)
 CLEAN = {"commit": "c0ffee" + "0" * 34, "dirty": False}
 
 
 @pytest.fixture(autouse=True)
 def source(monkeypatch, model):
-    """A clean source, whatever the state of the tree that is tested; no time spent on the memory and on loading."""
+    """A clean source, whatever the state of the tree that is tested; no time spent on memory, loading and profiler."""
     found = record.provenance()
     source = dict(CLEAN)
     monkeypatch.setattr(record, "provenance", lambda: found | source)
     monkeypatch.setattr(record, "copy_bandwidth", lambda device: 1e10)
+    monkeypatch.setattr(record, "take_timeline", lambda engine, sessions: STEP_TAKEN)
     load = record.model_of
 
     def loaded(args):
@@ -55,7 +58,8 @@ def test_lessons_are_recorded_with_every_sample(tmp_path, capsys):
     assert re.fullmatch(r"035 paged decode baseline: the starting point; TPOT p50 [\d.]+ ms; same tokens", lines[0])
     assert re.fullmatch(r"036 block-table cache: .*x \[.*\], .*; TPOT p50 .* to .* ms; same tokens", lines[1])
     assert captured.err == ""
-    assert sorted(written(out)) == ["cpu/035.json", "cpu/036.json", "cpu/061.json"]
+    names = ["035.json", "035.timeline.json", "036.json", "036.timeline.json", "061.json", "061.timeline.json"]
+    assert sorted(written(out)) == [f"cpu/{name}" for name in names]
     assert recorded("035", folder=out).before == []
     for number in ("036", "061"):
         found = recorded(number, folder=out)
@@ -162,7 +166,7 @@ def test_a_broken_run_leaves_the_old_file_and_those_before_it(tmp_path, monkeypa
         capsys.readouterr()
         assert record.main(["--lessons", "035,036", *SMALL, "--out", str(tmp_path), "--force"]) == code
         assert capsys.readouterr().err.count("\n") == (code == 2)
-        assert sorted(written(tmp_path)) == ["cpu/035.json", "cpu/036.json"]
+        assert sorted(written(tmp_path)) == ["cpu/035.json", "cpu/036.json", "cpu/036.timeline.json"]
         assert (tmp_path / "cpu" / "036.json").read_bytes() == old
 
 
@@ -193,8 +197,66 @@ def test_other_tokens_are_an_error_in_float32_and_said_in_less(tmp_path, monkeyp
         assert "lesson 036: the tokens differ, the times mean nothing" in captured.err
         assert written(tmp_path) == {}
     else:
-        assert captured.out.endswith("other tokens (rounding)\n")
+        assert captured.out.splitlines()[0].endswith("other tokens (rounding)")
         assert recorded("036", folder=tmp_path).same_tokens is False
+
+
+# -- timelines ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lesson_gets_the_timelines_of_both_engines_after_all_runs(tmp_path, monkeypatch, capsys):
+    order, taken = spy(monkeypatch), []
+
+    def take(engine, sessions):
+        taken.append((len(order), type(engine.decode_step.kv_append), len(sessions), engine.config.max_seq_len))
+        assert all(s.num_cached_tokens == len(s.token_ids) - 1 for s in sessions)  # prefilled, with a first token
+        return take_timeline(engine, sessions) if len(taken) > 1 else STEP_TAKEN
+
+    monkeypatch.setattr(record, "take_timeline", take)
+    assert record.main(["--lessons", "035,038", *SMALL, "--out", str(tmp_path)]) == 0
+    before, after = (rung.kv_append for rung in (LESSONS[2].before, LESSONS[2].after))
+    room = taken[0][3]
+    assert taken == [(18, before, 2, room), (18, before, 2, room), (18, after, 2, room)]
+    assert room >= STEPS + 2
+    assert timeline.recorded("035", folder=tmp_path) == {"after": STEP_TAKEN}
+    found = timeline.recorded("038", folder=tmp_path)
+    assert list(found) == ["before", "after"]
+    assert all(0 < one.part_us("kv_append") < one.step_us for one in found.values())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "035 timeline of a step, with the profiler on: 2.00 ms, 0 kernels"
+    assert re.fullmatch(r"038 timeline of a step, .* on: [\d.]+ to [\d.]+ ms, 0 to 0 kernels", lines[3])
+    document = json.loads((tmp_path / "cpu" / "038.timeline.json").read_text())
+    runs = recorded("038", folder=tmp_path).document
+    assert all(document[key] == runs[key] for key in ("lesson", "command", "commit", "dirty", "host", "versions"))
+
+
+def test_a_lesson_without_its_timelines_is_not_recorded_and_only_they_are_taken(tmp_path, monkeypatch, capsys, source):
+    argv = ["--lessons", "036", *SMALL, "--out", str(tmp_path)]
+    order, path, runs = spy(monkeypatch), tmp_path / "cpu" / "036.timeline.json", tmp_path / "cpu" / "036.json"
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "take_timeline", stop)
+        assert record.main(argv) == 130
+    assert list(written(tmp_path)) == ["cpu/036.json"]
+    old = runs.read_bytes()
+    for spoil in (lambda: None, path.unlink, lambda: path.write_bytes(path.read_bytes()[:-50])):
+        spoil()
+        order.clear()
+        capsys.readouterr()
+        assert record.main(argv) == 0
+        assert capsys.readouterr().out.startswith("036 timeline of a step")
+        assert (order, runs.read_bytes()) == ([], old)
+        assert timeline.recorded("036", folder=tmp_path) == {"before": STEP_TAKEN, "after": STEP_TAKEN}
+    whole = path.read_bytes()
+    assert record.main(argv) == 0
+    assert capsys.readouterr().out.endswith("036: is there, of this commit and settings (--force records it anew)\n")
+    assert path.read_bytes() == whole
+    source.update(commit="d" * 40)
+    assert record.main(argv) == 0
+    assert json.loads(path.read_text())["commit"] == "d" * 40
 
 
 # -- the source and the machine -----------------------------------------------------------------------------------
@@ -253,6 +315,7 @@ def test_a_machine_without_a_driver(monkeypatch):
         (["--max-new-tokens", "1"], "max_new_tokens is 1: give 2 or more"),
         (["--max-batch-size", "-1"], "max_batch_size is -1: give 1 or more"),
         (["--max-new-tokens", "512"], "512 new ones do not fit into the model's 512: give a shorter prompt"),
+        (["--prompt", "a b " * 250], "29 new ones do not fit into the model's 512: give a shorter prompt"),
         (["--prompt", ""], "the prompt is empty"),
         (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),
         (["--commit", "HEAD"], "commit is 'HEAD': give 7 to 40 digits"),

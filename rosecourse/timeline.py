@@ -1,0 +1,429 @@
+"""Timelines: what host and device do in one decode step, from the PyTorch profiler; taken, stored small, drawn.
+
+`python -m rosecourse.record` writes data/results/<gpu>/<lesson>.timeline.json: one JSON object with the keys of a
+recorded file that say where it comes from (`results`), and `before` (null for the first lesson) and `after`, each what
+`Timeline.document` gives. `sha256` is the checksum of `results.canonical` of all the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from .config import require
+from .engine import InferenceEngine
+from .errors import RosecourseError
+from .lessons import lesson as lesson_of
+from .plots import COLOURS, INK, LABELS
+from .results import RESULTS, SHIPPED_GPU, sealed, slug
+from .session import InferenceSession
+
+FORMAT = 1
+UNITS = "tenths of a microsecond; kernels: number in kernel_names, start after the start of the one before, duration"
+STEP = "rosecourse.step"  # the range around a whole step: decode_step_sessions and take_tokens
+PARTS = {
+    "roseinfer.decode_step_sessions.build_block_tables": "block_tables",
+    "roseinfer.model.forward": "forward",
+    "roseinfer.kv.append_token": "kv_append",
+}
+APPEND = "roseinfer.kv.append_token"
+OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace repeats them above its kernels
+
+WARMUP = 20  # steps before the profiler starts
+KEPT = 5  # profiled steps, of which the one of median length is kept
+PROFILER_WARMUP = 3  # steps that the profiler watches and forgets: its first ones are slow
+STEPS = WARMUP + PROFILER_WARMUP + KEPT  # of one timeline
+
+# Kinds of kernels: what their full names contain. The first that fits counts; all that the append launches is append.
+KINDS = {
+    "attention": re.compile(r"attn|attention|flash|fmha", re.IGNORECASE),
+    "append": re.compile(r"kv_append"),
+    "matrix": re.compile(r"gemm|gemv|cutlass|cublas|nvjet|splitk|xmma", re.IGNORECASE),
+    "copy": re.compile(r"^Mem(cpy|set)"),
+    "other": re.compile(""),
+}
+KIND_COLOURS = {
+    "attention": "#009E73",
+    "append": COLOURS["kv_append"],
+    "matrix": "#000000",
+    "copy": "#56B4E9",
+    "other": "#999999",
+}
+KIND_LABELS = {
+    "attention": "attention",
+    "append": "KV append",
+    "matrix": "matrix products",
+    "copy": "copies, host and device",
+    "other": "other",
+}
+
+
+# -- a timeline ---------------------------------------------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """Something that a profiler saw: a range or a call on the host, or a kernel, a copy or a range on the device.
+
+    id: a launch on the host (`cudaLaunchKernel`, `cuLaunchKernelEx`, ...) and what it launched have the same.
+    """
+
+    name: str
+    on_device: bool
+    start_us: float
+    end_us: float
+    id: int = 0
+
+
+class Range(NamedTuple):
+    """A named range of the host, in microseconds from the start of the step."""
+
+    name: str
+    start_us: float
+    duration_us: float
+
+
+class Kernel(NamedTuple):
+    """What the device did, in microseconds from the start of the step. kind: one of `KINDS`; name: shortened."""
+
+    name: str
+    kind: str
+    start_us: float
+    duration_us: float
+
+
+class Timeline(NamedTuple):
+    """One decode step as the profiler saw it, to a tenth of a microsecond.
+
+    ranges: of the host, in the order of their starts; the first is the whole step. kernels: of the device, in the
+    order of their starts, none where the engine runs on a CPU. plain_us: what the steps before took at the median,
+    without the profiler, which makes the host slower. Launches are asynchronous: a range of the host ends when its
+    kernels have been launched, and they may run later, beside another range.
+    """
+
+    ranges: tuple[Range, ...]
+    kernels: tuple[Kernel, ...]
+    device: str
+    plain_us: float
+
+    @property
+    def step_us(self) -> float:
+        return self.ranges[0].duration_us
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the step in which the device did something; what runs side by side counts once."""
+        busy = end = 0.0
+        for kernel in self.kernels:
+            stop = min(kernel.start_us + kernel.duration_us, self.step_us)
+            busy += max(0.0, stop - max(kernel.start_us, end))
+            end = max(end, stop)
+        return busy / self.step_us
+
+    def part_us(self, part: str) -> float:
+        """Microseconds of the host in a part of `PARTS`, or in `rest`: all that is in none of them."""
+        times = {one: sum(r.duration_us for r in self.ranges if PARTS.get(r.name) == one) for one in PARTS.values()}
+        return times[part] if part != "rest" else self.step_us - sum(times.values())
+
+    def document(self) -> dict[str, Any]:
+        """What `of` reads, for a JSON file: times in `UNITS`, each name once."""
+        names = list(dict.fromkeys((kernel.kind, kernel.name) for kernel in self.kernels))
+        number = {name: n for n, name in enumerate(names)}
+        kernels: list[int] = []
+        last = 0
+        for name, kind, start_us, duration_us in self.kernels:
+            start = round(10 * start_us)
+            kernels += [number[kind, name], start - last, round(10 * duration_us)]
+            last = start
+        ranges = [[r.name, round(10 * r.start_us), round(10 * r.duration_us)] for r in self.ranges]
+        return {
+            "device": self.device,
+            "plain": round(10 * self.plain_us),
+            "ranges": ranges,
+            "kernel_names": [list(name) for name in names],
+            "kernels": kernels,
+        }
+
+    @classmethod
+    def of(cls, document: Any) -> Timeline:
+        """The timeline of a `document`. Raises `ValueError` for one that cannot be."""
+        try:
+            ranges = tuple(Range(name, _us(start), _us(length)) for name, start, length in document["ranges"])
+            found = cls(ranges, tuple(_kernels(document)), document["device"], _us(document["plain"]))
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError("a timeline is not of the form that is written") from error
+        if not all(isinstance(name, str) for name in (found.device, *(one.name for one in ranges + found.kernels))):
+            raise ValueError("a name in a timeline is no text")
+        if not ranges or ranges[0][:2] != (STEP, 0) or min(found.step_us, found.plain_us) <= 0:
+            raise ValueError("a timeline without a step")
+        if any(one.start_us + one.duration_us > found.step_us + 0.25 for one in ranges):
+            raise ValueError("a range of a timeline ends after its step")
+        return found
+
+
+def _us(tenths: Any) -> float:
+    if type(tenths) is not int or tenths < 0:
+        raise ValueError(f"a time in a timeline is {tenths!r:.20}")
+    return tenths / 10
+
+
+def _kernels(document: dict[str, Any]) -> Iterator[Kernel]:
+    """The kernels of a timeline's document."""
+    numbers, start = document["kernels"], 0
+    for name, gap, length in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+        _us(name), _us(gap)  # whole numbers, not negative
+        kind, text = document["kernel_names"][name]
+        if kind not in KINDS:
+            raise ValueError(f"a kernel of the kind {kind!r:.20}")
+        start += gap
+        yield Kernel(text, kind, _us(start), _us(length))
+
+
+# -- taking one ---------------------------------------------------------------------------------------------------
+
+
+def take_timeline(
+    engine: InferenceEngine, sessions: Sequence[InferenceSession], warmup: int = WARMUP, kept: int = KEPT
+) -> Timeline:
+    """Decode prefilled sessions for warmup + PROFILER_WARMUP + kept steps; one of the last `kept`, of median length.
+
+    A step in which a block begins, or the next, which reads it first, is left out where others are there. A profiler
+    may make a process slower for good: take times before. Raises `ConfigError` where there is no room for so many
+    steps, and `RosecourseError` where the profiler sees nothing.
+    """
+    steps = warmup + PROFILER_WARMUP + kept
+    room = engine.config.max_seq_len - max((len(s.token_ids) for s in sessions), default=0)
+    require(min(warmup, kept) > 0, f"warmup is {warmup} and kept is {kept}: give 1 or more of each")
+    require(room >= steps, f"a timeline takes {steps} decode steps, but the sessions have room for {room}")
+    seconds = [_timed_step(engine, sessions) for _ in range(warmup)]
+    plain_us = 1e6 * median(seconds[len(seconds) // 2 :])
+    device = engine.model.device
+    cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+    steady = []
+    plan = schedule(wait=0, warmup=PROFILER_WARMUP, active=kept, repeat=1)
+    with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
+        for _ in range(PROFILER_WARMUP + kept):
+            steady.append(all(s.num_cached_tokens % engine.config.block_size > 1 for s in sessions))
+            with record_function(STEP):
+                _timed_step(engine, sessions)
+            profiler.step()
+    events = [
+        Event(e.name, e.device_type != torch.autograd.DeviceType.CPU, e.time_range.start, e.time_range.end, e.id)
+        for e in profiler.events()
+    ]
+    name = torch.cuda.get_device_name(device) if cuda else "CPU"
+    found = parse(events, steady[PROFILER_WARMUP:], name, plain_us)
+    if cuda and not found.kernels:
+        raise RosecourseError("the profiler saw no kernels: end other profilers on this GPU, and record once more")
+    return found
+
+
+def _timed_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> float:
+    """One step, with the tokens on the host at its end, so that the device is done; its seconds."""
+    start = time.perf_counter()
+    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+    return time.perf_counter() - start
+
+
+def parse(events: Iterable[Event], steady: Sequence[bool], device: str, plain_us: float) -> Timeline:
+    """The timeline of the step of median length, of those that are steady; of all where none is.
+
+    events: of a profiler, in any order, with a range `STEP` on the host for each item of `steady`. Raises
+    `RosecourseError` where these ranges are missing.
+    """
+    events = sorted(events, key=lambda event: (event.start_us, -event.end_us))
+    steps = [event for event in events if event.name == STEP and not event.on_device]
+    if len(steps) != len(steady):
+        raise RosecourseError(f"the profiler saw {len(steps)} of {len(steady)} steps: record once more")
+    chosen = [step for step, fits in zip(steps, steady, strict=True) if fits] or steps
+    chosen.sort(key=lambda step: step.end_us - step.start_us)
+    step = chosen[(len(chosen) - 1) // 2]
+    inside = [event for event in events if step.start_us <= event.start_us < step.end_us]
+    ranges = [e for e in inside if not e.on_device and (e is step or e.name.startswith("roseinfer."))]
+    appended = _launched_by_append(inside)
+
+    def since(moment: float) -> float:
+        return round(moment - step.start_us, 1)
+
+    def kernel(event: Event) -> Kernel:
+        kind = "append" if event in appended else kind_of(event.name)
+        return Kernel(short_name(event.name), kind, since(event.start_us), round(event.end_us - event.start_us, 1))
+
+    spans = tuple(Range(e.name, since(e.start_us), round(e.end_us - e.start_us, 1)) for e in ranges)
+    kernels = tuple(kernel(e) for e in inside if e.on_device and not e.name.startswith(OURS))
+    return Timeline(spans, kernels, device, round(plain_us, 1))
+
+
+def _launched_by_append(events: Sequence[Event]) -> set[Event]:
+    """What the device did for the append: by its launch, or if that is not there by the append's range on the device.
+
+    The names say it only of our own kernels: copies in a loop have the names of any copy.
+    """
+    launches = {event.id: event for event in events if not event.on_device and event.name.startswith("cu")}
+    ranges = {where: [e for e in events if e.on_device == where and e.name == APPEND] for where in (False, True)}
+
+    def in_append(event: Event) -> bool:
+        known = launches.get(event.id, event)
+        return any(one.start_us <= known.start_us < one.end_us for one in ranges[known.on_device])
+
+    return {event for event in events if event.on_device and in_append(event)}
+
+
+def kind_of(name: str) -> str:
+    """The kind of a kernel, one of `KINDS`, by its full name alone."""
+    return next(kind for kind, pattern in KINDS.items() if pattern.search(name))
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without its return type, namespaces, template arguments and parameters; 40 characters."""
+    if name.startswith(("Memcpy", "Memset")):
+        return name.split("(")[0].strip()
+    name = re.sub(r"\((anonymous namespace|unnamed)\)::", "", name)
+    while (shorter := re.sub(r"<[^<>]*>", "", name)) != name:
+        name = shorter
+    words = re.split(r"[(<]", name)[0].split()
+    return "::".join(words[-1].split("::")[-2 if words[-1].endswith("::kernel") else -1 :])[:40] if words else "?"
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def path_of(folder: Path, number: str) -> Path:
+    """The file of a lesson in the folder of a GPU."""
+    return folder / f"{number}.timeline.json"
+
+
+def sealed_document(head: Mapping[str, Any], timelines: Mapping[str, Timeline]) -> dict[str, Any]:
+    """What a file has: where it comes from, the timelines `before` (if there is one) and `after`, and a checksum."""
+    sides = {side: timelines[side].document() if side in timelines else None for side in ("before", "after")}
+    return sealed({**head, "format": FORMAT, "units": UNITS, **sides})
+
+
+def load(path: Path, lesson: str) -> dict[str, Any]:
+    """A file's document, checked. Raises `RosecourseError` for one that is damaged, of another lesson or format."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("sha256") != sealed(document)["sha256"]:
+            raise ValueError("its checksum does not fit")
+        if document.get("format") != FORMAT or document.get("lesson") != lesson:
+            raise ValueError(f"it is of lesson {document.get('lesson')!r:.20}, format {document.get('format')!r:.20}")
+        timelines_of(document)
+        return document
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
+        what = " ".join(str(getattr(error, "strerror", None) or error).split())
+        remedy = f"restore it from git, or record it anew with `python -m rosecourse.record --lessons {lesson}`"
+        raise RosecourseError(f"the timeline file {path} cannot be used, {what}: {remedy}") from error
+
+
+def timelines_of(document: Mapping[str, Any]) -> dict[str, Timeline]:
+    """The timelines of a file, `before` (not for the first lesson) and `after`. Raises `ValueError`."""
+    sides = ["before", "after"] if lesson_of(document["lesson"]).changes else ["after"]
+    return {side: Timeline.of(document.get(side)) for side in sides}
+
+
+def recorded(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> dict[str, Timeline] | None:
+    """The recorded timelines of a lesson, `before` and `after` (the first lesson has no before), None without a file.
+
+    gpu: a name such as `NVIDIA H200`, or the folder's, `nvidia-h200`; None is the course's own, else the first found.
+    Raises `LessonError` for a lesson that is not on the ladder, `RosecourseError` for a file that is damaged.
+    """
+    number = lesson_of(lesson).number
+    there = [path.parent.name for path in folder.glob(f"*/{path_of(Path(), number)}")]
+    there.sort(key=lambda name: (name != SHIPPED_GPU, name))
+    chosen = slug(gpu) if gpu is not None else next(iter(there), None)
+    return timelines_of(load(path_of(folder / chosen, number), number)) if chosen in there else None
+
+
+# -- the picture --------------------------------------------------------------------------------------------------
+
+ROOM = 1.0  # lanes: height of the line of text above them, of the host's, of the device's, and the gap between moments
+HOST, DEVICE, GAP = 1.1, 0.8, 0.5
+MOMENT = ROOM + HOST + DEVICE + GAP
+
+
+def draw(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> None:
+    """For each moment, such as before and after, the host's ranges above and the device's kernels below; one scale.
+
+    Figures of 9 x 4.5 inches with `layout="constrained"` suit it. A range of the host ends when its kernels have been
+    launched: they may run later, beside another range. `rest` is all of the step that is in no other part: inputs,
+    sampling, waiting for the tokens.
+    """
+    longest = max(one.step_us for one in timelines.values()) / 1e3
+    ax.set(title=title, xlabel="ms since the start of the step, with the profiler on", xlim=(0, 1.01 * longest))
+    ticks = {}
+    for number, (name, timeline) in enumerate(timelines.items()):
+        top = number * MOMENT
+        ax.text(0, top + 0.5 * ROOM, _headline(name, timeline), va="center", color=INK, fontsize=9.5)
+        _draw_host(ax, timeline, top + ROOM, longest)
+        _draw_device(ax, timeline, top + ROOM + HOST)
+        ticks |= {top + ROOM + HOST / 2: "host", top + ROOM + HOST + DEVICE / 2: "device"}
+    ax.set_yticks(list(ticks), list(ticks.values()))
+    ax.set_ylim(len(timelines) * MOMENT - GAP, 0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    _legends(ax, list(timelines.values()))
+
+
+def _headline(name: str, timeline: Timeline) -> str:
+    length = f"{name}: {timeline.step_us / 1e3:.2f} ms ({timeline.plain_us / 1e3:.2f} ms without the profiler)"
+    if not timeline.kernels:
+        return f"{length}, {timeline.device}: no kernels"
+    return f"{length}, {len(timeline.kernels):,} kernels, device busy {100 * timeline.busy_share:.0f} % of the step"
+
+
+def _draw_host(ax: Axes, timeline: Timeline, top: float, longest: float) -> None:
+    """A bar for the whole step, in the colour of the rest, and over it one for each range of a part.
+
+    A bar says its name where it has room for it: about 80 letters go into the width of the axes.
+    """
+    bars = [("rest", 0.0, timeline.step_us)]
+    bars += [(PARTS[r.name], r.start_us, r.duration_us) for r in timeline.ranges if r.name in PARTS]
+    for part, start, width in bars:
+        ax.barh([top + HOST / 2], [width / 1e3], HOST * 0.85, left=start / 1e3, color=COLOURS[part], edgecolor="none")
+        text = f"{LABELS[part]} {width / 1e3:.2f} ms"
+        if part != "rest" and width / 1e3 > longest * len(text) / 80:
+            ink = "white" if part == "block_tables" else "black"
+            ax.text((start + width / 2) / 1e3, top + HOST / 2, text, ha="center", va="center", color=ink, fontsize=9)
+
+
+def _draw_device(ax: Axes, timeline: Timeline, top: float) -> None:
+    """A thin bar for each kernel; a faint line for the time in which there is none."""
+    ax.hlines(top + DEVICE / 2, 0, timeline.step_us / 1e3, color="#CCCCCC", linewidth=0.8, zorder=0)
+    for kind, colour in KIND_COLOURS.items():
+        bars = [(k.start_us / 1e3, k.duration_us / 1e3) for k in timeline.kernels if k.kind == kind]
+        if bars:
+            place = (top + 0.1 * DEVICE, 0.8 * DEVICE)
+            ax.broken_barh(bars, place, facecolor=colour, edgecolor="none", linewidth=0, snap=False, label=kind)
+
+
+def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
+    """The parts of the host on the left, the kinds of kernels on the right, each with its time at every moment."""
+
+    def arrow(values: Iterable[str]) -> str:
+        return " → ".join(values)
+
+    def entry(kind: str) -> str:
+        mine = [[k.duration_us for k in one.kernels if k.kind == kind] for one in timelines]
+        times = arrow(f"{sum(found) / 1e3:.2f}" for found in mine)
+        return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(found):,}' for found in mine)})"
+
+    style = {"frameon": False, "fontsize": 9, "title_fontsize": 9, "alignment": "left", "borderaxespad": 0}
+    parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in COLOURS}
+    host = [Patch(color=COLOURS[part], label=f"{LABELS[part]}: {times} ms") for part, times in parts.items()]
+    left = ax.legend(handles=host, title="Host, time in", loc="upper left", bbox_to_anchor=(0, -0.2), **style)
+    kinds = [kind for kind in KINDS if any(k.kind == kind for one in timelines for k in one.kernels)]
+    if kinds:
+        ax.add_artist(left)
+        device = [Patch(color=KIND_COLOURS[kind], label=entry(kind)) for kind in kinds]
+        title = "Device, time (and number) of kernels and copies"
+        ax.legend(handles=device, title=title, loc="upper left", bbox_to_anchor=(0.45, -0.2), **style)
