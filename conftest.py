@@ -1,5 +1,14 @@
 """Settings for the notebooks' tests (`pytest --nbval`); a machine without nbval can still run the others."""
 
+from importlib.util import find_spec
+
+# Triton exists for Linux only.
+NEED_TRITON = [
+    "notebooks/061_triton_full_batch.ipynb",
+    *(f"tests/test_{name}.py" for name in ("counters", "gpu", "lessons", "paged_attention")),
+]
+collect_ignore = [] if find_spec("triton") else NEED_TRITON
+
 
 def pytest_configure(config):
     if hasattr(config.option, "nbval_current_env"):

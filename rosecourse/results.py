@@ -95,7 +95,7 @@ HEADLINES = [
     ("ITL", "p99"),
     ("TTFT", "p50"),
 ]
-COLUMNS = ["metric", "statistic", "unit", "before", "after", "times better", "gpu", "source"]
+COLUMNS = ["workload", "metric", "statistic", "unit", "before", "after", "times better", "gpu", "source"]
 
 
 # -- published ----------------------------------------------------------------------------------------------------
@@ -342,11 +342,11 @@ def slug(name: str) -> str:
 def beside_published(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> pd.DataFrame:
     """The published figures of a lesson and the recorded ones, metric by metric; without a recording the former alone.
 
-    Columns: metric, statistic, unit, before, after, times better, gpu, source. Compare what is `times better`, not the
+    Columns: workload, metric, statistic, unit, before, after, times better, gpu, source. Compare what is `times better`, not the
     times: machines differ, and for 059 and 060 the schedules do too. By their figures (ITL x throughput = 256) the
     articles' engine kept all requests running, 16 of them in a step; this one finishes 16 and then admits the next.
     """
-    theirs = published(lesson).drop(columns=["lesson", "workload", "stated"])
+    theirs = published(lesson).drop(columns=["lesson", "stated"])
     ours = recorded(lesson, gpu, folder)
     if ours is not None:
         wanted = [(m, s) for m, s in zip(theirs.metric, theirs.statistic, strict=True) if s in ("mean", *PERCENTILES)]
@@ -360,7 +360,10 @@ def beside_published(lesson: str, gpu: str | None = None, folder: Path = RESULTS
 
 
 def _recorded_row(ours: Recorded, metric: str, statistic: str) -> dict[str, Any]:
+    told = ours.document["settings"]
+    work = "{num_requests} requests x {max_new_tokens} tokens, batch {max_batch_size}".format(**told)
     return {
+        "workload": f"{work} ({told['benchmark'].removeprefix('benchmark_')})",
         "metric": metric,
         "statistic": statistic,
         "unit": UNITS[metric],

@@ -53,7 +53,12 @@ def document_of(before, after, lesson="036", **changes):
         "dirty": False,
         "host": {"cpu": "a CPU", "gpu": "NVIDIA H200", "driver": "580.1"},
         "versions": {"torch": "2.11.0", "triton": None},
-        "settings": {},
+        "settings": {
+            "benchmark": "benchmark_scheduler",
+            "num_requests": 64,
+            "max_new_tokens": 512,
+            "max_batch_size": 64,
+        },
         "units": "",
         "definitions": {},
         "same_tokens": True,
@@ -191,6 +196,7 @@ def test_the_first_lesson_has_no_before(tmp_path):
 
 def test_beside_the_published_figures(results):
     rows = beside_published("036", folder=results)
+    assert set(rows.workload) == {"64 requests x 512 tokens, batch 64 (scheduler)"}
     tpot = rows[rows.metric == "TPOT"]
     assert tpot.gpu.tolist() == ["the author's (not named)"] * 2 + ["NVIDIA H200"] * 3
     assert tpot.source.tolist()[-2:] == ["recorded, commit 0123456789ab, 2026-11-21"] * 2
