@@ -342,9 +342,10 @@ def slug(name: str) -> str:
 def beside_published(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> pd.DataFrame:
     """The published figures of a lesson and the recorded ones, metric by metric; without a recording the former alone.
 
-    Columns: workload, metric, statistic, unit, before, after, times better, gpu, source. Compare what is `times better`, not the
-    times: machines differ, and for 059 and 060 the schedules do too. By their figures (ITL x throughput = 256) the
-    articles' engine kept all requests running, 16 of them in a step; this one finishes 16 and then admits the next.
+    Columns: workload, metric, statistic, unit, before, after, times better, gpu, source. Compare what is
+    `times better`, not the times: machines differ, and for 059 and 060 the schedules do too. By their figures (ITL x
+    throughput = 256) the articles' engine kept all requests running, 16 of them in a step; this one finishes 16 and
+    then admits the next.
     """
     theirs = published(lesson).drop(columns=["lesson", "stated"])
     ours = recorded(lesson, gpu, folder)
