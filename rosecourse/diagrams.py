@@ -11,84 +11,37 @@ random ids and no sizes that depend on a font. It is a snapshot: what the engine
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil
-from xml.etree import ElementTree
+from collections.abc import Collection, Mapping, Sequence
 
+from .diagram_sheet import (
+    BOLD,
+    CELL,
+    FAINT_INK,
+    FOLDED,
+    GAP,
+    LINE_HEIGHT,
+    MARGIN,
+    MAX_COLUMNS,
+    OTHER_COLOUR,
+    TEXT,
+    WIDTH,
+    BlockState,
+    Picture,
+    Sheet,
+    Snapshot,
+    cell_height,
+    cells_width,
+    counted,
+    draw_block,
+    draw_table,
+    draw_text,
+    embed,
+    plain,
+    tokens_in,
+    wrapped,
+)
 from .errors import BlockError, ConfigError
 from .kv.blocks import BlockIdsPerLayer, KVBlockManager
-
-# Okabe and Ito's colours, which the common kinds of colour blindness tell apart, those that differ most first.
-OWNER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-OTHER_COLOUR, CACHED_COLOUR = "#8C8C8C", "#C8C8C8"  # an owner without a name here; a block without any owner
-INK, FAINT_INK, LINE, EMPTY = "#1A1A1A", "#595959", "#8C8C8C", "#ECEFF1"
-
-WIDTH = 900  # of a notebook's output area, about
-MARGIN, GAP, MAX_COLUMNS = 8, 5, 8
-CELL, PAD, BAR = 104, 5, 14  # a block's width, the room around what is in it, and the height of its slots
-TEXT, LINE_HEIGHT = 11, 14
-BOLD = 1.15  # how much wider bold text is
-SLOTS_DRAWN = 16  # larger blocks get a bar: slots of a few pixels say nothing
-BANDS = 4  # colours that a block of many owners shows; its text says how many they are
-FOLDED = 64  # of a larger pool the free blocks at the end are only counted
-
-
-# -- what is drawn ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class BlockState:
-    """One block at one moment. names: those of its owners that the picture knows, at most `owners` of them."""
-
-    block_index: int
-    start: int = 0
-    length: int = 0
-    owners: int = 0
-    cached: bool = False
-    names: tuple[str, ...] = ()
-
-    @property
-    def free(self) -> bool:
-        return self.owners == 0 and not self.cached
-
-    @property
-    def num_others(self) -> int:
-        return self.owners - len(self.names)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One layer of the pool at one moment. tables: each session's block indices, in the order of its tokens."""
-
-    layer_idx: int
-    block_size: int
-    blocks: tuple[BlockState, ...]
-    tables: tuple[tuple[str, tuple[int, ...]], ...]
-    colour_order: tuple[str, ...]  # a session keeps its colour in later pictures, whoever comes and goes
-
-    def colour(self, name: str) -> str:
-        return OWNER_COLOURS[self.colour_order.index(name) % len(OWNER_COLOURS)]
-
-    def num_tokens(self, indices: Sequence[int]) -> int:
-        return sum(self.blocks[index].length for index in indices)
-
-
-@dataclass(frozen=True, repr=False)
-class Picture:
-    """A finished picture. width and height are in pixels; snapshot: what it shows (None for several moments)."""
-
-    svg: str
-    width: int
-    height: int
-    snapshot: Snapshot | None = field(default=None, compare=False)
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def __repr__(self) -> str:
-        return f"Picture(width={self.width}, height={self.height})"
 
 
 def block_map(
@@ -110,16 +63,16 @@ def block_map(
     """
     snapshot, notes = _snapshot_and_notes(kv, tables, layer_idx, highlight, since, columns)
     shown = _shown(snapshot, notes, columns)
-    inner = _cells_width(max(2, min(columns, len(shown))))
-    sheet = _Sheet(inner)
+    inner = cells_width(max(2, min(columns, len(shown))))
+    sheet = Sheet(inner)
     sheet.heading(_title(snapshot))
     sheet.legend(_legend(snapshot, bool(notes), since is not None))
     rows = [shown[i : i + columns] for i in range(0, len(shown), columns)]
-    height = _cell_height(notes.values())
+    height = cell_height(notes.values())
     for row in rows:
         for column, state in enumerate(row):
             place = (MARGIN + column * (CELL + GAP), sheet.y)
-            _draw_block(sheet.root, place, height, state, snapshot, notes.get(state.block_index))
+            draw_block(sheet.root, place, height, state, snapshot, notes.get(state.block_index))
         sheet.y += height + GAP
     folded = len(snapshot.blocks) - len(shown)
     if folded:
@@ -145,17 +98,17 @@ def table_map(
     if not snapshot.tables:
         raise ConfigError("tables is empty: give at least one session's block_ids_per_layer")
     entry_notes = _entry_notes(snapshot, notes, since)
-    height = _cell_height(entry_notes.values())
+    height = cell_height(entry_notes.values())
     in_row = max(2, min(columns, max(len(indices) for _, indices in snapshot.tables)))
     strips = _strips_in_row(len(snapshot.tables), in_row, columns)
-    sheet = _Sheet(strips * (_cells_width(in_row) + 4 * GAP) - 4 * GAP)
+    sheet = Sheet(strips * (cells_width(in_row) + 4 * GAP) - 4 * GAP)
     sheet.heading(f"Layer {layer_idx}: logical → physical{_id_rule(snapshot)}")
     for first in range(0, len(snapshot.tables), strips):
         bottom = sheet.y
         for column, (name, indices) in enumerate(snapshot.tables[first : first + strips]):
-            place = (MARGIN + column * (_cells_width(in_row) + 4 * GAP), sheet.y)
+            place = (MARGIN + column * (cells_width(in_row) + 4 * GAP), sheet.y)
             size = (in_row, height)
-            bottom = max(bottom, _draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes))
+            bottom = max(bottom, draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes))
         sheet.y = bottom + GAP
     sheet.legend(_marks(snapshot, bool(entry_notes), since is not None, _in_tables(snapshot)))
     return sheet.picture(f"Block tables of layer {layer_idx}. {_count_sessions(snapshot)}", snapshot)
@@ -170,26 +123,26 @@ def moments(*captioned: tuple[str, Picture]) -> Picture:
         raise ConfigError('no moments are given: give pairs such as ("before the step", picture)')
     for pair in captioned:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Picture)):
-            raise ConfigError(f"{_plain(pair):.60} is not a moment: give a pair (caption, picture)")
+            raise ConfigError(f"{plain(pair):.60} is not a moment: give a pair (caption, picture)")
     pictures = [picture for _, picture in captioned]
     beside = sum(p.width for p in pictures) + GAP * (len(pictures) - 1) <= WIDTH
     width = sum(p.width for p in pictures) + GAP * (len(pictures) - 1) if beside else max(p.width for p in pictures)
-    sheet = _Sheet(width - 2 * MARGIN)
-    captions = [_wrapped(_plain(caption), p.width - 2 * MARGIN, (TEXT + 3) * BOLD) for caption, p in captioned]
+    sheet = Sheet(width - 2 * MARGIN)
+    captions = [wrapped(plain(caption), p.width - 2 * MARGIN, (TEXT + 3) * BOLD) for caption, p in captioned]
     x, top, lines = 0, sheet.y, max(map(len, captions))
     for caption, picture in zip(captions, pictures, strict=True):
         y = top if beside else sheet.y
         for number, line in enumerate(caption):
             at = (x + MARGIN, y + TEXT + number * (LINE_HEIGHT + 3))
-            _text(sheet.root, at, line, size=TEXT + 3, weight="bold")
+            draw_text(sheet.root, at, line, size=TEXT + 3, weight="bold")
         y += (lines if beside else len(caption)) * (LINE_HEIGHT + 3)
-        _embed(sheet.root, picture, x, y)
+        embed(sheet.root, picture, x, y)
         sheet.y = max(sheet.y, y + picture.height + GAP)
         x += picture.width + GAP if beside else 0
-    return sheet.picture(f"{len(pictures)} moments: {'; '.join(_plain(caption) for caption, _ in captioned)}", None)
+    return sheet.picture(f"{len(pictures)} moments: {'; '.join(plain(caption) for caption, _ in captioned)}", None)
 
 
-# -- from the engine to a snapshot ----------------------------------------------------------------------------------
+# -- from the engine to a snapshot --------------------------------------------------------------------
 
 
 def _snapshot_and_notes(
@@ -246,7 +199,7 @@ def _take(
 ) -> Snapshot:
     if not isinstance(tables, Mapping):
         raise ConfigError('tables is not a mapping: give names and tables, such as {"A": session.block_ids_per_layer}')
-    rows = tuple((_plain(name), _indices(kv, name, table, layer_idx)) for name, table in tables.items())
+    rows = tuple((plain(name), _indices(kv, name, table, layer_idx)) for name, table in tables.items())
     holders: dict[int, list[str]] = {}
     for name, indices in rows:
         for index in indices:
@@ -289,7 +242,7 @@ def _state(kv: KVBlockManager, layer_idx: int, block_index: int, names: tuple[st
     info = kv.info(block_id)
     if len(names) > info.owners:
         raise BlockError(
-            f"block {block_id} counts {_count(info.owners, 'owner')}, and the tables of {', '.join(names)} show it: "
+            f"block {block_id} counts {counted(info.owners, 'owner')}, and the tables of {', '.join(names)} show it: "
             "give each live session once"
         )
     return BlockState(block_index, info.start, info.length, info.owners, info.cached, names)
@@ -303,7 +256,7 @@ def _changes(then: BlockState, now: BlockState) -> list[str]:
         return ["used anew"]
     notes = []
     if now.length > then.length:
-        notes.append("+" + _count(now.length - then.length, "token"))
+        notes.append("+" + counted(now.length - then.length, "token"))
     if now.owners != then.owners:
         notes.append(f"owners {then.owners}→{now.owners}")
     elif then.names and now.names and then.names != now.names:
@@ -328,7 +281,7 @@ def _entry_notes(
     return result
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- words --------------------------------------------------------------------
 
 
 def _title(snapshot: Snapshot) -> str:
@@ -353,7 +306,7 @@ def _count_sessions(snapshot: Snapshot) -> str:
 
 def _legend(snapshot: Snapshot, marked: bool, compared: bool) -> list[tuple[str, str]]:
     """(what the swatch is, text) of each entry."""
-    sessions = [(snapshot.colour(n), f"{n}: {_tokens(snapshot, i)}") for n, i in snapshot.tables]
+    sessions = [(snapshot.colour(n), f"{n}: {tokens_in(snapshot, i)}") for n, i in snapshot.tables]
     return sessions + _marks(snapshot, marked, compared, snapshot.blocks)
 
 
@@ -373,98 +326,6 @@ def _in_tables(snapshot: Snapshot) -> list[BlockState]:
     return [snapshot.blocks[index] for _, indices in snapshot.tables for index in indices]
 
 
-def _tokens(snapshot: Snapshot, indices: Sequence[int]) -> str:
-    return f"{_count(snapshot.num_tokens(indices), 'token')} in {_count(len(indices), 'block')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _owner_names(state: BlockState, width: float) -> str:
-    """As many owners' names as fit, and how many more there are."""
-    if state.free:
-        return "free"
-    if state.owners == 0:
-        return "no owner"
-    if not state.names:
-        return "other"
-    for count in range(len(state.names), 0, -1):
-        more = f" + {state.owners - count} more" if count < state.owners else ""
-        text = " + ".join(state.names[:count]) + more
-        if _text_width(text, TEXT) <= width:
-            return text
-    return _fit(state.names[0], width - _text_width(more, TEXT), TEXT) + more
-
-
-def _owner_count(state: BlockState) -> str:
-    if state.owners == 0:
-        return "only cached"
-    return _count(state.owners, "owner")
-
-
-def _description(state: BlockState, snapshot: Snapshot, notes: Sequence[str]) -> str:
-    """All that a cell shows, in one sentence: a tooltip, and what a screen reader says."""
-    if state.free:
-        return "; ".join([f"block #{state.block_index}: free", *notes])
-    owners = [_owner_count(state) + (f" ({', '.join(state.names)})" if state.names else "")]
-    cached = ["cached"] if state.cached and state.owners else []
-    fill = f"block #{state.block_index}: {state.length} of {snapshot.block_size} slots, from position {state.start}"
-    return "; ".join([fill, *owners, *cached, *notes])
-
-
-def _plain(thing: object) -> str:
-    """A text that XML can hold, on one line: XML has no place for control characters and halves of surrogates."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in str(thing))
-
-
-# Fonts differ from machine to machine, so widths are estimates, on the wide side.
-def _text_width(text: str, size: float) -> float:
-    return sum(map(_character_width, text)) * size
-
-
-def _character_width(character: str) -> float:
-    if unicodedata.east_asian_width(character) in "WF":
-        return 1.0
-    if character in "mwMW%@→…\ufffd":
-        return 0.95
-    if character in " .,:;'|!()[]ijltfr":
-        return 0.4
-    return 0.72 if character.isupper() else 0.62
-
-
-def _fit(text: str, width: float, size: float) -> str:
-    if _text_width(text, size) <= width:
-        return text
-    while text and _text_width(text + "…", size) > width:
-        text = text[:-1]
-    return text + "…"
-
-
-def _wrapped(text: str, width: float, size: float) -> list[str]:
-    """Lines of at most `width`; a word that is longer is cut."""
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".lstrip()
-        if _text_width(longer, size) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(_fit(word, width, size))
-    return [line for line in lines if line] or [""]
-
-
-# -- where things are -------------------------------------------------------------------------------------------------
-
-
-def _cells_width(count: int) -> int:
-    return count * (CELL + GAP) - GAP
-
-
-def _cell_height(notes: Iterable[Sequence[str]]) -> int:
-    """Of every cell of a picture: room for the longest note in it."""
-    return LINE_HEIGHT * (3 + max(map(len, notes), default=0)) + BAR + 2 * PAD
-
-
 def _shown(snapshot: Snapshot, notes: Collection[int], columns: int) -> tuple[BlockState, ...]:
     """All blocks, but for the free ones at the end of a large pool."""
     if len(snapshot.blocks) <= FOLDED:
@@ -477,189 +338,4 @@ def _strips_in_row(num_tables: int, in_row: int, columns: int) -> int:
     """How many tables stand side by side: few stand one above the other, so that a column is one logical block."""
     if num_tables <= 4:
         return 1
-    return max(1, (_cells_width(columns) + 4 * GAP) // (_cells_width(in_row) + 4 * GAP))
-
-
-class _Sheet:
-    """A picture in the making, filled from the top; `y` is where the next thing goes."""
-
-    def __init__(self, inner_width: int) -> None:
-        self.inner = inner_width
-        self.y = MARGIN
-        self.root = ElementTree.Element("svg", {"font-family": "Helvetica, Arial, sans-serif"})
-
-    def heading(self, text: str) -> None:
-        for line in _wrapped(text, self.inner, TEXT + 1):
-            _text(self.root, (MARGIN, self.y + TEXT), line, size=TEXT + 1)
-            self.y += LINE_HEIGHT + 2
-        self.y += 2
-
-    def line(self, text: str, colour: str) -> None:
-        for line in _wrapped(text, self.inner, TEXT):
-            _text(self.root, (MARGIN, self.y + TEXT), line, colour=colour)
-            self.y += LINE_HEIGHT
-
-    def legend(self, entries: Iterable[tuple[str, str]]) -> None:
-        """Swatches with text, as many in a line as fit."""
-        x = MARGIN
-        for number, (swatch, text) in enumerate(entries):
-            text = _fit(text, self.inner - 18, TEXT)
-            width = (18 if swatch else 0) + ceil(_text_width(text, TEXT))
-            if number and x + width > MARGIN + self.inner:
-                x, self.y = MARGIN, self.y + LINE_HEIGHT + 4
-            _draw_swatch(self.root, x, self.y + 1, swatch)
-            _text(self.root, (x + (18 if swatch else 0), self.y + TEXT), text)
-            x += width + 3 * GAP
-        self.y += LINE_HEIGHT + GAP + 2 if x > MARGIN else 0
-
-    def picture(self, title: str, snapshot: Snapshot | None) -> Picture:
-        """The finished picture. title: what a screen reader says."""
-        width, height = self.inner + 2 * MARGIN, self.y - GAP + MARGIN
-        sized = {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "width": str(width),
-            "height": str(height),
-            "viewBox": f"0 0 {width} {height}",
-            "role": "img",
-            "style": "max-width: 100%",
-        }
-        self.root.attrib = sized | self.root.attrib
-        background = ElementTree.Element("rect", {"width": str(width), "height": str(height), "fill": "white"})
-        heading = ElementTree.Element("title")
-        heading.text = title
-        self.root[:0] = [heading, background]  # white in a dark theme too: all text is dark
-        return Picture(ElementTree.tostring(self.root, encoding="unicode"), width, height, snapshot)
-
-
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-def _add(parent: ElementTree.Element, tag: str, **attributes: object) -> ElementTree.Element:
-    """A child with attributes in the order given; `stroke_width` becomes stroke-width."""
-    named = {
-        key.rstrip("_").replace("_", "-"): _number(v) if isinstance(v, float) else str(v)
-        for key, v in attributes.items()
-    }
-    return ElementTree.SubElement(parent, tag, named)
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _text(
-    parent: ElementTree.Element,
-    place: tuple[float, float],
-    text: str,
-    *,
-    size: int = TEXT,
-    colour: str = INK,
-    weight: str = "normal",
-    anchor: str = "start",
-) -> None:
-    extra = {"font_weight": weight} if weight != "normal" else {}
-    extra |= {"text_anchor": anchor} if anchor != "start" else {}
-    _add(parent, "text", x=place[0], y=place[1], font_size=size, fill=colour, **extra).text = text
-
-
-def _draw_swatch(parent: ElementTree.Element, x: float, y: float, swatch: str) -> None:
-    if swatch == "outline":
-        _add(parent, "rect", x=x + 1, y=y + 1, width=10, height=10, fill="white", stroke=INK, stroke_width=3)
-    elif swatch:
-        _add(parent, "rect", x=x, y=y, width=12, height=12, fill=swatch)
-
-
-def _draw_block(
-    parent: ElementTree.Element,
-    place: tuple[int, int],
-    height: int,
-    state: BlockState,
-    snapshot: Snapshot,
-    notes: Sequence[str] | None,
-) -> None:
-    """One cell. notes: what has changed, [] for only a thick outline, None for neither."""
-    x, y = place
-    group = _add(parent, "g", class_="block", data_block=state.block_index, data_marked=int(notes is not None))
-    _add(group, "title").text = _description(state, snapshot, notes or [])
-    line = {"stroke": LINE, "stroke_width": 1}
-    if notes is not None:
-        line = {"stroke": INK, "stroke_width": 3}
-    dashes = {"stroke_dasharray": "4 3"} if state.owners == 0 and notes is None else {}
-    _add(group, "rect", x=x, y=y, width=CELL, height=height, rx=4, fill="white", **line, **dashes)
-    left, right, baseline = x + PAD, x + CELL - PAD, y + PAD + TEXT - 1
-    colour = FAINT_INK if state.owners == 0 else INK
-    _text(group, (left, baseline), f"#{state.block_index}", size=TEXT + 1, colour=colour, weight="bold")
-    if not state.free:
-        _text(group, (right, baseline), f"{state.length} of {snapshot.block_size}", colour=colour, anchor="end")
-        _draw_slots(group, (left, y + PAD + LINE_HEIGHT + 1), state, snapshot)
-    baseline += LINE_HEIGHT + BAR + 3
-    _text(group, (left, baseline), _owner_names(state, CELL - 2 * PAD), colour=colour)
-    if state.cached and state.owners:
-        _text(group, (right, baseline + LINE_HEIGHT), "cached", size=TEXT - 1, colour=FAINT_INK, anchor="end")
-    if not state.free:
-        _text(group, (left, baseline + LINE_HEIGHT), _owner_count(state), colour=colour)
-    for number, note in enumerate(notes or [], start=2):
-        at = (left, baseline + number * LINE_HEIGHT)
-        _text(group, at, _fit(note, CELL - 2 * PAD, TEXT * BOLD), colour=colour, weight="bold")
-
-
-def _draw_slots(parent: ElementTree.Element, place: tuple[int, int], state: BlockState, snapshot: Snapshot) -> None:
-    """The slots of a block: filled ones in the colours of its owners, one band each, empty ones pale."""
-    x, y = place
-    width = CELL - 2 * PAD
-    _add(parent, "rect", class_="empty", x=x, y=y, width=width, height=BAR, fill=EMPTY)
-    colours = [snapshot.colour(name) for name in state.names] + [OTHER_COLOUR] * (state.num_others > 0)
-    colours = colours[:BANDS] or [CACHED_COLOUR]
-    for number, colour in enumerate(colours if state.length else ()):
-        band = {"x": x, "y": y + number * BAR / len(colours), "height": BAR / len(colours)}
-        _add(parent, "rect", class_="filled", **band, width=width * state.length / snapshot.block_size, fill=colour)
-    if snapshot.block_size <= SLOTS_DRAWN:
-        steps = (x + width * slot / snapshot.block_size for slot in range(1, snapshot.block_size))
-        path = " ".join(f"M{_number(step)} {y}v{BAR}" for step in steps)
-        _add(parent, "path", class_="slots", d=path, stroke="white", stroke_width=2)
-    _add(parent, "rect", x=x, y=y, width=width, height=BAR, fill="none", stroke=LINE)
-
-
-def _draw_table(
-    parent: ElementTree.Element,
-    place: tuple[int, int],
-    size: tuple[int, int],
-    name: str,
-    indices: Sequence[int],
-    snapshot: Snapshot,
-    notes: Mapping[tuple[str, int], list[str]],
-) -> int:
-    """One session's block table, `size` = (entries in a row, height of a cell); returns where it ends."""
-    (x, y), (in_row, height) = place, size
-    _draw_swatch(parent, x, y + 1, snapshot.colour(name))
-    tokens = f": {_tokens(snapshot, indices)}"
-    size_of_name = (TEXT + 1) * BOLD
-    short = _fit(name, _cells_width(in_row) - 18 - _text_width(tokens, size_of_name), size_of_name)
-    _text(parent, (x + 18, y + TEXT), short + tokens, size=TEXT + 1, weight="bold")
-    y += LINE_HEIGHT + GAP
-    for logical, index in enumerate(indices):
-        row, column = divmod(logical, in_row)
-        left, top = x + column * (CELL + GAP), y + row * (height + 30 + 2 * GAP)
-        group = _add(parent, "g", class_="entry", data_session=name, data_logical=logical)
-        _draw_arrow(group, left, top, f"logical {logical}")
-        _draw_block(group, (left, top + 30), height, snapshot.blocks[index], snapshot, notes.get((name, logical)))
-    rows = -(-len(indices) // in_row)
-    return y + rows * (height + 30 + 2 * GAP)
-
-
-def _draw_arrow(parent: ElementTree.Element, x: int, y: int, text: str) -> None:
-    """A logical block, and an arrow from it down to the cell 30 pixels below its top."""
-    middle = x + CELL // 2
-    _add(parent, "rect", x=x + 14, y=y, width=CELL - 28, height=16, rx=8, fill=EMPTY)
-    _text(parent, (middle, y + 12), text, anchor="middle")
-    _add(parent, "path", d=f"M{middle} {y + 16}v7", stroke=INK, stroke_width=1.5)
-    _add(parent, "path", d=f"M{middle - 4} {y + 22}h8l-4 6z", fill=INK)
-
-
-def _embed(parent: ElementTree.Element, picture: Picture, x: int, y: int) -> None:
-    """Put a finished picture into another one."""
-    group = _add(parent, "g", class_="moment", transform=f"translate({x} {y})")
-    inside = ElementTree.fromstring(picture.svg)
-    for element in inside.iter():
-        element.tag = element.tag.rpartition("}")[2]  # the namespace is the whole picture's, written once
-    group.extend(inside)
+    return max(1, (cells_width(columns) + 4 * GAP) // (cells_width(in_row) + 4 * GAP))

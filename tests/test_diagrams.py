@@ -12,7 +12,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
 from rosecourse import BASELINE, BlockError, ConfigError, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.diagrams import OWNER_COLOURS, Picture, block_map, moments, table_map
+from rosecourse.diagram_sheet import OWNER_COLOURS
+from rosecourse.diagrams import Picture, block_map, moments, table_map
 
 SVG = "{http://www.w3.org/2000/svg}"
 PARAMS = SamplingParams(max_new_tokens=20, stop_on_eos=False)
