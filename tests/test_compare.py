@@ -127,6 +127,19 @@ def test_the_tail_is_compared_run_by_run():
     assert "no difference measurable here" in same.sentences("059")[2]
 
 
+def test_a_stall_at_the_same_step_of_every_run_is_told_from_one_that_wanders():
+    """Every run of both sides stalls once: before at the same step, after each time at another."""
+    stall_at = [np.r_[np.full(n, 0.1), 0.3, np.full(7 - n, 0.1)].cumsum() for n in range(7)]
+    found = Comparison(
+        Samples("before", [run_of(stall_at[4])] * 21), Samples("after", [run_of(m) for m in stall_at * 3]), CONDITIONS
+    )
+    assert found.tail_ratio.value == pytest.approx(1.0)
+    assert found.after.steady_tail == pytest.approx(1.0)
+    steady = found.steady_tail_ratio
+    assert steady.value == pytest.approx(np.percentile([0.1] * 6 + [0.3], 99) / 0.1)
+    assert steady.verdict == "faster"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [

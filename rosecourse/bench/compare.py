@@ -133,6 +133,12 @@ class Samples:
         """
         return 1e3 * np.median([np.diff(run.times[0].tokens) for run in self.runs], axis=0)
 
+    @property
+    def steady_tail(self) -> float:
+        """p99 / p50 of `itl_along_steps_ms`: the stalls that come at the same positions in every run."""
+        p50, _, p99 = percentiles(self.itl_along_steps_ms)
+        return p99 / p50
+
     def summary(self) -> dict[str, float]:
         """Medians over the runs and pooled percentiles: the rows of a table."""
         p50, p95, p99 = self.itl_percentiles_ms
@@ -190,6 +196,19 @@ class Comparison:
         """ITL p99/p50 before / after, run by run: above 1.0, the tail is shorter after."""
         before, after = ([Samples(s.name, [run]).itl_tail for run in s.runs] for s in (self.before, self.after))
         return ratio(before, after)
+
+    @property
+    def steady_tail_ratio(self) -> Ratio:
+        """`steady_tail` before / after, with whole pairs of runs resampled: noise disturbs it less than `tail_ratio`."""
+        before, after = self.before, self.after
+        chosen = np.random.default_rng(0).integers(0, len(before.runs), size=(1_000, len(before.runs)))
+        found = [
+            Samples("", [before.runs[i] for i in pairs]).steady_tail
+            / Samples("", [after.runs[i] for i in pairs]).steady_tail
+            for pairs in chosen
+        ]
+        low, high = np.percentile(found, [2.5, 97.5])
+        return Ratio(before.steady_tail / after.steady_tail, float(low), float(high))
 
     def table(self) -> pd.DataFrame:
         """Medians over the runs, and pooled percentiles, before and after. Its `attrs` hold the provenance."""
