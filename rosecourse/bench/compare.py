@@ -199,7 +199,7 @@ class Comparison:
 
     @property
     def steady_tail_ratio(self) -> Ratio:
-        """`steady_tail` before / after, with whole pairs of runs resampled: noise disturbs it less than `tail_ratio`."""
+        """`steady_tail` before / after, with whole pairs of runs resampled: less noise in it than in `tail_ratio`."""
         before, after = self.before, self.after
         chosen = np.random.default_rng(0).integers(0, len(before.runs), size=(1_000, len(before.runs)))
         found = [
