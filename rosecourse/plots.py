@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .bench.compare import Comparison, Ladder, Samples
-from .results import Recorded
+from .recorded_runs import Recorded
 
 # Okabe and Ito's colours, which the common kinds of colour blindness tell apart.
 COLOURS = {

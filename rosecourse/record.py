@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from .archive import RESULTS, sealed, slug
 from .bench.compare import interleave
 from .bench.floor import bytes_per_run, copy_bandwidth
 from .bench.metrics import DEFINITIONS
@@ -44,8 +45,9 @@ from .errors import ConfigError, RosecourseError
 from .lessons import LESSONS, Lesson, lesson
 from .models.gpt2 import GPT2
 from .models.load import resolve_device
-from .results import FORMAT, RESULTS, Recorded, load, packed, sealed, slug
-from .timeline import STEPS, Timeline, path_of, sealed_document, take_timeline
+from .profiling import STEPS, take_timeline
+from .recorded_runs import FORMAT, Recorded, load, packed
+from .timeline import Timeline, path_of, sealed_document
 from .timeline import load as load_timelines
 
 NAME = "record"

@@ -1,104 +1,24 @@
-"""What was published and what was recorded: data/published.csv, and data/results/<gpu>/<lesson>.json, checked.
-
-A recorded file, which `python -m rosecourse.record` writes, is one JSON object; `SCHEMA` names its keys. `before` and
-`after` are lists of runs, in pairs, in the order of measuring; `before` is empty for the first lesson, which changes
-nothing. `copy_bytes_per_second` is the copy bandwidth that was measured beside them, and a run's `decode_bytes` is what
-its decode steps must at least read: the floor. `sha256` is the checksum of `canonical` of all the rest.
-
-All sessions of a step get their tokens at one moment, so a run stores each moment once. In whole microseconds from the
-start of the run: `moments_us` is the first moment and then the gaps from each to the next; `submitted_us` and
-`admitted_us` have one number a request. `tokens` has a list for each request, [first, count, first, count, ...]: its
-tokens came at `count` consecutive moments from moment number `first` on, and so on. Nothing is lost but what is below a
-microsecond: every metric of `bench.metrics` can be computed again.
-"""
+"""What was published and what was recorded, found and put side by side: data/published.csv and data/results."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from .bench.compare import Ratio, ratio
-from .bench.floor import share_of_floor
-from .bench.metrics import per_request, throughput
-from .bench.workload import Run
+from .archive import DATA, RESULTS, find, gpus_with
 from .errors import RosecourseError
 from .lessons import lesson as lesson_of
-from .session import SessionTimes
+from .recorded_runs import HEADLINES, PERCENTILES, UNITS, Recorded, load
 
-Side = Literal["before", "after"]
-
-DATA = Path(__file__).resolve().parents[1] / "data"  # like the shipped model: of the source tree
 PUBLISHED = DATA / "published.csv"
-RESULTS = DATA / "results"
-SHIPPED_GPU = "nvidia-h200"  # the one whose recordings come with the course
-FORMAT = 1
-
-RUN = {
-    "total_us": int,
-    "prefill_us": int,
-    "decode_us": int,
-    "decode_steps": int,
-    "decode_bytes": int,
-    "preemptions": int,
-    "submitted_us": [int],
-    "admitted_us": [int],
-    "moments_us": [int],
-    "tokens": [[int]],
-}
-# A type, several of them, an object with at least these keys, or a list of one kind of item.
-SCHEMA = {
-    "format": int,
-    "lesson": str,
-    "title": str,
-    "command": str,
-    "date": str,
-    "commit": (str, NoneType),
-    "dirty": (bool, NoneType),
-    "host": {"cpu": str, "gpu": (str, NoneType), "driver": (str, NoneType)},
-    "versions": dict,
-    "settings": dict,
-    "units": str,
-    "definitions": dict,
-    "same_tokens": bool,
-    "copy_bytes_per_second": float,
-    "before": [RUN],
-    "after": [RUN],
-    "sha256": str,
-}
-
-UNITS = {
-    "decode time": "s",
-    "total time": "s",
-    "decode throughput": "tokens/s",
-    "total throughput": "tokens/s",
-    "TTFT": "ms",
-    "TPOT": "ms/token",
-    "ITL": "ms",
-    "latency": "ms",
-}
-PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
-HEADLINES = [
-    ("total throughput", "p50"),
-    ("decode throughput", "p50"),
-    ("TPOT", "p50"),
-    ("ITL", "p50"),
-    ("ITL", "p95"),
-    ("ITL", "p99"),
-    ("TTFT", "p50"),
-]
+NUMBERS = ("before", "after")
+PUBLISHED_COLUMNS = dict.fromkeys(("lesson", "workload", "metric", "statistic", "unit"), str)
+PUBLISHED_COLUMNS |= dict.fromkeys(NUMBERS, float) | dict.fromkeys(("stated", "gpu", "source"), str)
+NO_FIGURE = dict.fromkeys(NUMBERS, "")  # an empty cell
 COLUMNS = ["workload", "metric", "statistic", "unit", "before", "after", "times better", "gpu", "source"]
-
-
-# -- published ----------------------------------------------------------------------------------------------------
 
 
 def published(lesson: str | None = None) -> pd.DataFrame:
@@ -109,211 +29,22 @@ def published(lesson: str | None = None) -> pd.DataFrame:
     those of lesson `newest` too, the original code's later version. Raises `LessonError` for an unknown lesson.
     """
     try:
-        rows = pd.read_csv(
-            PUBLISHED, dtype={"lesson": str}, keep_default_na=False, na_values={"before": "", "after": ""}
-        )
+        rows = pd.read_csv(PUBLISHED, dtype=PUBLISHED_COLUMNS, keep_default_na=False, na_values=NO_FIGURE)
+        _check_published(rows)
     except (OSError, ValueError) as error:
-        raise RosecourseError(f"{PUBLISHED} cannot be read ({error}): restore it from git") from error
+        why = " ".join(str(error).split())
+        raise RosecourseError(f"{PUBLISHED} cannot be read ({why}): restore it from git") from error
     return rows if lesson is None else rows[rows.lesson == lesson_of(lesson).number].reset_index(drop=True)
 
 
-# -- runs, as they are written and read ---------------------------------------------------------------------------
-
-
-def packed(run: Run, decode_bytes: int) -> dict[str, Any]:
-    """A run as a recorded file has it: all times in whole microseconds from the start of the run.
-
-    decode_bytes: what its decode steps must at least read, of `bench.floor.bytes_per_run`.
-    """
-
-    def us(moment: float) -> int:
-        return round(1e6 * (moment - run.start))
-
-    moments = sorted({us(moment) for times in run.times for moment in times.tokens})
-    number = {moment: n for n, moment in enumerate(moments)}
-    return {
-        "total_us": round(1e6 * run.total_seconds),
-        "prefill_us": round(1e6 * run.stats.prefill_seconds),
-        "decode_us": round(1e6 * run.stats.decode_seconds),
-        "decode_steps": run.stats.decode_steps,
-        "decode_bytes": decode_bytes,
-        "preemptions": run.stats.preemptions,
-        "submitted_us": [us(times.submitted) for times in run.times],
-        "admitted_us": [us(times.admitted) for times in run.times],
-        "moments_us": np.diff(moments, prepend=0).tolist(),
-        "tokens": [_ranges([number[us(moment)] for moment in times.tokens]) for times in run.times],
-    }
-
-
-def _ranges(numbers: Sequence[int]) -> list[int]:
-    """[4, 5, 6, 9] as first, count, first, count: [4, 3, 9, 1]."""
-    found: list[int] = []
-    for number in numbers:
-        if found and number == found[-2] + found[-1]:
-            found[-1] += 1
-        else:
-            found += [number, 1]
-    return found
-
-
-@dataclass(frozen=True)
-class RecordedRun:
-    """One run as it was recorded, in seconds from its start; `times` are the raw samples of each request."""
-
-    total_seconds: float
-    prefill_seconds: float
-    decode_seconds: float
-    decode_steps: int
-    decode_bytes: int  # that they must at least read
-    preemptions: int
-    times: list[SessionTimes] = field(repr=False)
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(times.tokens) for times in self.times)
-
-    @property
-    def total_throughput(self) -> float:
-        """Completion tokens a second of the whole run."""
-        return throughput(self.num_tokens, self.total_seconds)
-
-    @property
-    def decode_throughput(self) -> float:
-        """Completion tokens a second of decode steps, the articles' Throughput(completion,decode)."""
-        return throughput(self.num_tokens, self.decode_seconds)
-
-    @classmethod
-    def of(cls, run: dict[str, Any]) -> RecordedRun:
-        """The run that `packed` packed. Raises `ValueError` for one that it cannot have packed."""
-        moments = np.cumsum(run["moments_us"], dtype=np.int64)
-        requests = zip(run["submitted_us"], run["admitted_us"], run["tokens"], strict=True)
-        times = [
-            SessionTimes(submitted / 1e6, admitted / 1e6, _moments(moments, tokens))
-            for submitted, admitted, tokens in requests
-        ]
-        if not times or min(run["total_us"], run["decode_us"]) <= 0 or min(run["moments_us"]) < 0:
-            raise ValueError("a run without requests, or without time")
-        seconds = [run[name] / 1e6 for name in ("total_us", "prefill_us", "decode_us")]
-        return cls(*seconds, run["decode_steps"], run["decode_bytes"], run["preemptions"], times)
-
-
-def _moments(moments: np.ndarray, ranges: Sequence[int]) -> list[float]:
-    pairs = list(zip(ranges[::2], ranges[1::2], strict=True))
-    if not pairs or any(first < 0 or count < 1 or first + count > len(moments) for first, count in pairs):
-        raise ValueError("a request's tokens came at moments that are not there")
-    return (np.concatenate([moments[first : first + count] for first, count in pairs]) / 1e6).tolist()
-
-
-def samples(runs: Sequence[RecordedRun], metric: str) -> list[float]:
-    """Samples of a metric of `UNITS`, in its unit: one a run for times and throughputs, else pooled over requests."""
-    if metric in ("decode time", "total time", "decode throughput", "total throughput"):
-        attribute = metric.replace(" time", "_seconds").replace(" ", "_")
-        return [getattr(run, attribute) for run in runs]
-    return [1e3 * seconds for seconds in per_request(run.times for run in runs)[metric.lower()]]
-
-
-def figure(runs: Sequence[RecordedRun], metric: str, statistic: str) -> float:
-    """A figure of some runs, in the unit of `UNITS`. statistic: p50, p95, p99 or mean; NaN where there are no runs."""
-    values = samples(runs, metric)
-    if not values:
-        return float("nan")
-    return float(np.mean(values) if statistic == "mean" else np.percentile(values, PERCENTILES[statistic]))
-
-
-# -- recorded -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A lesson's recorded runs: those of the engine before it and after it, in pairs, and where they come from."""
-
-    lesson: str
-    title: str
-    before: list[RecordedRun] = field(repr=False)  # none for the first lesson
-    after: list[RecordedRun] = field(repr=False)
-    document: dict[str, Any] = field(repr=False)  # all that the file says
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> Recorded:
-        """Raises `ValueError` where the runs do not fit together."""
-        sides = [[RecordedRun.of(run) for run in document[side]] for side in ("before", "after")]
-        changes = lesson_of(document["lesson"]).changes
-        if not sides[1] or len(sides[0]) != (len(sides[1]) if changes else 0):
-            raise ValueError("the runs are not in pairs")
-        if document["copy_bytes_per_second"] <= 0:
-            raise ValueError("the copy bandwidth is not positive")
-        return cls(document["lesson"], document["title"], *sides, document)
-
-    @property
-    def gpu(self) -> str:
-        """The GPU's name; the CPU's where the runs were on the CPU."""
-        return self.document["host"]["gpu"] or self.document["host"]["cpu"]
-
-    @property
-    def same_tokens(self) -> bool:
-        """Whether all runs, before and after, made the same tokens; in float16 rounding may differ."""
-        return self.document["same_tokens"]
-
-    @property
-    def provenance(self) -> str:
-        """One line: on what, with what, from which source, when, and the command."""
-        known = self.document
-        versions = [f"{name} {found}" for name, found in known["versions"].items() if found]
-        driver = [f"driver {known['host']['driver']}"] if known["host"]["driver"] else []
-        return ", ".join([self.gpu, *driver, *versions, self.source, known["date"], f"`{known['command']}`"])
-
-    @property
-    def source(self) -> str:
-        """The commit, and whether what is measured had been changed since."""
-        commit, dirty = self.document["commit"], self.document["dirty"]
-        changes = {True: " with changes", False: "", None: " (changes unknown)"}[dirty]
-        return f"commit {commit[:12]}{changes}" if commit else "commit unknown"
-
-    def runs(self, side: Side) -> list[RecordedRun]:
-        return self.before if side == "before" else self.after
-
-    def figure(self, side: Side, metric: str, statistic: str) -> float:
-        """A figure in the unit of `UNITS`, over the samples of all runs; NaN before the first lesson."""
-        return figure(self.runs(side), metric, statistic)
-
-    def ratio(self, metric: str = "total time", statistic: str = "p50") -> Ratio | None:
-        """How many times better `after` is in a metric, from the pairs of runs; None for the first lesson.
-
-        More throughput is better, and less of any time. Each run gives one figure: percentiles are over its requests.
-        """
-        if not self.before:
-            return None
-        before, after = ([figure([run], metric, statistic) for run in runs] for runs in (self.before, self.after))
-        return ratio(after, before) if UNITS[metric] == "tokens/s" else ratio(before, after)
-
-    def share_of_floor(self, side: Side) -> float:
-        """The least time that the decode steps could take / the time that they took: the runs' median, NaN without."""
-        bandwidth = self.document["copy_bytes_per_second"]
-        shares = [share_of_floor(run.decode_bytes, run.decode_seconds, bandwidth) for run in self.runs(side)]
-        return float(np.median(shares)) if shares else float("nan")
-
-    def itl(self, side: Side) -> np.ndarray:
-        """Inter-token latencies in seconds, pooled over all requests of all runs."""
-        return np.asarray(samples(self.runs(side), "ITL")) / 1e3
-
-    def itl_along_steps(self, side: Side, request: int = 0) -> np.ndarray:
-        """The gap before each token of one request, in seconds: its median over the runs."""
-        gaps = [np.diff(run.times[request].tokens) for run in self.runs(side)]
-        return np.median(gaps, axis=0) if gaps else np.empty(0)
-
-    def table(self) -> pd.DataFrame:
-        """Figures over all runs, before and after; `times better` with its 95 % interval comes from pairs of runs."""
-        rows = {
-            f"{metric} {statistic} ({UNITS[metric]})": self._row(metric, statistic) for metric, statistic in HEADLINES
-        }
-        shares = [100 * self.share_of_floor(side) for side in ("before", "after")]
-        rows["share of the floor (%)"] = (*shares, "")
-        return pd.DataFrame.from_dict(rows, orient="index", columns=["before", "after", "times better"])
-
-    def _row(self, metric: str, statistic: str) -> tuple[float, float, str]:
-        better = self.ratio(metric, statistic)
-        before, after = (self.figure(side, metric, statistic) for side in ("before", "after"))
-        return before, after, "" if better is None else str(better)
+def _check_published(rows: pd.DataFrame) -> None:
+    """Raise `ValueError` for a table that lacks a column, or has a figure that is none."""
+    if missing := [name for name in PUBLISHED_COLUMNS if name not in rows]:
+        raise ValueError(f"it has no column {missing[0]!r}")
+    if unknown := set(rows.metric) - set(UNITS):
+        raise ValueError(f"it has the metric {min(unknown)!r:.40}, which is none of {', '.join(UNITS)}")
+    if not ((rows.after > 0) & np.isfinite(rows.after)).all() or not (rows.before.isna() | (rows.before > 0)).all():
+        raise ValueError("it has a figure that is not positive")
 
 
 def recorded(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> Recorded | None:
@@ -323,20 +54,13 @@ def recorded(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> Rec
     Raises `LessonError` for a lesson that is not on the ladder, `RosecourseError` for a file that is damaged.
     """
     number = lesson_of(lesson).number
-    there = recorded_gpus(number, folder)
-    chosen = slug(gpu) if gpu is not None else next(iter(there), None)
-    return load(folder / chosen / f"{number}.json", number) if chosen in there else None
+    path = find(f"{number}.json", gpu, folder)
+    return None if path is None else load(path, number)
 
 
 def recorded_gpus(lesson: str, folder: Path = RESULTS) -> list[str]:
     """The folders that have a recording of a lesson, the course's own first."""
-    names = [path.parent.name for path in folder.glob(f"*/{lesson_of(lesson).number}.json")]
-    return sorted(names, key=lambda name: (name != SHIPPED_GPU, name))
-
-
-def slug(name: str) -> str:
-    """A device's name as the name of a folder: `NVIDIA H200` is `nvidia-h200`."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return gpus_with(f"{lesson_of(lesson).number}.json", folder)
 
 
 def beside_published(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> pd.DataFrame:
@@ -373,55 +97,3 @@ def _recorded_row(ours: Recorded, metric: str, statistic: str) -> dict[str, Any]
         "gpu": ours.gpu,
         "source": f"recorded, {ours.source}, {ours.document['date'][:10]}",
     }
-
-
-# -- files --------------------------------------------------------------------------------------------------------
-
-
-def canonical(document: dict[str, Any]) -> bytes:
-    """A document without its checksum as bytes that do not depend on the order of keys or on spaces."""
-    rest = {key: value for key, value in document.items() if key != "sha256"}
-    return json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def sealed(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its checksum."""
-    return document | {"sha256": hashlib.sha256(canonical(document)).hexdigest()}
-
-
-def load(path: Path, lesson: str) -> Recorded:
-    """A recorded file, checked. Raises `RosecourseError` for one that is damaged, of another lesson or format."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
-        if not isinstance(document, dict) or document.get("sha256") != sealed(document)["sha256"]:
-            raise ValueError("its checksum does not fit")
-        if document.get("format") != FORMAT:
-            raise ValueError(f"its format is {document.get('format')!r:.20}, not {FORMAT}")
-        _check(document, SCHEMA, "the document")
-        if document["lesson"] != lesson:
-            raise ValueError(f"it is of lesson {document['lesson']!r:.20}")
-        return Recorded.of(document)
-    except (OSError, ValueError, OverflowError, RecursionError) as error:
-        what = " ".join(str(getattr(error, "strerror", None) or error).split())
-        remedy = f"restore it from git, or record it anew with `python -m rosecourse.record --lessons {lesson}`"
-        raise RosecourseError(f"the recorded file {path} cannot be used, {what}: {remedy}") from error
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"it has {name}, which is no number")
-
-
-def _check(value: Any, spec: Any, where: str) -> None:
-    """Raise `ValueError` unless the value is as the specification says; `where` names it."""
-    if isinstance(spec, dict):
-        _check(value, dict, where)
-        for key, inner in spec.items():
-            if key not in value:
-                raise ValueError(f"{where} has no {key!r}")
-            _check(value[key], inner, key)
-    elif isinstance(spec, list):
-        _check(value, list, where)
-        for item in value:
-            _check(item, spec[0], f"an item of {where}")
-    elif type(value) not in (spec if isinstance(spec, tuple) else (spec,)):  # a bool is no int here
-        raise ValueError(f"{where} is of type {type(value).__name__}")

@@ -10,8 +10,9 @@ import torch
 from rosecourse import LESSONS, KVCacheExhausted, record, timeline
 from rosecourse.bench.workload import run_scheduler
 from rosecourse.errors import ModelError
+from rosecourse.profiling import STEPS, take_timeline
 from rosecourse.results import recorded
-from rosecourse.timeline import STEP, STEPS, Range, Timeline, take_timeline
+from rosecourse.timeline import STEP, Range, Timeline
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2"]
 STEP_TAKEN = Timeline((Range(STEP, 0.0, 2000.0), Range("roseinfer.model.forward", 500.0, 1000.0)), (), "CPU", 1500.0)

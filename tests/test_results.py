@@ -8,23 +8,11 @@ import numpy as np
 import pytest
 
 from rosecourse import LessonError, RosecourseError
+from rosecourse.archive import canonical, sealed, slug
 from rosecourse.bench.metrics import per_request
 from rosecourse.bench.workload import Run
-from rosecourse.results import (
-    FORMAT,
-    HEADLINES,
-    Recorded,
-    RecordedRun,
-    beside_published,
-    canonical,
-    load,
-    packed,
-    published,
-    recorded,
-    recorded_gpus,
-    sealed,
-    slug,
-)
+from rosecourse.recorded_runs import FORMAT, HEADLINES, Recorded, RecordedRun, load, packed
+from rosecourse.results import beside_published, published, recorded, recorded_gpus
 from rosecourse.scheduler import SchedulerStats
 from rosecourse.session import SessionTimes
 

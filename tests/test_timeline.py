@@ -15,11 +15,14 @@ from rosecourse import (
     LessonError,
     RosecourseError,
     SamplingParams,
+    profiling,
     timeline,
 )
+from rosecourse.archive import sealed
 from rosecourse.plots import COLOURS
-from rosecourse.results import recorded_gpus, sealed
-from rosecourse.timeline import STEP, STEPS, Event, Kernel, Range, Timeline, parse
+from rosecourse.profiling import STEPS, Event, parse
+from rosecourse.results import recorded_gpus
+from rosecourse.timeline import STEP, Kernel, Range, Timeline
 
 TABLES, FORWARD, APPEND = timeline.PARTS
 H2D = "roseinfer.decode_step_sessions.h2d_block_tables"
@@ -112,8 +115,8 @@ def test_the_step_of_median_length_is_kept_but_none_in_which_a_block_begins():
     ],
 )
 def test_names_are_shortened_and_told_apart(name, short, kind):
-    assert timeline.short_name(name) == short
-    assert timeline.kind_of(name) == kind
+    assert profiling.short_name(name) == short
+    assert profiling.kind_of(name) == kind
 
 
 # -- taken --------------------------------------------------------------------------------------------------------
@@ -132,10 +135,10 @@ def decoding(small_model):
 def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(decoding, monkeypatch):
     steady = []
     monkeypatch.setattr(
-        timeline, "parse", lambda events, fits, *more: steady.extend(fits) or parse(events, fits, *more)
+        profiling, "parse", lambda events, fits, *more: steady.extend(fits) or parse(events, fits, *more)
     )
     engine, sessions = decoding
-    found = timeline.take_timeline(engine, sessions)
+    found = profiling.take_timeline(engine, sessions)
     assert [one.name for one in found.ranges] == [STEP, TABLES, H2D, FORWARD, APPEND]
     step, tables, h2d, forward, append = found.ranges
     assert step.start_us == 0 < tables.start_us < h2d.start_us
@@ -146,8 +149,8 @@ def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(decoding, m
     assert found.step_us > sum(one.duration_us for one in (tables, forward, append)) > 0
     assert (found.kernels, found.device, found.busy_share) == ((), "CPU", 0)
     assert 0 < found.plain_us < 100 * found.step_us
-    first = 3 + timeline.WARMUP + timeline.PROFILER_WARMUP  # tokens in the cache before the first step that may be kept
-    assert steady == [n % 8 > 1 for n in range(first, first + timeline.KEPT)]
+    first = 3 + profiling.WARMUP + profiling.PROFILER_WARMUP  # cached before the first that may be kept
+    assert steady == [n % 8 > 1 for n in range(first, first + profiling.KEPT)]
     assert Timeline.of(json.loads(json.dumps(found.document()))) == found
     assert all(len(session.token_ids) == STEPS + 4 for session in sessions)
 
@@ -155,12 +158,12 @@ def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(decoding, m
 def test_a_timeline_without_room_for_its_steps_is_refused_before_the_first(decoding):
     engine, sessions = decoding
     for more, message in (
-        ({"kept": timeline.KEPT + 1}, f"takes {STEPS + 1} decode steps, but the sessions have room for {STEPS}"),
+        ({"kept": profiling.KEPT + 1}, f"takes {STEPS + 1} decode steps, but the sessions have room for {STEPS}"),
         ({"warmup": 0}, "warmup is 0"),
         ({"kept": 0}, "kept is 0"),
     ):
         with pytest.raises(ConfigError, match=message):
-            timeline.take_timeline(engine, sessions, **more)
+            profiling.take_timeline(engine, sessions, **more)
     assert all(len(session.token_ids) == 4 for session in sessions)
 
 
@@ -224,7 +227,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         (b"", ""),
         (whole[:-9], ""),
         (whole.replace(b"14000", b"14001", 1), "its checksum does not fit"),
-        (whole.replace(b"14000", b"NaN", 1), "Out of range"),
+        (whole.replace(b"14000", b"NaN", 1), "it has NaN, which is no number"),
         (b"[]", "its checksum does not fit"),
         (b"\xff", "decode"),
         (b"[" * 100_000, ""),
@@ -239,7 +242,7 @@ def test_a_damaged_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format=2), "format 2"),
+        (lambda d: d.update(format=2), "its format is 2, not 1"),
         (lambda d: d.update(lesson="036"), "it is of lesson '036'"),
         (lambda d: d.update(before=None), "not of the form"),
         (lambda d: d["after"].pop("ranges"), "not of the form"),
@@ -317,9 +320,9 @@ def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
     ]
     drawn = {}
     for bars in ax.collections:
-        if bars.get_label() in timeline.KINDS:
+        if bars.get_label() in profiling.KINDS:
             drawn.setdefault(bars.get_label(), []).append(bars.get_paths())
-    for kind in timeline.KINDS:
+    for kind in profiling.KINDS:
         wanted = [[k for k in one.kernels if k.kind == kind] for one in sides.values()]
         for kernels, paths in zip(wanted, drawn[kind], strict=True):
             assert len(kernels) == len(paths) > 0
@@ -360,5 +363,5 @@ def test_the_baselines_thousands_of_kernels_can_be_read_too(ax):
 
 def test_kinds_of_kernels_differ_in_more_than_hue():
     rgb = [to_rgb(colour) for colour in timeline.KIND_COLOURS.values()]
-    assert list(timeline.KIND_COLOURS) == list(timeline.KIND_LABELS) == list(timeline.KINDS)
+    assert list(timeline.KIND_COLOURS) == list(timeline.KIND_LABELS) == list(profiling.KINDS)
     assert min(math.dist(one, other) for one, other in itertools.combinations(rgb, 2)) > 0.3
