@@ -18,7 +18,6 @@ from .cli import (
     add_engine_flags,
     add_json_flag,
     add_model_flags,
-    check_writable,
     command,
     command_line,
     engine_of,
@@ -26,11 +25,11 @@ from .cli import (
     lesson_of,
     model_of,
     run,
-    write_json,
 )
 from .config import SamplingParams, is_count, require
 from .engine import InferenceEngine
 from .errors import RosecourseError
+from .files import check_writable, write_json
 from .lessons import Lesson
 from .models.gpt2 import GPT2
 

@@ -1,4 +1,4 @@
-"""What the commands share: flags, one-line errors, and files that are written whole or not at all.
+"""What the commands share: flags, and errors that are one line.
 
 This is the edge of the package, the only place that reads the environment.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -216,38 +214,3 @@ def command_line(parser: Parser, args: argparse.Namespace) -> str:
         if value != parser.get_default(name):
             words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     return shlex.join(words)
-
-
-# -- files --------------------------------------------------------------------------------------------------------
-
-
-def check_writable(path: Path | None) -> None:
-    """Raise `ConfigError` now if `write_json` could not write there later; leaves nothing behind."""
-    if path is None:
-        return
-    try:
-        usable = path.is_file() or not path.exists()  # a folder is not, and a device such as /dev/null neither
-        if usable:
-            with tempfile.TemporaryFile(dir=path.resolve().parent):
-                pass
-        if path.is_file():
-            path.open("a").close()
-    except (OSError, ValueError, RuntimeError) as error:  # no such folder, a NUL in the name, a loop of links
-        raise ConfigError(f"--json {path} cannot be written: {getattr(error, 'strerror', error)}") from error
-    require(usable, f"--json {path} is {'a folder' if path.is_dir() else 'no regular file'}: give the name of a file")
-
-
-def write_json(path: Path | None, document: dict[str, Any]) -> None:
-    """Write a document as a whole: a reader sees the old file or the new one, never a part."""
-    if path is None:
-        return
-    path = path.resolve()  # a link stays a link
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-        temporary = Path(file.name)
-    try:
-        temporary.write_text(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

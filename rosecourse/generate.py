@@ -13,7 +13,6 @@ from .cli import (
     add_engine_flags,
     add_json_flag,
     add_model_flags,
-    check_writable,
     command,
     command_line,
     engine_of,
@@ -22,9 +21,9 @@ from .cli import (
     model_of,
     run,
     text_of,
-    write_json,
 )
 from .config import SamplingParams
+from .files import check_writable, write_json
 
 
 def make_parser() -> Parser:

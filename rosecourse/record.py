@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -36,12 +35,12 @@ from .cli import (
     model_of,
     run,
     text_of,
-    write_json,
 )
 from .config import SamplingParams, is_count, require
 from .decode import DecodeParts
 from .engine import InferenceEngine
-from .errors import ConfigError, RosecourseError
+from .errors import RosecourseError
+from .files import check_folder, write_json
 from .lessons import LESSONS, Lesson, lesson
 from .models.gpt2 import GPT2
 from .models.load import resolve_device
@@ -120,17 +119,6 @@ def check_flags(args: argparse.Namespace) -> None:
         require(
             (value is None and flag != "pairs") or is_count(value, least), f"{flag} is {value}: give {least} or more"
         )
-
-
-def check_folder(folder: Path) -> None:
-    """Raise `ConfigError` now if no file could be written to a folder later; creates nothing."""
-    require("\0" not in str(folder), f"--out {folder} cannot be written: a name has no NUL")
-    try:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise ConfigError(f"--out {folder} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def check_requests(prompt_ids: Sequence[int], tasks: Sequence[Task], context: int) -> None:

@@ -10,7 +10,8 @@ from oracles import hf_greedy
 from transformers import LlamaConfig
 
 from rosecourse import LESSONS, benchmark_scheduler, benchmark_streaming, doctor, generate
-from rosecourse.cli import add_engine_flags, check_writable, command, config_of, write_json
+from rosecourse.cli import add_engine_flags, command, config_of
+from rosecourse.files import check_writable, write_json
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--warmup-runs", "0", "--repeat-runs", "2"]
 COMMANDS = {

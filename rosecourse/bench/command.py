@@ -14,7 +14,6 @@ from ..cli import (
     add_engine_flags,
     add_json_flag,
     add_model_flags,
-    check_writable,
     command_line,
     engine_of,
     flags_of,
@@ -22,10 +21,10 @@ from ..cli import (
     model_of,
     parts_of,
     text_of,
-    write_json,
 )
 from ..config import SamplingParams, is_count, require
 from ..engine import InferenceEngine
+from ..files import check_writable, write_json
 from ..scheduler import ADMISSION_POLICIES
 from .report import Measured, document
 from .workload import Run, Workload
