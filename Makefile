@@ -13,7 +13,7 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test lint format doctor constraints clean
+.PHONY: help env lab test soak lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ lab: env  ## Open the notebooks in Jupyter Lab (ARGS='--no-browser --port 8899')
 
 test: lint  ## Lint, then run every test and check every notebook (ARGS='-k scheduler')
 	$(IN_VENV) python -m pytest --nbval $(ARGS)
+
+soak: env  ## A million random steps over tiny pools, each slot checked (ARGS='--seed 7 --worlds 250')
+	$(BIN)/python tests/soak.py $(ARGS)
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
