@@ -12,9 +12,12 @@ _NAMES_IN = {
     "errors": [
         "BlockError",
         "ConfigError",
+        "EngineBusy",
         "KVCacheExhausted",
         "LessonError",
+        "LogitsError",
         "ModelError",
+        "QueueFull",
         "RequestError",
         "RosecourseError",
         "SchedulerClosed",

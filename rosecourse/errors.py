@@ -31,5 +31,27 @@ class BlockError(RosecourseError, RuntimeError):
     """A block id that its holder does not hold, for example freed twice."""
 
 
+class LogitsError(RosecourseError, ArithmeticError):
+    """Logits that no token can be chosen from. No session of the batch has taken a token yet.
+
+    rows: which rows of the logits, that is which sessions of the batch.
+    """
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+        super().__init__(
+            f"the logits of the sessions {rows} of the batch are NaN or infinite: look for NaN in the model's weights, "
+            "or load it in float32"
+        )
+
+
+class EngineBusy(RosecourseError, RuntimeError):
+    """A thread that uses an engine while another one does. It has changed nothing."""
+
+
 class SchedulerClosed(RosecourseError, RuntimeError):
     """A request to a scheduler that has been closed, or that failed."""
+
+
+class QueueFull(RosecourseError, RuntimeError):
+    """A request to a scheduler whose queue is as long as it may be. It has changed nothing: submit again later."""

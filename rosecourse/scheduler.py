@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .config import is_count
-from .errors import ConfigError, KVCacheExhausted, RequestError
+from .errors import ConfigError, KVCacheExhausted, RequestError, SchedulerClosed
 from .session import InferenceSession
 
 if TYPE_CHECKING:
@@ -72,10 +72,12 @@ class OnlineScheduler:
         self.waiting: deque[InferenceSession] = deque()
         self.running: list[InferenceSession] = []
         self.stats = SchedulerStats()
+        self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
+        self._failure: BaseException | None = None  # why blocks could not be given back
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.running or self._new_tokens)
 
     def submit(self, session: InferenceSession) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is."""
@@ -93,8 +95,7 @@ class OnlineScheduler:
         for queue in (self.waiting, self.running):
             if session in queue:
                 queue.remove(session)
-        if session.block_ids_per_layer is not None:
-            self.engine.free(session)
+        self._free(session)
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -102,104 +103,156 @@ class OnlineScheduler:
             self.step()
 
     def step(self) -> list[NewToken]:
-        """One prefill, if something waits and fits, and one decode step. Returns the new tokens in order."""
-        decoding = list(self.running)
-        new_tokens = self._prefill(self._admit())
-        return new_tokens + self._decode(decoding)
+        """One prefill, if something waits and fits, and one decode step. Returns the new tokens in order.
 
-    # -- prefill --------------------------------------------------------------------------------------------------
+        A step that raises loses nothing: the sessions that it was computing wait at the front to be computed anew, and
+        the next step also returns the tokens that this one had made. Only when blocks could not be given back every
+        further step raises `SchedulerClosed`.
+        """
+        if self._failure is not None:
+            kind = type(self._failure).__name__
+            raise SchedulerClosed(
+                f"KV blocks could not be given back ({kind}: {self._failure}): make a new engine and a new scheduler"
+            ) from self._failure
+        self._advance()
+        new_tokens, self._new_tokens = self._new_tokens, []
+        return new_tokens
+
+    def _advance(self) -> None:
+        decoding = list(self.running)
+        self._prefill(self._admit())
+        self._decode(decoding)
+
+    # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[InferenceSession]:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
         places = min(self.max_batch_size - len(self.running), self.prefill_max_batch_size)
         admitted: list[InferenceSession] = []
-        while self.waiting and len(admitted) < places:
-            session = self.waiting[self.admission(self.waiting)]
-            is_fork = session.block_ids_per_layer is not None
-            if not is_fork and not self._reserve(session, others=len(self.running) + len(admitted)):
-                break
-            self.waiting.remove(session)
-            session.times.admitted = session.times.admitted or time.perf_counter()
-            (self.running if is_fork else admitted).append(session)
-            places -= is_fork
+        try:
+            while self.waiting and len(admitted) < places:
+                session = self._next()
+                is_fork = session.block_ids_per_layer is not None
+                if not is_fork and not self._reserve(session, others=len(self.running) + len(admitted)):
+                    break
+                self.waiting.remove(session)
+                session.times.admitted = session.times.admitted or time.perf_counter()
+                (self.running if is_fork else admitted).append(session)
+                places -= is_fork
+        except BaseException:
+            self._put_back(admitted)
+            raise
         return admitted
+
+    def _next(self) -> InferenceSession:
+        """The waiting session that the admission policy names."""
+        number = self.admission(self.waiting)
+        if not is_count(number, 0) or number >= len(self.waiting):
+            raise ConfigError(
+                f"the admission policy returned {number!r}: it must return 0 to {len(self.waiting) - 1}, the number of "
+                "a waiting session"
+            )
+        return self.waiting[number]
 
     def _reserve(self, session: InferenceSession, others: int) -> bool:
         """Reserve a session's blocks if one stays free for each of the others; else it would soon be preempted."""
+        fits = False
         try:
-            self.engine.reserve(session)
+            self._reserve_or_preempt(session, others)
+            fits = self.engine.kv.num_available() >= others
         except KVCacheExhausted:
-            if others > 0:
-                return False
-            if not self._preempt_newest():
+            if others == 0:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
-            return self._reserve(session, others)
-        if self.engine.kv.num_available() < others:
-            self.engine.free(session)
-            return False
-        return True
+        finally:
+            if not fits:
+                self._free(session)
+        return fits
 
-    def _prefill(self, sessions: list[InferenceSession]) -> list[NewToken]:
+    def _reserve_or_preempt(self, session: InferenceSession, others: int) -> None:
+        """Reserve a session's blocks; where nothing runs, forks that wait give theirs for it."""
+        while True:
+            try:
+                return self.engine.reserve(session)
+            except KVCacheExhausted:
+                if others > 0 or not self._preempt_newest():
+                    raise
+
+    # -- prefill and decode ---------------------------------------------------------------------------------------
+
+    def _prefill(self, sessions: list[InferenceSession]) -> None:
         if not sessions:
-            return []
+            return
         start = time.perf_counter()
-        try:
-            logits = self.engine.prefill(sessions)
-        except BaseException:  # as if they had not been admitted
-            for session in reversed(sessions):
-                self.engine.free(session)
-                self.waiting.appendleft(session)
-            raise
         self.running += sessions
-        new_tokens = self._take(sessions, logits)
+        self._compute(self.engine.prefill, sessions)
         self.stats.prefill_seconds += time.perf_counter() - start
-        return new_tokens
 
-    # -- decode ---------------------------------------------------------------------------------------------------
-
-    def _decode(self, sessions: list[InferenceSession]) -> list[NewToken]:
-        if not sessions:
-            return []
+    def _decode(self, sessions: list[InferenceSession]) -> None:
         start = time.perf_counter()
         while not self.engine.can_append(sessions) and self._preempt_newest():
             sessions = [session for session in sessions if session in self.running]
         if not sessions:
-            return []
-        new_tokens = self._take(sessions, self.engine.decode_step_sessions(sessions))
+            return
+        self._compute(self.engine.decode_step_sessions, sessions)
         self.stats.decode_seconds += time.perf_counter() - start
         self.stats.decode_steps += 1
-        return new_tokens
+
+    def _compute(
+        self, forward: Callable[[Sequence[InferenceSession]], torch.Tensor], sessions: list[InferenceSession]
+    ) -> None:
+        """One more token for each of these running sessions, from the logits of `forward`."""
+        try:
+            token_ids = self.engine.take_tokens(sessions, forward(sessions))
+        except BaseException:  # nobody knows how far it came: what it has written is not used
+            self._put_back(sessions)
+            raise
+        now = time.perf_counter()
+        self._new_tokens += zip(sessions, token_ids, strict=True)
+        for session in sessions:
+            session.times.tokens.append(now)
+            if session.finished:
+                self.running.remove(session)
+                self._free(session)
+
+    # -- blocks given back ----------------------------------------------------------------------------------------
+
+    def _put_back(self, sessions: list[InferenceSession]) -> None:
+        """As if they had not been admitted: they wait at the front, in the same order and without blocks."""
+        for session in reversed(sessions):
+            self._free(session)
+            if session in self.running:
+                self.running.remove(session)
+            if not session.finished:
+                self.waiting.appendleft(session)
 
     def _preempt_newest(self) -> bool:
         """Take the blocks of the newest session: a fork that waits, else one that runs; False if but one runs."""
         forks = [session for session in self.waiting if session.block_ids_per_layer is not None]
         if not forks and len(self.running) <= 1:
             return False
-        newest = forks[-1] if forks else self.running.pop()
-        self.engine.free(newest)
-        if not forks:
-            self.waiting.appendleft(newest)
+        if forks:
+            self._free(forks[-1])  # and it stays where it is
+        else:
+            self._put_back(self.running[-1:])
         self.stats.preemptions += 1
         return True
 
-    def _take(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
-        token_ids = self.engine.take_tokens(sessions, logits)
-        now = time.perf_counter()
-        for session in sessions:
-            session.times.tokens.append(now)
-            if session.finished:
-                self.running.remove(session)
-                self.engine.free(session)
-        return list(zip(sessions, token_ids, strict=True))
+    def _free(self, session: InferenceSession) -> None:
+        """Give a session's blocks back, if it holds any."""
+        if session.block_ids_per_layer is None:
+            return
+        try:
+            self.engine.free(session)
+        except BaseException as error:
+            self._failure = error
+            raise
 
 
 class OfflineScheduler(OnlineScheduler):
     """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
 
-    def step(self) -> list[NewToken]:
+    def _advance(self) -> None:
         if self.running:
             return self._decode(list(self.running))
-        new_tokens: list[NewToken] = []
         while admitted := self._admit():
-            new_tokens += self._prefill(admitted)
-        return new_tokens
+            self._prefill(admitted)

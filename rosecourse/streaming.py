@@ -10,8 +10,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from .config import SamplingParams
-from .errors import SchedulerClosed
+from .config import SamplingParams, is_count, require
+from .errors import QueueFull, SchedulerClosed
 from .session import InferenceSession, Prompt
 from .text import StreamedToken, TextDecoder
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class TokenStream(Iterator[StreamedToken]):
-    """The reader's end of one request: iterate over it. A stream that nobody holds any more is cancelled."""
+    """The reader's end of one request: iterate over it. A stream that nobody holds any more is cancelled.
+
+    A slow reader holds up nobody: its tokens wait here, at most as many as it asked for.
+    """
 
     def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: SimpleQueue) -> None:
         self.session = session
@@ -57,12 +60,20 @@ class NewTokenItem(NamedTuple):
 class SchedulerManager:
     """A thread that steps a scheduler while there is work. Any thread may submit, read and cancel.
 
-    Only the stepping thread touches the scheduler and the engine; the others leave it messages.
+    Only the stepping thread changes the scheduler and the engine's cache; the others leave it messages. If a step
+    raises, that ends it: every request is cancelled, every reader gets `SchedulerClosed`, and so does who submits.
     """
 
-    def __init__(self, scheduler: OnlineScheduler) -> None:
+    def __init__(self, scheduler: OnlineScheduler, *, max_waiting: int | None = 1024) -> None:
+        """max_waiting: most requests in the queue, those that are being computed not counted; None is no limit."""
+        require(
+            max_waiting is None or is_count(max_waiting), f"max_waiting is {max_waiting!r}: give 1 or more, or None"
+        )
         self.scheduler = scheduler
-        self._changed = threading.Condition()  # guards what follows
+        self.max_waiting = max_waiting
+        # Guards what follows. Its lock is reentrant: a garbage collection may call cancel, for a stream that is gone,
+        # in a thread that holds it. So cancel only ever appends to a list; nothing here iterates over that one.
+        self._changed = threading.Condition()
         self._queues: dict[InferenceSession, SimpleQueue] = {}  # of the requests that have not ended
         self._new: list[InferenceSession] = []
         self._cancelled: list[InferenceSession] = []
@@ -78,34 +89,52 @@ class SchedulerManager:
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
     ) -> TokenStream:
-        """Queue a request; returns the stream of its tokens. Raises at once for a request that can never be served.
+        """Queue a request; returns the stream of its tokens.
 
+        Raises at once `RequestError` for a request that can never be served, `QueueFull` when `max_waiting` others
+        wait, and `SchedulerClosed`.
         scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
         """
         submitted = time.perf_counter() if scheduled is None else scheduled
         session = self.scheduler.engine.new_session(prompt, params)
         session.times.submitted = submitted
         queue: SimpleQueue = SimpleQueue()
+        stream = TokenStream(self, session, queue)
         with self._changed:
-            if self._closing:
-                raise SchedulerClosed("the scheduler is closed: make a new SchedulerManager") from self._failure
+            self._check_open()
             self._queues[session] = queue
             self._new.append(session)
             self._changed.notify()
-        return TokenStream(self, session, queue)
+        return stream
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise SchedulerClosed("the scheduler is closed: make a new SchedulerManager") from self._failure
+        waiting = len(self._new) + len(self.scheduler.waiting)
+        if self.max_waiting is not None and waiting >= self.max_waiting:
+            raise QueueFull(
+                f"{waiting} requests wait already, max_waiting is {self.max_waiting}: submit again later, or give the "
+                "SchedulerManager a longer queue"
+            )
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a request, waiting or running; no effect on one that has ended."""
         with self._changed:
-            self._cancelled.append(session)
-            self._changed.notify()
+            if session in self._queues:
+                self._cancelled.append(session)
+                self._changed.notify()
 
     def close(self, drain: bool = False) -> None:
-        """End the thread. drain: first let the requests run to their end, else they are cancelled."""
+        """End the thread, and wait until it has ended; any thread may, more than once.
+
+        drain: first let the requests run to their end, else they are cancelled (as they are by a second call without).
+        """
         with self._changed:
             self._drain = drain and (self._drain or not self._closing)
             self._closing = True
             self._changed.notify()
+        if threading.current_thread() is self._thread:
+            return  # an admission policy, say, closes: the thread ends after this step
         self._thread.join()
         atexit.unregister(self.close)
 
@@ -128,10 +157,10 @@ class SchedulerManager:
             self._closing = True
             unanswered = list(self._queues)
         for session in unanswered:
-            self._end(session, self._failure)
-        for session in unanswered:
             with suppress(Exception):  # after a failure the cache may be broken, too
                 self.scheduler.cancel(session)
+        for session in unanswered:  # who hears of the end finds all blocks given back
+            self._end(session, self._failure)
 
     def _wait_for_work(self) -> bool:
         """Take what the other threads left; sleep while there is nothing to do. False when it is time to end."""
@@ -140,8 +169,8 @@ class SchedulerManager:
                 self._changed.wait()
             new, self._new = self._new, []
             cancelled, self._cancelled = self._cancelled, []
-        for session in new:
-            self.scheduler.submit(session)
+            for session in new:
+                self.scheduler.submit(session)  # here, so that whoever holds the lock sees the whole queue
         for session in cancelled:
             self.scheduler.cancel(session)
             self._end(session)

@@ -114,7 +114,7 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
     def submit(arrival: Arrival) -> TokenStream:
         return manager.submit(arrival.prompt, workload.params, scheduled=arrival.scheduled)
 
-    with SchedulerManager(scheduler) as manager, _mapper(workload) as each:
+    with SchedulerManager(scheduler, max_waiting=None) as manager, _mapper(workload) as each:
         streams = list(each(submit, as_they_come()))
         for stream in streams:
             for _ in stream:
