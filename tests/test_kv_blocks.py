@@ -267,11 +267,20 @@ def broken_pools():
     def overfull(kv, lists):
         kv.info(lists[0][0]).length = 5
 
+    def not_full(kv, lists):
+        kv.info(lists[0][0]).length = 3
+
+    def displaced(kv, lists):
+        kv.info(lists[0][1]).start, kv.info(lists[0][1]).length = 3, 3
+
+    def a_layer_behind(kv, lists):
+        kv.info(lists[1][1]).length = 1
+
     def cached_unknown(kv, lists):
         kv.info(lists[0][0]).cached = True
 
     def miscounted(kv, lists):
-        kv._num_cached[0] += 1
+        kv._idle_block_ids[0][lists[0][0]] = None
 
     return [
         owner_dropped,
@@ -282,6 +291,9 @@ def broken_pools():
         twice_in_a_list,
         of_another_layer,
         overfull,
+        not_full,
+        displaced,
+        a_layer_behind,
         cached_unknown,
         miscounted,
     ]

@@ -75,7 +75,7 @@ def test_eviction_takes_the_least_recently_used_and_never_a_held_block(small_mod
         engine.free(session)
     check(engine, held)
     assert engine.kv.num_available() == 4
-    engine.prefix_cache.lookup([*b, 1])  # now c is the least recently used
+    engine.kv.free(engine.kv.allocate(2 * BS, engine.prefix_cache.lookup([*b, 1])))  # now c is the least recently used
     new, hit, _ = prefilled(engine, prompts_of([2 * BS], 211, seed=2)[0])
     assert hit == 0
     check(engine, held, new)

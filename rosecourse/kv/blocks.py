@@ -72,9 +72,11 @@ class KVBlockManager:
         self.k_layers = torch.empty(shape, dtype=dtype, device=device).unbind()
         self.v_layers = torch.empty(shape, dtype=dtype, device=device).unbind()
         self._free_block_indices = [list(range(num_blocks - 1, -1, -1)) for _ in range(num_layers)]
-        self._num_cached = [0] * num_layers  # blocks without an owner that the prefix cache keeps
+        # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
+        self._idle_block_ids: list[dict[int, None]] = [{} for _ in range(num_layers)]
         self._block_infos: dict[int, KVBlockInfo] = {}
-        self.evict: Callable[[], BlockIdsPerLayer] = list  # the prefix cache puts its own here
+        # The prefix cache's: forget what a block holds, and hand over the blocks, of all layers, that go with it.
+        self.forget: Callable[[int], BlockIdsPerLayer] = lambda block_id: [[block_id]]
 
     # -- blocks ---------------------------------------------------------------------------------------------------
 
@@ -86,14 +88,14 @@ class KVBlockManager:
 
     def num_available(self, layer_idx: int = 0) -> int:
         """Blocks of a layer that can be allocated: free ones, and cached ones that can be evicted."""
-        return len(self._free_block_indices[layer_idx]) + self._num_cached[layer_idx]
+        return len(self._free_block_indices[layer_idx]) + len(self._idle_block_ids[layer_idx])
 
     def allocate_block(self, layer_idx: int, start: int = 0) -> int:
         """Take an empty block with one owner; its first slot is for position `start`. Returns its global id."""
         self._require(layer_idx, 1)
         free = self._free_block_indices[layer_idx]
         if not free:
-            self._evict_cached()
+            self._evict(next(iter(self._idle_block_ids[layer_idx])))
         block_index = free.pop()
         block_id = layer_idx * self.num_blocks + block_index
         self._block_infos[block_id] = KVBlockInfo(layer_idx, block_index, start)
@@ -106,11 +108,11 @@ class KVBlockManager:
                 "free a session, or give the engine more blocks"
             )
 
-    def _evict_cached(self) -> None:
-        for ids in self.evict():
-            for block_id in ids:
-                self._num_cached[self._block_infos[block_id].layer] -= 1
-                self._release(block_id)
+    def _evict(self, block_id: int) -> None:
+        for ids in self.forget(block_id):
+            for evicted in ids:
+                del self._idle_block_ids[self._block_infos[evicted].layer][evicted]
+                self._release(evicted)
 
     def _release(self, block_id: int) -> None:
         info = self._block_infos.pop(block_id)
@@ -131,7 +133,7 @@ class KVBlockManager:
                 for start in range(len(block_ids) * self.block_size, num_tokens, self.block_size):
                     block_ids.append(self.allocate_block(layer_idx, start))
                     self._block_infos[block_ids[-1]].length = min(self.block_size, num_tokens - start)
-        except KVCacheExhausted:
+        except BaseException:
             self.free(table)
             raise
         return table
@@ -145,8 +147,10 @@ class KVBlockManager:
 
     def share(self, block_ids_per_layer: BlockIdsPerLayer) -> BlockTable:
         """One more owner for each block (a fork, or a prefix hit). Returns the new owner."""
-        for info in self._infos(block_ids_per_layer):
-            self._num_cached[info.layer] -= info.owners == 0
+        infos = [(block_id, self.info(block_id)) for ids in block_ids_per_layer for block_id in ids]
+        for block_id, info in infos:
+            if info.owners == 0:
+                del self._idle_block_ids[info.layer][block_id]
             info.owners += 1
         return BlockTable(list(ids) for ids in block_ids_per_layer)
 
@@ -154,27 +158,28 @@ class KVBlockManager:
         """An owner leaves; its lists are emptied. A block without owners is free again, or cached."""
         if table.freed:
             raise BlockError("a block table is freed twice: its blocks may be another session's by now")
-        if any(info.owners < 1 for info in self._infos(table)):
+        if any(self.info(block_id).owners < 1 for ids in table for block_id in ids):
             raise BlockError("a block table shows blocks that it does not own: nothing is freed")
         table.freed = True
         for ids in table:
-            while ids:  # from the end, so that the beginning of a sequence is the last to be reused
+            while ids:  # from the end, so that the beginning of a sequence is the last to be reused or evicted
                 self._drop_owner(ids.pop())
 
     def _drop_owner(self, block_id: int) -> None:
         info = self._block_infos[block_id]
         info.owners -= 1
         if info.owners == 0 and info.cached:
-            self._num_cached[info.layer] += 1
+            self._idle_block_ids[info.layer][block_id] = None
         elif info.owners == 0:
             self._release(block_id)
 
-    def _infos(self, block_ids_per_layer: BlockIdsPerLayer) -> list[KVBlockInfo]:
-        return [self.info(block_id) for ids in block_ids_per_layer for block_id in ids]
-
     def length(self, table: BlockTable) -> int:
         """Tokens that the blocks of a session hold, or have been allocated for."""
-        last = self._block_infos[table[0][-1]] if table[0] else None
+        return self._end(table[0])
+
+    def _end(self, block_ids: list[int]) -> int:
+        """The position behind the last token that a block list holds."""
+        last = self.info(block_ids[-1]) if block_ids else None
         return last.start + last.length if last else 0
 
     # -- one more token -------------------------------------------------------------------------------------------
@@ -231,9 +236,12 @@ class KVBlockManager:
         """
         counted: dict[int, int] = {}
         for block_ids_per_layer in holders:
+            if len({self._end(ids) for ids in block_ids_per_layer}) > 1:
+                raise BlockError(f"the layers of {block_ids_per_layer} do not hold the same number of tokens")
             for layer_idx, ids in enumerate(block_ids_per_layer):
                 if len(set(ids)) != len(ids) or any(i // self.num_blocks != layer_idx for i in ids):
                     raise BlockError(f"a block list of layer {layer_idx} shows a block twice, or one of another layer")
+                self._check_order(ids)
                 for block_id in ids:
                     counted[block_id] = counted.get(block_id, 0) + 1
         known = {block_id for entry in cached for ids in entry for block_id in ids}
@@ -247,9 +255,19 @@ class KVBlockManager:
         if counted:
             raise BlockError(f"blocks {sorted(counted)} are held and not in use")
         for layer_idx, free in enumerate(self._free_block_indices):
-            idle = sum(i.owners == 0 for i in self._block_infos.values() if i.layer == layer_idx)
-            if idle != self._num_cached[layer_idx]:
-                raise BlockError(f"layer {layer_idx}: {idle} blocks are cached, not {self._num_cached[layer_idx]}")
+            idle = {b for b, i in self._block_infos.items() if i.layer == layer_idx and i.owners == 0}
+            if idle != set(self._idle_block_ids[layer_idx]):
+                raise BlockError(
+                    f"layer {layer_idx}: without an owner are {idle}, not {self._idle_block_ids[layer_idx]}"
+                )
             used = [i.block_index for i in self._block_infos.values() if i.layer == layer_idx]
             if sorted([*free, *used]) != list(range(self.num_blocks)):
                 raise BlockError(f"layer {layer_idx}: free and used blocks do not add up to the pool")
+
+    def _check_order(self, block_ids: list[int]) -> None:
+        """Each block of a list begins where the one before it ends, and all but the last are full."""
+        infos = [self.info(block_id) for block_id in block_ids]
+        if any(info.start != number * self.block_size for number, info in enumerate(infos)):
+            raise BlockError(f"blocks {block_ids} do not begin at every {self.block_size}th token")
+        if any(info.length < self.block_size for info in infos[:-1]):
+            raise BlockError(f"a block of {block_ids} before the last is not full")

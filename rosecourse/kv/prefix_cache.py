@@ -2,13 +2,13 @@
 
 It is a tree of full blocks: an entry is known by its parent and its own tokens, so a match compares every token of the
 prefix and a collision of hashes can do no harm. An entry stays while a session holds its blocks and, after that, until
-the pool runs dry; then the least recently used entry goes first. (The idea of keeping blocks by their content is vLLM's
+the pool runs dry; then the entry that was left first goes first. A session leaves the end of its prompt before the
+beginning, so that no entry goes before those below it. (The idea of keeping blocks by their content is vLLM's
 automatic prefix caching; the tree is SGLang's RadixAttention, with whole blocks as edges.)
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 from .blocks import BlockIdsPerLayer, KVBlockManager
@@ -27,13 +27,14 @@ class PrefixEntry(NamedTuple):
 
 
 class PrefixCache:
-    """Full prompt blocks by their content, least recently used first."""
+    """Full prompt blocks by their content; `KVBlockManager` knows which of them nobody holds, and since when."""
 
     def __init__(self, kv: KVBlockManager) -> None:
         self.kv = kv
-        self._entries: OrderedDict[PrefixKey, PrefixEntry] = OrderedDict()
+        self._entries: dict[PrefixKey, PrefixEntry] = {}
+        self._keys: dict[int, PrefixKey] = {}  # of the entry that a block belongs to
         self._next_serial = ROOT + 1
-        kv.evict = self._evict
+        kv.forget = self._forget
 
     def lookup(self, token_ids: list[int]) -> BlockIdsPerLayer:
         """The blocks of the longest known prefix of `token_ids` that leaves at least one token to compute.
@@ -41,25 +42,19 @@ class PrefixCache:
         Nobody owns them by this yet: pass them to `KVBlockManager.allocate` before anything else is allocated.
         """
         found: BlockIdsPerLayer = [[] for _ in range(self.kv.num_layers)]
-        path: list[PrefixKey] = []
         parent = ROOT
         for tokens in self._blocks_of(token_ids[:-1]):
-            key = PrefixKey(parent, tokens)
-            entry = self._entries.get(key)
+            entry = self._entries.get(PrefixKey(parent, tokens))
             if entry is None:
                 break
             for ids, block in zip(found, entry.block_ids, strict=True):
                 ids += block
-            path.append(key)
             parent = entry.serial
-        for key in reversed(path):  # a parent is always more recent than its children, so children go first
-            self._entries.move_to_end(key)
         return found
 
     def insert(self, token_ids: list[int], block_ids_per_layer: BlockIdsPerLayer) -> None:
         """Remember the full blocks of a prompt whose K and V have been written."""
         parent = ROOT
-        path: list[PrefixKey] = []
         for number, tokens in enumerate(self._blocks_of(token_ids)):
             key = PrefixKey(parent, tokens)
             blocks = [[ids[number]] for ids in block_ids_per_layer]
@@ -68,16 +63,14 @@ class PrefixCache:
                 entry = self._add(key, blocks)
             elif entry.block_ids != blocks:
                 break  # computed twice at the same time: below it only blocks of the first one count
-            path.append(key)
             parent = entry.serial
-        for key in reversed(path):
-            self._entries.move_to_end(key)
 
     def _add(self, key: PrefixKey, block_ids: BlockIdsPerLayer) -> PrefixEntry:
         entry = self._entries[key] = PrefixEntry(self._next_serial, block_ids)
         self._next_serial += 1
         for (block_id,) in block_ids:
             self.kv.info(block_id).cached = True
+            self._keys[block_id] = key
         return entry
 
     def _blocks_of(self, token_ids: list[int]) -> list[tuple[int, ...]]:
@@ -85,13 +78,12 @@ class PrefixCache:
         size = self.kv.block_size
         return [tuple(token_ids[i : i + size]) for i in range(0, len(token_ids) - size + 1, size)]
 
-    def _evict(self) -> BlockIdsPerLayer:
-        """Forget the least recently used entry that no session holds, and hand its blocks over."""
-        key = next(key for key, entry in self._entries.items() if not self._held(entry))
-        return self._entries.pop(key).block_ids
-
-    def _held(self, entry: PrefixEntry) -> bool:
-        return self.kv.info(entry.block_ids[0][0]).owners > 0
+    def _forget(self, block_id: int) -> BlockIdsPerLayer:
+        """Forget the entry of a block; returns the blocks that it had."""
+        entry = self._entries.pop(self._keys[block_id])
+        for (forgotten,) in entry.block_ids:
+            del self._keys[forgotten]
+        return entry.block_ids
 
     def entries(self) -> list[BlockIdsPerLayer]:
         return [entry.block_ids for entry in self._entries.values()]
