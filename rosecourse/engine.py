@@ -12,7 +12,8 @@ import torch
 
 from .config import EngineConfig, SamplingParams
 from .decode import BEST, DecodeParts, DecodeStep
-from .errors import BlockError, ConfigError, KVCacheExhausted, RequestError
+from .errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
+from .exclusive import Exclusive
 from .kv.blocks import KVBlockManager
 from .kv.prefix_cache import PrefixCache
 from .models.gpt2 import GPT2
@@ -25,7 +26,7 @@ from .text import StreamedToken, TextDecoder
 
 @dataclass(frozen=True)
 class Generation:
-    """What came of one prompt. finish_reason: `stop` (end of text) or `length`."""
+    """What came of one prompt. finish_reason: `stop` (end of text), `length` or `error` (its logits became NaN)."""
 
     prompt: Prompt
     token_ids: list[int]  # the completion alone
@@ -37,7 +38,7 @@ class InferenceEngine:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
     `generate` and `stream` are for users; `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `fork`, `free`
-    are what schedulers are made of.
+    are what schedulers are made of. Two threads in them at once are refused with `EngineBusy`.
     """
 
     def __init__(self, model: GPT2, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
@@ -61,6 +62,7 @@ class InferenceEngine:
         self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
         self.decode_step = DecodeStep(parts, model, self.kv, self.config)
         self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
+        self._exclusive = Exclusive()
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -68,10 +70,11 @@ class InferenceEngine:
         """A session that has no blocks yet. Raises `RequestError` for what the engine can never serve."""
         params = params or SamplingParams()
         prompt_ids = self.tokenize(prompt)
-        self._check_request(prompt_ids, params)
+        self.check_request(prompt_ids, params)
         return InferenceSession(prompt_ids, params)
 
-    def _check_request(self, prompt_ids: list[int], params: SamplingParams) -> None:
+    def check_request(self, prompt_ids: list[int], params: SamplingParams) -> None:
+        """Raise `RequestError` for what the engine can never serve."""
         if not prompt_ids:
             raise RequestError("the prompt is empty: give at least one token")
         bad = [t for t in prompt_ids if not 0 <= t < self.model.shape.vocab_size]
@@ -108,38 +111,58 @@ class InferenceEngine:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
         if session.block_ids_per_layer is not None:
             raise BlockError("the session holds blocks already: free it before it is computed again")
-        shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
-        session.block_ids_per_layer = self.kv.allocate(len(session.token_ids), shared)
-        session.num_cached_tokens = len(shared[0]) * self.config.block_size if shared else 0
+        with self._exclusive:
+            shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
+            session.block_ids_per_layer = self.kv.allocate(len(session.token_ids), shared)
+            session.num_cached_tokens = len(shared[0]) * self.config.block_size if shared else 0
 
     @torch.inference_mode()
     def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
-        """Compute sessions that are new, reserved or freed; returns logits [B, vocab_size] for each next token."""
-        new = [session for session in sessions if session.block_ids_per_layer is None]
-        for number, session in enumerate(new):
+        """Compute sessions that are new, reserved or freed; returns logits [B, vocab_size] for each next token.
+
+        Raises `KVCacheExhausted` or `BlockError` before anything has changed.
+        """
+        if not sessions:
+            raise ConfigError("a prefill over 0 sessions: give 1 or more")
+        with self._exclusive:
+            if any(s.block_ids_per_layer is not None and not self._awaits_prefill(s) for s in sessions):
+                raise BlockError("a session that is computed already cannot be prefilled: free it first")
+            self._reserve_all([session for session in sessions if session.block_ids_per_layer is None])
+            logits = Prefill(self.model, self.kv, sessions).run()
+            for session in sessions:
+                session.num_cached_tokens = len(session.token_ids)
+                if self.prefix_cache:
+                    self.prefix_cache.insert(session.prompt_ids, session.block_ids_per_layer)
+            return logits
+
+    def _awaits_prefill(self, session: InferenceSession) -> bool:
+        """Whether its blocks were reserved for the tokens that it has, and not all of these are computed."""
+        return session.num_cached_tokens < len(session.token_ids) == self.kv.length(session.block_ids_per_layer)
+
+    def _reserve_all(self, sessions: list[InferenceSession]) -> None:
+        """Reserve these sessions, or none of them."""
+        for number, session in enumerate(sessions):
             try:
                 self.reserve(session)
-            except KVCacheExhausted:
-                for earlier in new[:number]:
+            except BaseException:
+                for earlier in sessions[:number]:
                     self.free(earlier)
                 raise
-        if any(self.kv.length(s.block_ids_per_layer) != len(s.token_ids) for s in sessions):
-            raise BlockError("a session that is decoding cannot be prefilled: free it first")
-        logits = Prefill(self.model, self.kv, sessions).run()
-        for session in sessions:
-            session.num_cached_tokens = len(session.token_ids)
-            if self.prefix_cache:
-                self.prefix_cache.insert(session.prompt_ids, session.block_ids_per_layer)
-        return logits
 
     @torch.inference_mode()
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
-        """One decode step: returns logits [B, vocab_size]. Raises `KVCacheExhausted` before anything has changed."""
+        """One decode step: returns logits [B, vocab_size]. Raises `KVCacheExhausted` before anything has changed.
+
+        Whatever else stops it, such as an interrupt, may leave the token in some layers and not in others: free these
+        sessions then, and prefill them again.
+        """
         if not 0 < len(sessions) <= self.config.max_batch_size:
             raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
-        if not self.can_append(sessions):
-            raise KVCacheExhausted(f"no KV blocks for one more token of {len(sessions)} sessions: free or preempt one")
-        return self.decode_step(sessions)
+        with self._exclusive:
+            if not self.can_append(sessions):
+                many = f"one more token of {len(sessions)} sessions"
+                raise KVCacheExhausted(f"no KV blocks for {many}: free or preempt one")
+            return self.decode_step(sessions)
 
     def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
@@ -151,7 +174,7 @@ class InferenceEngine:
         )
 
     def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
-        """Sample each session's next token and append it."""
+        """Sample each session's next token and append it. Raises `LogitsError` before any session has taken one."""
         token_ids = sample(logits, [session.sampler for session in sessions])
         for session, token_id in zip(sessions, token_ids, strict=True):
             session.append(token_id, self.eos_token_id)
@@ -165,21 +188,38 @@ class InferenceEngine:
         if session.finished or session.block_ids_per_layer is None:
             raise RequestError("only a running session can be forked: this one holds no blocks, or has finished")
         if params is not None:
-            self._check_request(session.prompt_ids, params)
+            self.check_request(session.prompt_ids, params)
         sibling = InferenceSession(session.prompt_ids, params or session.params)
         sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
         sibling.token_ids = list(session.token_ids)
         sibling.num_cached_tokens = session.num_cached_tokens
-        sibling.block_ids_per_layer = self.kv.share(session.block_ids_per_layer)
+        with self._exclusive:
+            sibling.block_ids_per_layer = self.kv.share(session.block_ids_per_layer)
         return sibling
 
     def free(self, session: InferenceSession) -> None:
         """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
         if session.block_ids_per_layer is None:
             raise BlockError("the session holds no blocks: it was freed before, or never computed")
-        self.kv.free(session.block_ids_per_layer)
+        with self._exclusive:
+            self.kv.free(session.block_ids_per_layer)
         session.block_ids_per_layer = None
         session.num_cached_tokens = 0
+
+    def check(self, sessions: Iterable[InferenceSession]) -> None:
+        """Raise `BlockError` unless every block is where it should be; `sessions` are all that hold blocks of it.
+
+        For tests and for finding faults: it walks over the whole cache, and nothing calls it unasked.
+        """
+        holding = [session for session in sessions if session.block_ids_per_layer is not None]
+        tables = [session.block_ids_per_layer for session in holding]
+        self.kv.check(tables, self.prefix_cache.entries() if self.prefix_cache else ())
+        for session, table in zip(holding, tables, strict=True):
+            if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids):
+                raise BlockError(
+                    f"a session has {len(session.token_ids)} tokens and blocks for {self.kv.length(table)}, and "
+                    f"{session.num_cached_tokens} tokens are computed"
+                )
 
     # -- for users ------------------------------------------------------------------------------------------------
 
@@ -225,6 +265,8 @@ class InferenceEngine:
                 for _, token_id in scheduler.step():
                     text = decoder.text(token_id, last=session.finished)
                     yield StreamedToken(token_id, text, session.finish_reason)
+            if session.finish_reason == "error":
+                raise LogitsError([0])
         finally:  # a reader that goes away leaves no blocks behind
             scheduler.cancel(session)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
 import torch
 
 from .config import SamplingParams
+from .errors import LogitsError
+
+NO_TOKEN = -1
 
 
 class Sampler:
@@ -42,8 +46,14 @@ class Sampler:
 
 
 def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
-    """The next token of each request; logits: [B, vocab_size]. One transfer to the host for all greedy ones."""
-    token_ids = logits.argmax(dim=-1).tolist()
+    """The next token of each request; logits: [B, vocab_size]. One transfer to the host for all greedy ones.
+
+    Raises `LogitsError` before anything is drawn if a row holds NaN or +inf: there is no distribution to choose from.
+    """
+    best = logits.argmax(dim=-1, keepdim=True)  # a NaN is larger than any number
+    token_ids = torch.where(logits.gather(-1, best) < math.inf, best, NO_TOKEN).flatten().tolist()
+    if NO_TOKEN in token_ids:
+        raise LogitsError([b for b, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
     sampled = [b for b, sampler in enumerate(samplers) if not sampler.greedy]
     if sampled:
         rows = logits[sampled].cpu()

@@ -27,7 +27,7 @@ class InferenceSession:
 
     token_ids: prompt and completion. K and V of the first `num_cached_tokens` of them lie in the blocks of
     `block_ids_per_layer` (None while it holds none); between two decode steps that is all but the last token.
-    finish_reason: None while it runs, then `stop` (end of text), `length` or `cancelled`.
+    finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (its logits are NaN).
     """
 
     prompt_ids: list[int]
