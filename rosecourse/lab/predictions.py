@@ -1,0 +1,128 @@
+"""What the learner predicts, and later beside it what was counted or measured.
+
+A notebook runs in a process of its own, so that one `Predictions` for the process is one for the notebook: `predict`
+and `reveal` are its methods.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from typing import Any
+
+Value = Any  # a number, a text, a list: whatever can be said of the thing that is predicted
+NOT_PREDICTED, NOT_COUNTED = "not predicted yet", "not counted yet"
+
+
+class Revealed:
+    """Predictions beside what was found: a table in a notebook, lines of text elsewhere. Rows: (name, said, found)."""
+
+    def __init__(self, rows: list[tuple[str, Value, Value]]) -> None:
+        self.rows = rows
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return 'nothing is predicted yet: predict("append_token calls in a step", 16), for instance'
+        return "\n".join(f"{name}: {sentence(said, found)}" for name, said, found in self.rows)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return f"<p>{html.escape(str(self))}</p>"
+        lines = [_row("th", "", "predicted", "found", "")]
+        for name, said, found in self.rows:
+            lines.append(_row("td", name, _shown(said) or "–", _shown(found) or "–", sentence(said, found)))
+        return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+class Predictions:
+    """The predictions of one notebook, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Value] = {}
+        self.found: dict[str, Value] = {}
+
+    def predict(self, name: str, value: Value = None) -> None:
+        """Say what `name` is going to be. None and `...` are placeholders; the last word counts."""
+        self.said[name] = value
+
+    def reveal(self, found: Mapping[str, Value] | None = None) -> Revealed:
+        """Show predictions beside what was found: `reveal({"append_token calls in a step": 96})`.
+
+        Without an argument: all that was predicted in this notebook, beside what has been found so far.
+        """
+        self.found |= found or {}
+        names = self.said if found is None else found
+        return Revealed([(name, self.said.get(name), self.found.get(name)) for name in names])
+
+
+def sentence(said: Value, found: Value) -> str:
+    """What may be said of a prediction, such as "you said 16, it is 96: 6 times as many"."""
+    if _is_open(said):
+        return NOT_PREDICTED + ("" if _is_open(found) else f"; it is {_shown(found)}")
+    if _is_open(found):
+        return f"you said {_shown(said)}; {NOT_COUNTED}"
+    one, other = _number(said), _number(found)
+    if one is None or other is None:
+        if other is not None:
+            return f"you said {_shown(said)!r}, it is {_shown(found)}: give a number, and they can be compared"
+        return "right" if _equal(said, found) else f"you said {_shown(said)}, it is {_shown(found)}"
+    return "exactly" if one == other else f"you said {_shown(said)}, it is {_shown(found)}: {_difference(one, other)}"
+
+
+def _difference(said: float, found: float) -> str:
+    """The difference of two different numbers in words."""
+    if said == 0:
+        return "more than none" if found > 0 else "less than none"
+    if found == 0:
+        return "none at all"
+    times = found / said
+    if times < 0:
+        return "the other way round"
+    if 0.9 <= times <= 1.1:
+        return "close, within 10 %"
+    return f"{times:.3g} times as much" if times > 1 else f"you said {1 / times:.3g} times too much"
+
+
+def _is_open(value: Value) -> bool:
+    return value is None or value is ...
+
+
+def _number(value: Value) -> float | None:
+    """The value as a finite number, from a number, a text that is one, or a tensor of one element; else None."""
+    if isinstance(value, bool) or _is_open(value):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _equal(said: Value, found: Value) -> bool:
+    """Whether they read alike: `[64, 128]` and `(64, 128)` do, so do "No" and "no"."""
+    plain = [list(value) if isinstance(value, list | tuple) else value for value in (said, found)]
+    one, other = (" ".join(str(value).split()).casefold() for value in plain)
+    return one == other
+
+
+def _shown(value: Value) -> str:
+    """A value as it is read: numbers with three digits of their fraction, texts in one line of at most 60 letters."""
+    if _is_open(value):
+        return ""
+    number = _number(value)
+    if number is not None and not isinstance(value, str):
+        return f"{int(number):,}" if number == int(number) else f"{number:,.4g}"
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _row(tag: str, *cells: str) -> str:
+    return "<tr>" + "".join(f'<{tag} style="text-align: left">{html.escape(cell)}</{tag}>' for cell in cells) + "</tr>"
+
+
+_of_this_notebook = Predictions()
+predict = _of_this_notebook.predict
+reveal = _of_this_notebook.reveal
