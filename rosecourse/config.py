@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
 from .errors import ConfigError
 
 
+def shown(value: object) -> str:
+    """A value as a message shows it: on one line, of at most 60 characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a number of more digits than Python prints, or an object that cannot say what it is
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def require(condition: bool, message: str) -> None:
     if not condition:
         raise ConfigError(message)
+
+
+def require_a(kind: type, value: object, name: str) -> None:
+    """Raise `ConfigError` unless the value is of this type."""
+    require(isinstance(value, kind), f"{name} is {shown(value)}: give an object of type {kind.__name__}")
 
 
 def is_count(value: object, least: int = 1) -> bool:
@@ -46,19 +60,25 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         size = self.block_size
-        require(is_count(size) and size & (size - 1) == 0, f"block_size is {size!r}: give a power of two, such as 64")
-        require(is_count(self.max_batch_size), f"max_batch_size is {self.max_batch_size!r}: give 1 or more")
+        require(
+            is_count(size) and size & (size - 1) == 0, f"block_size is {shown(size)}: give a power of two, such as 64"
+        )
+        require(is_count(self.max_batch_size), f"max_batch_size is {shown(self.max_batch_size)}: give 1 or more")
         require(
             self.max_seq_len is None or is_count(self.max_seq_len, 2),
-            f"max_seq_len is {self.max_seq_len!r}: give 2 or more, or None for the model's context",
+            f"max_seq_len is {shown(self.max_seq_len)}: give 2 or more, or None for the model's context",
         )
         require(
             self.num_blocks is None or is_count(self.num_blocks),
-            f"num_blocks is {self.num_blocks!r}: give 1 or more, or None for as many as the batch needs",
+            f"num_blocks is {shown(self.num_blocks)}: give 1 or more, or None for as many as the batch needs",
         )
         for name in ("triton_kv_append_min_batch", "triton_kv_append_full_batch_min_batch"):
             value = getattr(self, name)
-            require(is_count(value) or (value is None and "full" in name), f"{name} is {value!r}: give 1 or more")
+            require(is_count(value) or (value is None and "full" in name), f"{name} is {shown(value)}: give 1 or more")
+        for name in ("prefix_cache", "nvtx"):
+            value = getattr(self, name)
+            require(isinstance(value, bool), f"{name} is {shown(value)}: give True or False")
+        _make_plain(self)
 
     def blocks_for(self, num_tokens: int) -> int:
         """The blocks, per layer, that `num_tokens` tokens fill."""
@@ -81,11 +101,23 @@ class SamplingParams:
     stop_on_eos: bool = True
 
     def __post_init__(self) -> None:
-        require(is_count(self.max_new_tokens), f"max_new_tokens is {self.max_new_tokens!r}: give 1 or more")
-        require(is_within(self.temperature, 0, 100), f"temperature is {self.temperature!r}: give 0 (greedy) to 100")
-        require(is_count(self.top_k, 0), f"top_k is {self.top_k!r}: give 0 (all tokens) or more")
+        require(is_count(self.max_new_tokens), f"max_new_tokens is {shown(self.max_new_tokens)}: give 1 or more")
+        require(
+            is_within(self.temperature, 0, 100), f"temperature is {shown(self.temperature)}: give 0 (greedy) to 100"
+        )
+        require(is_count(self.top_k, 0), f"top_k is {shown(self.top_k)}: give 0 (all tokens) or more")
         require(
             is_within(self.top_p, 0, 1) and self.top_p > 0,
-            f"top_p is {self.top_p!r}: give more than 0 and at most 1",
+            f"top_p is {shown(self.top_p)}: give more than 0 and at most 1",
         )
-        require(is_count(self.seed, 0), f"seed is {self.seed!r}: give a whole number, 0 or more")
+        require(is_count(self.seed, 0), f"seed is {shown(self.seed)}: give a whole number, 0 or more")
+        require(isinstance(self.stop_on_eos, bool), f"stop_on_eos is {shown(self.stop_on_eos)}: give True or False")
+        _make_plain(self)
+
+
+def _make_plain(settings: EngineConfig | SamplingParams) -> None:
+    """Numbers of other kinds, such as numpy's, as Python's own, which do not overflow."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            object.__setattr__(settings, field.name, int(value) if isinstance(value, Integral) else float(value))

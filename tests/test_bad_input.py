@@ -27,7 +27,7 @@ def assert_refused(capsys, main, argv, message):
     [
         (["--num-blocks", "100000000"], "100000000 KV blocks of 64 tokens do not fit into memory"),
         (["--num-blocks", "1" + 30 * "0"], "do not fit into memory"),
-        (["--block-size", str(2**62)], "so many KV blocks of 4611686018427387904 tokens do not fit into memory"),
+        (["--block-size", str(2**62)], "1 KV blocks of 4611686018427387904 tokens do not fit into memory"),
         (["--random-weights", "gpt2", "--seed", str(2**63)], r"seed is 9223372036854775808: give 0 to 2\^63 - 1"),
         (["--threads", "0"], "threads is 0: give 1 to 1024"),
         (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),

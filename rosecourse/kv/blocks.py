@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
+from ..config import is_count, require, require_a, shown
 from ..errors import BlockError, KVCacheExhausted
+from .buffers import kv_pool
 
 
 class BlockTable(list[list[int]]):
@@ -63,14 +65,23 @@ class KVBlockManager:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        sizes = {
+            "num_layers": num_layers,
+            "num_blocks": num_blocks,
+            "num_heads": num_heads,
+            "block_size": block_size,
+            "head_dim": head_dim,
+        }
+        for name, size in sizes.items():
+            require(is_count(size), f"{name} is {shown(size)}: give 1 or more")
+        require_a(torch.dtype, dtype, "dtype")
+        require_a(torch.device, device, "device")
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.device = device
-        shape = (num_layers, num_blocks, num_heads, block_size, head_dim)
-        # Nothing reads a slot before it is written, so the memory need not be cleared.
-        self.k_layers = torch.empty(shape, dtype=dtype, device=device).unbind()
-        self.v_layers = torch.empty(shape, dtype=dtype, device=device).unbind()
+        keys, values = kv_pool(tuple(sizes.values()), dtype, device)
+        self.k_layers, self.v_layers = keys.unbind(), values.unbind()
         self._free_block_indices = [list(range(num_blocks - 1, -1, -1)) for _ in range(num_layers)]
         # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
         self._idle_block_ids: list[dict[int, None]] = [{} for _ in range(num_layers)]

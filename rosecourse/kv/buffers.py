@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 
 import torch
+
+from ..config import shown
+from ..errors import ConfigError
 
 
 def index_tensor(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
@@ -17,6 +21,28 @@ def index_tensor(values: Sequence[int] | Sequence[Sequence[int]], device: torch.
     if device.type != "cuda":
         return torch.tensor(values, device=device)
     return torch.tensor(values, pin_memory=True).to(device, non_blocking=True)
+
+
+def kv_pool(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V, each [num_layers, num_blocks, num_heads, block_size, head_dim]; not cleared, for nothing reads a slot
+    before it is written. Raises `ConfigError` where they do not fit into memory.
+    """
+    try:
+        if device.type == "cpu" and 2 * math.prod(shape) * dtype.itemsize > _memory():
+            raise MemoryError  # else a system that promises more than it has would end the process later
+        return torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device)
+    except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
+        raise ConfigError(
+            f"{shown(shape[1])} KV blocks of {shown(shape[3])} tokens do not fit into memory: give a smaller batch, "
+            "fewer or smaller blocks, or fewer tokens"
+        ) from error
+
+
+def _memory() -> float:
+    """Bytes of memory that this machine has; infinity where the system does not say."""
+    names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
+    known = all(name in getattr(os, "sysconf_names", {}) for name in names)
+    return math.prod(os.sysconf(name) for name in names) if known else math.inf
 
 
 class StagingBuffer:
