@@ -1,0 +1,95 @@
+"""What `check` answers: a verdict in plain words, with a picture of the moment in which a part went wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from ..diagrams import Picture
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with a part.
+
+    what: one line. details: what was expected and what was found, a line each. reason: what it is likely to come from.
+    tried: the name of the scenario. picture: the blocks at that moment.
+    """
+
+    what: str
+    details: tuple[str, ...] = ()
+    reason: str = ""
+    tried: str = ""
+    picture: Picture | None = None
+
+
+class PartIsWrong(Exception):
+    """Ends a scenario: `fault` says why."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.what)
+        self.fault = fault
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """What was found out about a part. The same part gives the same text.
+
+    faults: what is wrong, the first in full. missing: what the lesson's idea would have saved. unchecked: what could
+    not be tried on this machine. done: what was tried and is right. remarks: what is not wrong, but worth knowing.
+    """
+
+    part: str
+    lesson: str
+    faults: tuple[Fault, ...] = ()
+    missing: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    done: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def correct(self) -> bool:
+        """Whether the part does what a part of its kind has to do, with the lesson's idea or without it."""
+        return not self.faults
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is correct, has the lesson's idea, and everything could be tried."""
+        return not (self.faults or self.missing or self.unchecked)
+
+    def __str__(self) -> str:
+        return "\n".join([self._headline(), *self._body(), *(f"  Note: {remark}" for remark in self.remarks)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        picture = self.faults[0].picture if self.faults else None
+        drawn = f"<p>The blocks at that moment:</p>{picture.svg}" if picture else ""
+        return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>{drawn}'
+
+    def _headline(self) -> str:
+        name = f"{self.part}, lesson {self.lesson}"
+        if self.faults:
+            return f"✗ {name}: not right yet."
+        if self.missing:
+            return f"✗ {name}: correct, but without the idea of the lesson."
+        if self.unchecked:
+            return f"? {name}: correct as far as it could be tried here."
+        return f"✓ {name}: passed."
+
+    def _body(self) -> list[str]:
+        if self.faults:
+            return [*_in_full(self.faults[0]), *_in_short(self.faults[1:])]
+        lines = [f"  {line}" for line in self.done]
+        lines += [f"  Correct, but {line}" for line in self.missing]
+        return lines + [f"  Not checked: {line}" for line in self.unchecked]
+
+
+def _in_full(fault: Fault) -> list[str]:
+    lines = [f"  Tried:    {fault.tried}"] if fault.tried else []
+    lines += [f"  Wrong:    {fault.what}", *(f"            {line}" for line in fault.details)]
+    return lines + ([f"  Perhaps:  {fault.reason}"] if fault.reason else [])
+
+
+def _in_short(faults: tuple[Fault, ...]) -> list[str]:
+    return ["  Also wrong:", *(f"    {fault.tried}: {fault.what}" for fault in faults)] if faults else []
