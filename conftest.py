@@ -5,7 +5,7 @@ from importlib.util import find_spec
 # Triton exists for Linux only.
 NEED_TRITON = [
     "notebooks/061_triton_full_batch.ipynb",
-    *(f"tests/test_{name}.py" for name in ("counters", "gpu", "lessons", "paged_attention")),
+    *(f"tests/test_{name}.py" for name in ("counters", "gpu", "lessons", "numerics", "paged_attention")),
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 

@@ -22,16 +22,17 @@ def paged_attention_decode(
     q, k_new, v_new: [B, H, D], the new token's; k_layer, v_layer: [num_blocks, H, block_size, D].
     block_table: int [B, max_blocks], the physical block of each logical one; what lies past the context is not read.
     context_lens: int [B], tokens in the cache, at least 1, without the new one; max_context_len: the largest of them.
-    Returns [B, H, D]. Only slots below the context length are read: whatever lies in the others does no harm.
+    Returns [B, H, D]. Only slots below the context length are read: whatever lies in the others does no harm. All
+    arithmetic is in float32, whatever the cache holds: a score may be larger than float16 can say.
     """
     _, H, D = q.shape
     positions, mask = context_positions(context_lens, max_context_len)
     rows = context_rows(block_table, positions, H, k_layer.shape[2])  # [B, H, T]
-    k = torch.cat([k_layer.view(-1, D)[rows], k_new[:, :, None]], dim=2)  # [B, H, T + 1, D]
-    v = torch.cat([v_layer.view(-1, D)[rows], v_new[:, :, None]], dim=2)
-    scores = q[:, :, None] @ k.transpose(2, 3) * D**-0.5  # [B, H, 1, T + 1]
+    k = torch.cat([k_layer.view(-1, D)[rows], k_new[:, :, None]], dim=2).float()  # [B, H, T + 1, D]
+    v = torch.cat([v_layer.view(-1, D)[rows], v_new[:, :, None]], dim=2).float()
+    scores = q[:, :, None].float() @ k.transpose(2, 3) * D**-0.5  # [B, H, 1, T + 1]
     scores[..., :-1] += mask[:, :, None]
-    return (scores.softmax(dim=3) @ v)[:, :, 0]
+    return (scores.softmax(dim=3) @ v)[:, :, 0].to(q.dtype)
 
 
 def context_rows(block_tables: torch.Tensor, positions: torch.Tensor, H: int, block_size: int) -> torch.Tensor:
