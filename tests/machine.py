@@ -95,6 +95,7 @@ class Machine:
             self.scheduler.cancel(session)
         assert session.finish_reason == "cancelled"
         self.retire(session)
+        self.barren = 0  # it may be a fork that had just started
         self.counts["cancels"] += 1
         self.check()
 
@@ -117,6 +118,7 @@ class Machine:
 
     def preempt(self) -> None:
         self.scheduler._preempt_newest()
+        self.barren = 0
         self.check()
 
     def squeeze(self, num_blocks: int) -> None:

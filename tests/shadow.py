@@ -118,6 +118,9 @@ class ShadowPool:
         position = np.arange(length)
         for layer, ids in enumerate(session.block_ids_per_layer):
             assert len(ids) == blocks_of(length, size), f"{len(ids)} blocks for {length} tokens"
+            infos = [self.kv.info(block_id) for block_id in ids]
+            assert [info.start for info in infos] == list(range(0, length, size))
+            assert sum(info.length for info in infos) == length
             blocks = np.array(ids)[position // size] - layer * self.kv.num_blocks
             for name, caches, expected in zip("KV", self.caches, shadow.kv, strict=True):
                 found = caches[layer][blocks, :, position % size]
