@@ -178,15 +178,7 @@ def from_environment(name: str, default: int | None) -> int | None:
 
 def engine_of(args: argparse.Namespace, model: GPT2, parts: DecodeParts, **more: Any) -> InferenceEngine:
     """The engine that the flags describe."""
-    config = config_of(args, **more)
-    try:
-        return InferenceEngine(model, config, parts)
-    except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
-        blocks = "so many KV blocks" if config.num_blocks is None else f"{config.num_blocks} KV blocks"
-        raise ConfigError(
-            f"{blocks} of {config.block_size} tokens do not fit into memory: give a smaller batch, fewer or smaller "
-            "blocks, or fewer tokens"
-        ) from error
+    return InferenceEngine(model, config_of(args, **more), parts)
 
 
 def text_of(prompt: str) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .config import is_count
-from .errors import ConfigError, KVCacheExhausted, RequestError, SchedulerClosed
+from .config import EngineConfig, is_count, require, require_a, shown
+from .errors import ConfigError, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
 from .session import InferenceSession
 
 if TYPE_CHECKING:
@@ -60,18 +60,21 @@ class OnlineScheduler:
 
         None is the engine's `max_batch_size`.
         """
+        require_a(EngineConfig, getattr(engine, "config", None), "the config of the engine")
+        require(callable(admission), f"admission is {shown(admission)}: give a function of the waiting sessions")
         most = engine.config.max_batch_size
         self.max_batch_size = most if max_batch_size is None else max_batch_size
         self.prefill_max_batch_size = self.max_batch_size if prefill_max_batch_size is None else prefill_max_batch_size
         if not is_count(self.max_batch_size) or self.max_batch_size > most:
-            raise ConfigError(f"max_batch_size is {max_batch_size!r}: give 1 to {most}, the engine's own")
+            raise ConfigError(f"max_batch_size is {shown(max_batch_size)}: give 1 to {most}, the engine's own")
         if not is_count(self.prefill_max_batch_size):
-            raise ConfigError(f"prefill_max_batch_size is {prefill_max_batch_size!r}: give 1 or more")
+            raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
         self.engine = engine
         self.admission = admission
         self.waiting: deque[InferenceSession] = deque()
         self.running: list[InferenceSession] = []
         self.stats = SchedulerStats()
+        self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
         self._failure: BaseException | None = None  # why blocks could not be given back
 
@@ -80,15 +83,21 @@ class OnlineScheduler:
         return bool(self.waiting or self.running or self._new_tokens)
 
     def submit(self, session: InferenceSession) -> None:
-        """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is."""
+        """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
+
+        Raises `RequestError` for one that was submitted before, or that this engine can never serve.
+        """
+        require_a(InferenceSession, session, "session")
         if session.finished or session in self.waiting or session in self.running:
             raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
+        self.engine.check_request(session.prompt_ids, session.params)
         if not session.times.submitted:
             session.times.submitted = time.perf_counter()
         self.waiting.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
+        require_a(InferenceSession, session, "session")
         if session.finished:
             return
         session.finish_reason = "cancelled"
@@ -96,6 +105,10 @@ class OnlineScheduler:
             if session in queue:
                 queue.remove(session)
         self._free(session)
+
+    def check(self) -> None:
+        """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
+        self.engine.check([*self.waiting, *self.running])
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -202,17 +215,29 @@ class OnlineScheduler:
     ) -> None:
         """One more token for each of these running sessions, from the logits of `forward`."""
         try:
-            token_ids = self.engine.take_tokens(sessions, forward(sessions))
+            new_tokens = self._take_tokens(sessions, forward(sessions))
         except BaseException:  # nobody knows how far it came: what it has written is not used
             self._put_back(sessions)
             raise
         now = time.perf_counter()
-        self._new_tokens += zip(sessions, token_ids, strict=True)
+        self._new_tokens += new_tokens
         for session in sessions:
-            session.times.tokens.append(now)
+            if session.finish_reason != "error":
+                session.times.tokens.append(now)
             if session.finished:
                 self.running.remove(session)
                 self._free(session)
+
+    def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
+        """The next token of each session; one that cannot have any, with logits that are NaN, ends without."""
+        try:
+            return list(zip(sessions, self.engine.take_tokens(sessions, logits), strict=True))
+        except LogitsError as error:
+            for row in error.rows:
+                sessions[row].finish_reason = "error"
+                self.failed.append(sessions[row])
+        good = [row for row, session in enumerate(sessions) if not session.finished]
+        return self._take_tokens([sessions[row] for row in good], logits[good]) if good else []
 
     # -- blocks given back ----------------------------------------------------------------------------------------
 

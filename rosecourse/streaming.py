@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from .config import SamplingParams, is_count, require
-from .errors import QueueFull, SchedulerClosed
+from .config import SamplingParams, is_count, is_within, require, require_a, shown
+from .errors import LogitsError, QueueFull, SchedulerClosed
+from .scheduler import OnlineScheduler
 from .session import InferenceSession, Prompt
 from .text import StreamedToken, TextDecoder
-
-if TYPE_CHECKING:
-    from .scheduler import OnlineScheduler
 
 
 class TokenStream(Iterator[StreamedToken]):
@@ -32,7 +31,11 @@ class TokenStream(Iterator[StreamedToken]):
         self._decoder = TextDecoder(manager.scheduler.engine.model.tokenizer)
 
     def __next__(self) -> StreamedToken:
-        """The next token; waits for it. Raises `SchedulerClosed` when an exception ended the stepping thread."""
+        """The next token; waits for it.
+
+        Raises `LogitsError` when the model gave no numbers to choose it by, and `SchedulerClosed` when an exception
+        ended the stepping thread.
+        """
         item = self._queue.get()
         if isinstance(item, NewTokenItem):
             text = self._decoder.text(item.token_id, last=item.finish_reason is not None)
@@ -40,6 +43,8 @@ class TokenStream(Iterator[StreamedToken]):
         self._queue.put(item)  # it stays ended, for every reader
         if item is None:
             raise StopIteration
+        if isinstance(item, LogitsError):
+            raise LogitsError(item.rows) from item
         raise SchedulerClosed(f"the scheduler stopped: {type(item).__name__}: {item}") from item
 
     def cancel(self) -> None:
@@ -66,8 +71,10 @@ class SchedulerManager:
 
     def __init__(self, scheduler: OnlineScheduler, *, max_waiting: int | None = 1024) -> None:
         """max_waiting: most requests in the queue, those that are being computed not counted; None is no limit."""
+        require_a(OnlineScheduler, scheduler, "scheduler")
         require(
-            max_waiting is None or is_count(max_waiting), f"max_waiting is {max_waiting!r}: give 1 or more, or None"
+            max_waiting is None or is_count(max_waiting),
+            f"max_waiting is {shown(max_waiting)}: give 1 or more, or None",
         )
         self.scheduler = scheduler
         self.max_waiting = max_waiting
@@ -96,6 +103,7 @@ class SchedulerManager:
         scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
         """
         submitted = time.perf_counter() if scheduled is None else scheduled
+        require(is_within(submitted, 0, math.inf), f"scheduled is {shown(scheduled)}: give seconds, or None for now")
         session = self.scheduler.engine.new_session(prompt, params)
         session.times.submitted = submitted
         queue: SimpleQueue = SimpleQueue()
@@ -119,6 +127,7 @@ class SchedulerManager:
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a request, waiting or running; no effect on one that has ended."""
+        require_a(InferenceSession, session, "session")
         with self._changed:
             if session in self._queues:
                 self._cancelled.append(session)
@@ -151,6 +160,8 @@ class SchedulerManager:
             while self._wait_for_work():
                 for session, token_id in self.scheduler.step():
                     self._deliver(session, token_id)
+                while self.scheduler.failed:
+                    self._end(self.scheduler.failed.pop(), LogitsError([0]))
         except BaseException as error:  # whatever it is, the readers must hear of it
             self._failure = error
         with self._changed:
