@@ -10,13 +10,13 @@ from operator import index
 
 import torch
 
-from .config import EngineConfig, SamplingParams
+from .config import EngineConfig, SamplingParams, require_a, shown
 from .decode import BEST, DecodeParts, DecodeStep
 from .errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
 from .exclusive import Exclusive
 from .kv.blocks import KVBlockManager
 from .kv.prefix_cache import PrefixCache
-from .models.gpt2 import GPT2
+from .models.gpt2 import GPT2, GPT2Shape
 from .prefill import Prefill
 from .sampling import sample
 from .scheduler import OnlineScheduler
@@ -42,11 +42,14 @@ class InferenceEngine:
     """
 
     def __init__(self, model: GPT2, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
+        require_a(GPT2Shape, getattr(model, "shape", None), "the shape of the model")
+        config = EngineConfig() if config is None else config
+        require_a(EngineConfig, config, "config")
+        require_a(DecodeParts, parts, "parts")
         shape = model.shape
-        config = config or EngineConfig()
         max_seq_len = config.max_seq_len or shape.context
         if max_seq_len > shape.context:
-            raise ConfigError(f"max_seq_len is {max_seq_len}: the model's context is {shape.context} tokens")
+            raise ConfigError(f"max_seq_len is {shown(max_seq_len)}: the model's context is {shape.context} tokens")
         num_blocks = config.num_blocks or config.max_batch_size * config.blocks_for(max_seq_len)
         self.model = model
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
@@ -68,7 +71,8 @@ class InferenceEngine:
 
     def new_session(self, prompt: Prompt, params: SamplingParams | None = None) -> InferenceSession:
         """A session that has no blocks yet. Raises `RequestError` for what the engine can never serve."""
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        require_a(SamplingParams, params, "params")
         prompt_ids = self.tokenize(prompt)
         self.check_request(prompt_ids, params)
         return InferenceSession(prompt_ids, params)
@@ -79,14 +83,16 @@ class InferenceEngine:
             raise RequestError("the prompt is empty: give at least one token")
         bad = [t for t in prompt_ids if not 0 <= t < self.model.shape.vocab_size]
         if bad:
-            raise RequestError(f"token id {bad[0]} is not in the vocabulary of {self.model.shape.vocab_size} tokens")
+            raise RequestError(
+                f"token id {shown(bad[0])} is not in the vocabulary of {self.model.shape.vocab_size} tokens"
+            )
         longest = self.config.max_seq_len
         if len(prompt_ids) >= longest:
             raise RequestError(f"the prompt has {len(prompt_ids)} tokens: the engine takes at most {longest - 1}")
         total = len(prompt_ids) + params.max_new_tokens
         if total > longest:
             raise RequestError(
-                f"max_new_tokens is {params.max_new_tokens}: after a prompt of {len(prompt_ids)} tokens at most "
+                f"max_new_tokens is {shown(params.max_new_tokens)}: after a prompt of {len(prompt_ids)} tokens at most "
                 f"{longest - len(prompt_ids)} fit into {longest}"
             )
         needed = self.config.blocks_for(total - 1)  # K and V of the last token are never needed
@@ -105,7 +111,7 @@ class InferenceEngine:
                 raise TypeError
             return [index(token_id) for token_id in prompt]
         except TypeError:  # the tokenizer's too, for text that no encoding has
-            raise RequestError(f"the prompt is {prompt!a:.60}: give a text, or a list of token ids") from None
+            raise RequestError(f"the prompt is {shown(prompt)}: give a text, or a list of token ids") from None
 
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
@@ -145,7 +151,7 @@ class InferenceEngine:
             try:
                 self.reserve(session)
             except BaseException:
-                for earlier in sessions[:number]:
+                for earlier in reversed(sessions[:number]):
                     self.free(earlier)
                 raise
 
@@ -174,8 +180,17 @@ class InferenceEngine:
         )
 
     def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
-        """Sample each session's next token and append it. Raises `LogitsError` before any session has taken one."""
-        token_ids = sample(logits, [session.sampler for session in sessions])
+        """Sample each session's next token and append it.
+
+        Raises `LogitsError` before any session has taken one; no other prompt will hit the blocks of a session of NaN.
+        """
+        try:
+            token_ids = sample(logits, [session.sampler for session in sessions])
+        except LogitsError as error:
+            if self.prefix_cache:
+                for row in error.rows:
+                    self.prefix_cache.discard(sessions[row].block_ids_per_layer)
+            raise
         for session, token_id in zip(sessions, token_ids, strict=True):
             session.append(token_id, self.eos_token_id)
         return token_ids
@@ -185,9 +200,11 @@ class InferenceEngine:
 
         params: its own, with a random stream of its own; None is the same, from where the stream is.
         """
+        require_a(InferenceSession, session, "session")
         if session.finished or session.block_ids_per_layer is None:
             raise RequestError("only a running session can be forked: this one holds no blocks, or has finished")
         if params is not None:
+            require_a(SamplingParams, params, "params")
             self.check_request(session.prompt_ids, params)
         sibling = InferenceSession(session.prompt_ids, params or session.params)
         sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
@@ -199,15 +216,16 @@ class InferenceEngine:
 
     def free(self, session: InferenceSession) -> None:
         """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
+        require_a(InferenceSession, session, "session")
         if session.block_ids_per_layer is None:
             raise BlockError("the session holds no blocks: it was freed before, or never computed")
-        with self._exclusive:
+        with self._exclusive.lock:  # whoever is refused must still be able to give back what it holds
             self.kv.free(session.block_ids_per_layer)
         session.block_ids_per_layer = None
         session.num_cached_tokens = 0
 
     def check(self, sessions: Iterable[InferenceSession]) -> None:
-        """Raise `BlockError` unless every block is where it should be; `sessions` are all that hold blocks of it.
+        """Raise `BlockError` unless the cache's books are right; `sessions` must be all that hold blocks in it.
 
         For tests and for finding faults: it walks over the whole cache, and nothing calls it unasked.
         """
@@ -230,11 +248,11 @@ class InferenceEngine:
 
         A prompt is a text or a list of token ids; params: one for all, or one for each.
         """
-        if not isinstance(prompts, str):
+        if isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes)):
             prompts = list(prompts)
-        if isinstance(prompts, str) or any(isinstance(prompt, Integral) for prompt in prompts):
+        if not isinstance(prompts, list) or any(isinstance(prompt, Integral) for prompt in prompts):
             prompts = [prompts]
-        each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else params
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise RequestError(f"{len(prompts)} prompts and {len(each)} params: give one for all, or one for each")
         sessions = [self.new_session(prompt, p) for prompt, p in zip(prompts, each, strict=True)]

@@ -8,17 +8,20 @@ from .errors import EngineBusy
 
 
 class Exclusive:
-    """A context for one thread at a time, which may enter it again inside; another thread gets `EngineBusy`."""
+    """A context for one thread at a time, which may enter it again inside; another thread gets `EngineBusy`.
+
+    lock: for what is better done late than refused, such as giving back.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             raise EngineBusy(
                 "another thread is using this engine: give each thread its own engine, or let all submit to one "
                 "SchedulerManager"
             )
 
     def __exit__(self, *exc_info: object) -> None:
-        self._lock.release()
+        self.lock.release()

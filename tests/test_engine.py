@@ -1,5 +1,7 @@
 """InferenceEngine: sessions, forks, exhaustion, and reading nothing that was not written."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,11 @@ from rosecourse import (
     LESSONS,
     BlockError,
     ConfigError,
+    EngineBusy,
     EngineConfig,
     InferenceEngine,
     KVCacheExhausted,
+    LogitsError,
     RequestError,
     SamplingParams,
 )
@@ -123,6 +127,85 @@ def test_a_session_is_not_computed_twice_at_once(small_model):
         engine.prefill([session])
     with pytest.raises(BlockError, match="holds blocks already"):
         engine.reserve(session)
+    prefilled, twice = (engine.new_session([n, 2, 3], FREE_RUN) for n in (5, 6))
+    engine.prefill([prefilled])
+    with pytest.raises(BlockError, match="free it first"):  # it has no token yet: there is nothing to compute
+        engine.prefill([twice, prefilled])
+    with pytest.raises(BlockError, match="holds blocks already"):
+        engine.prefill([twice, twice])
+    assert twice.block_ids_per_layer is None
+    with pytest.raises(ConfigError, match="a prefill over 0 sessions"):
+        engine.prefill([])
+    check(engine, [session, prefilled])
+
+
+def test_an_engine_checks_its_books_when_asked(small_model):
+    engine = make_engine(small_model, prefix_cache=True)
+    sessions = [*start(engine, prompts_of([4, 9, 6], 211)), engine.new_session([1, 2], FREE_RUN)]
+    sessions.append(engine.fork(sessions[2]))
+    engine.free(sessions[0])  # its block stays in the prefix cache
+    engine.check(sessions)
+    with pytest.raises(BlockError, match="counts 1 owners, its holders are others"):
+        engine.check(sessions[2:])
+    sessions[1].num_cached_tokens += 1
+    with pytest.raises(BlockError, match="has 10 tokens and blocks for 9, and 10 tokens are computed"):
+        engine.check(sessions)
+    sessions[1].num_cached_tokens -= 1
+    layer = sessions[2].block_ids_per_layer[1]
+    engine.kv.append_token(1, layer, *torch.zeros(2, 2, 8))  # as if a step had been interrupted
+    with pytest.raises(BlockError, match="do not hold the same number of tokens"):
+        engine.check(sessions)
+
+
+def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, monkeypatch):
+    engine = make_engine(small_model)
+    inside, other = start(engine, [[1, 2, 3], [4, 5]])
+    step_alone = engine.decode_step
+    refused, freed = [], threading.Event()
+
+    def intrude():
+        for call in (
+            lambda: engine.prefill([engine.new_session([7], FREE_RUN)]),
+            lambda: engine.decode_step_sessions([other]),
+            lambda: engine.reserve(engine.new_session([7], FREE_RUN)),
+            lambda: engine.fork(other),
+        ):
+            with pytest.raises(EngineBusy, match="another thread is using this engine"):
+                call()
+            refused.append(call)
+        engine.free(other)  # waits for its turn
+        freed.set()
+
+    def held_up(sessions):
+        intruder.start()
+        while len(refused) < 4:
+            assert intruder.is_alive()
+        assert not freed.wait(0.05)
+        return step_alone(sessions)
+
+    intruder = threading.Thread(target=intrude)
+    monkeypatch.setattr(engine, "decode_step", held_up)
+    step(engine, [inside])
+    intruder.join(timeout=60)
+    assert freed.is_set()
+    assert other.block_ids_per_layer is None
+    monkeypatch.undo()
+    step(engine, [inside])  # the turn was given back, after errors too
+    check(engine, [inside])
+
+
+def test_a_stream_of_nan_ends_with_an_error(small_pair):
+    """What came before is given; nothing made up comes after."""
+    hf, model = small_pair
+    engine = make_engine(model)
+    tokens = engine.stream([1, 2, 3], FREE_RUN)
+    found = [next(tokens).token_id for _ in range(3)]
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache.fill_(float("nan"))
+    with pytest.raises(LogitsError, match="are NaN or infinite"):
+        next(tokens)
+    assert found == hf_greedy(hf, [[1, 2, 3]], 3)[0]
+    check(engine, [])
 
 
 def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):

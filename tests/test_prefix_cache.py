@@ -4,7 +4,7 @@ import pytest
 import torch
 from oracles import hf_next_logits, prompts_of
 
-from rosecourse import EngineConfig, InferenceEngine, KVCacheExhausted, SamplingParams
+from rosecourse import EngineConfig, InferenceEngine, KVCacheExhausted, LogitsError, SamplingParams
 from rosecourse.kv import prefix_cache as module
 
 BS = 8
@@ -167,6 +167,46 @@ def test_the_same_block_after_another_prefix_is_no_hit(engine, prompt):
     second, hit, _ = prefilled(engine, moved)
     assert hit == 0
     check(engine, first, second)
+
+
+def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
+    """The K and V of one session have become NaN: who comes with the same prompt later computes it by itself."""
+    ill, _, _ = prefilled(engine, prompt)
+    (other,) = prompts_of([2 * BS], 211, seed=8)
+    well, _, _ = prefilled(engine, other)
+    with pytest.raises(LogitsError):
+        engine.take_tokens([well, ill], torch.tensor([[1.0, 2.0], [float("nan")] * 2]))
+    check(engine, ill, well)
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache[[i % engine.kv.num_blocks for i in ill.block_ids_per_layer[0]]] = float("nan")
+    engine.free(ill)
+    check(engine, well)
+    _, hit, logits = prefilled(engine, prompt)
+    assert hit == 0
+    torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
+    assert prefilled(engine, other)[1] == BS
+
+
+@pytest.mark.parametrize("held", [10, 1000])
+def test_an_eviction_looks_at_one_entry_however_many_are_held(small_model, held):
+    """The keys that it compares are counted, not the time that it takes."""
+    compared = []
+
+    class Counted(module.PrefixKey):
+        def __hash__(self):
+            compared.append(self)
+            return super().__hash__()
+
+    engine = InferenceEngine(small_model, EngineConfig(block_size=1, max_batch_size=4, num_blocks=held + 1))
+    kv, cache = engine.kv, engine.prefix_cache
+    cache.insert(list(range(held)), kv.allocate(held))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PrefixKey", Counted)
+        for number in range(5):
+            table = kv.allocate(1)
+            cache.insert([1000 + number], table)
+            kv.free(table)
+    assert len(compared) == 5 * 2 + 4  # looked up and added; four were evicted
 
 
 def test_it_can_be_turned_off(small_model, prompt):

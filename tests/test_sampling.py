@@ -4,7 +4,7 @@ import pytest
 import torch
 from oracles import prompts_of
 
-from rosecourse import EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import EngineConfig, InferenceEngine, LogitsError, SamplingParams
 from rosecourse.sampling import Sampler, sample
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5, 0.0])
@@ -74,6 +74,30 @@ def test_greedy_and_sampled_requests_share_a_batch():
     samplers = [Sampler(SamplingParams(temperature=t, seed=3)) for t in (0.0, 0.0, 1.0)]
     alone = Sampler(SamplingParams(temperature=1.0, seed=3)).choose(LOGITS)
     assert sample(logits, samplers) == [1, 4, alone]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("place", [0, 3, slice(None)], ids=str)
+def test_no_token_is_chosen_from_nan_and_no_stream_moves(dtype, bad, place):
+    """One logit of a row is enough; the others of the batch draw what they would have drawn without it."""
+    logits = torch.stack([LOGITS] * 4).to(dtype)
+    logits[1, place] = logits[3, place] = bad
+    samplers = [Sampler(SamplingParams(temperature=t, seed=3)) for t in (1.0, 1.0, 0.0, 0.0)]
+    with pytest.raises(
+        LogitsError, match=r"sessions \[1, 3\] of the batch are NaN or infinite: look for NaN"
+    ) as caught:
+        sample(logits, samplers)
+    assert caught.value.rows == [1, 3]
+    well = [0, 2]
+    fresh = Sampler(SamplingParams(temperature=1.0, seed=3))
+    assert sample(logits[well], [samplers[b] for b in well]) == [fresh.choose(LOGITS.to(dtype)), 1]
+
+
+def test_a_token_that_is_ruled_out_does_no_harm():
+    masked = LOGITS.clone()
+    masked[[1, 4]] = float("-inf")
+    assert sample(torch.stack([masked] * 2), [Sampler(SamplingParams(temperature=t)) for t in (0.0, 1e-30)]) == [2, 2]
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

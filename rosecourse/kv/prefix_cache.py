@@ -78,6 +78,13 @@ class PrefixCache:
         size = self.kv.block_size
         return [tuple(token_ids[i : i + size]) for i in range(0, len(token_ids) - size + 1, size)]
 
+    def discard(self, table: BlockIdsPerLayer) -> None:
+        """Forget the entries among a session's blocks, because what was written there is not to be used again."""
+        for block_id in table[0]:
+            if block_id in self._keys:
+                for (forgotten,) in self._forget(block_id):
+                    self.kv.info(forgotten).cached = False
+
     def _forget(self, block_id: int) -> BlockIdsPerLayer:
         """Forget the entry of a block; returns the blocks that it had."""
         entry = self._entries.pop(self._keys[block_id])
