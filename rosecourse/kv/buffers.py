@@ -54,8 +54,13 @@ class StagingBuffer:
 
     def __init__(self, max_elements: int, dtype: torch.dtype, device: torch.device) -> None:
         cuda = device.type == "cuda"
-        self._host = torch.zeros(max_elements, dtype=dtype, pin_memory=cuda)
-        self._device = torch.zeros(max_elements, dtype=dtype, device=device) if cuda else self._host
+        try:
+            self._host = torch.zeros(max_elements, dtype=dtype, pin_memory=cuda)
+            self._device = torch.zeros(max_elements, dtype=dtype, device=device) if cuda else self._host
+        except (RuntimeError, TypeError, MemoryError) as error:
+            raise ConfigError(
+                f"a buffer of {shown(max_elements)} numbers does not fit into memory: give a smaller batch"
+            ) from error
         self._copied = torch.cuda.Event() if cuda else None
         self._shape: tuple[int, ...] = (0,)
 

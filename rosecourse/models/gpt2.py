@@ -13,6 +13,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..config import is_count, is_within, shown
+from ..errors import ModelError
+
 # attend(layer_idx, q, k, v) -> attention output; all [N, H, D], N tokens in a flat row
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -27,6 +30,15 @@ class GPT2Shape:
     num_layers: int
     num_heads: int
     layer_norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "context", "width", "num_layers", "num_heads"):
+            if not is_count(getattr(self, name)):
+                raise ModelError(f"a GPT-2 of {name} {shown(getattr(self, name))}: give 1 or more")
+        if self.width % self.num_heads:
+            raise ModelError(f"a GPT-2 of width {self.width} cannot have {self.num_heads} heads: give a divisor")
+        if not is_within(self.layer_norm_eps, 0, 1):
+            raise ModelError(f"a GPT-2 of layer_norm_eps {shown(self.layer_norm_eps)}: give 0 to 1, such as 1e-5")
 
     @property
     def head_dim(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
 from transformers.utils import logging
 
-from ..config import is_count
+from ..config import is_count, shown
 from ..errors import ModelError
+from .folder import check_json, check_weights
 from .gpt2 import GPT2, GPT2Shape
 
 SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "data" / "tiny-gpt2"
@@ -26,14 +28,16 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 def resolve_device(device: str | torch.device = "auto") -> torch.device:
     """`auto` is CUDA where there is one, else the CPU."""
-    if str(device) == "auto":
+    if isinstance(device, str) and device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
-    except RuntimeError:
-        raise ModelError(f"no device is called {device!r}: give 'auto', 'cpu' or 'cuda'") from None
+    except (RuntimeError, TypeError, ValueError):
+        raise ModelError(f"no device is called {shown(device)}: give 'auto', 'cpu' or 'cuda'") from None
     if found.type not in ("cpu", "cuda"):
-        raise ModelError(f"the engine does not run on {device!r}: give 'auto', 'cpu' or 'cuda'")
+        raise ModelError(f"the engine does not run on {shown(device)}: give 'auto', 'cpu' or 'cuda'")
+    if found.type == "cpu":
+        return torch.device("cpu")  # there is one, whatever number it is given
     if found.type == "cuda" and (not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count()):
         raise ModelError(
             f"there is no {str(device)!r} on this machine: give device='cpu', or 'auto' to take what is there"
@@ -46,8 +50,8 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
     if dtype is None:
         return torch.float16 if device.type == "cuda" else torch.float32
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found not in DTYPES.values():
-        raise ModelError(f"the engine does not compute in {dtype!r}: give one of {', '.join(DTYPES)}")
+    if not isinstance(found, torch.dtype) or found not in DTYPES.values():
+        raise ModelError(f"the engine does not compute in {shown(dtype)}: give one of {', '.join(DTYPES)}")
     return found
 
 
@@ -64,32 +68,57 @@ def load_model(
     """
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
-    source = str(name_or_path or SHIPPED_MODEL)
+    source = _source(SHIPPED_MODEL if name_or_path is None else name_or_path)
     with _quiet():
         config = _config(source)
+        shape = _shape(config, source)
+        if os.path.isdir(source):
+            check_weights(Path(source), shape)
         try:
             model, report = GPT2LMHeadModel.from_pretrained(
                 source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
-            tokenizer = AutoTokenizer.from_pretrained(source)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
             raise ModelError(f"the model {source!r} cannot be read: {_first_line(error)}") from error
     if report["missing_keys"]:  # transformers makes up what is missing
         raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
+    _check_tokenizer(tokenizer, shape, source)
     return from_transformers(model, tokenizer, Path(source).resolve().name, dtype, device)
 
 
+def _source(name_or_path: str | Path) -> str:
+    """A folder's path or a hub id. Raises `ModelError` for what can be neither."""
+    is_name = isinstance(name_or_path, (str, Path)) and str(name_or_path) and "\0" not in str(name_or_path)
+    if not is_name:
+        raise ModelError(f"no model is called {shown(name_or_path)}: give a folder, or a hub id such as 'gpt2'")
+    return str(name_or_path)
+
+
+def _check_tokenizer(tokenizer: Any, shape: GPT2Shape, source: str) -> None:
+    """Raise `ModelError` for a tokenizer of another model. Fewer tokens than the model has are fine: it may be padded."""
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise ModelError(f"the model {source!r} cannot be read: it has no tokenizer.json, from which text is streamed")
+    if len(tokenizer) > shape.vocab_size:
+        raise ModelError(
+            f"the tokenizer in {source!r} has {len(tokenizer)} tokens, the model {shape.vocab_size}: it is of another "
+            "model, take this one's own"
+        )
+
+
 def _config(source: str) -> PreTrainedConfig:
-    if Path(source).is_file():
+    if os.path.isfile(source):
         raise ModelError(f"{source!r} is a file: give the folder that holds the model")
-    if not Path(source).is_dir() and (Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1):
+    if not os.path.isdir(source) and (Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1):
         raise ModelError(f"there is no model folder {source!r}: give one that is there, or a hub id such as 'gpt2'")
-    if Path(source).is_dir() and not Path(source, "config.json").is_file():
+    if os.path.isdir(source) and not Path(source, "config.json").is_file():
         raise ModelError(f"the folder {source!r} holds no model: a Hugging Face model folder has a config.json")
+    if os.path.isdir(source):
+        check_json(Path(source))
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)  # else transformers would ask
     except Exception as error:
-        what = "read" if Path(source).is_dir() else "fetched (a hub id needs the network once)"
+        what = "read" if os.path.isdir(source) else "fetched (a hub id needs the network once)"
         raise ModelError(f"the model {source!r} cannot be {what}: {_first_line(error)}") from error
     if config.model_type != "gpt2":
         raise ModelError(f"{source!r} is a {config.model_type!r} model: the engine runs only 'gpt2'")
@@ -126,7 +155,21 @@ def from_transformers(
     device: str | torch.device = "cpu",
 ) -> GPT2:
     """The engine's form of a `transformers` GPT-2, cast and moved once."""
-    config = model.config
+    shape = _shape(model.config, name)
+    state = model.transformer.state_dict()
+    weights = {}
+    for parameter in shape.parameters():
+        weights[parameter] = state[parameter].to(device=device, dtype=dtype)
+        if not torch.isfinite(weights[parameter]).all():
+            small = (
+                "; it is too large for float16: load it in float32" if torch.isfinite(state[parameter]).all() else ""
+            )
+            raise ModelError(f"the model {name!r} cannot be used: {parameter!r} has NaN or infinite weights{small}")
+    return GPT2(shape, weights, tokenizer, name)
+
+
+def _shape(config: PreTrainedConfig, name: str) -> GPT2Shape:
+    """The sizes of a GPT-2. Raises `ModelError` for a variant that the engine lacks, and for sizes that cannot be."""
     if config.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
         raise ModelError(f"{name!r} uses the activation {config.activation_function!r}: the engine has only 'gelu_new'")
     if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights or not config.tie_word_embeddings:
@@ -135,7 +178,7 @@ def from_transformers(
         )
     if config.n_inner not in (None, 4 * config.n_embd):
         raise ModelError(f"{name!r} has n_inner {config.n_inner}: the engine wants 4 x n_embd, {4 * config.n_embd}")
-    shape = GPT2Shape(
+    return GPT2Shape(
         vocab_size=config.vocab_size,
         context=config.n_positions,
         width=config.n_embd,
@@ -143,9 +186,6 @@ def from_transformers(
         num_heads=config.n_head,
         layer_norm_eps=config.layer_norm_epsilon,
     )
-    state = model.transformer.state_dict()
-    weights = {name: state[name].to(device=device, dtype=dtype) for name in shape.parameters()}
-    return GPT2(shape, weights, tokenizer, name)
 
 
 def random_model(
@@ -158,12 +198,12 @@ def random_model(
 
     It reads prompts with the shipped model's tokenizer, which needs no download.
     """
-    if name not in RANDOM_SHAPES:
-        raise ModelError(f"no random model is called {name!r}: give one of {', '.join(RANDOM_SHAPES)}")
+    if not isinstance(name, str) or name not in RANDOM_SHAPES:
+        raise ModelError(f"no random model is called {shown(name)}: give one of {', '.join(RANDOM_SHAPES)}")
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
     if not is_count(seed, 0) or seed >= 2**63:
-        raise ModelError(f"seed is {seed!r}: give a whole number from 0 to 2**63 - 1")
+        raise ModelError(f"seed is {shown(seed)}: give a whole number from 0 to 2**63 - 1")
     shape = RANDOM_SHAPES[name]
     generator = torch.Generator().manual_seed(seed)
     weights = {}
