@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from difflib import unified_diff
 from typing import Any
 
-from ..config import EngineConfig
+from ..config import EngineConfig, shown
 from ..decode import BEST, DecodeParts
 from ..decode.forward import DecodeForward
 from ..engine import InferenceEngine
@@ -94,10 +94,7 @@ LESSONS = ladder(
 
 def lesson(number: str) -> Lesson:
     """The lesson with a number, or the last one for `best`. Raises `LessonError` for one that is not there."""
-    if number == "best":
-        return LESSONS[-1]
-    for rung in LESSONS:
-        if rung.number == number:
-            return rung
-    known = ", ".join(rung.number for rung in LESSONS)
-    raise LessonError(f"there is no lesson {number!r}: give one of {known}, or best")
+    known = {rung.number: rung for rung in LESSONS}
+    if not isinstance(number, str) or number not in (*known, "best"):
+        raise LessonError(f"there is no lesson {shown(number)}: give one of {', '.join(known)}, or best")
+    return known.get(number, LESSONS[-1])
