@@ -15,7 +15,7 @@ from ..kv.blocks import BlockTable, KVBlockInfo, KVBlockManager
 from ..lessons import LESSONS, Lesson, lesson
 from ..session import InferenceSession
 from . import end_to_end
-from .ideas import IDEAS, ideas_until, observe
+from .ideas import Seen, Situation, ideas_until, observe, observe_course
 from .learner import Learner
 from .oracle import Oracle, TableOracle
 from .scenarios import Scenario, scenarios
@@ -109,18 +109,21 @@ def _compared(
     learner: Learner, changed: Lesson, with_kernels: bool, device: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the part does more often than the course's part, and what it does not, a sentence each."""
-    course = Learner(getattr(changed.after, learner.kind), learner.kind)
-    missing, done = [], []
-    seen: dict[Any, Any] = {}
+    course = getattr(changed.after, learner.kind)
+    seen: dict[Situation, tuple[Seen, Seen]] = {}
+    missing: dict[str, str] = {}  # the first of each kind says enough
+    done = []
     for idea in ideas_until(changed, with_kernels):
-        if idea.situation not in seen:
-            seen[idea.situation] = [observe(who, idea.situation, device) for who in (learner, course)]
-        found, right = map(idea.count, seen[idea.situation])
+        at = idea.situation
+        if at not in seen:
+            seen[at] = observe(learner, at, device), observe_course(course, learner.kind, at, device)
+        found, right = map(idea.count, seen[at])
         if found > right:
-            missing.append(f"still {found} {idea.words} in {idea.situation.name}; lesson {idea.lesson} makes {right}")
+            words = f"still {found} {idea.words} in {at}; the course's part of lesson {idea.lesson} makes {right}"
+            missing.setdefault(idea.words, words)
         elif idea.lesson == changed.number:
-            done.append(f"{found} {idea.words} in {idea.situation.name} (the course's part: {right})")
-    return tuple(missing), tuple(done)
+            done.append(f"{at}: {found} {idea.words} (the course's part: {right})")
+    return tuple(missing.values()), tuple(done)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from .verdict import Fault, PartIsWrong
 
 NAME = "a whole engine: mixed prompts, shared prefixes, forks, and too few blocks for all of them"
 STEM = [7, 7, 7, 7, 8, 8, 8, 8]  # two full blocks, which the prefix cache shares
-PROMPTS = [STEM + [3], [5], [9] * 11, STEM + [4, 4], [2] * 4, [6, 1, 6]]
+PROMPTS = [[*STEM, 3], [5], [9] * 11, [*STEM, 4, 4], [2] * 4, [6, 1, 6]]
 FORKS = {3: 0, 5: 2, 6: 1}  # at a step: which of the running sessions is forked
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -20,14 +21,15 @@ from ..lessons import Lesson, lesson
 from .learner import Learner
 from .oracle import NEVER_FULL, Oracle, Sizes, TableOracle, Tracked
 
-BATCH = 16
-SIX_LAYERS = Sizes(layers=6, block_size=8, num_blocks=120, max_seq_len=64)
+SIZES = Sizes(block_size=8, num_blocks=120, max_seq_len=64)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One step, watched. half: the same with half as many sessions. translated: block ids that the part computed with. arrays: NumPy
-    arrays made from lists."""
+    """One step, watched. half: the same with half as many sessions.
+
+    translated: block ids that the part computed with. arrays: NumPy arrays that it made from lists.
+    """
 
     counts: Counts
     half: Counts
@@ -37,28 +39,42 @@ class Seen:
 
 @dataclass(frozen=True)
 class Situation:
-    """A step of `BATCH` sessions. lengths: of n sessions before it. forks: how many of them have a child that does not
-    step. gates: as in `Sizes`."""
+    """A step of n sessions. lengths: before it, of n sessions. forks: how many of them share their last block with a
+    child that does not step. gates: as in `Sizes`, for n sessions."""
 
     name: str
     lengths: Callable[[int], Sequence[int]]
     forks: int = 0
     gates: tuple[int, int | None] = (NEVER_FULL, None)
+    n: int = 16
+    layers: int = 6
+
+    def __str__(self) -> str:
+        return f"a step of {self.n} sessions {self.name}"
+
+    @property
+    def with_kernels(self) -> bool:
+        return self.gates[0] < NEVER_FULL
 
 
-INSIDE = Situation("a step of 16 sessions inside their blocks", lambda n: [1 + i % 6 for i in range(n)])
-WITH_FORKS = Situation("a step of 16 sessions, 2 of which share their last block", INSIDE.lengths, forks=2)
-ROLLOVER = Situation("a step of 16 sessions whose blocks are full", lambda n: [8] * n)
-SHARED_FULL = Situation("a step of 16 sessions whose blocks are full, 2 of them shared", ROLLOVER.lengths, forks=2)
-SOME_FULL = Situation("a step of 16 sessions, half of whose blocks are full", lambda n: [8 - i % 2 for i in range(n)])
-IN_STEP = Situation("a step of 16 sessions at the same slot", lambda n: [5] * n)
-IN_STEP_FORKS = Situation("a step of 16 sessions at the same slot, 2 of which share their block", lambda n: [5] * n, 2)
-LONG = Situation("a step of 16 sessions in which no list has changed", lambda n: [41 + i % 6 for i in range(n)])
-WHOLE = replace(IN_STEP, name=f"{IN_STEP.name}, above the gate", gates=(16, None))
-WHOLE_ONLY = replace(IN_STEP, name=f"{IN_STEP.name}, above the gate for whole batches alone", gates=(17, 16))
-NOT_WHOLE = replace(IN_STEP, name=f"{IN_STEP.name}, above the gate for other batches alone", gates=(16, 17))
-MIXED = replace(INSIDE, name=f"{INSIDE.name}, above the gate", gates=(16, None))
-BELOW = replace(IN_STEP, name=f"{IN_STEP.name}, below the gate", gates=(17, None))
+def _gated(situation: Situation, name: str, *gates: int | None) -> Situation:
+    """Smaller, because Triton's interpreter is slow."""
+    return replace(situation, name=f"{situation.name}, {name}", gates=gates, n=4, layers=2)
+
+
+INSIDE = Situation("inside their blocks", lambda n: [2 + i % 6 for i in range(n)])
+WITH_FORKS = Situation("inside their blocks, 2 of which are shared", INSIDE.lengths, forks=2)
+ROLLOVER = Situation("whose last blocks are full", lambda n: [8] * n)
+SHARED_FULL = Situation("whose last blocks are full, 2 of them shared", ROLLOVER.lengths, forks=2)
+SOME_FULL = Situation("of whose last blocks half are full", lambda n: [8 - i % 2 for i in range(n)])
+IN_STEP = Situation("at the same slot", lambda n: [5] * n)
+IN_STEP_FORKS = Situation("at the same slot, 2 of them in shared blocks", IN_STEP.lengths, forks=2)
+UNCHANGED = Situation("whose block lists have not changed", lambda n: [41 + i % 6 for i in range(n)])
+WHOLE = _gated(IN_STEP, "as many as both gates ask for", 4, None)
+WHOLE_ONLY = _gated(IN_STEP, "as many as the gate for whole batches asks for", 5, 4)
+NOT_WHOLE = _gated(IN_STEP, "as many as the first gate asks for, too few for the second", 4, 5)
+MIXED = _gated(INSIDE, "as many as both gates ask for", 4, None)
+BELOW = _gated(IN_STEP, "fewer than the gates ask for", 5, None)
 
 
 def launches(seen: Seen) -> int:
@@ -83,8 +99,9 @@ def append_tokens(seen: Seen) -> int:
     return seen.counts.calls_of("append_token")
 
 
-def layers_without_launch(seen: Seen) -> int:
-    return max(0, SIX_LAYERS.layers - launches(seen))
+def writes_without_kernel(seen: Seen) -> int:
+    writes = sum(map(seen.counts.operations_of, ("index_put", "index_copy", "scatter")))
+    return writes if launches(seen) else max(1, writes)
 
 
 @dataclass(frozen=True)
@@ -98,16 +115,16 @@ class Idea:
 
 
 NO_CALLS = ("append_token calls", append_tokens)
-NO_LOOP = ("torch operations for 8 sessions more", operations_for_more_sessions)
-NO_COPY = ("copies of rows of K and V (index_select and the like)", rows_copied)
+NO_LOOP = ("torch operations more than with half as many sessions", operations_for_more_sessions)
+NO_COPY = ("copies of rows of K and V, by index_select or the like", rows_copied)
 NO_INDEX = ("index tensors built", index_tensors)
-LAUNCHED = ("layers of 6 without a Triton kernel", layers_without_launch)
+LAUNCHED = ("writes of K and V without a Triton kernel", writes_without_kernel)
 NOT_LAUNCHED = ("Triton kernels launched", launches)
 
 IDEAS = [
-    Idea("036", LONG, "tensors built from Python lists", lambda seen: seen.counts.list_tensors),
-    Idea("036", LONG, "NumPy arrays built from Python lists", lambda seen: seen.arrays),
-    Idea("036", LONG, "block ids put into rows", lambda seen: seen.translated),
+    Idea("036", UNCHANGED, "tensors built from Python lists", lambda seen: seen.counts.list_tensors),
+    Idea("036", UNCHANGED, "NumPy arrays built from Python lists", lambda seen: seen.arrays),
+    Idea("036", UNCHANGED, "block ids put into rows", lambda seen: seen.translated),
     *(Idea("038", INSIDE, *what) for what in (NO_CALLS, NO_LOOP)),
     Idea("038", WITH_FORKS, *NO_CALLS),
     *(Idea("059", situation, *NO_CALLS) for situation in (ROLLOVER, SHARED_FULL, SOME_FULL)),
@@ -146,16 +163,22 @@ def ideas_until(changed: Lesson, with_kernels: bool) -> list[Idea]:
         for idea in IDEAS
         if idea.lesson <= changed.number
         and lesson(idea.lesson).changes == kind
-        and (with_kernels or idea.situation.gates[0] == NEVER_FULL)
+        and (with_kernels or not idea.situation.with_kernels)
     ]
+
+
+@lru_cache
+def observe_course(part: type, kind: str, situation: Situation, device: str) -> Seen:
+    """The same of a part of the course; once is enough."""
+    return observe(Learner(part, kind), situation, device)
 
 
 def observe(learner: Learner, situation: Situation, device: str = "cpu") -> Seen:
     """One step in a situation, and the same with half as many sessions; the part has made a step before it."""
     oracle_of = TableOracle if learner.kind == "block_tables" else Oracle
     seen = []
-    for n in (BATCH, BATCH // 2):
-        oracle = oracle_of(learner, replace(SIX_LAYERS, gates=situation.gates, device=device))
+    for n in (situation.n, situation.n // 2):
+        oracle = oracle_of(learner, replace(SIZES, layers=situation.layers, gates=situation.gates, device=device))
         batch = [oracle.start(length - 1) for length in situation.lengths(n)]
         oracle.step(*batch)
         for parent in batch[3 : 3 + situation.forks]:

@@ -1,7 +1,7 @@
 """Reading the pool after a step: what is not as it has to be, said in plain words.
 
-Each look raises `PartIsWrong` with the first thing that it finds. They come in the order in which one fault explains the
-next: the lists of blocks, the lengths, the contents, the owners, and at last what nobody should have touched.
+Each look raises `PartIsWrong` with the first thing that it finds. They come in the order in which one fault explains
+the next: the lists of blocks, the lengths, the contents, the owners, and at last what nobody should have touched.
 """
 
 from __future__ import annotations
@@ -138,8 +138,9 @@ def _look_at_kept_blocks(
         what = f"session {t.name} had {block_name(oracle, block_id)}, {'full' if full else 'its own'}, and {now}"
         reason = "a block of which the session is the only owner is written where it is"
         if full:
-            reason = "a full block is never written again: it is not copied, even if others own it too; a new one follows"
-        fail(oracle, what, reason=reason, layer=layer, marked=[i for i in (block_id, *ids[n : n + 1]) if oracle.in_use(i)])
+            reason = "a full block is never written again: it need not be copied, even if shared; a new one follows it"
+        marked = [i for i in (block_id, *ids[n : n + 1]) if oracle.in_use(i)]
+        fail(oracle, what, reason=reason, layer=layer, marked=marked)
 
 
 def _look_at_number_of_blocks(oracle: Oracle, t: Tracked, layer: int, ids: list[int], then: list[int]) -> None:
@@ -225,9 +226,7 @@ def _bits(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.contiguous().view(torch.int16 if numbers.element_size() == 2 else torch.int32)
 
 
-def _tell(
-    oracle: Oracle, before: Before, t: Tracked, layer: int, found: torch.Tensor, wrong: torch.Tensor
-) -> NoReturn:
+def _tell(oracle: Oracle, before: Before, t: Tracked, layer: int, found: torch.Tensor, wrong: torch.Tensor) -> NoReturn:
     which, position, head, _ = (int(n) for n in wrong.nonzero()[0])
     block_id, slot = t.table[layer][position // oracle.sizes.block_size], position % oracle.sizes.block_size
     old = before.caches[which, layer, oracle.index(block_id), head, slot]
@@ -248,9 +247,10 @@ def _tell(
         f"expected: the {belongs}",
         f"found:    {f'the {origin}' if origin else there.tolist()}",
         f"slot:     {slot} of {block_name(oracle, block_id)}",
-        *([f"what belongs there is in slot {lies[1]} of {block_name(oracle, lies[0] + layer * oracle.sizes.num_blocks)}"]
-          if lies else []),
-    ]  # fmt: skip
+    ]
+    if lies:
+        other = block_name(oracle, lies[0] + layer * oracle.sizes.num_blocks)
+        details.append(f"what belongs there lies in slot {lies[1]} of {other}")
     reason = _why(t, position, origin, untouched, lies, belongs, rounded)
     fail(oracle, what, *details, reason=reason, layer=layer, marked=[block_id])
 
@@ -260,7 +260,7 @@ def _why(
 ) -> str:
     """What it is likely to come from that `origin` is where `right` belongs."""
     if untouched and lies:
-        return "the right numbers were written to another slot: look at the block index and at the position in the block"
+        return "the right numbers went to another slot: look at the block index and at the position in the block"
     if untouched:
         return f"the K or V of session {t.name} was not written, or only for some heads or sessions"
     if origin is None:
@@ -319,7 +319,7 @@ def look_at_owners(oracle: Oracle, before: Before) -> None:
 
 
 def look_at_the_rest(oracle: Oracle, before: Before, batch: Sequence[Tracked]) -> None:
-    """What nobody had to write is what it was, bit by bit. The free slots of a block taken in this step do not count."""
+    """What nobody had to write is what it was, bit by bit. Free slots of a block taken in this step do not count."""
     changed = _bits(oracle.caches()) != _bits(before.caches)
     for t in batch:
         for layer, ids in enumerate(t.table):

@@ -1,7 +1,7 @@
 """The stories that a part has to live through: each with a name in plain words, over a pool of its own.
 
-The same stories serve both kinds of parts. A part that appends is looked at after each step; one that makes block tables
-before it.
+The same stories serve both kinds of parts. A part that appends is looked at after each step; one that makes block
+tables before it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 
 from .oracle import NEVER_FULL, Oracle, Sizes, TableOracle
 
+SMALL = Sizes()
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -21,7 +23,7 @@ class Scenario:
 
     name: str
     story: Callable[[Oracle], None]
-    sizes: Sizes = Sizes()
+    sizes: Sizes = SMALL
 
 
 # -- lengths ----------------------------------------------------------------------------------------------------------
@@ -265,7 +267,6 @@ def tables_of_two_engines(oracle: TableOracle) -> None:
 
 # -- the list ---------------------------------------------------------------------------------------------------------
 
-SMALL = Sizes()
 COMMON = [
     Scenario("one session alone, through two block boundaries", alone),
     Scenario("sessions without any block yet", from_nothing),
@@ -311,6 +312,4 @@ def scenarios(kind: str, triton_on: str | None = None) -> list[Scenario]:
     if triton_on is None:
         return APPEND
     gates = [(1, None), (2, 3), (NEVER_FULL, 2)]
-    return [
-        replace(s, sizes=replace(s.sizes, device=triton_on, gates=gates[n % 3])) for n, s in enumerate(APPEND)
-    ]
+    return [replace(s, sizes=replace(s.sizes, device=triton_on, gates=gates[n % 3])) for n, s in enumerate(APPEND)]

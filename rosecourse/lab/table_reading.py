@@ -63,7 +63,7 @@ def _tell(
     n = next(n for n, (x, y) in enumerate(zip(found, row, strict=True)) if x != y)
     past = n >= len(t.table[layer])
     belongs = "0, for its list ends before" if past else f"block {row[n]}"
-    what = f"layer {layer}, session {t.name}, logical block {n}: the table{when} says {found[n]}; it has to be {belongs}"
+    what = f"layer {layer}, session {t.name}, logical block {n}: the table{when} says {found[n]}; it must be {belongs}"
     details = (f"expected: {row}", f"found:    {found}", f"its list: {t.table[layer]}")
     reason = _why(oracle, t, layer, b, found, right, past)
     marked = [] if past else [t.table[layer][n]]
@@ -91,5 +91,5 @@ def _why(
     if found[len(ids) - 1] != oracle.index(ids[-1]) and found[: len(ids) - 1] == [oracle.index(i) for i in ids[:-1]]:
         return "stale: the last block is new, or was replaced by a copy, and its entry was not written"
     if found[: len(ids)] != [oracle.index(i) for i in ids]:
-        return "stale or mixed: some entries are an earlier row's; when a list changes, what has changed is written anew"
+        return "stale: some entries are an earlier row's; when a list has changed, what has changed is written anew"
     return ""
