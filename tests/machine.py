@@ -57,6 +57,7 @@ class Machine:
         self.live: dict = {}  # session -> its shadow, in the order of arrival
         self.waited: Counter = Counter()  # session -> steps since its last token
         self.barren = 0  # steps without a token, one after another
+        self.owed: list = []  # tokens made by steps that raised: the next one returns them too
         self.squeezed: list = []  # tables that keep blocks from everyone
         self.counts: Counter = Counter()
 
@@ -140,19 +141,20 @@ class Machine:
 
     def step(self) -> None:
         head = next(iter(self.scheduler.running), None)
-        work = self.scheduler.has_work
-        self.counts["with work"] += work
+        work = bool(self.live)
+        told = None
         try:
             told = self.scheduler.step()
         except KVCacheExhausted:
             assert self.squeezed, "the pool has blocks for each request alone, and nobody else holds any"
             self.counts["exhausted"] += 1
-            told = None
         grown = self.grow()
         self.check()
+        self.owed += grown.items()
         if told is not None:
-            assert dict(told) == grown
-            assert len(told) == len(grown)
+            told, owed = (sorted(tokens, key=lambda token: id(token[0])) for tokens in (told, self.owed))
+            assert told == owed, "the steps returned other tokens than the sessions got"
+            self.owed = []
         if work and not self.squeezed:
             assert head is None or head in grown, "the oldest that runs got no token"
             self.barren = 0 if grown else self.barren + 1
@@ -200,7 +202,12 @@ class Machine:
 
     def check(self) -> None:
         assert all(session.token_ids == shadow.tokens for session, shadow in self.live.items())
-        assert sorted(map(id, self.live)) == sorted(map(id, [*self.scheduler.waiting, *self.scheduler.running]))
+        waiting = list(self.scheduler.waiting)
+        assert sorted(map(id, self.live)) == sorted(map(id, [*waiting, *self.scheduler.running]))
+        # Who is preempted comes back first: those that wait are in the order of arrival, but for forks, which stay
+        # where they are when their blocks are taken, and start before prompts that are admitted with them.
+        prompts = [session for session, shadow in self.live.items() if not shadow.is_fork]
+        assert [s for s in prompts if s in waiting] == [s for s in waiting if s in prompts], "the queue is out of order"
         holders = [(session, self.live[session]) for session in self.holders]
         cached = self.cache.entries() if self.cache is not None else []
         self.kv.check([*(s.block_ids_per_layer for s, _ in holders), *self.squeezed], cached)

@@ -11,6 +11,8 @@ from tag_model import CONTEXT, EOS, HEAD_DIM, HEADS, LAYERS, PRIME, VOCAB
 class ShadowSession:
     """One request by itself: the tokens that it has, the one that comes next, and its K and V."""
 
+    is_fork = False
+
     def __init__(self, prompt: list[int], max_new_tokens: int, stop_on_eos: bool) -> None:
         self.prompt, self.max_new_tokens, self.stop_on_eos = list(prompt), max_new_tokens, stop_on_eos
         self.kv = np.full((2, LAYERS, CONTEXT, HEADS, HEAD_DIM), -1.0, dtype=np.float32)
@@ -45,7 +47,7 @@ class ShadowSession:
     def fork(self, last_token: int, max_new_tokens: int) -> "ShadowSession":
         """One that has the same tokens, but for the last."""
         other = ShadowSession([*self.tokens[:-1], last_token], max_new_tokens, self.stop_on_eos)
-        other.prompt = list(self.prompt)
+        other.prompt, other.is_fork = list(self.prompt), True
         return other
 
 

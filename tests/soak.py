@@ -36,7 +36,8 @@ class World:
             "prefill_batch": self.random.randint(1, 4),
         } | fixed
         self.machine = Machine(**self.config)
-        self.stems = [[self.token() for _ in range(CONTEXT)] for _ in range(2)]  # prompts begin alike
+        # Prompts begin alike, and the same few tokens come again after other ones.
+        self.stems = [[self.random.randrange(1, 4) for _ in range(CONTEXT)] for _ in range(2)]
         self.actions = [self.machine.step] * 24 + [self.submit] * 8 + [self.fork] * 3 + [self.machine.release] * 3
         self.actions += [self.cancel, self.machine.preempt, self.squeeze]
 
