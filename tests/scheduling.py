@@ -1,4 +1,4 @@
-"""What the tests of schedulers share: small engines, requests, and a run that checks the invariants after every step."""
+"""What the tests of schedulers share: small engines, requests, and a run whose invariants are checked step by step."""
 
 from oracles import prompts_of
 

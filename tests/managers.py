@@ -1,0 +1,100 @@
+"""What the tests of SchedulerManager share: threads, gates that hold a thread where it hurts, and time limits."""
+
+import atexit
+import signal
+import threading
+from contextlib import contextmanager
+
+from rosecourse import SamplingParams, SchedulerManager
+
+LIMIT = 60  # seconds that nothing here comes near, unless it hangs
+LONG = SamplingParams(max_new_tokens=80, stop_on_eos=False)
+
+
+def params(new):
+    return SamplingParams(max_new_tokens=new, stop_on_eos=False)
+
+
+def ids(stream):
+    return [token.token_id for token in stream]
+
+
+def in_threads(*targets):
+    """Call each in a thread of its own, wait for all, and raise what one has raised."""
+    errors = []
+
+    def call(target):
+        try:
+            target()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(target,), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+class Gate:
+    """Holds whoever comes to the n-th call of a function, from when it `has_come` until `open`."""
+
+    def __init__(self, owner, name, n=1):
+        self._real, self._n, self._calls = getattr(owner, name), n, 0
+        self._came, self._opened = threading.Event(), threading.Event()
+        setattr(owner, name, self)
+
+    def __call__(self, *args, **kwargs):
+        self._calls += 1
+        if self._calls == self._n:
+            self._came.set()
+            assert self._opened.wait(LIMIT)
+        return self._real(*args, **kwargs)
+
+    def has_come(self):
+        assert self._came.wait(LIMIT)
+
+    def open(self):
+        self._opened.set()
+
+
+@contextmanager
+def time_limit():
+    """What hangs in the main thread fails, and fails again if it hangs in cleaning up."""
+
+    def stop(*_):
+        raise TimeoutError(f"it hangs: {LIMIT} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT, 5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def managers(scheduler):
+    """Makes managers; in the end they are closed, no thread is left, and every block is free."""
+    before = set(threading.enumerate())
+    made = []
+
+    def make(**settings):
+        made.append(SchedulerManager(scheduler, **settings))
+        return made[-1]
+
+    with time_limit():
+        try:
+            yield make
+        finally:
+            for manager in made:
+                atexit.unregister(manager.close)  # if it hangs, it does so once
+                manager.close()
+    assert set(threading.enumerate()) <= before
+    assert not scheduler.has_work
+    scheduler.check()
+    assert scheduler.engine.kv.num_available() == scheduler.engine.kv.num_blocks
