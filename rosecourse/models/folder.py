@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError(f"it holds a {type(found).__name__}, no object")
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read: {_one_line(error)}; {ANEW}") from error
+        raise ModelError(f"{str(path)!r} cannot be read: {one_line(error)}; {ANEW}") from error
     return found
 
 
@@ -66,8 +66,8 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
         raise ModelError(
-            f"the model {str(folder)!r} cannot be read: it has no {WEIGHTS}, and the engine opens no pickle such as pytorch_model.bin, "
-            "which can run any code; write the model with `save_pretrained` of transformers"
+            f"the model {str(folder)!r} cannot be read: it has no {WEIGHTS}, and the engine opens no pickle such as "
+            "pytorch_model.bin, which can run any code; write the model with `save_pretrained` of transformers"
         )
     names = read_json(folder / INDEX).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
@@ -85,8 +85,9 @@ def _header(path: Path) -> dict[str, tuple[list[int], str]]:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
             return {name: (one.get_shape(), one.get_dtype()) for name, one in slices.items()}
     except (SafetensorError, OSError, ValueError, MemoryError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read: {_one_line(error)}; {ANEW}") from error
+        raise ModelError(f"{str(path)!r} cannot be read: {one_line(error)}; {ANEW}") from error
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error of another library says, on one line and no longer than 200 characters."""
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ..config import is_count, shown
 from ..errors import ModelError
-from .folder import check_json, check_weights
+from .folder import ANEW, check_json, check_weights, one_line
 from .gpt2 import GPT2, GPT2Shape
 
 SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "data" / "tiny-gpt2"
@@ -23,6 +23,7 @@ RANDOM_SHAPES = {
     "gpt2": GPT2Shape(vocab_size=50257, context=1024, width=768, num_layers=12, num_heads=12),
     "gpt2-medium": GPT2Shape(vocab_size=50257, context=1024, width=1024, num_layers=24, num_heads=16),
 }
+LONGEST_PATH = 4096  # characters
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -80,7 +81,7 @@ def load_model(
             )
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
-            raise ModelError(f"the model {source!r} cannot be read: {_first_line(error)}") from error
+            raise ModelError(f"the model {source!r} cannot be read: {one_line(error)}; {ANEW}") from error
     if report["missing_keys"]:  # transformers makes up what is missing
         raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
     _check_tokenizer(tokenizer, shape, source)
@@ -89,14 +90,14 @@ def load_model(
 
 def _source(name_or_path: str | Path) -> str:
     """A folder's path or a hub id. Raises `ModelError` for what can be neither."""
-    is_name = isinstance(name_or_path, (str, Path)) and str(name_or_path) and "\0" not in str(name_or_path)
-    if not is_name:
+    is_name = isinstance(name_or_path, (str, Path)) and 0 < len(str(name_or_path)) <= LONGEST_PATH
+    if not is_name or "\0" in str(name_or_path):
         raise ModelError(f"no model is called {shown(name_or_path)}: give a folder, or a hub id such as 'gpt2'")
     return str(name_or_path)
 
 
 def _check_tokenizer(tokenizer: Any, shape: GPT2Shape, source: str) -> None:
-    """Raise `ModelError` for a tokenizer of another model. Fewer tokens than the model has are fine: it may be padded."""
+    """Raise `ModelError` for a tokenizer of another model. It may have fewer tokens: vocabularies are padded."""
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(f"the model {source!r} cannot be read: it has no tokenizer.json, from which text is streamed")
     if len(tokenizer) > shape.vocab_size:
@@ -118,8 +119,10 @@ def _config(source: str) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)  # else transformers would ask
     except Exception as error:
-        what = "read" if os.path.isdir(source) else "fetched (a hub id needs the network once)"
-        raise ModelError(f"the model {source!r} cannot be {what}: {_first_line(error)}") from error
+        is_folder = os.path.isdir(source)
+        what = "read" if is_folder else "fetched (a hub id needs the network once)"
+        remedy = f"; {ANEW}" if is_folder else ""
+        raise ModelError(f"the model {source!r} cannot be {what}: {one_line(error)}{remedy}") from error
     if config.model_type != "gpt2":
         raise ModelError(f"{source!r} is a {config.model_type!r} model: the engine runs only 'gpt2'")
     return config
@@ -142,11 +145,6 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 def from_transformers(
     model: GPT2LMHeadModel,
     tokenizer: Any,
@@ -161,10 +159,9 @@ def from_transformers(
     for parameter in shape.parameters():
         weights[parameter] = state[parameter].to(device=device, dtype=dtype)
         if not torch.isfinite(weights[parameter]).all():
-            small = (
-                "; it is too large for float16: load it in float32" if torch.isfinite(state[parameter]).all() else ""
-            )
-            raise ModelError(f"the model {name!r} cannot be used: {parameter!r} has NaN or infinite weights{small}")
+            fits = torch.isfinite(state[parameter]).all()
+            why = f"do not fit into {dtype}: load it in float32" if fits else f"are NaN or infinite: {ANEW}"
+            raise ModelError(f"the model {name!r} cannot be used, weights of {parameter!r} {why}")
     return GPT2(shape, weights, tokenizer, name)
 
 
@@ -178,14 +175,17 @@ def _shape(config: PreTrainedConfig, name: str) -> GPT2Shape:
         )
     if config.n_inner not in (None, 4 * config.n_embd):
         raise ModelError(f"{name!r} has n_inner {config.n_inner}: the engine wants 4 x n_embd, {4 * config.n_embd}")
-    return GPT2Shape(
-        vocab_size=config.vocab_size,
-        context=config.n_positions,
-        width=config.n_embd,
-        num_layers=config.n_layer,
-        num_heads=config.n_head,
-        layer_norm_eps=config.layer_norm_epsilon,
-    )
+    try:
+        return GPT2Shape(
+            vocab_size=config.vocab_size,
+            context=config.n_positions,
+            width=config.n_embd,
+            num_layers=config.n_layer,
+            num_heads=config.n_head,
+            layer_norm_eps=config.layer_norm_epsilon,
+        )
+    except ModelError as error:
+        raise ModelError(f"the config of {name!r} cannot be used, {error}; {ANEW}") from error
 
 
 def random_model(
