@@ -29,6 +29,8 @@ class Driver:
         self.engine = InferenceEngine(model, EngineConfig(**settings | config), parts)
         self.kv = self.engine.kv
         self.live = []
+        for cache in (*self.kv.k_layers, *self.kv.v_layers):
+            cache.fill_(float("nan"))  # whoever reads what nobody wrote shall be seen
 
     def session(self, prompt, new=6):
         return self.engine.new_session(prompt, SamplingParams(max_new_tokens=new, stop_on_eos=False))

@@ -60,40 +60,6 @@ def test_logits_equal_transformers_at_every_step(small_pair, parts):
         check(engine, sessions)
 
 
-@pytest.mark.parametrize("parts", PARTS)
-def test_nan_in_every_slot_that_holds_nothing_changes_nothing(small_pair, parts):
-    hf, model = small_pair
-    engine = make_engine(model, PARTS[parts])
-    prompts = prompts_of([2, 4, 7], 211)
-    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
-        cache.fill_(float("nan"))
-    sessions = start(engine, prompts)
-    for _ in range(12):
-        step(engine, sessions)
-    assert [s.completion_ids for s in sessions] == hf_greedy(hf, prompts, 13)
-
-
-def test_forks_share_what_they_have_and_go_their_own_ways(small_pair):
-    hf, model = small_pair
-    engine = make_engine(model)
-    parent, other = start(engine, prompts_of([6, 3], 211))
-    children = [engine.fork(parent) for _ in range(3)]
-    for child, token_id in zip(children, (5, 6, 7), strict=True):
-        child.token_ids[-1] = token_id
-    family = [parent, *children, other]
-    check(engine, family)
-    for _ in range(7):
-        step(engine, family)
-        check(engine, family)
-    engine.free(family.pop(0))  # the parent goes first
-    for _ in range(3):
-        step(engine, family)
-        check(engine, family)
-    for session in (*children, other):
-        known = session.token_ids[:7] if session is not other else session.token_ids[:4]
-        assert session.token_ids[len(known) :] == hf_greedy(hf, [known], 10)[0]
-
-
 def test_a_fork_has_limits_and_a_random_stream_of_its_own(small_model):
     engine = make_engine(small_model)
     sampled = SamplingParams(max_new_tokens=20, temperature=1.0, seed=5, stop_on_eos=False)

@@ -94,8 +94,10 @@ def test_a_recycled_block_is_not_hit_by_its_old_key_and_a_held_one_is_never_evic
     kept, _ = prefilled(driver, kept_prompt)
     own = [list(ids) for ids in kept.block_ids_per_layer]
     for prompt in others * 2:
+        known = driver.engine.prefix_cache.entries()
         with pytest.raises(KVCacheExhausted):
-            driver.kv.allocate(6 * BS)  # it does not fit beside the kept one, and evicts nothing
+            driver.kv.allocate(5 * BS + 1)  # it does not fit beside the kept one, and evicts nothing
+        assert driver.engine.prefix_cache.entries() == known
         session, hit = prefilled(driver, prompt)
         assert hit == 0
         assert_right(hf, driver, session)

@@ -56,16 +56,6 @@ def test_blocks_outlive_their_session_and_are_hit_later(engine, prompt):
     assert again.block_ids_per_layer[0][:2] == ids[0][:2]
 
 
-def test_identical_prompts_in_one_batch_do_not_hit_each_other(engine, prompt):
-    sessions = [engine.new_session(prompt, SamplingParams(max_new_tokens=1)) for _ in range(2)]
-    logits = engine.prefill(sessions)
-    assert not set(sessions[0].block_ids_per_layer[0]) & set(sessions[1].block_ids_per_layer[0])
-    torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=1e-5)
-    third, hit, _ = prefilled(engine, prompt)
-    assert hit == 2 * BS
-    check(engine, *sessions, third)
-
-
 def test_eviction_takes_the_least_recently_used_and_never_a_held_block(small_model):
     engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=6))
     a, b, c = prompts_of([2 * BS, 2 * BS, 2 * BS], 211, seed=1)
@@ -133,32 +123,6 @@ def test_what_was_computed_twice_at_once_leaves_no_orphans(engine):
     assert engine.prefix_cache.entries() == []
     engine.kv.free(blocks)
     check(engine, sessions[1])
-
-
-def test_a_recycled_block_is_no_hit(small_model, small_pair):
-    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=3))
-    a, b = prompts_of([2 * BS + 1, 2 * BS + 1], 211)
-    for prompt in (a, b, a, b):
-        session, hit, logits = prefilled(engine, prompt)
-        assert hit == 0
-        torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
-        engine.free(session)
-        check(engine)
-
-
-def test_colliding_hashes_do_no_harm(small_model, small_pair, monkeypatch):
-    class Colliding(module.PrefixKey):
-        def __hash__(self):
-            return 1
-
-    monkeypatch.setattr(module, "PrefixKey", Colliding)
-    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=32))
-    a, b = prompts_of([3 * BS, 3 * BS], 211)
-    for prompt in (a, b, [*a[:BS], *b[BS:]], [*b[:BS], *a[BS:]], a):
-        session, _, logits = prefilled(engine, prompt)
-        torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
-        engine.free(session)
-    check(engine)
 
 
 def test_the_same_block_after_another_prefix_is_no_hit(engine, prompt):
