@@ -6,14 +6,21 @@ contiguous, and may be views of one fused projection.
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import torch
 import triton
 import triton.language as tl
 
+from .launch import Launch, compiled
 
-# Index tensors may begin anywhere in a buffer: without do_not_specialize_on_alignment an odd batch would be compiled
-# for anew, in the middle of somebody's stream of tokens.
-@triton.jit(do_not_specialize_on_alignment=["batch_idx_ptr", "block_idx_ptr", "pos_ptr"])
+TENSORS = ["k_cache_ptr", "v_cache_ptr", "key_ptr", "value_ptr", "batch_idx_ptr", "block_idx_ptr", "pos_ptr"]
+STRIDES = ["key_stride", "value_stride"]
+
+
+# One binary serves all calls: tensors may begin anywhere in a buffer, and strides may be any. Without this an odd batch
+# would be compiled for anew, in the middle of somebody's stream of tokens.
+@triton.jit(do_not_specialize=STRIDES, do_not_specialize_on_alignment=TENSORS)
 def _kv_append_kernel(
     k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, batch_idx_ptr, block_idx_ptr, pos_ptr, key_stride, value_stride,
     H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
@@ -30,7 +37,7 @@ def _kv_append_kernel(
 
 
 # `pos` is another number at each step: without do_not_specialize Triton would compile anew for some of them.
-@triton.jit(do_not_specialize=["pos"], do_not_specialize_on_alignment=["block_idx_ptr"])
+@triton.jit(do_not_specialize=["pos", *STRIDES], do_not_specialize_on_alignment=TENSORS)
 def _kv_append_full_batch_kernel(
     k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr, pos, key_stride, value_stride,
     H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
@@ -44,6 +51,24 @@ def _kv_append_full_batch_kernel(
     tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
 
 
+def _compile(
+    kernel: triton.JITFunction,
+    num_ints: int,
+    dtypes: tuple[torch.dtype, ...],
+    H: int,
+    D: int,
+    block_size: int,
+    device: torch.device,
+) -> Launch:
+    """A kernel for tensors of these types, followed by so many integers; a binary belongs to one device."""
+    sizes = {"H": H, "D": D, "BLOCK_SIZE": block_size, "BLOCK_HD": triton.next_power_of_2(H * D)}
+    return compiled(kernel, [*dtypes, *[0] * num_ints], **sizes)
+
+
+_launch = cache(partial(_compile, _kv_append_kernel, 2))
+_launch_full_batch = cache(partial(_compile, _kv_append_full_batch_kernel, 3))
+
+
 def kv_append_triton(
     k_cache_layer: torch.Tensor,
     v_cache_layer: torch.Tensor,
@@ -55,11 +80,9 @@ def kv_append_triton(
 ) -> None:
     """For each i: session batch_idx[i] of key_new, value_new goes to slot pos[i] of block block_idx[i]; ints [n]."""
     _, H, block_size, D = k_cache_layer.shape
-    _kv_append_kernel[(len(batch_idx),)](
-        k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos,
-        key_new.stride(0), value_new.stride(0),
-        H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
-    )  # fmt: skip
+    tensors = (k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
+    launch = _launch(tuple(tensor.dtype for tensor in tensors), H, D, block_size, k_cache_layer.device)
+    launch((len(batch_idx), 1, 1), *tensors, key_new.stride(0), value_new.stride(0))
 
 
 def kv_append_triton_full_batch(
@@ -72,8 +95,6 @@ def kv_append_triton_full_batch(
 ) -> None:
     """Session b of key_new, value_new goes to slot `pos` of block block_idx[b]; ints [B]."""
     _, H, block_size, D = k_cache_layer.shape
-    _kv_append_full_batch_kernel[(len(block_idx),)](
-        k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos,
-        key_new.stride(0), value_new.stride(0),
-        H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
-    )  # fmt: skip
+    tensors = (k_cache_layer, v_cache_layer, key_new, value_new, block_idx)
+    launch = _launch_full_batch(tuple(tensor.dtype for tensor in tensors), H, D, block_size, k_cache_layer.device)
+    launch((len(block_idx), 1, 1), *tensors, pos, key_new.stride(0), value_new.stride(0))

@@ -7,17 +7,23 @@ for tests).
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 
 from ..kv.blocks import KVBlockManager
+from .launch import Launch, compiled
 
 TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
 
 
-# Where tables and lengths begin depends on the batch: one binary serves all.
-@triton.jit(do_not_specialize_on_alignment=["table_ptr", "lens_ptr"])
+# Where tables and lengths begin depends on the batch, and strides on the caller: one binary serves all.
+@triton.jit(
+    do_not_specialize=["q_stride", "k_stride", "v_stride", "table_stride"],
+    do_not_specialize_on_alignment=["q_ptr", "table_ptr", "lens_ptr", "k_new_ptr", "v_new_ptr", "out_ptr"],
+)
 def _paged_attn_decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lens_ptr, k_new_ptr, v_new_ptr, out_ptr,
     q_stride, k_stride, v_stride, table_stride, scale,
@@ -59,6 +65,17 @@ def _paged_attn_decode_kernel(
     tl.store(out_ptr + (b * H + h) * D + d, (acc / denominator).to(out_ptr.dtype.element_ty), mask=in_head)
 
 
+@cache
+def _launch(
+    dtypes: tuple[torch.dtype, ...], H: int, D: int, block_size: int, aligned: bool, device: torch.device
+) -> Launch:
+    """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device."""
+    sizes = {"H": H, "D": D, "BLOCK_SIZE": block_size, "TILE": TILE, "BLOCK_D": triton.next_power_of_2(D)}
+    if not aligned:  # left to the JIT, which makes another binary, of narrower reads
+        return lambda grid, *args: _paged_attn_decode_kernel[grid](*args, **sizes)
+    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], **sizes)
+
+
 def paged_attention_decode(
     q: torch.Tensor,
     k_layer: torch.Tensor,
@@ -76,11 +93,10 @@ def paged_attention_decode(
     """
     B, H, D = q.shape
     out = torch.empty((B, H, D), dtype=q.dtype, device=q.device)
-    _paged_attn_decode_kernel[(B, H)](
-        q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out,
-        q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0), D**-0.5,
-        H=H, D=D, BLOCK_SIZE=k_layer.shape[2], TILE=TILE, BLOCK_D=triton.next_power_of_2(D),
-    )  # fmt: skip
+    tensors = (q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out)
+    aligned = (k_layer.data_ptr() | v_layer.data_ptr()) % 16 == 0
+    launch = _launch(tuple(tensor.dtype for tensor in tensors), H, D, k_layer.shape[2], aligned, q.device)
+    launch((B, H, 1), *tensors, q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0), D**-0.5)
     return out
 
 
