@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .arguments import command
 from .bench.command import add_benchmark_flags, measure
 from .bench.report import print_scheduler_summary
 from .bench.workload import run_offline, run_scheduler
-from .cli import command, run
+from .cli import run
 
 NAME = "benchmark_scheduler"
 MODES = {"online": run_scheduler, "offline": run_offline}

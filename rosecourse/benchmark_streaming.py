@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .arguments import command
 from .bench.command import add_benchmark_flags, measure
 from .bench.report import print_streaming_summary
 from .bench.workload import run_streaming
-from .cli import command, run
+from .cli import run
 
 NAME = "benchmark_streaming"
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from .arguments import Parser, command
 from .bench.compare import interleave, ratio
 from .bench.report import device_name, ms, p50_mean, provenance
 from .cli import (
-    Parser,
     add_engine_flags,
     add_json_flag,
     add_model_flags,
-    command,
     command_line,
     engine_of,
     flags_of,

@@ -12,10 +12,11 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
+from .arguments import Parser, one_line
 from .config import EngineConfig, is_count, require
 from .decode import DecodeParts
 from .engine import InferenceEngine
@@ -26,35 +27,6 @@ from .models.gpt2 import GPT2
 from .models.load import DTYPES, load_model, random_model
 
 SMALL_WIDTH = 512  # a model less wide computes a small operation faster than two threads find each other
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {one_line(message)} (see --help)\n")
-
-
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults that say something."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
-
-
-def one_line(message: object) -> str:
-    """A message without line breaks, whatever a flag's value brought into it."""
-    return " ".join(str(message).split()) or type(message).__name__
-
-
-def command(name: str, description: str) -> Parser:
-    """The parser of `python -m rosecourse.<name>`."""
-    return Parser(
-        prog=f"python -m rosecourse.{name}",
-        description=description,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
 
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequence[str] | None = None) -> int:

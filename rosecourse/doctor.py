@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+
+from .arguments import command
 
 NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas")
 DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
@@ -127,7 +128,7 @@ def first_line(error: Exception) -> str:
 
 def main(argv: Sequence[str] = ()) -> int:
     """Run all checks; returns 1 if one failed."""
-    argparse.ArgumentParser("python -m rosecourse.doctor", description=DESCRIPTION).parse_args(argv)
+    command("doctor", DESCRIPTION).parse_args(argv)
     failed = 0
     for check in checks():
         try:

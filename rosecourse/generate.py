@@ -7,13 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from .arguments import Parser, command
 from .bench.report import provenance
 from .cli import (
-    Parser,
     add_engine_flags,
     add_json_flag,
     add_model_flags,
-    command,
     command_line,
     engine_of,
     flags_of,

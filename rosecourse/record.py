@@ -19,15 +19,14 @@ import torch
 from tqdm import tqdm
 
 from .archive import RESULTS, sealed, slug
+from .arguments import Parser, command
 from .bench.compare import interleave
 from .bench.floor import bytes_per_run, copy_bandwidth
 from .bench.metrics import DEFINITIONS
 from .bench.report import provenance
 from .bench.workload import Run, Workload, run_scheduler, run_streaming
 from .cli import (
-    Parser,
     add_model_flags,
-    command,
     command_line,
     config_of,
     engine_of,

@@ -10,7 +10,8 @@ from oracles import hf_greedy
 from transformers import LlamaConfig
 
 from rosecourse import LESSONS, benchmark_scheduler, benchmark_streaming, doctor, generate
-from rosecourse.cli import add_engine_flags, command, config_of
+from rosecourse.arguments import command
+from rosecourse.cli import add_engine_flags, config_of
 from rosecourse.files import check_writable, write_json
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--warmup-runs", "0", "--repeat-runs", "2"]

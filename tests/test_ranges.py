@@ -5,7 +5,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rosecourse import LESSONS, InferenceEngine, SamplingParams
-from rosecourse.cli import add_engine_flags, command, config_of
+from rosecourse.arguments import command
+from rosecourse.cli import add_engine_flags, config_of
 from rosecourse.decode import ranges
 
 NAMES = {

@@ -9,8 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..arguments import Parser
 from ..cli import (
-    Parser,
     add_engine_flags,
     add_json_flag,
     add_model_flags,

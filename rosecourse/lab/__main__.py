@@ -10,7 +10,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cli import Parser, command, one_line, run
+from ..arguments import Parser, command, one_line
+from ..cli import run
 from ..errors import ConfigError
 from .checking import check
 from .racing import race
