@@ -92,6 +92,20 @@ def test_a_solution_is_the_part_after_the_lesson(number, small_model):
     assert found != counted(engine_with(small_model, number, before, **config), number)
 
 
+def test_the_gate_of_061_can_be_written_before_the_kernel(small_model):
+    """The function of the exercise calls the course's kernel, and counts as its launch."""
+    gate = solution("061")
+    source = exercise("061") + "\n\n" + gate[gate.index("class MyKVAppend") :]
+    mine, theirs = (
+        engine_with(small_model, "061", part, triton_kv_append_min_batch=2)
+        for part in (part_of(source, "061"), lesson("061").after.kv_append)
+    )
+    assert completions(mine) == completions(theirs)
+    found = counted(mine, "061")
+    assert found == counted(theirs, "061")
+    assert found[0]["kv_append_triton_full_batch"] == small_model.shape.num_layers
+
+
 @pytest.mark.parametrize("number", TASKS)
 @pytest.mark.parametrize("build", [exercise, solution])
 def test_a_cell_is_formatted_and_lints(number, build, tmp_path):

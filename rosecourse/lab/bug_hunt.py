@@ -25,7 +25,7 @@ from ..lessons import lesson
 from ..models.gpt2 import GPT2
 from ..models.load import load_model
 from .bug_hunt_cases import BUGS, Bug
-from .bug_hunt_scenes import Sessions
+from .bug_hunt_scenes import Sessions, key_at
 
 
 class Answer:
@@ -44,8 +44,11 @@ class Hunt:
     """One bug hunt: `symptom`, `part` (the broken class), `source` and `listing` (it with line numbers).
 
     right, broken: the lesson's `DecodeParts`, and the same with the broken part. `engines` gives one engine of each,
-    `scene` makes an engine live through what shows the symptom, `answer` checks what was found.
+    `scene` makes an engine live through what shows the symptom, `key_at` reads its cache, and `answer` checks what was
+    found.
     """
+
+    key_at = staticmethod(key_at)
 
     def __init__(self, number: str) -> None:
         self.number = number
@@ -123,7 +126,8 @@ class Hunt:
     @cached_property
     def _truth(self) -> dict[str, set[str]]:
         """What may be answered to each question, found by playing the scene with both engines."""
-        truth = self.bug.truth(self, load_model(device="cpu", dtype="float32"))
+        on_cpu = not self.bug.needs_triton or triton_runs_on(torch.device("cpu"))
+        truth = self.bug.truth(self, load_model(device="cpu" if on_cpu else "auto", dtype="float32"))
         lines = self.source.splitlines()
         return {
             **truth,

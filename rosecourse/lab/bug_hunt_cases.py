@@ -71,9 +71,9 @@ BUGS = {
     "038": Bug(
         minutes=15,
         symptom=(
-            "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; a token or "
-            "two later it can be read. When all requests have the same length, they are right, and the request that "
-            "stands last in the batch is always right."
+            "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; a token "
+            "or two later it can be read. When all requests have the same length, they are right, and the request "
+            "that stands last in the batch is always right."
         ),
         questions={
             "session": "the first of `A`, `B`, `C`, `D` that gets a wrong key",
@@ -83,8 +83,8 @@ BUGS = {
         },
         hints={
             "session": (
-                "Play the scene with both engines and compare `key_at(kv, session, position)`, step by step. Only "
-                "the first difference counts: after it the tokens differ too."
+                "Play the scene with both engines and compare `bug.key_at(engine.kv, session, position)`, step by "
+                "step. Only the first difference counts: after it the tokens differ too."
             ),
             "position": "The step in which it begins a block writes one key, into slot 0: which position is that?",
             "whose": "Compare the wrong key with the keys that the right engine has written in the same step.",
@@ -161,12 +161,12 @@ BUGS = {
         },
         hints={
             "session": (
-                "Compare `key_at(kv, session, position)` of both engines at every position, in the step in which "
-                "the newcomer first takes part."
+                "Compare `bug.key_at(engine.kv, session, position)` of both engines at every position, in the step "
+                "in which the newcomer first takes part."
             ),
             "position": (
-                "Two things go wrong: a new key is not where it belongs, and it is where another one was. The "
-                "second is asked for."
+                "Two things go wrong: a new key is not where it belongs, and it is where another one was. The second "
+                "is asked for."
             ),
             "line": (
                 "Write down the slot of each request in that step, in the order of the batch. What does the "
@@ -200,7 +200,7 @@ BUGS = {
         hints={
             "session": (
                 "In the step of the fork, compare each request's newest key with those that the right engine has "
-                "written: `key_at(kv, session, session.num_cached_tokens - 1)`."
+                "written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
             ),
             "position": "The keys before it are right, and so are those after it.",
             "line": (

@@ -56,8 +56,10 @@ def solution(number: str) -> str:
     asked, rung = task(number), lesson(number)
     after = getattr(rung.after, rung.changes[0])
     code = _renamed(after, asked.name, inspect.getdoc(after))
-    for function in reversed(asked.kernels):
-        code = _kernel_source(function) + "\n\n" + code
+    for function, body in asked.launches.items():
+        code = _stub(_kernel_source(function), body) + "\n\n" + code
+    for kernel, decorator in asked.kernels.items():
+        code = f"{decorator}\n{_kernel_source(kernel)}\n\n{code}"
     return _imports((after,), code, ()) + "\n\n" + code
 
 
@@ -106,12 +108,11 @@ def _stub(source: str, body: str) -> str:
 
 
 def _kernel_source(name: str) -> str:
-    """A function of `kernels/kv_append.py` with its decorators."""
+    """A function of `kernels/kv_append.py` without its decorators."""
     text = KERNELS.read_text(encoding="utf-8")
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            first = min((d.lineno for d in node.decorator_list), default=node.lineno)
-            return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+            return "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])
     raise LessonError(f"kernels/kv_append.py has no function {name!r}")
 
 

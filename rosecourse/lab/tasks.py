@@ -16,7 +16,8 @@ class Task:
     name: of the learner's class. difficulty: 1 to 3. minutes: of a reader who has come so far. text: markdown above
     the cell. docstring: of the class. goals: a line of the exercise -> the comment above it. look, do: the first two
     hints, markdown. stubs, functions: methods and functions that the lesson brings -> their bodies until they are
-    written. wanted: imports that only the written part uses. kernels: functions that the solution has beside the class.
+    written. wanted: imports that only the written part uses. kernels: of the solution -> how they are decorated;
+    launches: functions that launch them -> their bodies.
     """
 
     name: str
@@ -30,7 +31,8 @@ class Task:
     stubs: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    launches: Mapping[str, str] = field(default_factory=dict)
 
 
 TASKS = {
@@ -91,7 +93,8 @@ TASKS = {
         minutes=25,
         text=(
             "Append a layer's whole batch at once. As it stands, the cell runs and is right: it calls "
-            "`append_token` for every layer and every session. It stays right after each of the four steps."
+            "`append_token` for every layer and every session. Steps 2 and 3 belong together; it is right before "
+            "and after each of the others."
         ),
         docstring=(
             "Put the new token's K and V into the cache.\n\n"
@@ -260,7 +263,8 @@ TASKS = {
             "first and the last.\n"
             "* Step 3: from the generic kernel: the row is the number of the program; the slot is `pos`, for "
             'all. Cast the block to `tl.int64` before you multiply. `@triton.jit(do_not_specialize=["pos"])`, or '
-            "it is compiled anew. Launch it with the grid `(len(block_idx),)`."
+            "it is compiled anew. It is launched as `kernel[(len(block_idx),)](..., H=H, D=D, "
+            "BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D))`: constants by name, the rest in order."
         ),
         functions={
             "kv_append_triton_full_batch": """
@@ -273,9 +277,16 @@ TASKS = {
             "triton",
             "tl",
         ),
-        kernels=(
-            "_kv_append_full_batch_kernel",
-            "kv_append_triton_full_batch",
-        ),
+        kernels={"_kv_append_full_batch_kernel": '@triton.jit(do_not_specialize=["pos"])'},
+        launches={
+            "kv_append_triton_full_batch": """
+                _, H, block_size, D = k_cache_layer.shape
+                _kv_append_full_batch_kernel[(len(block_idx),)](
+                    k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos,
+                    key_new.stride(0), value_new.stride(0),
+                    H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
+                )  # fmt: skip
+                """,
+        },
     ),
 }
