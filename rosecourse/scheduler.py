@@ -146,7 +146,7 @@ class OnlineScheduler:
             while self.waiting and len(admitted) < places:
                 session = self._next()
                 is_fork = session.block_ids_per_layer is not None
-                if not is_fork and not self._reserve(session, others=len(self.running) + len(admitted)):
+                if not is_fork and not self._reserve(session, others=self.running + admitted):
                     break
                 self.waiting.remove(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
@@ -167,28 +167,34 @@ class OnlineScheduler:
             )
         return self.waiting[number]
 
-    def _reserve(self, session: InferenceSession, others: int) -> bool:
-        """Reserve a session's blocks if one stays free for each of the others; else it would soon be preempted."""
+    def _reserve(self, session: InferenceSession, others: list[InferenceSession]) -> bool:
+        """Reserve a session's blocks if one stays free for each other that may need one; else it would be preempted."""
         fits = False
         try:
             self._reserve_or_preempt(session, others)
-            fits = self.engine.kv.num_available() >= others
+            fits = self.engine.kv.num_available() >= sum(map(self._may_grow, others))
         except KVCacheExhausted:
-            if others == 0:
+            if not others:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
         finally:
             if not fits:
                 self._free(session)
         return fits
 
-    def _reserve_or_preempt(self, session: InferenceSession, others: int) -> None:
+    def _reserve_or_preempt(self, session: InferenceSession, others: list[InferenceSession]) -> None:
         """Reserve a session's blocks; where nothing runs, forks that wait give theirs for it."""
         while True:
             try:
                 return self.engine.reserve(session)
             except KVCacheExhausted:
-                if others > 0 or not self._preempt_newest():
+                if others or not self._preempt_newest():
                     raise
+
+    def _may_grow(self, session: InferenceSession) -> bool:
+        """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
+        block_ids = session.block_ids_per_layer[0]
+        most = len(session.prompt_ids) + session.params.max_new_tokens - 1  # K and V of the last are never needed
+        return len(block_ids) < self.engine.config.blocks_for(most) or self.engine.kv.info(block_ids[-1]).owners > 1
 
     # -- prefill and decode ---------------------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ def test_a_batch_of_nothing_but_nan_ends(small_model):
 # -- admission policies -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", [3, -1, None, "0", 0.0, True])
+@pytest.mark.parametrize("answer", [2, -1, None, "0", 0.0, True])
 def test_an_admission_policy_that_names_nobody_is_told_so(small_pair, answer):
     """Nobody is lost: not those admitted before in the same step, and not those who wait."""
     hf, model = small_pair

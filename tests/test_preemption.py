@@ -42,6 +42,33 @@ def test_a_small_pool_and_a_roomy_one_give_the_same_tokens(small_model, rung, te
     assert found == expected
 
 
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("new", [2, 4, 13])
+@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+def test_the_default_pool_has_room_for_a_whole_batch(small_model, rung, new, prefix_cache):
+    """Of whatever lengths, to the longest: nobody waits for a block and nobody is preempted."""
+    engine = make_engine(small_model, rung.after, max_seq_len=16, max_batch_size=6, prefix_cache=prefix_cache)
+    scheduler = OnlineScheduler(engine)
+    longest = 16 - new
+    lengths = [longest, 1, longest, min(BLOCK, longest), longest, min(BLOCK + 1, longest)]
+    submit(scheduler, lengths, new=new)
+    assert [len(scheduler.step()) for _ in range(new)] == [6] * new
+    assert not scheduler.has_work
+    assert scheduler.stats.preemptions == 0
+
+
+def test_admission_leaves_a_block_for_the_copy_that_a_fork_needs(small_model):
+    """Parent and fork will not outgrow their one block, but they share it, and one of them has to leave."""
+    engine = make_engine(small_model, num_blocks=2, prefix_cache=False)
+    scheduler = OnlineScheduler(engine)
+    (parent,) = submit(scheduler, [2], new=3)
+    scheduler.step()
+    scheduler.submit(engine.fork(parent))
+    submit(scheduler, [2], new=3)
+    run(scheduler)
+    assert scheduler.stats.preemptions == 0
+
+
 @pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
 @pytest.mark.parametrize("length", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
 def test_preempted_right_after_the_token_that_fills_a_block(small_pair, kind, length):

@@ -43,6 +43,7 @@ def manager(scheduler):
 
 
 def test_many_submitters_get_their_own_tokens(small_pair, manager):
+    """Hazard 22, in small: eight threads submit and read at once (under load it is in `test_threads.py`)."""
     hf, _ = small_pair
     prompts = prompts_of([3, 8, 1, 12, 5, 4, 9, 2], 211)
     got = {}
