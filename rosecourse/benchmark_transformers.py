@@ -18,6 +18,7 @@ from .cli import (
     add_engine_flags,
     add_json_flag,
     add_model_flags,
+    check_counts,
     command_line,
     engine_of,
     flags_of,
@@ -25,7 +26,7 @@ from .cli import (
     model_of,
     run,
 )
-from .config import SamplingParams, is_count, require
+from .config import SamplingParams
 from .engine import InferenceEngine
 from .errors import RosecourseError
 from .files import check_writable, write_json
@@ -103,16 +104,15 @@ def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: Samplin
 
 def measure(args: argparse.Namespace) -> None:
     check_writable(args.json)
-    for name, least in {"pairs": 2, "prompt_tokens": 1}.items():
-        require(is_count(getattr(args, name), least), f"{name} is {getattr(args, name)}: give {least} or more")
+    check_counts(args, {"pairs": 2, "prompt_tokens": 1, "batch_size": 1})
     rung = lesson_of(args)
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=False)
     model = model_of(args)
     engine = engine_of(args, model, rung.after, max_batch_size=args.batch_size)
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.batch_size, args.prompt_tokens)
+    engine.new_session([0] * args.prompt_tokens, params)  # refuses what can never be served, before any work
     prompts = torch.randint(1, model.shape.vocab_size, shape, generator=generator).tolist()
-    engine.new_session(prompts[0], params)  # refuses what can never be served, before any work
     found = run_pairs(engine, prompts, params, args.pairs)
     if model.dtype == torch.float32 and not found.same_tokens:
         raise RosecourseError("the tokens differ: a comparison of times would mean nothing; please report this")

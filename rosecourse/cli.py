@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .arguments import Parser, one_line
-from .config import EngineConfig, is_count, require
+from .config import EngineConfig, is_count, require, shown
 from .decode import DecodeParts
 from .engine import InferenceEngine
 from .errors import ConfigError, RequestError, RosecourseError
@@ -26,6 +26,7 @@ from .lessons.forward.dense import DecodeForward as DenseForward
 from .models.gpt2 import GPT2
 from .models.load import DTYPES, load_model, random_model
 
+MOST = 1_000_000  # requests, runs, pairs, threads
 SMALL_WIDTH = 512  # a model less wide computes a small operation faster than two threads find each other
 
 
@@ -101,11 +102,19 @@ def add_json_flag(parser: Parser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write command, host, versions and raw samples there")
 
 
+def check_counts(args: argparse.Namespace, leasts: dict[str, int]) -> None:
+    """Raise `ConfigError` for a flag's number that is below its least, or beyond what any machine gets done."""
+    for flag, least in leasts.items():
+        value = getattr(args, flag)
+        require(value is None or value >= least, f"{flag} is {shown(value)}: give {least} or more")
+        require(value is None or value <= MOST, f"{flag} is {shown(value)}: give at most {MOST}")
+
+
 def model_of(args: argparse.Namespace) -> GPT2:
     """The model that the flags name, and the threads for it."""
-    require(args.threads is None or 1 <= args.threads <= 1024, f"threads is {args.threads}: give 1 to 1024")
+    require(args.threads is None or 1 <= args.threads <= 1024, f"threads is {shown(args.threads)}: give 1 to 1024")
+    require(is_count(args.seed, 0) and args.seed < 2**63, f"seed is {shown(args.seed)}: give 0 to 2^63 - 1")
     if args.random_weights is not None:
-        require(is_count(args.seed, 0) and args.seed < 2**63, f"seed is {args.seed}: give 0 to 2^63 - 1")
         model = random_model(args.random_weights, args.seed, args.dtype, args.device)
     else:
         model = load_model(args.hf_model_id, args.dtype, args.device)

@@ -27,6 +27,7 @@ from .bench.report import provenance
 from .bench.workload import Run, Workload, run_scheduler, run_streaming
 from .cli import (
     add_model_flags,
+    check_counts,
     command_line,
     config_of,
     engine_of,
@@ -35,7 +36,7 @@ from .cli import (
     run,
     text_of,
 )
-from .config import SamplingParams, is_count, require
+from .config import SamplingParams, require
 from .decode import DecodeParts
 from .engine import InferenceEngine
 from .errors import RosecourseError
@@ -113,11 +114,7 @@ def lessons_of(args: argparse.Namespace) -> list[Lesson]:
 
 def check_flags(args: argparse.Namespace) -> None:
     leasts = {"pairs": LEAST_PAIRS, "num_requests": 1, "max_new_tokens": 2, "max_batch_size": 1}
-    for flag, least in leasts.items():
-        value = getattr(args, flag)
-        require(
-            (value is None and flag != "pairs") or is_count(value, least), f"{flag} is {value}: give {least} or more"
-        )
+    check_counts(args, leasts)
 
 
 def check_requests(prompt_ids: Sequence[int], tasks: Sequence[Task], context: int) -> None:

@@ -14,6 +14,7 @@ from ..cli import (
     add_engine_flags,
     add_json_flag,
     add_model_flags,
+    check_counts,
     command_line,
     engine_of,
     flags_of,
@@ -22,7 +23,7 @@ from ..cli import (
     parts_of,
     text_of,
 )
-from ..config import SamplingParams, is_count, require
+from ..config import SamplingParams, require
 from ..engine import InferenceEngine
 from ..files import check_writable, write_json
 from ..scheduler import ADMISSION_POLICIES
@@ -64,9 +65,7 @@ def add_benchmark_flags(parser: Parser, *, num_requests: int, max_new_tokens: in
 def engine_and_workload(args: argparse.Namespace) -> tuple[InferenceEngine, Workload]:
     """The engine that the flags describe, no larger than the workload needs, and the workload."""
     leasts = {"num_requests": 1, "repeat_runs": 1, "prefill_max_batch_size": 1, "tokenize_workers": 0, "warmup_runs": 0}
-    for flag, least in leasts.items():
-        value = getattr(args, flag)
-        require(value is None or is_count(value, least), f"{flag} is {value}: give {least} or more")
+    check_counts(args, leasts)
     interval = args.submit_interval_ms
     require(0 <= interval <= LONGEST_INTERVAL, f"submit_interval_ms is {interval}: give 0 or more, at most an hour")
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos, seed=args.seed)
