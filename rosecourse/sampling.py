@@ -11,8 +11,6 @@ import torch
 from .config import SamplingParams
 from .errors import LogitsError
 
-NO_TOKEN = -1
-
 
 class Sampler:
     """Chooses the tokens of one request.
@@ -46,14 +44,15 @@ class Sampler:
 
 
 def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
-    """The next token of each request; logits: [B, vocab_size]. One transfer to the host for all greedy ones.
+    """The next token of each request; logits: [B, vocab_size]. One wait for the device for all greedy ones.
 
     Raises `LogitsError` before anything is drawn if a row holds NaN or +inf: there is no distribution to choose from.
     """
-    best = logits.argmax(dim=-1, keepdim=True)  # a NaN is larger than any number
-    token_ids = torch.where(logits.gather(-1, best) < math.inf, best, NO_TOKEN).flatten().tolist()
-    if NO_TOKEN in token_ids:
-        raise LogitsError([b for b, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
+    largest, best = logits.max(dim=-1)  # a NaN is larger than any number
+    token_ids = best.tolist()
+    failed = [b for b, logit in enumerate(largest.tolist()) if not logit < math.inf]  # the device is done: no wait
+    if failed:
+        raise LogitsError(failed)
     sampled = [b for b, sampler in enumerate(samplers) if not sampler.greedy]
     if sampled:
         rows = logits[sampled].cpu()
