@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .config import require
-from .errors import RosecourseError
+from .config import require, shown
+from .errors import ConfigError, RosecourseError
 
 Found = TypeVar("Found")
 
@@ -33,8 +33,11 @@ def slug(name: str) -> str:
 
 def gpus_with(name: str, folder: Path = RESULTS) -> list[str]:
     """The folders, one for each GPU, that have a file of this name, the course's own first."""
-    require(isinstance(folder, (str, Path)) and "\0" not in str(folder), f"folder is {folder!r:.60}: give a path")
-    found = [path.parent.name for path in Path(folder).glob(f"*/{name}")]
+    require(isinstance(folder, (str, Path)) and "\0" not in str(folder), f"folder is {shown(folder)}: give a path")
+    try:
+        found = [path.parent.name for path in Path(folder).glob(f"*/{name}")]
+    except OSError as error:
+        raise ConfigError(f"folder {shown(folder)} cannot be read: {error.strerror}") from error
     return sorted(found, key=lambda gpu: (gpu != SHIPPED_GPU, gpu))
 
 
@@ -43,7 +46,7 @@ def find(name: str, gpu: str | None = None, folder: Path = RESULTS) -> Path | No
 
     gpu: a name such as `NVIDIA H200`, or the folder's, `nvidia-h200`; None is the course's own, else the first found.
     """
-    require(gpu is None or isinstance(gpu, str), f"gpu is {gpu!r:.60}: give a name such as 'NVIDIA H200', or None")
+    require(gpu is None or isinstance(gpu, str), f"gpu is {shown(gpu)}: give a name such as 'NVIDIA H200', or None")
     there = gpus_with(name, folder)
     chosen = slug(gpu) if gpu is not None else next(iter(there), None)
     return Path(folder) / chosen / name if chosen in there else None

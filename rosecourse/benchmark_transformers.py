@@ -104,7 +104,7 @@ def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: Samplin
 
 def measure(args: argparse.Namespace) -> None:
     check_writable(args.json)
-    check_counts(args, {"pairs": 2, "prompt_tokens": 1, "batch_size": 1})
+    check_counts(args, {"pairs": 2, "prompt_tokens": 1})
     rung = lesson_of(args)
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=False)
     model = model_of(args)

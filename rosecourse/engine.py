@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -249,7 +250,8 @@ class InferenceEngine:
         A prompt is a text or a list of token ids; params: one for all, or one for each.
         """
         if isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes)):
-            prompts = list(prompts)
+            with suppress(TypeError):  # a tensor without a dimension says that it can be iterated over
+                prompts = list(prompts)
         if not isinstance(prompts, list) or any(isinstance(prompt, Integral) for prompt in prompts):
             prompts = [prompts]
         each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)

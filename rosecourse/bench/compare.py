@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from ..config import EngineConfig, require
+from ..config import EngineConfig, is_count, require, require_a, shown
 from ..engine import InferenceEngine
 from ..errors import RosecourseError
 from ..lessons import LESSONS, Lesson
@@ -322,7 +322,10 @@ def _measure(
     run: Callable[[InferenceEngine, Workload], Run],
     progress: bool,
 ) -> tuple[list[Samples], Conditions]:
-    require(rounds >= 1, f"{rounds} runs of each: give 1 or more")
+    require(is_count(rounds), f"{shown(rounds)} runs of each: give 1 or more")
+    require_a(Workload, workload, "workload")
+    for name, engine in engines.items():
+        require_a(InferenceEngine, engine, name)
     expected: list[list[list[int]]] = []  # the completions of every run, in the order of the runs
 
     def work(engine: InferenceEngine) -> Run:

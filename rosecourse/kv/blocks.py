@@ -74,17 +74,18 @@ class KVBlockManager:
         }
         for name, size in sizes.items():
             require(is_count(size), f"{name} is {shown(size)}: give 1 or more")
+            sizes[name] = int(size)
         require_a(torch.dtype, dtype, "dtype")
         require_a(torch.device, device, "device")
-        self.num_layers = num_layers
-        self.num_blocks = num_blocks
-        self.block_size = block_size
+        self.num_layers = sizes["num_layers"]
+        self.num_blocks = sizes["num_blocks"]
+        self.block_size = sizes["block_size"]
         self.device = device
         keys, values = kv_pool(tuple(sizes.values()), dtype, device)
         self.k_layers, self.v_layers = keys.unbind(), values.unbind()
-        self._free_block_indices = [list(range(num_blocks - 1, -1, -1)) for _ in range(num_layers)]
+        self._free_block_indices = [list(range(self.num_blocks - 1, -1, -1)) for _ in range(self.num_layers)]
         # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
-        self._idle_block_ids: list[dict[int, None]] = [{} for _ in range(num_layers)]
+        self._idle_block_ids: list[dict[int, None]] = [{} for _ in range(self.num_layers)]
         self._block_infos: dict[int, KVBlockInfo] = {}
         # The prefix cache's: forget what a block holds, and hand over the blocks, of all layers, that go with it.
         self.forget: Callable[[int], BlockIdsPerLayer] = lambda block_id: [[block_id]]

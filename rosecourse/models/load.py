@@ -205,7 +205,7 @@ def random_model(
     if not is_count(seed, 0) or seed >= 2**63:
         raise ModelError(f"seed is {shown(seed)}: give a whole number from 0 to 2**63 - 1")
     shape = RANDOM_SHAPES[name]
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     weights = {}
     for parameter, size in shape.parameters().items():
         if parameter.endswith("bias"):
