@@ -1,6 +1,7 @@
 """InferenceEngine: sessions, forks, exhaustion, and reading nothing that was not written."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -144,12 +145,14 @@ def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, m
 
     def held_up(sessions):
         intruder.start()
+        deadline = time.monotonic() + 30
         while len(refused) < 4:
             assert intruder.is_alive()
+            assert time.monotonic() < deadline, "it waits where it should be refused"
         assert not freed.wait(0.05)
         return step_alone(sessions)
 
-    intruder = threading.Thread(target=intrude)
+    intruder = threading.Thread(target=intrude, daemon=True)
     monkeypatch.setattr(engine, "decode_step", held_up)
     step(engine, [inside])
     intruder.join(timeout=60)
