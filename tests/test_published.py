@@ -104,3 +104,34 @@ def test_a_missing_file_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published.csv")
     with pytest.raises(RosecourseError, match=r"published\.csv cannot be read .*: restore it from git"):
         published()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("lesson,", "number,", 1), "it has no column 'lesson'"),
+        (lambda text: text.replace(",stated,", ",said,", 1), "it has no column 'stated'"),
+        (lambda text: text.replace("TPOT", "TPOTS"), "it has the metric 'TPOTS', which is none of decode time"),
+        (lambda text: text.replace("4292.75", "many"), "could not convert string to float"),
+        (lambda text: text.replace("4292.75", "nan"), "float"),
+        (lambda text: text.replace("4292.75", "-4292.75"), "a figure that is not positive"),
+        (lambda text: text.replace("4292.75", "inf"), "a figure that is not positive"),
+        (lambda text: text.replace("4292.75", ""), "a row that lacks something"),
+        (lambda text: text + "a,b\n" + 30 * "x,", "tokenizing data"),
+        (lambda text: "", "No columns"),
+        (lambda text: "\udcff" + text, "decode"),
+        (lambda text: text[: len(text) // 2], ""),
+        (lambda text: text + "036,a workload,TPOT,p50,ms/token,1,1,,a GPU\n", "a row that lacks something"),
+    ],
+)
+def test_a_damaged_file_is_named_and_never_half_read(monkeypatch, tmp_path, change, message):
+    damaged = tmp_path / "published.csv"
+    damaged.write_text(change(results.PUBLISHED.read_text()), errors="surrogateescape")
+    monkeypatch.setattr(results, "PUBLISHED", damaged)
+    with pytest.raises(RosecourseError) as caught:
+        published("036")
+    text = str(caught.value)
+    assert text.startswith(f"{damaged} cannot be read (")
+    assert text.endswith("): restore it from git")
+    assert message in text
+    assert "\n" not in text

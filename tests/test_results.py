@@ -6,6 +6,8 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rosecourse import LessonError, RosecourseError
 from rosecourse.archive import canonical, sealed, slug
@@ -281,6 +283,11 @@ def changed(document, change):
         (lambda d: d["after"][0].update(total_us=1.5), "total_us is of type float"),
         (lambda d: d["after"][0]["tokens"][0].append("x"), "an item of an item of tokens is of type str"),
         (lambda d: d["after"][0]["moments_us"].append(10**30), ""),
+        (lambda d: d["settings"].pop("max_batch_size"), "settings has no 'max_batch_size'"),
+        (lambda d: d["settings"].update(benchmark=None), "benchmark is of type NoneType"),
+        (lambda d: d["after"][0].update(decode_bytes=10**400), "decode_bytes is a number of 401 digits"),
+        (lambda d: d["after"][0].update(preemptions=2**63), "preemptions is a number of 19 digits"),
+        (lambda d: d.update(format=True), "its format is True, not 1"),
         (lambda d: d["after"].pop(), "the runs are not in pairs"),
         (lambda d: d.update(before=[]), "the runs are not in pairs"),
         (lambda d: d.update(before=[], after=[]), "the runs are not in pairs"),
@@ -304,3 +311,22 @@ def test_a_file_of_another_lesson_is_refused(results):
     refused(path, "it is of lesson '036'", "038")
     with pytest.raises(RosecourseError, match=r"038\.json cannot be used"):
         recorded("038", folder=results)
+
+
+def test_a_file_cut_or_changed_anywhere_is_never_half_read(results, document):
+    path = results / "nvidia-h200" / "036.json"
+    whole = path.read_bytes()
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.integers(0, len(whole) - 1), st.integers(0, 255))
+    def damage(place, byte):
+        path.write_bytes(whole[:place])
+        refused(path, "")
+        path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+        try:
+            assert load(path, "036").document == document  # the same byte, or a space
+        except RosecourseError as error:
+            refused(path, "")
+            assert str(path) in str(error)  # noqa: PT017 (either end is right)
+
+    damage()
