@@ -14,6 +14,7 @@ from rosecourse.lab.predictions import Predictions, sentence
         (16, 96, "you said 16, it is 96: 6 times as much"),
         (96, 96, "exactly"),
         (96, 16, "you said 96, it is 16: you said 6 times too much"),
+        (96, 60, "you said 96, it is 60: you said 1.6 times too much"),
         (0, 96, "you said 0, it is 96: more than none"),
         (5, 0, "you said 5, it is 0: none at all"),
         (-1, 2, "you said -1, it is 2: the other way round"),
