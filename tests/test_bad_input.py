@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from rosecourse import benchmark_scheduler, benchmark_streaming, generate
+from rosecourse import benchmark_scheduler, benchmark_streaming, benchmark_transformers, doctor, generate, record
 
 SMALL = ["--device", "cpu", "--num-requests", "2", "--max-new-tokens", "3", "--warmup-runs", "0", "--repeat-runs", "1"]
 HELLO = ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "3"]
@@ -43,6 +43,47 @@ def test_odd_values(capsys, flags, message):
 def test_an_interval_longer_than_a_clock(capsys):
     argv = [*SMALL, "--submit-interval-ms", "1e300"]
     assert_refused(capsys, benchmark_streaming.main, argv, r"submit_interval_ms is 1e\+300: give 0 or more")
+
+
+@pytest.mark.parametrize("number", [10**6 + 1, 10**12, 10**30, 10**400])
+@pytest.mark.parametrize(
+    ("main", "flag"),
+    [
+        (benchmark_scheduler.main, "--num-requests"),
+        (benchmark_scheduler.main, "--repeat-runs"),
+        (benchmark_scheduler.main, "--warmup-runs"),
+        (benchmark_streaming.main, "--tokenize-workers"),
+        (benchmark_transformers.main, "--pairs"),
+        (benchmark_transformers.main, "--prompt-tokens"),
+        (record.main, "--pairs"),
+        (record.main, "--num-requests"),
+    ],
+)
+def test_more_than_any_machine_gets_done(capsys, main, flag, number):
+    assert_refused(capsys, main, ["--device", "cpu", flag, str(number)], "give at most 1000000")
+
+
+def test_a_seed_that_torch_has_not(capsys):
+    argv = ["--device", "cpu", "--seed", str(2**64)]
+    assert_refused(capsys, benchmark_transformers.main, argv, "seed is 18446744073709551616: give 0 to")
+
+
+def test_random_prompts_longer_than_the_context_are_refused_before_they_are_made(capsys):
+    argv = ["--device", "cpu", "--prompt-tokens", "1000000", "--batch-size", "16"]
+    assert_refused(capsys, benchmark_transformers.main, argv, "the prompt has 1000000 tokens: the engine takes at most")
+
+
+@pytest.mark.parametrize("name", ["", "\0"])
+def test_an_empty_model_name_is_not_the_shipped_model(capsys, name):
+    assert_refused(capsys, generate.main, [*HELLO, "--hf-model-id", name], "no model is called")
+
+
+def test_doctor_says_in_one_line_what_is_wrong_with_its_flags(capsys):
+    with pytest.raises(SystemExit) as end:
+        doctor.main(["--nonsense"])
+    assert end.value.code == 2
+    line = "python -m rosecourse.doctor: error: unrecognized arguments: --nonsense (see --help)\n"
+    assert capsys.readouterr().err == line
 
 
 def test_a_batch_larger_than_the_work_takes_no_more_memory(capsys):
