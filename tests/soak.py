@@ -30,23 +30,25 @@ class World:
             "parts": draw(list(PARTS)),
             "scheduler": draw(list(SCHEDULERS)),
             "block_size": draw([1, 2, 4, 16]),
-            "num_blocks": self.random.randint(1, 7),
+            "num_blocks": draw([1, 2, 3, 4, 5, 6, 7, 24, 24]),  # 24: for large batches
             "prefix_cache": draw([True, False]),
-            "batch": self.random.randint(1, 4),
-            "prefill_batch": self.random.randint(1, 4),
+            "batch": draw([1, 2, 4, 6]),
+            "prefill_batch": draw([1, 2, 4, 6]),
         } | fixed
         self.machine = Machine(**self.config)
         # Prompts begin alike, and the same few tokens come again after other ones.
         self.stems = [[self.random.randrange(1, 4) for _ in range(CONTEXT)] for _ in range(2)]
-        self.actions = [self.machine.step] * 24 + [self.submit] * 8 + [self.fork] * 3 + [self.machine.release] * 3
+        self.actions = [self.machine.step] * 24 + [self.submit] * 16 + [self.fork] * 3 + [self.machine.release] * 3
         self.actions += [self.cancel, self.machine.preempt, self.squeeze]
 
     def token(self) -> int:
         return self.random.randrange(VOCAB)
 
     def submit(self) -> None:
-        total = self.random.randint(2, self.machine.room + (self.random.random() < 0.1))  # now and then one too many
-        new = self.random.randint(1, min(total - 1, MOST_NEW))
+        longest = self.machine.room + (self.random.random() < 0.1)  # now and then one too many
+        total = self.random.randint(2, self.random.choice([4, 12, longest]) if longest > 12 else longest)
+        most = min(total - 1, MOST_NEW)
+        new = self.random.choice([most, self.random.randint(1, most)])
         own = self.random.randrange(min(3, total - new))  # after a beginning that others have too
         prompt = self.random.choice(self.stems)[: total - new - own] + [self.token() for _ in range(own)]
         self.machine.submit(prompt, new, self.random.random() < 0.7)
