@@ -2,7 +2,20 @@
 
 import torch
 
-from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
+from rosecourse.kernels import TRITON_AVAILABLE, kv_append_triton, kv_append_triton_full_batch, triton_runs_on
+
+if TRITON_AVAILABLE:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def write_rows(k, v, key, value, rows, firsts, stride, SIZE: tl.constexpr, HD: tl.constexpr, D: tl.constexpr):
+        i, hd = tl.program_id(0), tl.arange(0, triton.next_power_of_2(HD))
+        source = tl.load(rows + i) * stride + hd
+        target = tl.load(firsts + i) * D + hd // D * SIZE * D + hd % D
+        tl.store(k + target, tl.load(key + source, hd < HD), hd < HD)
+        tl.store(v + target, tl.load(value + source, hd < HD), hd < HD)
+
 
 # -- 036 --------------------------------------------------------------------------------------------------------------
 
@@ -113,11 +126,12 @@ class IndexPut(PlanThenWrite):
     def write(self, layer, infos, key, value):
         blocks = torch.tensor([info.block_index for info in infos], device=self.kv.device)
         slots = [info.length for info in infos]
+        constant = len(set(slots)) == 1
+        at = None if constant else torch.tensor(slots, device=self.kv.device)
         for cache, new in ((self.kv.k_layers[layer], key), (self.kv.v_layers[layer], value)):
-            if len(set(slots)) == 1:
+            if constant:
                 cache[:, :, slots[0]].index_put_((blocks,), new)
             else:
-                at = torch.tensor(slots, device=self.kv.device) if cache is self.kv.k_layers[layer] else at
                 cache.transpose(1, 2).index_put_((blocks, at), new)
 
 
@@ -152,7 +166,7 @@ class PlannedKernels(IndexPut):
         whole = n == len(keys[0]) and len(set(slots)) == 1
         least = self.config.triton_kv_append_min_batch
         least_whole = self.config.triton_kv_append_full_batch_min_batch or least
-        if not triton_runs_on(self.kv.device) or n == 0 or n < (least_whole if whole else least) and n < least:
+        if not triton_runs_on(self.kv.device) or n == 0 or (n < (least_whole if whole else least) and n < least):
             return super().write_all(plans, keys, values)
         places = torch.tensor([[info.block_index for info in infos] for _, infos in plans], device=self.kv.device)
         if whole and n >= least_whole:
@@ -167,14 +181,37 @@ class PlannedKernels(IndexPut):
         kernel(self.kv.k_layers[layer], self.kv.v_layers[layer], keys[layer], values[layer], *where)
 
 
-class Delegating:
-    """Whatever the lesson, the course's own part does the work."""
+class OwnKernel(IndexPut):
+    """One kernel of its own for all batches from the gates on; it is given rows and first elements."""
 
-    def __init__(self, model, kv, config):
-        self.other = self.part_of_the_course(model, kv, config)
+    def write_all(self, plans, keys, values):
+        least = self.config.triton_kv_append_min_batch
+        least = min(least, self.config.triton_kv_append_full_batch_min_batch or least)
+        for layer, (rows, infos) in enumerate(plans):
+            if not triton_runs_on(self.kv.device) or len(rows) < max(1, least):
+                super().write_all([([], [])] * layer + [(rows, infos)], keys, values)
+            else:
+                self.launch(layer, rows, infos, keys[layer], values[layer])
 
-    def __call__(self, *arguments):
-        return self.other(*arguments)
+    def launch(self, layer, rows, infos, key, value):
+        _, heads, size, dim = self.kv.k_layers[layer].shape
+        firsts = [info.block_index * heads * size + info.length for info in infos]
+        where = torch.tensor([rows, firsts], device=self.kv.device)
+        caches = self.kv.k_layers[layer], self.kv.v_layers[layer]
+        write_rows[(len(rows),)](*caches, key, value, where[0], where[1], key.stride(0), size, heads * dim, dim)
+
+
+def delegating(part):
+    """A part that has an object of another class do its work."""
+
+    class Delegating:
+        def __init__(self, model, kv, config):
+            self.other = part(model, kv, config)
+
+        def __call__(self, *arguments):
+            return self.other(*arguments)
+
+    return Delegating
 
 
 RIGHT = {
@@ -182,5 +219,5 @@ RIGHT = {
     "038": [IndexPut, FlatIndexCopy, Scatter],
     "059": [IndexPut, FlatIndexCopy, Scatter],
     "060": [IndexPut, FlatIndexCopy, Scatter],
-    "061": [PlannedKernels],
+    "061": [PlannedKernels, OwnKernel],
 }

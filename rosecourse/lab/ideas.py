@@ -156,11 +156,11 @@ class CountedId(int):
 
 
 def ideas_until(changed: Lesson, with_kernels: bool) -> list[Idea]:
-    """Those of a lesson, and of the lessons before it that replace the same part."""
+    """Those of a lesson, then those of the lessons before it that replace the same part."""
     kind = changed.changes
     return [
         idea
-        for idea in IDEAS
+        for idea in sorted(IDEAS, key=lambda idea: idea.lesson, reverse=True)
         if idea.lesson <= changed.number
         and lesson(idea.lesson).changes == kind
         and (with_kernels or not idea.situation.with_kernels)

@@ -17,10 +17,12 @@ import torch
 
 from ..config import EngineConfig
 from ..errors import KVCacheExhausted
-from ..kv.blocks import KVBlockManager
+from ..kv.blocks import BlockTable, KVBlockInfo, KVBlockManager
 from ..models.gpt2 import GPT2
+from ..session import InferenceSession
 from .verdict import Fault, PartIsWrong
 
+OURS = (KVBlockManager, KVBlockInfo, BlockTable, InferenceSession)  # what a part is given objects of
 CALLED_WITH = {"block_tables": ("sessions",), "kv_append": ("sessions", "keys", "values")}
 NOT_THEIRS = tuple(
     str(Path(p)) for p in (Path(__file__).parent.parent, *map(sysconfig.get_path, ("stdlib", "purelib")))
@@ -34,6 +36,7 @@ class Learner:
         self.part = part
         self.kind = kind
         self.printed = io.StringIO()
+        self._ours = {ours: dict(vars(ours)) for ours in OURS}
 
     def build(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
@@ -77,6 +80,20 @@ class Learner:
             raise
         except (Exception, SystemExit) as error:
             raise PartIsWrong(Fault(*raised(error))) from None
+        finally:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Undo what the part has put over the methods of our classes, and say so."""
+        replaced = []
+        for ours, names in self._ours.items():
+            for name in names:
+                if vars(ours).get(name) is not names[name]:
+                    replaced.append(f"{ours.__name__}.{name}")
+                    setattr(ours, name, names[name])
+        if replaced:
+            reason = "other parts use it too: write the new way into the part itself"
+            raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason))
 
 
 def raised(error: BaseException) -> tuple[str, tuple[str, ...], str]:

@@ -8,10 +8,9 @@ counted by walking the tables, and whatever should not have changed must be what
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -122,6 +121,7 @@ class Oracle:
         self.shown: dict[tuple[int, int], list[list[int]]] = {}  # (session, layer) -> rows that were right so far
         model = random_gpt2(sizes.layers, sizes.heads, sizes.head_dim, sizes.max_seq_len, sizes.device)
         self.part = learner.build(model, self.kv, sizes.config())
+        reading.look_at_manager(self, self._as_made)
 
     def _shuffle_free_blocks(self) -> None:
         """So that no block has the number that comes to mind: other ones in each layer."""
@@ -240,19 +240,15 @@ class Oracle:
         return self.info(block_id) is not None
 
     def info(self, block_id: int) -> KVBlockInfo | None:
-        """Asked of the class: a part may have put something else over the object's own methods."""
-        try:
-            return KVBlockManager.info(self.kv, block_id)
-        except BlockError:
-            return None
+        """The manager's own record of a block; None for a free one."""
+        return self.kv._block_infos.get(block_id)
 
     def caches(self) -> torch.Tensor:
         """K and V as they are, on the host: [2, L, num_blocks, H, block_size, D]."""
         return torch.stack([torch.stack(self.kv.k_layers), torch.stack(self.kv.v_layers)]).cpu()
 
     def before(self) -> Before:
-        ids = range(self.sizes.layers * self.sizes.num_blocks)
-        infos = {i: replace(info) for i in ids if (info := self.info(i)) is not None}
+        infos = {block_id: replace(info) for block_id, info in self.kv._block_infos.items()}
         return Before(self.caches(), infos, {t.number: [list(ids) for ids in t.table] for t in self.sessions})
 
     def blocks_needed(self, length: int) -> int:
@@ -274,10 +270,11 @@ class Oracle:
 
     def look_at_everything(self, before: Before, batch: Sequence[Tracked]) -> None:
         """All that must hold after a step. Raises `PartIsWrong` with the first thing that does not."""
-        reading.look_at_manager(self, MappingProxyType(self._as_made))
+        reading.look_at_manager(self, self._as_made)
         reading.look_at_sessions(self)
         reading.look_at_lists(self, before, batch)
-        reading.look_at_lengths(self, batch)
+        reading.look_at_shared_blocks(self, batch)
+        reading.look_at_lengths(self)
         reading.look_at_contents(self, before, batch)
         reading.look_at_owners(self, before)
         reading.look_at_the_rest(self, before, batch)
@@ -298,19 +295,26 @@ class TableOracle(Oracle):
                 self.kv.append_token(layer, tracked.table[layer], tokens[0, layer, b], tokens[1, layer, b])
         return tokens
 
-    def start_at(self, length: int, place: tuple[int, int]) -> Tracked:
-        """A new session which, with its table, lies in memory where another lay that is gone: `id` is the same.
+    def free_and_reuse(self, tracked: Tracked) -> InferenceSession:
+        """The session goes, and another is made at its place in memory, as Python does by chance: `id` is the same.
 
-        Python often does so by itself. If somebody still holds the other one, the new one lies elsewhere.
+        So is that of its table, which shows nothing yet. If somebody still holds the old ones, they lie elsewhere.
         """
-        tracked, spare = self.start(length), []
-        old_session, old_table = tracked.session, tracked.table
-        for _ in range(300):
-            session, table = InferenceSession([1] * length, SamplingParams()), BlockTable(list(i) for i in old_table)
-            spare += [session, table]
-            tracked.session = session if id(session) == place[0] else tracked.session
-            tracked.session.block_ids_per_layer = table if id(table) == place[1] else tracked.table or old_table
-        tracked.session.num_cached_tokens = old_session.num_cached_tokens
+        at_session, at_table, prompt, params = id(tracked.session), id(tracked.table), [1], SamplingParams()
+        self.free(tracked)
+        table = _made_at(at_table, BlockTable)
+        tracked.session = None
+        session = _made_at(at_session, lambda: InferenceSession(prompt, params))
+        session.block_ids_per_layer = table
+        return session
+
+    def start_in(self, session: InferenceSession, length: int) -> Tracked:
+        """A session that has been made before gets the blocks of `length` tokens."""
+        tracked = self.start(length)
+        session.block_ids_per_layer.extend(list(ids) for ids in tracked.table)
+        session.num_cached_tokens = length
+        session.prompt_ids, session.token_ids = tracked.session.prompt_ids, tracked.session.token_ids
+        tracked.session = session
         return tracked
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
@@ -320,6 +324,7 @@ class TableOracle(Oracle):
         """Ask the part for the tables of a batch; returns what it returned, which is right."""
         before = self.before()
         tables = self.learner.call(self.part, [t.session for t in batch])
+        table_reading.look_at_lists_read(self, before.lists)
         self.look_at_everything(before, ())
         table_reading.look_at_tables(self, tables, batch)
         return tables
@@ -327,3 +332,11 @@ class TableOracle(Oracle):
     def look_again(self, tables: Any, *batch: Tracked) -> None:
         """What was returned has to stay as it is until the same part is called again."""
         table_reading.look_at_tables(self, tables, batch, " (returned earlier by another part, and not right any more)")
+
+
+def _made_at(address: int, make: Callable[[], Any]) -> Any:
+    """An object at an address in memory that has just become free; after some attempts, one that lies elsewhere."""
+    made = [make()]
+    while id(made[-1]) != address and len(made) < 1000:
+        made.append(make())
+    return made[-1]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from ..diagram_sheet import counted
 from ..diagrams import Picture, block_map
 from ..errors import RosecourseError
 from ..kv.blocks import KVBlockManager
@@ -147,7 +148,8 @@ def _look_at_number_of_blocks(oracle: Oracle, t: Tracked, layer: int, ids: list[
     needed = oracle.blocks_needed(t.length)
     if len(ids) == needed:
         return
-    what = f"session {t.name} has {t.length} tokens, which fill {needed} blocks, and shows {len(ids)} in layer {layer}"
+    tokens, blocks = counted(t.length, "token"), counted(needed, "block")
+    what = f"session {t.name} has {tokens}: {blocks}; it shows {len(ids)} in layer {layer}"
     if len(ids) > needed:
         reason = f"a new block was taken though the last one had a free slot (block_size is {oracle.sizes.block_size})"
     elif needed > len(then):
@@ -160,21 +162,27 @@ def _look_at_number_of_blocks(oracle: Oracle, t: Tracked, layer: int, ids: list[
 # -- lengths ----------------------------------------------------------------------------------------------------------
 
 
-def look_at_lengths(oracle: Oracle, batch: Sequence[Tracked]) -> None:
-    """Each block begins at the position at which it has to, holds as many tokens, and is written by its only owner."""
+def look_at_shared_blocks(oracle: Oracle, batch: Sequence[Tracked]) -> None:
+    """Whoever has written has the block to itself."""
+    for t in batch:
+        for layer, ids in enumerate(t.table):
+            holders = [s for s in oracle.sessions if ids[-1] in s.table[layer]]
+            if len(holders) == 1:
+                continue
+            where = f"position {t.length - 1} belongs into {block_name(oracle, ids[-1])}"
+            what = f"session {t.name}: {where}, which sessions {names_of(holders)} share"
+            reason = "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
+            info = oracle.info(ids[-1])
+            if info.start + info.length < t.length:
+                reason = _LEFT_OUT.format(t.name)
+            fail(oracle, what, reason=reason, layer=layer, marked=ids[-1:])
+
+
+def look_at_lengths(oracle: Oracle) -> None:
+    """Each block begins at the position at which it has to, and counts as many tokens as are in it."""
     size = oracle.sizes.block_size
     for t in oracle.sessions:
         for layer, ids in enumerate(t.table):
-            holders = [s for s in oracle.sessions if ids and ids[-1] in s.table[layer]]
-            if t in batch and len(holders) > 1:
-                fail(
-                    oracle,
-                    f"session {t.name}: position {t.length - 1} belongs into {block_name(oracle, ids[-1])}, which "
-                    f"sessions {names_of(holders)} share",
-                    reason="a shared block that is not full is copied before one of its owners writes (copy-on-write)",
-                    layer=layer,
-                    marked=ids[-1:],
-                )
             for n, block_id in enumerate(ids):
                 info, start = oracle.info(block_id), n * size
                 length = min(size, t.length - start)
@@ -198,10 +206,12 @@ def _nth(n: int) -> str:
 def _why_length(oracle: Oracle, t: Tracked, layer: int, more: int) -> str:
     if more > 0:
         return "the length was raised more than once for one token"
-    there = _find(oracle, oracle.caches()[0, layer], t.dense[0, layer, -1, 0])
-    if not there:
-        return f"nothing was written for session {t.name} in this layer: it was left out"
+    if _find(oracle.caches()[0, layer], t.dense[0, layer, -1, 0]) is None:
+        return _LEFT_OUT.format(t.name)
     return "K and V were written, and the block's length was not raised after it"
+
+
+_LEFT_OUT = "nothing was written for session {} in this layer: it was left out"
 
 
 # -- contents ---------------------------------------------------------------------------------------------------------
@@ -242,7 +252,7 @@ def _tell(oracle: Oracle, before: Before, t: Tracked, layer: int, found: torch.T
     else:
         content = f"the {origin}" if origin else f"a rounded {'KV'[which]}" if rounded else f"no token's {'KV'[which]}"
         what = f"{where} holds {content}"
-    lies = _find(oracle, oracle.caches()[which, layer], right)
+    lies = _find(oracle.caches()[which, layer], right)
     details = [
         f"expected: the {belongs}",
         f"found:    {f'the {origin}' if origin else there.tolist()}",
@@ -282,7 +292,7 @@ def _why(
     return "the elements of a head are in another order"
 
 
-def _find(oracle: Oracle, cache: torch.Tensor, row: torch.Tensor) -> tuple[int, int] | None:
+def _find(cache: torch.Tensor, row: torch.Tensor) -> tuple[int, int] | None:
     """(block index, slot) at which the D numbers of a head lie in a layer's cache [num_blocks, H, block_size, D]."""
     places = (_bits(cache) == _bits(row)).all(dim=-1).nonzero()
     return (int(places[0][0]), int(places[0][2])) if len(places) else None
@@ -300,18 +310,19 @@ def look_at_owners(oracle: Oracle, before: Before) -> None:
         layer = block_id // oracle.sizes.num_blocks
         holders = [t for t in oracle.sessions if block_id in t.table[layer]]
         where = block_name(oracle, block_id)
+        owners = counted(info.owners, "owner")
         if not holders:
-            new = block_id not in before.infos
-            what = f"{where} is taken, and no session shows it: it never comes back (a leak)"
-            reason = "a block was allocated and then not used" if new else "the last to leave a block has to free it"
+            what = f"{where} counts {owners}, and no session shows it: it never comes back (a leak)"
+            reason = "whoever copies a shared block leaves it: its owner count goes down by one, and at 0 it is free"
+            if block_id not in before.infos:
+                reason = "a block was allocated and then not used"
             fail(oracle, what, reason=reason, layer=layer, marked=[block_id])
         if info.owners != len(holders):
-            counted = f"{info.owners} owner{'s' * (info.owners != 1)}"
             shown = f"{len(holders)} session{'s show' if len(holders) > 1 else ' shows'} it ({names_of(holders)})"
             reason = "too few: it would be given away while it is in use; a block of one's own counts one owner"
             if info.owners > len(holders):
                 reason = "whoever copies a shared block leaves it: its owner count goes down by one"
-            what = f"{where} counts {counted}, and {shown}"
+            what = f"{where} counts {owners}, and {shown}"
             fail(oracle, what, reason=reason, layer=layer, marked=[block_id])
 
 

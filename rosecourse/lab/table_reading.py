@@ -27,6 +27,14 @@ def look_at_tables(oracle: Oracle, tables: Any, batch: Sequence[Tracked], when: 
             oracle.shown.setdefault((t.number, layer), []).append(row_of(oracle, t, layer))
 
 
+def look_at_lists_read(oracle: Oracle, lists: dict[int, list[list[int]]]) -> None:
+    """Whoever makes tables reads the lists, and changes none."""
+    for t in oracle.sessions:
+        if list(t.table) != lists[t.number]:
+            details = f"expected: {lists[t.number]}", f"found:    {list(t.table)}"
+            fail(oracle, f"the part changed the block lists of session {t.name}: it is only to read them", *details)
+
+
 def row_of(oracle: Oracle, t: Tracked, layer: int) -> list[int]:
     """A row straight from the list."""
     ids = t.table[layer]
@@ -74,7 +82,7 @@ def _why(
     oracle: Oracle, t: Tracked, layer: int, b: int, found: list[int], right: list[list[list[int]]], past: bool
 ) -> str:
     ids = t.table[layer]
-    if found in oracle.shown.get((t.number, layer), []):
+    if any(found) and found in oracle.shown.get((t.number, layer), []):
         return "stale: this is the session's row of an earlier step; its list has changed since"
     for other, row in enumerate(right[layer]):
         if other != b and found == row:
