@@ -65,6 +65,7 @@ def test_a_part_that_is_the_one_before_can_race(number, small_model):
     for line, who in zip(lines, ("Your part", "The course's", "Yours beside the course's"), strict=False):
         assert re.fullmatch(f"{who}: {RATIO}, and 2 rounds are too few to tell: take 5 or more.", line)
     assert lines[3].startswith("16 requests x 68 tokens; 1 warm-up and 2 counted runs of each, interleaved; small")
+    assert repr(found) == str(found)  # a notebook stores it
     page = found._repr_html_()
     assert page.count("<table") == 1
     assert page.count("<p>") == 4

@@ -27,7 +27,7 @@ from ..plots import ladder_throughput
 ROUNDS = 11
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Race:
     """What came of a race. ladder: before, yours, the course's; None if there was none, and `trouble` says why."""
 
@@ -57,6 +57,8 @@ class Race:
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
+
+    __repr__ = __str__  # a notebook keeps this beside the HTML: not every moment of every run
 
     def _repr_html_(self) -> str:
         sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
