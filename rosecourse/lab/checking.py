@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import LessonError, RosecourseError
+from ..errors import LessonError
 from ..kernels import triton_runs_on
 from ..lessons import LESSONS, Lesson, lesson
 from . import end_to_end
@@ -100,8 +100,9 @@ def _in_an_engine(learner: Learner, changed: Lesson, device: str) -> str:
         return end_to_end.same_tokens(learner, changed, device)
     except PartIsWrong as wrong:
         raise PartIsWrong(replace(wrong.fault, tried=end_to_end.NAME)) from None
-    except RosecourseError as error:
-        raise PartIsWrong(Fault(f"the engine stopped: {error}", tried=end_to_end.NAME)) from None
+    except Exception as error:  # after the part the engine itself cannot go on
+        what = f"the engine stopped: {type(error).__name__}: {error}"
+        raise PartIsWrong(Fault(what, tried=end_to_end.NAME)) from None
 
 
 def _compared(

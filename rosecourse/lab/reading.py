@@ -194,7 +194,7 @@ def look_at_lengths(oracle: Oracle) -> None:
                     reason = "a new block's start is the position of its first token: the start before it + its length"
                     fail(oracle, what, reason=reason, layer=layer, marked=[block_id])
                 if info.length != length:
-                    what = f"{where} counts {info.length} tokens; {length} are to be in it"
+                    what = f"{where} counts {counted(info.length, 'token')}; {length} are to be in it"
                     reason = _why_length(oracle, t, layer, info.length - length)
                     fail(oracle, what, reason=reason, layer=layer, marked=[block_id])
 
@@ -252,23 +252,28 @@ def _tell(oracle: Oracle, before: Before, t: Tracked, layer: int, found: torch.T
     else:
         content = f"the {origin}" if origin else f"a rounded {'KV'[which]}" if rounded else f"no token's {'KV'[which]}"
         what = f"{where} holds {content}"
-    lies = _find(oracle.caches()[which, layer], right)
+    caches = oracle.caches()[which]
+    found_in = [(n, place) for n, cache in enumerate(caches) if (place := _find(cache, right))]
+    lies = next(((n, place) for n, place in found_in if n == layer), found_in[0] if found_in else None)
     details = [
         f"expected: the {belongs}",
         f"found:    {f'the {origin}' if origin else there.tolist()}",
         f"slot:     {slot} of {block_name(oracle, block_id)}",
     ]
     if lies:
-        other = block_name(oracle, lies[0] + layer * oracle.sizes.num_blocks)
-        details.append(f"what belongs there lies in slot {lies[1]} of {other}")
+        other, (block, other_slot) = lies
+        name = block_name(oracle, block + other * oracle.sizes.num_blocks)
+        details.append(f"what belongs there lies in slot {other_slot} of {name}")
     reason = _why(t, position, origin, untouched, lies, belongs, rounded)
     fail(oracle, what, *details, reason=reason, layer=layer, marked=[block_id])
 
 
 def _why(
-    t: Tracked, position: int, origin: Origin | None, untouched: bool, lies: object, right: Origin, rounded: bool
+    t: Tracked, position: int, origin: Origin | None, untouched: bool, lies: tuple | None, right: Origin, rounded: bool
 ) -> str:
     """What it is likely to come from that `origin` is where `right` belongs."""
+    if untouched and lies and lies[0] != right.layer:
+        return f"it was written to the cache of layer {lies[0]}"
     if untouched and lies:
         return "the right numbers went to another slot: look at the block index and at the position in the block"
     if untouched:

@@ -294,10 +294,10 @@ COMMON = [
 APPEND = [*COMMON, Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3))]
 TABLES = [  # the tables' own stories come early: in others an old row shows by chance, where memory is used again
     COMMON[0],
+    Scenario("another session in the place of one that has gone", another_in_its_place),
     Scenario("tables asked for twice, nothing having changed", asked_twice),
     Scenario("a session computed again on other blocks, the last the same", computed_again),
     Scenario("a session computed again, shorter, and growing", grown_and_shrunk),
-    Scenario("another session in the place of one that has gone", another_in_its_place),
     Scenario("tables of two engines at once", tables_of_two_engines),
     *COMMON[1:],
 ]

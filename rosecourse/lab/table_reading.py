@@ -92,10 +92,10 @@ def _why(
     for other, rows in enumerate(right):
         if other != layer and found == rows[b]:
             return f"this is the session's row of layer {other}"
-    if layer and any(n >= oracle.sizes.num_blocks for n in found):
-        return f"a table shows a block's index in its layer: id - layer × num_blocks, here {block_name(oracle, ids[0])}"
     if past:
         return "old entries past the end of the list, which must be 0"
+    if any(not 0 <= n < oracle.sizes.num_blocks for n in found):
+        return f"a table shows a block's index in its layer: id - layer × num_blocks, here {block_name(oracle, ids[0])}"
     if found[len(ids) - 1] != oracle.index(ids[-1]) and found[: len(ids) - 1] == [oracle.index(i) for i in ids[:-1]]:
         return "stale: the last block is new, or was replaced by a copy, and its entry was not written"
     if found[: len(ids)] != [oracle.index(i) for i in ids]:
