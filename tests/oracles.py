@@ -33,14 +33,16 @@ def prompts_of(lengths: list[int], vocab_size: int, seed: int = 0) -> list[list[
     return [torch.randint(1, vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
 
-def random_gpt2(num_heads: int = 2, head_dim: int = 8, seed: int = 0, context: int = 96) -> GPT2LMHeadModel:
+def random_gpt2(
+    num_heads: int = 2, head_dim: int = 8, seed: int = 0, context: int = 96, num_layers: int = 3
+) -> GPT2LMHeadModel:
     """A small GPT-2 with seeded random weights, large enough ones for the tokens to depend on the whole context."""
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=211,
         n_positions=context,
         n_embd=num_heads * head_dim,
-        n_layer=3,
+        n_layer=num_layers,
         n_head=num_heads,
         initializer_range=0.3,
         bos_token_id=0,

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from oracles import hf_greedy, prompts_of
+from oracles import hf_greedy, prompts_of, random_gpt2
 from scheduling import BLOCK, ROOMY, make_engine, run, submit
 
 from rosecourse import (
@@ -17,6 +17,7 @@ from rosecourse import (
     benchmark_scheduler,
     benchmark_streaming,
 )
+from rosecourse.models.load import from_transformers
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
@@ -55,6 +56,24 @@ def test_the_default_pool_has_room_for_a_whole_batch(small_model, rung, new, pre
     assert [len(scheduler.step()) for _ in range(new)] == [6] * new
     assert not scheduler.has_work
     assert scheduler.stats.preemptions == 0
+
+
+def test_no_block_is_kept_free_for_a_session_in_its_last_one(small_model):
+    """K and V of its last token are never needed: 13 tokens and 4 more fill four blocks to the last slot."""
+    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=8, prefix_cache=False))
+    submit(scheduler, [13, 13], new=4)
+    assert [len(scheduler.step()) for _ in range(4)] == [2] * 4
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_a_model_of_one_layer(model, prefix_cache):
+    hf = random_gpt2(num_layers=1)
+    engine = make_engine(from_transformers(hf, model.tokenizer, "one layer"), num_blocks=9, prefix_cache=prefix_cache)
+    scheduler = OnlineScheduler(engine)
+    sessions = submit(scheduler, [5, 11, 7, 3], new=17)
+    run(scheduler)
+    assert scheduler.stats.preemptions > 0
+    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 17)
 
 
 def test_admission_leaves_a_block_for_the_copy_that_a_fork_needs(small_model):
@@ -106,6 +125,21 @@ def test_every_session_needs_a_block_in_one_step(small_pair, free):
         scheduler.engine.kv.check([taken, *(s.block_ids_per_layer for s in scheduler.running)])
     assert scheduler.stats.preemptions > 0
     assert [s.completion_ids for s in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 12)
+
+
+def test_all_that_run_get_their_token_when_it_is_a_waiting_fork_that_goes(small_model):
+    """The fork waits for a place with a block of its own, which its parent left to it: that block is enough."""
+    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=4, prefix_cache=False), max_batch_size=2)
+    sessions = submit(scheduler, [BLOCK - 1, BLOCK - 1], new=6)
+    scheduler.step()
+    fork = scheduler.engine.fork(sessions[0])
+    scheduler.submit(fork)
+    scheduler.step()
+    assert not scheduler.engine.can_append(sessions)
+    assert [session for session, _ in scheduler.step()] == sessions
+    assert fork.block_ids_per_layer is None
+    assert scheduler.stats.preemptions == 1
+    run(scheduler)
 
 
 def test_what_can_never_fit_is_refused_and_those_behind_it_run(small_pair):

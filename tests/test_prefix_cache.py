@@ -4,7 +4,7 @@ import pytest
 import torch
 from oracles import hf_next_logits, prompts_of
 
-from rosecourse import EngineConfig, InferenceEngine, KVCacheExhausted, LogitsError, SamplingParams
+from rosecourse import EngineConfig, InferenceEngine, KVBlockManager, KVCacheExhausted, LogitsError, SamplingParams
 from rosecourse.kv import prefix_cache as module
 
 BS = 8
@@ -149,6 +149,25 @@ def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
     assert hit == 0
     torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
     assert prefilled(engine, other)[1] == BS
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_an_entry_that_is_evicted_or_discarded_leaves_nothing_behind(num_layers):
+    """Its blocks are other people's next: who looks them up must not find what they were."""
+    sizes = {"num_layers": num_layers, "num_heads": 1, "head_dim": 1, "block_size": 2, "num_blocks": 1}
+    kv = KVBlockManager(**sizes, dtype=torch.float32, device=torch.device("cpu"))
+    cache = module.PrefixCache(kv)
+    first = kv.allocate(2)
+    cache.insert([1, 2], first)
+    kv.free(first)
+    second = kv.allocate(2)  # evicts
+    cache.discard(second)
+    kv.check([second])
+    cache.insert([3, 4], second)
+    kv.check([second], cache.entries())
+    cache.discard(second)
+    kv.check([second])
+    assert cache.entries() == []
 
 
 @pytest.mark.parametrize("held", [10, 1000])

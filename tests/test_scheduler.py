@@ -4,6 +4,7 @@ import pytest
 from oracles import hf_greedy, prompts_of
 
 from rosecourse import (
+    BlockError,
     ConfigError,
     EngineConfig,
     InferenceEngine,
@@ -148,6 +149,22 @@ def test_a_session_is_submitted_once(small_model):
         with pytest.raises(RequestError, match="queued, running or finished already"):
             scheduler.submit(session)
         scheduler.step()
+
+
+def test_check_finds_a_block_that_nobody_here_holds(small_model):
+    scheduler = OnlineScheduler(make_engine(small_model))
+    submit(scheduler, [3], [3])
+    scheduler.step()
+    scheduler.check()
+    scheduler.engine.kv.allocate(1)
+    with pytest.raises(BlockError):
+        scheduler.check()
+
+
+@pytest.mark.parametrize("call", ["submit", "cancel"])
+def test_what_is_no_session_is_named(small_model, call):
+    with pytest.raises(ConfigError, match=r"^session is 'one'"):
+        getattr(OnlineScheduler(make_engine(small_model)), call)("one")
 
 
 def test_a_prefill_that_fails_is_tried_again(small_pair, monkeypatch):

@@ -63,7 +63,7 @@ def test_the_ladder_ends_with_the_best_parts():
     assert LESSONS[0].before == LESSONS[0].after == BASELINE
     assert lesson("best") is LESSONS[-1]
     assert [lesson(rung.number) for rung in LESSONS] == LESSONS
-    assert isinstance(BEST.with_(forward=str), DecodeParts)
+    assert BEST.with_(forward=str) == DecodeParts(BEST.block_tables, str, BEST.kv_append)
 
 
 def test_each_lesson_changes_one_part_of_the_one_before():
