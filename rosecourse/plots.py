@@ -149,6 +149,7 @@ def throughput_compared(ax: Axes, found: Comparison, title: str) -> None:
     ax.set_xticks([0, 1], [found.before.name, found.after.name])
     claim = found.claim(found.speedup, "faster", "slower")
     ax.set(title=f"{title}: {claim}\n{found.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 1.9))
+    ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
     ax.set_ylim(0, 1.12 * max(found.before.throughputs + found.after.throughputs))
     ax.spines[["top", "right"]].set_visible(False)
 
@@ -205,7 +206,9 @@ def ladder_throughput(ax: Axes, found: Ladder, title: str, shares: Sequence[floa
     ax.bar(places, values, 0.62, color="#56B4E9", edgecolor="white")
     ax.errorbar(places, values, errors, color=INK, linestyle="none", capsize=5, linewidth=1.5)
     for place, (middle, speedup) in enumerate(zip(middles, found.speedups, strict=True)):
-        text = f"{middle.value:,.0f}\n{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+        text = f"{middle.value:,.0f}" + (
+            f"\n{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]" if place else ""
+        )
         text += f"\n{100 * shares[place]:.2g} % of the floor" if shares is not None else ""
         ax.annotate(
             text, (place, middle.high), (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=9
@@ -213,5 +216,6 @@ def ladder_throughput(ax: Axes, found: Ladder, title: str, shares: Sequence[floa
     names = (f"{rung.name}\n{fill(name, 15)}" for rung, name in zip(found.rungs, found.titles, strict=True))
     ax.set_xticks(places, list(names))
     ax.set(title=f"{title}\n{found.conditions.device}", ylabel="throughput (tokens/s)")
+    ax.set_xlabel("whiskers: 95 % interval of the median; ratios: to the first, of neighbouring runs", color=INK)
     ax.set_ylim(0, 1.35 * max(middle.high for middle in middles))
     ax.spines[["top", "right"]].set_visible(False)

@@ -68,9 +68,10 @@ class Timeline(NamedTuple):
     """One decode step as the profiler saw it, to a tenth of a microsecond.
 
     ranges: of the host, in the order of their starts; the first is the whole step. kernels: of the device, in the
-    order of their starts, none where the engine runs on a CPU. plain_us: what the steps before took at the median,
-    without the profiler, which makes the host slower. Launches are asynchronous: a range of the host ends when its
-    kernels have been launched, and they may run later, beside another range.
+    order of their starts, none where the engine runs on a CPU. plain_us: what the steps before took at the median; a
+    profiler that has run before in the process makes them slower, too, so compare steps by TPOT instead. Launches are
+    asynchronous: a range of the host ends when its kernels have been launched, and they may run later, beside another
+    range.
     """
 
     ranges: tuple[Range, ...]
@@ -226,7 +227,7 @@ def draw(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> None:
 
 
 def _headline(name: str, timeline: Timeline) -> str:
-    length = f"{name}: {timeline.step_us / 1e3:.2f} ms ({timeline.plain_us / 1e3:.2f} ms without the profiler)"
+    length = f"{name}: {timeline.step_us / 1e3:.2f} ms with the profiler"
     if not timeline.kernels:
         return f"{length}, {timeline.device}: no kernels"
     return f"{length}, {len(timeline.kernels):,} kernels, device busy {100 * timeline.busy_share:.0f} % of the step"

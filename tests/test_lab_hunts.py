@@ -212,3 +212,14 @@ def test_a_lesson_without_a_hunt_is_refused():
     for build in (hunt, explanation):
         with pytest.raises(LessonError, match="lesson '035' has no bug hunt: give one of 036, 038, 059, 060, 061"):
             build("035")
+
+
+def test_a_piece_of_text_points_at_a_line_if_it_stands_on_that_one_alone():
+    found = hunt("036")
+    assert "line: right" in str(found.answer(line="ids[0]"))
+    somewhere = str(found.answer(line="ids[-1]"))
+    assert "line: right" not in somewhere
+    (several,) = [text for text in str(found.answer(line="signature")).splitlines() if text.startswith("line")]
+    assert several.startswith("line: signature stands on lines ")
+    assert several.endswith("Say which, by its number.")
+    assert "line: it is not 1." in str(found.answer(line="1"))

@@ -17,7 +17,7 @@ from rosecourse.lab.predictions import Predictions, sentence
         (96, 60, "you said 96, it is 60: you said 1.6 times too much"),
         (0, 96, "you said 0, it is 96: more than none"),
         (5, 0, "you said 5, it is 0: none at all"),
-        (-1, 2, "you said -1, it is 2: the other way round"),
+        (-1, 2, "you said -1, it is 2: on the other side of 0"),
         (1.1, 1.113, "you said 1.1, it is 1.113: close, within 10 %"),
         (1000, 393216, "you said 1,000, it is 393,216: 393 times as much"),
         ("96", 96, "exactly"),

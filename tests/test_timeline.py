@@ -336,10 +336,8 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
     timeline.draw(ax, {"before": large(), "after": large(99, 1400.0, 1)}, "title")
     texts = [text.get_text() for text in texts_drawn(ax)]
     share = 100 * large().busy_share
-    assert (
-        f"before: 2.80 ms (2.31 ms without the profiler), 150 kernels, device busy {share:.0f} % of the step" in texts
-    )
-    assert sum(text.startswith("after: 1.40 ms (2.31") for text in texts) == 1
+    assert f"before: 2.80 ms with the profiler, 150 kernels, device busy {share:.0f} % of the step" in texts
+    assert sum(text.startswith("after: 1.40 ms with") for text in texts) == 1
     assert {"forward 1.40 ms", "forward 0.70 ms", "KV append 0.60 ms"} <= set(texts)
     assert "KV append: 0.60 → 0.30 ms" in texts
     assert "sample and the rest: 0.55 → 0.28 ms" in texts
@@ -349,7 +347,7 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
 
 def test_without_a_device_or_a_before_the_picture_stands(ax):
     timeline.draw(ax, {"after": large()._replace(kernels=(), device="CPU")}, "title")
-    assert "after: 2.80 ms (2.31 ms without the profiler), CPU: no kernels" in [t.get_text() for t in ax.texts]
+    assert "after: 2.80 ms with the profiler, CPU: no kernels" in [t.get_text() for t in ax.texts]
     assert len(ax.patches) == 4
     assert_readable(ax)
 

@@ -113,6 +113,8 @@ class Hunt:
         if not given:
             return Answer([f"no answer yet: say {', '.join(self.questions)}"], False)
         right = {name: _reads_as(given[name], self._truth[name]) for name in given}
+        if "line" in given:
+            right["line"] = right["line"] or self._blames(given["line"])
         lines = [self._line(name, given, right) for name in self.questions]
         found = len(given) == len(self.questions) and all(right.values())
         return Answer([*lines, "Found. Compare with the explanation below."] if found else lines, found)
@@ -121,7 +123,24 @@ class Hunt:
         if name not in given:
             return f"{name}: no answer yet"
         said = " ".join(str(given[name]).split())[:60]
-        return f"{name}: right" if right[name] else f"{name}: it is not {said}. {self.bug.hints[name]}"
+        if right[name]:
+            return f"{name}: right"
+        places = self._lines_with(given[name]) if name == "line" else []
+        if len(places) > 1:
+            return f"{name}: {said} stands on lines {', '.join(map(str, places))}. Say which, by its number."
+        return f"{name}: it is not {said}. {self.bug.hints[name]}"
+
+    def _blames(self, said: Any) -> bool:
+        """Whether a piece of text stands on lines that are to blame, and on no other."""
+        places = self._lines_with(said)
+        return bool(places) and set(places) <= set(self._wrong_lines)
+
+    def _lines_with(self, said: Any) -> list[int]:
+        """The numbers of the lines that hold a piece of text, whatever its spaces; none for a number."""
+        piece = " ".join(said.split()) if isinstance(said, str) else ""
+        if not piece or piece.isdigit():
+            return []
+        return [n for n, line in enumerate(self.source.splitlines(), 1) if piece in " ".join(line.split())]
 
     @cached_property
     def _truth(self) -> dict[str, set[str]]:

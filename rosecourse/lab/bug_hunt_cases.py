@@ -65,18 +65,18 @@ BUGS = {
             "The signature looks at the *first* id. A list that grows changes its length, so rollovers are seen. A "
             "copy-on-write replaces the *last* id and leaves the length as it is: it is not seen, and the row goes "
             "on showing the block that now belongs to the other one. The next rollover writes the end of the row "
-            "anew, and the trace is gone. That is why the signature is the length **and the last id**."
+            "anew, and the trace is gone. That is why the signature holds the **last id** beside the length."
         ),
     ),
     "038": Bug(
         minutes=15,
         symptom=(
-            "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; a token "
-            "or two later it can be read. When all requests have the same length, they are right, and the request "
+            "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; one or two "
+            "tokens later its text shows it. When all requests have the same length, they are right, and the request "
             "that stands last in the batch is always right."
         ),
         questions={
-            "session": "the first of `A`, `B`, `C`, `D` that gets a wrong key",
+            "session": "which of `A`, `B`, `C`, `D` is the first, in time, to get a wrong key",
             "position": "the position of that key",
             "whose": "the request whose key it is",
             "line": LINE,

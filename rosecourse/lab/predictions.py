@@ -80,7 +80,7 @@ def _difference(said: float, found: float) -> str:
         return "none at all"
     times = found / said
     if times < 0:
-        return "the other way round"
+        return "on the other side of 0"
     if 0.9 <= times <= 1.1:
         return "close, within 10 %"
     return f"{times:.3g} times as much" if times > 1 else f"you said {1 / times:.3g} times too much"

@@ -42,7 +42,8 @@ TASKS = {
         minutes=20,
         text=(
             "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the "
-            "right tables: it builds every row at every step. It stays right after each of the four steps."
+            "right tables: it builds every row at every step. It stays right after each of the four steps; after the "
+            "first alone it makes *more* tensors than before, and the others bring them down."
         ),
         docstring=(
             "Where, for each layer and session, the blocks lie: int32 [L, B, max_blocks].\n\n"
@@ -60,7 +61,8 @@ TASKS = {
                 "into it, for each layer"
             ),
             "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
-                "3. compare: while the signature of `ids` is the one that was kept, the kept row is right"
+                "3. compare: while the signature of `ids` is the one that was kept, the kept row is right (a list "
+                "without a block has no last id)"
             ),
             "return row": "4. remember: the row and its signature, for the next step",
         },
@@ -73,8 +75,9 @@ TASKS = {
             "* Step 1: a list of B tensors `[max_blocks]`; `torch.stack(rows, out=block_tables_cpu[layer_idx])`.\n"
             "* Step 2: `table.row_cache` holds, for each layer, a pair: the row (int32, zeros) and its "
             "signature. `(-1, -1)` is a signature that no list has.\n"
-            "* Step 3: the signature is `(number of ids, last id)`. A rollover changes the first, a "
-            "copy-on-write the second. One of the two alone is not enough.\n"
+            "* Step 3: the signature is `(number of ids, last id)`. A rollover changes both, a copy-on-write only the "
+            "second: the number alone is not enough. (The last id alone would do; the number says besides where to "
+            "begin writing.)\n"
             "* Step 4: write the new ids into the kept row, from the last one that it had: what lies before "
             "cannot change. Through `row.numpy()` a slice can be written from a list without a tensor."
         ),
@@ -112,11 +115,12 @@ TASKS = {
                 "together; all others to `append_token`, one by one"
             ),
             "self.kv.append_token(layer_idx, block_ids, key_new[b], value_new[b])": (
-                "3. who counts the tokens? `append_token` raises the `length` of a block by itself, `write` does not"
+                "3. who counts the tokens? `append_token` raises the `length` of a block by itself, `write` does not. "
+                "And is there anybody to write?"
             ),
             "for b, info in zip(batch_idx, infos, strict=True):": (
                 "4. store: the loop as one indexed store for K and one for V, with three index tensors: rows of "
-                "the batch, blocks, slots"
+                "the batch, blocks, slots (`index_tensor(numbers, self.kv.device)` makes one of a list)"
             ),
         },
         look=(
