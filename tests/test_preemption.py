@@ -65,6 +65,15 @@ def test_no_block_is_kept_free_for_a_session_in_its_last_one(small_model):
     assert [len(scheduler.step()) for _ in range(4)] == [2] * 4
 
 
+def test_a_block_is_kept_free_for_a_session_whose_last_token_but_one_needs_it(small_model):
+    """16 tokens fill four blocks, and K and V of the first new one need a fifth: the other session waits."""
+    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=8, prefix_cache=False))
+    scheduler.submit(scheduler.engine.new_session([1] * 16, SamplingParams(max_new_tokens=2, stop_on_eos=False)))
+    submit(scheduler, [13], new=4)
+    run(scheduler)
+    assert scheduler.stats.preemptions == 0
+
+
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_a_model_of_one_layer(model, prefix_cache):
     hf = random_gpt2(num_layers=1)
