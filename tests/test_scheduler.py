@@ -1,5 +1,7 @@
 """Schedulers: who is computed when, and that nothing is lost."""
 
+from types import SimpleNamespace
+
 import pytest
 from oracles import hf_greedy, prompts_of
 
@@ -8,11 +10,13 @@ from rosecourse import (
     ConfigError,
     EngineConfig,
     InferenceEngine,
+    KVCacheExhausted,
     OfflineScheduler,
     OnlineScheduler,
     RequestError,
     SamplingParams,
 )
+from rosecourse import scheduler as module
 
 
 def make_engine(model, **config):
@@ -149,6 +153,43 @@ def test_a_session_is_submitted_once(small_model):
         with pytest.raises(RequestError, match="queued, running or finished already"):
             scheduler.submit(session)
         scheduler.step()
+
+
+def test_blocks_that_others_hold_are_an_error_and_not_a_wait(small_pair):
+    """No session here could give them back: a run would step for ever. Once they are back it goes on."""
+    hf, model = small_pair
+    scheduler = OnlineScheduler(make_engine(model, num_blocks=4))
+    taken = scheduler.engine.kv.allocate(4 * 4)
+    (session,) = submit(scheduler, [5], [3])
+    with pytest.raises(KVCacheExhausted):
+        scheduler.step()
+    assert list(scheduler.waiting) == [session]
+    scheduler.engine.kv.free(taken)
+    run_checked(scheduler)
+    assert session.completion_ids == hf_greedy(hf, [session.prompt_ids], 3)[0]
+
+
+def test_the_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeypatch):
+    """On a clock that only the engine moves: 5 seconds a prefill, 3 a decode step."""
+    scheduler = OnlineScheduler(make_engine(small_model), max_batch_size=1)
+    clock = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    def takes(seconds, call):
+        def timed(sessions):
+            clock[0] += seconds
+            return call(sessions)
+
+        return timed
+
+    engine = scheduler.engine
+    engine.prefill, engine.decode_step_sessions = takes(5, engine.prefill), takes(3, engine.decode_step_sessions)
+    sessions = submit(scheduler, [3, 3], [3, 4])
+    run_checked(scheduler)
+    assert [s.times.admitted for s in sessions] == [100, 111]
+    assert [s.times.tokens for s in sessions] == [[105, 108, 111], [116, 119, 122, 125]]
+    assert (scheduler.stats.prefill_seconds, scheduler.stats.decode_seconds) == (10, 15)
+    assert scheduler.stats.decode_steps == 5
 
 
 def test_check_finds_a_block_that_nobody_here_holds(small_model):
