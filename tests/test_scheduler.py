@@ -202,6 +202,11 @@ def test_check_finds_a_block_that_nobody_here_holds(small_model):
         scheduler.check()
 
 
+def test_what_is_no_engine_is_named():
+    with pytest.raises(ConfigError, match=r"^the config of the engine is None"):
+        OnlineScheduler("engine")
+
+
 @pytest.mark.parametrize("call", ["submit", "cancel"])
 def test_what_is_no_session_is_named(small_model, call):
     with pytest.raises(ConfigError, match=r"^session is 'one'"):
