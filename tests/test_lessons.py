@@ -269,6 +269,16 @@ def test_a_row_of_equal_length_and_last_block_is_not_taken_for_the_old_one(small
     assert tables([session])[:, 0, :3].tolist() == [[6, 0, 0]] * 3
 
 
+@pytest.mark.parametrize("number", ["035", "036"])
+def test_lists_without_a_block_are_rows_of_zeros(small_model, number):
+    engine, tables = tables_of(number, small_model)
+    session = engine.new_session([1] * 6, SamplingParams(max_new_tokens=8))
+    session.block_ids_per_layer = BlockTable([] for _ in range(3))
+    assert not tables([session]).any()
+    session.block_ids_per_layer[1].append(engine.kv.num_blocks + 5)
+    assert tables([session])[:, 0, :2].tolist() == [[0, 0], [5, 0], [0, 0]]
+
+
 @torch.inference_mode()
 def test_lesson_036_builds_no_row_that_has_not_changed(small_model):
     """What the cached rows hold is falsified between the steps: only what is built anew is right again."""
