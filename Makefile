@@ -13,7 +13,7 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test soak lint format doctor constraints clean
+.PHONY: help env lab test soak mutants lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,10 @@ test: lint  ## Lint, then run every test and check every notebook (ARGS='-k sche
 soak: env  ## A million random steps over tiny pools, each slot checked (ARGS='--seed 7 --worlds 250')
 	$(BIN)/python tests/soak.py $(ARGS)
 
+mutants: env  ## Change the code in small ways: a test must fail (half an hour; ARGS='rosecourse.scheduler*')
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
+	$(BIN)/python tests/mutants.py $(ARGS)
+
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
@@ -61,12 +65,12 @@ SCRATCH := $(VENV)-constraints
 constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
 	$(PYTHON) -m venv --clear $(SCRATCH)
 	grep -E '$(KEPT)' constraints.txt > $(SCRATCH)/kept.txt
-	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,train]'
+	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,train]'
 	$(SCRATCH)/bin/python -m pip freeze --all --exclude-editable --exclude pip > $(SCRATCH)/freeze.txt
 	{ grep '^#' constraints.txt; sed 's/+.*//' $(SCRATCH)/freeze.txt | grep -vE '^(nvidia|cuda)-'; } > $(SCRATCH)/new.txt
 	mv $(SCRATCH)/new.txt constraints.txt
 	rm -rf $(SCRATCH)
 
 clean:  ## Remove .venv, caches and build outputs
-	rm -rf $(VENV) $(SCRATCH) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SCRATCH) build dist mutants *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -103,6 +103,16 @@ def test_make_installs_the_package_with_the_constraints(target):
     assert set(extras) <= EXTRAS.keys()
 
 
+def test_make_mutants_installs_its_extra_with_the_constraints():
+    *_, command = (c for c in make_would_run("mutants") if "pip install" in c)
+    assert pip_install_arguments(command) == ["-q", "-c", "constraints.txt", "-e", ".[mutants]"]
+
+
+def test_make_constraints_pins_what_any_extra_needs():
+    extras = make_install_arguments("constraints")[-1].strip(".[]").split(",")
+    assert sorted(extras) == sorted(EXTRAS)
+
+
 def test_make_accepts_the_pythons_that_pyproject_accepts():
     (check,) = [c for c in make_would_run("env") if "sys.version_info" in c]
     low, high = (f"{major}.{minor}" for major, minor in re.findall(r"\((\d+), (\d+)\)", check))
