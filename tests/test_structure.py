@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rosecourse
-from rosecourse import BASELINE, BEST, LESSONS, DecodeParts, EngineConfig, LessonError, lesson
+from rosecourse import BASELINE, BEST, LESSONS, DecodeParts, EngineConfig, InferenceEngine, LessonError, lesson
 
 PACKAGE = Path(rosecourse.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -64,6 +64,21 @@ def test_the_ladder_ends_with_the_best_parts():
     assert lesson("best") is LESSONS[-1]
     assert [lesson(rung.number) for rung in LESSONS] == LESSONS
     assert BEST.with_(forward=str) == DecodeParts(BEST.block_tables, str, BEST.kv_append)
+
+
+def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(small_model):
+    built = []
+
+    def watched(part):
+        def build(*given):
+            built.append(given)
+            return part(*given)
+
+        return build
+
+    parts = DecodeParts(watched(BEST.block_tables), watched(BEST.forward), watched(BEST.kv_append))
+    engine = InferenceEngine(small_model, parts=parts)
+    assert built == [(small_model, engine.kv, engine.config)] * 3
 
 
 def test_each_lesson_changes_one_part_of_the_one_before():
