@@ -157,7 +157,8 @@ TASKS = {
         minutes=10,
         text=(
             "Keep a request whose last block is full in the batch. As it stands, the cell runs and is right: a "
-            "full block goes the slow way."
+            "full block goes the slow way. `self.kv.allocate_block(layer_idx, start)` gives the id of an empty block "
+            "with one owner; `start` is the position, in its sequence, of the first token that goes into it."
         ),
         docstring=(
             "Put the new token's K and V into the cache.\n\n"
@@ -231,8 +232,9 @@ TASKS = {
         text=(
             "First the gate (10 minutes): when may the full-batch kernel run? Until you write it, the function "
             "in the cell calls the course's kernel, so that the gate can be checked by itself. Then the kernel "
-            "(25 minutes): your own, after the pattern of the generic one above. As it stands, the cell runs and "
-            "is right: no kernel is launched."
+            "(25 minutes): your own, after the pattern of the generic one above; of the arguments of its decorator "
+            'yours needs `do_not_specialize=["pos"]` (trap 2 below says why). As it stands, the cell runs and is '
+            "right: no kernel is launched."
         ),
         docstring=(
             "Put the new token's K and V into the cache.\n\n"
