@@ -182,12 +182,13 @@ class PlannedKernels(IndexPut):
 
 
 class OwnKernel(IndexPut):
-    """One kernel of its own for all batches from the gates on; it is given rows and first elements."""
+    """One kernel of its own for all batches that the gates let in; it is given rows and first elements."""
 
     def write_all(self, plans, keys, values):
-        least = self.config.triton_kv_append_min_batch
-        least = min(least, self.config.triton_kv_append_full_batch_min_batch or least)
         for layer, (rows, infos) in enumerate(plans):
+            least = self.config.triton_kv_append_min_batch
+            if len(rows) == len(keys[0]) and len({info.length for info in infos}) == 1:
+                least = min(least, self.config.triton_kv_append_full_batch_min_batch or least)
             if not triton_runs_on(self.kv.device) or len(rows) < max(1, least):
                 super().write_all([([], [])] * layer + [(rows, infos)], keys, values)
             else:

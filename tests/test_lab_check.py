@@ -1,6 +1,7 @@
 """`check` lets every right part pass, whoever wrote it, and says what it is that a part lacks."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from wrong_parts import part_of
 
 from rosecourse import LESSONS, LessonError, lesson
 from rosecourse.kernels import TRITON_AVAILABLE
-from rosecourse.lab import check
+from rosecourse.lab import check, learner
 
 GOALS = [rung.number for rung in LESSONS if rung.changes]
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
@@ -150,6 +151,54 @@ def test_what_cannot_be_a_part_is_told_in_plain_words(part, says):
     assert not verdict.passed
     assert not verdict.correct
     assert "rosecourse/lab" not in str(verdict)
+
+
+class NeverDone(NoCall):
+    def __call__(self, sessions, keys, values):
+        while sessions:
+            pass
+
+
+class HoldsBack(NoCall):
+    def __call__(self, sessions, keys, values):
+        for _ in iter(int, 1):
+            try:
+                self.again = True
+            except Exception:
+                continue
+
+
+@pytest.mark.parametrize(
+    ("part", "line"), [(NeverDone, "pass|while sessions:"), (HoldsBack, "for _ in|try:|self.again")]
+)
+def test_a_part_that_does_not_end_is_ended(part, line, monkeypatch):
+    monkeypatch.setattr(learner, "LIMIT", 0.2)
+    verdict = check(part, "038")
+    said = rf"the part was still at work after 0.2 seconds\n *in line \d+, in __call__: ({line}).*\n  Perhaps:  a loop"
+    assert re.search(said, str(verdict)), verdict
+    assert len(verdict.faults) == 1  # each scenario would take as long
+    assert sys.gettrace() is None
+
+
+def test_the_same_fault_is_told_once():
+    told = str(check(DividesByZero, "038"))
+    assert told.count("division by zero") == 1
+
+    class SwapsThem(part_of("060")):
+        def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+            super().write(layer_idx, batch_idx, infos, value_new, key_new)
+
+    told = str(check(SwapsThem, "060"))
+    assert told.count("holds the V of") == 1
+    assert "  Also wrong:\n    sessions without any block yet (step 1)\n    lengths around" in told
+
+
+def test_what_was_counted_is_one_line():
+    told = str(check(part_of("038"), "038"))
+    assert told.endswith(
+        "counted in 11 kinds of steps, never more than in the course's part: append_token calls, torch operations"
+    )
+    assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
 
 
 def test_tables_where_an_append_belongs():

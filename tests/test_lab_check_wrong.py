@@ -7,12 +7,14 @@ import pytest
 from wrong_parts import cases, damaged
 from wrong_parts_append import APPEND
 from wrong_parts_ideas import IDEAS
+from wrong_parts_partial import FITTING, PARTIAL
+from wrong_parts_rows import ROWS, ByPlace, FirstLayerDecides, RightWholeTable, WholeTable, kept_rows
 from wrong_parts_tables import TABLES
 
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 
-CASES = [case for case in cases(TABLES + APPEND + IDEAS) if TRITON_AVAILABLE or case[0] != "061"]
+CASES = [case for case in cases(TABLES + APPEND + IDEAS + PARTIAL + FITTING) if TRITON_AVAILABLE or case[0] != "061"]
 
 
 @pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
@@ -21,6 +23,39 @@ def test_the_fault_is_named(number, wrong):
     assert not verdict.passed
     assert verdict.correct == wrong.correct, verdict
     assert re.search(wrong.says, str(verdict)), f"{wrong.says!r} is not in\n{verdict}"
+
+
+@pytest.mark.parametrize(("key", "signature"), ROWS)
+def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
+    verdict = check(kept_rows(key, signature), "036")
+    assert not verdict.correct, verdict
+    assert "; it must be block" in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (ByPlace, "stale: this is the row that another session had in an earlier step"),
+        (
+            WholeTable,
+            r"back, with nobody else in a batch \(step 2\)\n.*says 24; it must be block 2\n[^$]*stale: this is",
+        ),
+        (FirstLayerDecides, r"layer 1, session C[^$]*stale: this is the session's row of an earlier step"),
+    ],
+)
+def test_what_is_kept_otherwise_than_by_the_table_goes_stale(part, says):
+    verdict = check(part, "036")
+    assert not verdict.correct
+    assert re.search(says, str(verdict)), verdict
+
+
+def test_rows_of_others_are_not_to_be_built_anew():
+    verdict = check(RightWholeTable, "036")
+    assert verdict.correct
+    assert "still 432 block ids put into rows in a step of 16 sessions for the 12 whose block lists have not" in str(
+        verdict
+    )
+    assert "Perhaps" not in str(verdict)
 
 
 def test_each_lesson_has_a_dozen():

@@ -193,4 +193,32 @@ TABLES = [
         ),
         True,
     ),
+    # what is likely
+    Wrong(
+        "the last layer is left out",
+        r"layer 1, session A, logical block 0: the table says 0; [^$]*  Perhaps:  nothing was written for layer 1\n",
+        ONLY,
+        (
+            (
+                "for layer_idx in range(self.kv.num_layers):",
+                "block_tables_cpu.zero_()\n        for layer_idx in range(1):",
+            ),
+        ),
+    ),
+    Wrong(
+        "ids in order of their numbers",
+        r"Perhaps:  the right blocks, in another order",
+        ONLY,
+        (
+            (START, "start = 0"),
+            ("ids = table[layer_idx]", "ids = sorted(table[layer_idx])"),
+        ),
+    ),
+    Wrong(
+        "what is kept is not what is compared",
+        r"Perhaps:  rows are kept, but no kept signature was ever equal: is what is stored what is compared\?",
+        ONLY,
+        ((START, "start = 0"), ("(row, new_signature)", "(row, signature)")),
+        True,
+    ),
 ]

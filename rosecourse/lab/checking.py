@@ -11,10 +11,11 @@ from ..errors import LessonError
 from ..kernels import triton_runs_on
 from ..lessons import LESSONS, Lesson, lesson
 from . import end_to_end
-from .ideas import Seen, Situation, ideas_until, observe, observe_course
+from .ideas import Seen, ideas_until, observe, observe_course
 from .learner import Learner
 from .oracle import Oracle, TableOracle
 from .scenarios import Scenario, scenarios
+from .situations import Situation
 from .verdict import Fault, PartIsWrong, Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
@@ -61,11 +62,12 @@ def _tried(learner: Learner, changed: Lesson) -> Verdict:
         if faults:
             return replace(verdict, faults=tuple(faults))
         done.append(_in_an_engine(learner, changed, device if kernels_run else "cpu"))
-        missing, counted = _compared(learner, changed, kernels_run, device)
+        compared = _compared(learner, changed, kernels_run, device)
     except PartIsWrong as wrong:
         return replace(verdict, faults=(wrong.fault,))
     unchecked = (NO_KERNELS,) if has_kernels and not kernels_run else ()
-    return replace(verdict, missing=missing, done=(*done, *counted), unchecked=unchecked)
+    done += compared.pop("done", ())
+    return replace(verdict, done=tuple(done), unchecked=unchecked, **compared)
 
 
 def _lived_through(learner: Learner, stories: list[Scenario]) -> tuple[list[str], list[Fault]]:
@@ -75,7 +77,8 @@ def _lived_through(learner: Learner, stories: list[Scenario]) -> tuple[list[str]
         fault, made = _play(learner, scenario)
         steps += made
         faults += [fault] if fault else []
-        if len(faults) == SHOWN or (fault and not made):  # enough, or it cannot be built or called at all
+        # Enough, or it cannot be built or called at all, or each would take as long.
+        if len(faults) == SHOWN or (fault and (fault.ends or not made)):
             break
     return [f"{len(stories)} scenarios, {steps} steps: every number in its place, every block with its owners"], faults
 
@@ -105,22 +108,27 @@ def _in_an_engine(learner: Learner, changed: Lesson, device: str) -> str:
         raise PartIsWrong(Fault(what, tried=end_to_end.NAME)) from None
 
 
-def _compared(
-    learner: Learner, changed: Lesson, with_kernels: bool, device: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the part does more often than the course's part, and what it does not, a sentence each."""
+def _compared(learner: Learner, changed: Lesson, with_kernels: bool, device: str) -> dict[str, Any]:
+    """What the part does more often than the course's part, in the words of a verdict.
+
+    The first lesson of which something is missing is enough: the others build on it.
+    """
     course = getattr(changed.after, learner.kind)
     seen: dict[Situation, tuple[Seen, Seen]] = {}
-    missing: dict[str, str] = {}  # the first of each kind says enough
-    done = []
-    for idea in ideas_until(changed, with_kernels):
-        at = idea.situation
-        if at not in seen:
-            seen[at] = observe(learner, at, device), observe_course(course, learner.kind, at, device)
-        found, right = map(idea.count, seen[at])
-        if found > right:
-            words = f"still {found} {idea.words} in {at}; the course's part of lesson {idea.lesson} makes {right}"
-            missing.setdefault(idea.words, words)
-        elif idea.lesson == changed.number:
-            done.append(f"{at}: {found} {idea.words} (the course's part: {right})")
-    return tuple(missing.values()), tuple(done)
+    words = []
+    for ideas in ideas_until(changed, with_kernels):
+        missing: dict[str, str] = {}  # the first of each kind says enough
+        hints = []
+        for idea in ideas:
+            at = idea.situation
+            if at not in seen:
+                seen[at] = observe(learner, at, device), observe_course(course, learner.kind, at, device)
+            found, right = map(idea.count, seen[at])
+            if found > right and idea.words not in missing:
+                missing[idea.words] = idea.told(found, right)
+                hints += [idea.hint(seen[at][0], right)]
+            words += [idea.words] if idea.lesson == changed.number else []
+        if missing:
+            return {"missing": tuple(missing.values()), "hint": next(filter(None, hints), "")}
+    counted = f"counted in {len(seen)} kinds of steps, never more than in the course's part: "
+    return {"done": (counted + ", ".join(dict.fromkeys(words)),)}

@@ -6,7 +6,7 @@ A part passes that does no more of it than the course's part of the lesson; one 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,64 +17,30 @@ import numpy as np
 import torch
 
 from ..bench.counters import Counts, watch
-from ..lessons import Lesson, lesson
+from ..lessons import LESSONS, Lesson, lesson
+from . import situations
 from .learner import Learner
-from .oracle import NEVER_FULL, Oracle, Sizes, TableOracle, Tracked
-
-SIZES = Sizes(block_size=8, num_blocks=120, max_seq_len=64)
+from .oracle import Oracle, TableOracle, Tracked
+from .situations import Situation
+from .verdict import PartIsWrong
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One step, watched. half: the same with half as many sessions.
+    """One step, watched. half: the same with half as many sessions, where they can be halved.
 
-    translated: block ids that the part computed with. arrays: NumPy arrays that it made from lists.
+    ids, translated: block ids in lists that had not changed, and how often the part computed with one. arrays: NumPy
+    arrays that it made from lists. kept: whether it keeps rows, or anything else. one_free: last blocks of one owner,
+    in all layers, that had one free slot.
     """
 
     counts: Counts
     half: Counts
+    ids: int
     translated: int
     arrays: int
-
-
-@dataclass(frozen=True)
-class Situation:
-    """A step of n sessions. lengths: before it, of n sessions. forks: how many of them share their last block with a
-    child that does not step. gates: as in `Sizes`, for n sessions."""
-
-    name: str
-    lengths: Callable[[int], Sequence[int]]
-    forks: int = 0
-    gates: tuple[int, int | None] = (NEVER_FULL, None)
-    n: int = 16
-    layers: int = 6
-
-    def __str__(self) -> str:
-        return f"a step of {self.n} sessions {self.name}"
-
-    @property
-    def with_kernels(self) -> bool:
-        return self.gates[0] < NEVER_FULL
-
-
-def _gated(situation: Situation, name: str, *gates: int | None) -> Situation:
-    """Smaller, because Triton's interpreter is slow."""
-    return replace(situation, name=f"{situation.name}, {name}", gates=gates, n=4, layers=2)
-
-
-INSIDE = Situation("inside their blocks", lambda n: [2 + i % 6 for i in range(n)])
-WITH_FORKS = Situation("inside their blocks, 2 of which are shared", INSIDE.lengths, forks=2)
-ROLLOVER = Situation("whose last blocks are full", lambda n: [8] * n)
-SHARED_FULL = Situation("whose last blocks are full, 2 of them shared", ROLLOVER.lengths, forks=2)
-SOME_FULL = Situation("of whose last blocks half are full", lambda n: [8 - i % 2 for i in range(n)])
-IN_STEP = Situation("at the same slot", lambda n: [5] * n)
-IN_STEP_FORKS = Situation("at the same slot, 2 of them in shared blocks", IN_STEP.lengths, forks=2)
-UNCHANGED = Situation("whose block lists have not changed", lambda n: [41 + i % 6 for i in range(n)])
-WHOLE = _gated(IN_STEP, "as many as both gates ask for", 4, None)
-WHOLE_ONLY = _gated(IN_STEP, "as many as the gate for whole batches asks for", 5, 4)
-NOT_WHOLE = _gated(IN_STEP, "as many as the first gate asks for, too few for the second", 4, 5)
-MIXED = _gated(INSIDE, "as many as both gates ask for", 4, None)
-BELOW = _gated(IN_STEP, "fewer than the gates ask for", 5, None)
+    kept: bool
+    one_free: int
 
 
 def launches(seen: Seen) -> int:
@@ -84,7 +50,7 @@ def launches(seen: Seen) -> int:
 
 
 def operations_for_more_sessions(seen: Seen) -> int:
-    return seen.counts.operations.total() - seen.half.operations.total()
+    return max(0, seen.counts.operations.total() - seen.half.operations.total())
 
 
 def rows_copied(seen: Seen) -> int:
@@ -93,6 +59,10 @@ def rows_copied(seen: Seen) -> int:
 
 def index_tensors(seen: Seen) -> int:
     return seen.counts.list_tensors + sum(map(seen.counts.operations_of, ("full", "full_like", "new_full")))
+
+
+def ids_put_into_rows(seen: Seen) -> int:
+    return seen.translated
 
 
 def append_tokens(seen: Seen) -> int:
@@ -106,34 +76,65 @@ def writes_without_kernel(seen: Seen) -> int:
 
 @dataclass(frozen=True)
 class Idea:
-    """What a lesson takes out of a step: `count` of it is left. words: what is counted."""
+    """What a lesson takes out of a step: `count` of it is left. words: what is counted. sentence: what to say of
+    `found`, where the course's part of `lesson` makes `right`."""
 
     lesson: str
     situation: Situation
     words: str
     count: Callable[[Seen], int]
+    sentence: str = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"
+
+    def told(self, found: int, right: int) -> str:
+        at = self.situation
+        return self.sentence.format(
+            found=found, right=right, words=self.words, situation=at, lesson=self.lesson, half=at.n // 2
+        )
+
+    def hint(self, seen: Seen, right: int) -> str:
+        """What so many of it are likely to come from; empty where nothing fits."""
+        found = self.count(seen)
+        inside = self.situation is situations.INSIDE and self.count is append_tokens
+        if inside and found - right == seen.one_free > 0:
+            return "a block with one free slot is simple too"
+        if (
+            self.situation is situations.UNCHANGED
+            and seen.kept
+            and self.count is ids_put_into_rows
+            and found == seen.ids
+        ):
+            return "rows are kept, but no kept signature was ever equal: is what is stored what is compared?"
+        return ""
 
 
+GROWING = "the {words} grow with the batch: {situation} makes {found} more than one of {half}; one store makes no more"
 NO_CALLS = ("append_token calls", append_tokens)
-NO_LOOP = ("torch operations more than with half as many sessions", operations_for_more_sessions)
+NO_LOOP = ("torch operations", operations_for_more_sessions, GROWING)
 NO_COPY = ("copies of rows of K and V, by index_select or the like", rows_copied)
 NO_INDEX = ("index tensors built", index_tensors)
 LAUNCHED = ("writes of K and V without a Triton kernel", writes_without_kernel)
 NOT_LAUNCHED = ("Triton kernels launched", launches)
+ROWS = (
+    ("tensors built from Python lists", lambda seen: seen.counts.list_tensors),
+    ("NumPy arrays built from Python lists", lambda seen: seen.arrays),
+)
+OLD_IDS = ("block ids put into rows", ids_put_into_rows)
 
 IDEAS = [
-    Idea("036", UNCHANGED, "tensors built from Python lists", lambda seen: seen.counts.list_tensors),
-    Idea("036", UNCHANGED, "NumPy arrays built from Python lists", lambda seen: seen.arrays),
-    Idea("036", UNCHANGED, "block ids put into rows", lambda seen: seen.translated),
-    *(Idea("038", INSIDE, *what) for what in (NO_CALLS, NO_LOOP)),
-    Idea("038", WITH_FORKS, *NO_CALLS),
-    *(Idea("059", situation, *NO_CALLS) for situation in (ROLLOVER, SHARED_FULL, SOME_FULL)),
-    Idea("059", ROLLOVER, *NO_LOOP),
-    *(Idea("060", situation, *what) for situation in (IN_STEP, INSIDE) for what in (NO_COPY, NO_INDEX)),
-    Idea("060", IN_STEP_FORKS, *NO_INDEX),
-    *(Idea("061", situation, *LAUNCHED) for situation in (WHOLE, WHOLE_ONLY, NOT_WHOLE, MIXED)),
-    *(Idea("061", situation, *NO_INDEX) for situation in (WHOLE, WHOLE_ONLY, MIXED)),
-    Idea("061", BELOW, *NOT_LAUNCHED),
+    *(Idea("036", at, *what) for at in situations.TABLES if at is not situations.SOME_GROWN for what in ROWS),
+    *(Idea("036", at, *OLD_IDS) for at in situations.TABLES),
+    *(Idea("038", at, *NO_CALLS) for at in (*situations.SIMPLE, situations.SOME_FULL)),
+    *(Idea("038", at, *NO_LOOP) for at in (*situations.SIMPLE, situations.SOME_FULL) if at.can_be_halved),
+    *(Idea("059", at, *NO_CALLS) for at in situations.FULL),
+    *(Idea("059", at, *NO_LOOP) for at in situations.FULL if at.can_be_halved),
+    *(
+        Idea("060", at, *what)
+        for at in (*situations.SAME_SLOT, *situations.SIMPLE, *situations.FULL)
+        for what in (NO_COPY, NO_INDEX)
+    ),
+    *(Idea("061", at, *LAUNCHED) for at in (*situations.WHOLE, *situations.NOT_WHOLE, *situations.MIXED)),
+    *(Idea("061", at, *NO_INDEX) for at in (*situations.WHOLE, *situations.NOT_WHOLE, *situations.MIXED)),
+    *(Idea("061", at, *NOT_LAUNCHED) for at in situations.BELOW),
 ]
 
 
@@ -144,27 +145,32 @@ class CountedId(int):
 
     def __sub__(self, other: int) -> int:
         CountedId.computed += 1
-        return int(self) - other
+        return int.__sub__(self, other)
 
     def __mod__(self, other: int) -> int:
         CountedId.computed += 1
-        return int(self) % other
+        return int.__mod__(self, other)
 
     def __divmod__(self, other: int) -> tuple[int, int]:
         CountedId.computed += 1
-        return divmod(int(self), other)
+        return int.__divmod__(self, other)
 
 
-def ideas_until(changed: Lesson, with_kernels: bool) -> list[Idea]:
-    """Those of a lesson, then those of the lessons before it that replace the same part."""
-    kind = changed.changes
-    return [
-        idea
-        for idea in sorted(IDEAS, key=lambda idea: idea.lesson, reverse=True)
-        if idea.lesson <= changed.number
-        and lesson(idea.lesson).changes == kind
-        and (with_kernels or not idea.situation.with_kernels)
-    ]
+def ideas_until(changed: Lesson, with_kernels: bool) -> list[list[Idea]]:
+    """Those of a lesson and of the lessons before it that replace the same part, lesson by lesson.
+
+    What must not be launched comes first of all: it takes long where kernels are interpreted.
+    """
+    latest = {}  # of what several lessons count in a situation, that of the last of them
+    for idea in IDEAS:
+        replaces = idea.lesson <= changed.number and lesson(idea.lesson).changes == changed.changes
+        if replaces and (with_kernels or not idea.situation.with_kernels):
+            latest.pop((idea.situation, idea.words), None)
+            latest[idea.situation, idea.words] = idea
+    groups: dict[str, list[Idea]] = {"": [], **{rung.number: [] for rung in LESSONS}}
+    for idea in latest.values():
+        groups["" if idea.count is launches else idea.lesson].append(idea)
+    return [group for group in groups.values() if group]
 
 
 @lru_cache
@@ -174,30 +180,32 @@ def observe_course(part: type, kind: str, situation: Situation, device: str) -> 
 
 
 def observe(learner: Learner, situation: Situation, device: str = "cpu") -> Seen:
-    """One step in a situation, and the same with half as many sessions; the part has made a step before it."""
+    """One step in a situation, and the same with half as many sessions. Raises `PartIsWrong` if one goes wrong."""
     oracle_of = TableOracle if learner.kind == "block_tables" else Oracle
     seen = []
-    for n in (situation.n, situation.n // 2):
-        oracle = oracle_of(learner, replace(SIZES, layers=situation.layers, gates=situation.gates, device=device))
-        batch = [oracle.start(length - 1) for length in situation.lengths(n)]
-        oracle.step(*batch)
-        for parent in batch[3 : 3 + situation.forks]:
-            oracle.fork(parent)
-        seen.append(_observe_step(oracle, batch))
-    return replace(seen[0], half=seen[1].counts)
+    try:
+        for n in (situation.n, situation.n // 2)[: 1 + situation.can_be_halved]:
+            oracle = oracle_of(learner, situation.sizes(device))
+            seen.append(_observe_step(oracle, situation.batch(oracle, n)))
+    except PartIsWrong as wrong:
+        raise PartIsWrong(replace(wrong.fault, tried=str(situation))) from None
+    return replace(seen[0], half=seen[-1].counts)
 
 
 def _observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
     arguments = oracle.arguments(batch, oracle.next_tokens(batch))
-    if isinstance(oracle, TableOracle):
-        oracle.look(*batch)  # nothing changes between this call and the next
-        for tracked in batch:
-            for ids in tracked.table:
-                ids[:] = map(CountedId, ids)
+    unchanged = oracle.unchanged_lists(batch)
+    for ids in unchanged:
+        ids[:] = map(CountedId, ids)
+    last = [oracle.info(ids[-1]) for t in batch for ids in t.table if ids]
+    one_free = sum(info.owners == 1 and info.length == oracle.sizes.block_size - 1 for info in last)
     CountedId.computed = 0
     with _numpy_arrays() as arrays, watch() as counts:
         oracle.learner.call(oracle.part, *arguments)
-    return Seen(counts, counts, CountedId.computed, len(arrays))
+    own = getattr(oracle.part, "__dict__", {}).values()
+    kept = any(t.table.row_cache is not None for t in batch) or any(isinstance(x, list | dict) and x for x in own)
+    ids = sum(map(len, unchanged))
+    return Seen(counts, counts, ids, CountedId.computed, len(arrays), kept, one_free)
 
 
 @contextmanager

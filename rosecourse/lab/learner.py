@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import io
-import linecache
-import re
-import sysconfig
-import traceback
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -20,13 +18,16 @@ from ..errors import KVCacheExhausted
 from ..kv.blocks import BlockTable, KVBlockInfo, KVBlockManager
 from ..models.gpt2 import GPT2
 from ..session import InferenceSession
+from .error_reading import NOT_THEIRS, place, raised
 from .verdict import Fault, PartIsWrong
 
 OURS = (KVBlockManager, KVBlockInfo, BlockTable, InferenceSession)  # what a part is given objects of
 CALLED_WITH = {"block_tables": ("sessions",), "kv_append": ("sessions", "keys", "values")}
-NOT_THEIRS = tuple(
-    str(Path(p)) for p in (Path(__file__).parent.parent, *map(sysconfig.get_path, ("stdlib", "purelib")))
-)
+LIMIT = 20.0  # seconds for a call: more than any takes, the first launch of a kernel included
+
+
+class TookTooLongError(BaseException):
+    """Ends a call of the part; no `except Exception` of its own holds it back."""
 
 
 class Learner:
@@ -36,10 +37,12 @@ class Learner:
         self.part = part
         self.kind = kind
         self.printed = io.StringIO()
+        self.kv: KVBlockManager | None = None  # that of the object made last
         self._ours = {ours: dict(vars(ours)) for ours in OURS}
 
     def build(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
+        self.kv = kv
         self._takes(self.part, f"{self.part.__name__}.__init__", ("model", "kv", "config"))
         with self._watched():
             made = self.part(model, kv, config)
@@ -50,7 +53,7 @@ class Learner:
 
     def call(self, made: Any, *arguments: Any) -> Any:
         """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`."""
-        with self._watched():
+        with self._watched(arguments[0]):
             return made(*arguments)
 
     def remarks(self) -> tuple[str, ...]:
@@ -72,14 +75,17 @@ class Learner:
         return f"define `def {method}({', '.join(('self', *arguments))}):`"
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, sessions: Sequence[InferenceSession] = ()) -> Iterator[None]:
         try:
-            with redirect_stdout(self.printed), torch.inference_mode():
+            with redirect_stdout(self.printed), torch.inference_mode(), limited(LIMIT):
                 yield
         except KVCacheExhausted:
             raise
+        except TookTooLongError as error:
+            what, reason = f"the part was still at work after {LIMIT:g} seconds", "a loop that does not end"
+            raise PartIsWrong(Fault(what, place(error)[1:], reason, ends=True)) from None
         except (Exception, SystemExit) as error:
-            raise PartIsWrong(Fault(*raised(error))) from None
+            raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
         finally:
             self._put_back()
 
@@ -96,19 +102,31 @@ class Learner:
             raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason))
 
 
-def raised(error: BaseException) -> tuple[str, tuple[str, ...], str]:
-    """An exception as (what, details, reason): the line of the learner's code, none of ours."""
-    message = re.sub(r"0x[0-9a-f]+", "0x…", " ".join(str(error).split()))  # an address is another one each time
-    what = f"the part raised {type(error).__name__}: {message:.300}".rstrip(": ")
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(NOT_THEIRS)] or frames[-1:]
-    frame = theirs[-1]
-    line = linecache.getline(frame.filename, frame.lineno or 0).strip() or "(its text is not to be had)"
-    return what, (f"in line {frame.lineno}, in {frame.name}: {line}",), _REASONS.get(type(error).__name__, "")
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise `TookTooLongError` from the first line of the learner's code that runs after so many seconds.
 
+    One call into a library that does not return cannot be ended so. Where a debugger traces, there is no limit.
+    """
+    if sys.gettrace() is not None:
+        yield
+        return
+    end = time.monotonic() + seconds
+    theirs: dict[CodeType, bool] = {}
 
-_REASONS = {
-    "BlockError": "the id of a block that was given back, of another layer, or a block index where an id belongs",
-    "IndexError": "an empty block list has no last block; a slot must be less than the block size",
-    "NotImplementedError": "this is where your code goes",
-}
+    def on_call(frame: FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        if code not in theirs:
+            theirs[code] = not code.co_filename.startswith(NOT_THEIRS)
+        return on_line if theirs[code] else None
+
+    def on_line(frame: FrameType, event: str, arg: Any) -> Any:
+        if time.monotonic() > end:
+            raise TookTooLongError
+        return on_line
+
+    sys.settrace(on_call)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

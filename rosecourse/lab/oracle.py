@@ -88,11 +88,13 @@ class Tracked:
 
 @dataclass(frozen=True)
 class Before:
-    """The pool before a step. caches: K and V, [2, L, num_blocks, H, block_size, D]; infos: of each block in use."""
+    """The pool before a step. caches: K and V, [2, L, num_blocks, H, block_size, D]; infos: of each block in use.
+    gone: those of blocks that were in use before an earlier step, and their lengths."""
 
     caches: torch.Tensor
     infos: dict[int, KVBlockInfo]
     lists: dict[int, list[list[int]]]  # session number -> its block lists
+    gone: list[tuple[KVBlockInfo, int]]
 
 
 class Oracle:
@@ -116,9 +118,11 @@ class Oracle:
             cache.fill_(float("nan"))
         self._shuffle_free_blocks()
         self._as_made = dict(vars(self.kv))
+        self._infos: dict[int, KVBlockInfo] = {}  # all that were in use before a step, by their addresses
         self.sessions: list[Tracked] = []  # live ones
         self.started = self.steps = 0
         self.shown: dict[tuple[int, int], list[list[int]]] = {}  # (session, layer) -> rows that were right so far
+        self.looked_at: dict[tuple[int, int], list[int]] = {}  # (session, layer) -> the list of the last row
         model = random_gpt2(sizes.layers, sizes.heads, sizes.head_dim, sizes.max_seq_len, sizes.device)
         self.part = learner.build(model, self.kv, sizes.config())
         reading.look_at_manager(self, self._as_made)
@@ -247,9 +251,17 @@ class Oracle:
         """K and V as they are, on the host: [2, L, num_blocks, H, block_size, D]."""
         return torch.stack([torch.stack(self.kv.k_layers), torch.stack(self.kv.v_layers)]).cpu()
 
+    def unchanged_lists(self, batch: Sequence[Tracked]) -> list[list[int]]:
+        """The block lists of a batch of which the part knows already, where it makes tables."""
+        return []
+
     def before(self) -> Before:
         infos = {block_id: replace(info) for block_id, info in self.kv._block_infos.items()}
-        return Before(self.caches(), infos, {t.number: [list(ids) for ids in t.table] for t in self.sessions})
+        lists = {t.number: [list(ids) for ids in t.table] for t in self.sessions}
+        in_use = {id(info): info for info in self.kv._block_infos.values()}
+        gone = [(info, info.length) for at, info in self._infos.items() if at not in in_use]
+        self._infos |= in_use
+        return Before(self.caches(), infos, lists, gone)
 
     def blocks_needed(self, length: int) -> int:
         return -(-length // self.sizes.block_size)
@@ -273,8 +285,8 @@ class Oracle:
         reading.look_at_manager(self, self._as_made)
         reading.look_at_sessions(self)
         reading.look_at_lists(self, before, batch)
-        reading.look_at_shared_blocks(self, batch)
-        reading.look_at_lengths(self)
+        reading.look_at_shared_blocks(self, before, batch)
+        reading.look_at_lengths(self, before)
         reading.look_at_contents(self, before, batch)
         reading.look_at_owners(self, before)
         reading.look_at_the_rest(self, before, batch)
@@ -291,18 +303,32 @@ class TableOracle(Oracle):
         self.look(*batch)
         tokens = self.next_tokens(batch)
         for layer in range(self.sizes.layers):
-            for b, tracked in enumerate(batch):
+            rows = list(enumerate(batch))
+            for b, tracked in reversed(rows) if layer % 2 else rows:  # so that no layer's list tells another's
                 self.kv.append_token(layer, tracked.table[layer], tokens[0, layer, b], tokens[1, layer, b])
         return tokens
+
+    def next_blocks(self, *indices: int) -> None:
+        """Let these blocks, which are free, be the next that are taken, in this order: so many ends come to that."""
+        for free in self.kv._free_block_indices:
+            free[:] = [index for index in free if index not in indices] + list(reversed(indices))
+
+    def resize(self, tracked: Tracked, length: int) -> None:
+        """A session that holds no blocks has another number of tokens when it is computed again."""
+        numbers = [tracked.number] * length, list(range(length)), self.sizes.dtype
+        tracked.dense, tracked.session.num_cached_tokens = self.tags.of(*numbers), length
 
     def free_and_reuse(self, tracked: Tracked) -> InferenceSession:
         """The session goes, and another is made at its place in memory, as Python does by chance: `id` is the same.
 
-        So is that of its table, which shows nothing yet. If somebody still holds the old ones, they lie elsewhere.
+        So are those of its table and of its lists, which show nothing yet. If somebody still holds the old ones, they
+        lie elsewhere.
         """
         at_session, at_table, prompt, params = id(tracked.session), id(tracked.table), [1], SamplingParams()
+        at_lists = [id(ids) for ids in tracked.table]
         self.free(tracked)
         table = _made_at(at_table, BlockTable)
+        table.extend(_made_at(address, list) for address in at_lists)
         tracked.session = None
         session = _made_at(at_session, lambda: InferenceSession(prompt, params))
         session.block_ids_per_layer = table
@@ -311,7 +337,8 @@ class TableOracle(Oracle):
     def start_in(self, session: InferenceSession, length: int) -> Tracked:
         """A session that has been made before gets the blocks of `length` tokens."""
         tracked = self.start(length)
-        session.block_ids_per_layer.extend(list(ids) for ids in tracked.table)
+        for ids, taken in zip(session.block_ids_per_layer, tracked.table, strict=True):
+            ids += taken
         session.num_cached_tokens = length
         session.prompt_ids, session.token_ids = tracked.session.prompt_ids, tracked.session.token_ids
         tracked.session = session
@@ -320,6 +347,9 @@ class TableOracle(Oracle):
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
         return ([t.session for t in batch],)
 
+    def unchanged_lists(self, batch: Sequence[Tracked]) -> list[list[int]]:
+        return [ids for t in batch for layer, ids in enumerate(t.table) if self.looked_at.get((t.number, layer)) == ids]
+
     def look(self, *batch: Tracked) -> Any:
         """Ask the part for the tables of a batch; returns what it returned, which is right."""
         before = self.before()
@@ -327,6 +357,7 @@ class TableOracle(Oracle):
         table_reading.look_at_lists_read(self, before.lists)
         self.look_at_everything(before, ())
         table_reading.look_at_tables(self, tables, batch)
+        self.looked_at |= {(t.number, layer): list(ids) for t in batch for layer, ids in enumerate(t.table)}
         return tables
 
     def look_again(self, tables: Any, *batch: Tracked) -> None:

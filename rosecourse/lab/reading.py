@@ -162,15 +162,17 @@ def _look_at_number_of_blocks(oracle: Oracle, t: Tracked, layer: int, ids: list[
 # -- lengths ----------------------------------------------------------------------------------------------------------
 
 
-def look_at_shared_blocks(oracle: Oracle, batch: Sequence[Tracked]) -> None:
+def look_at_shared_blocks(oracle: Oracle, before: Before, batch: Sequence[Tracked]) -> None:
     """Whoever has written has the block to itself."""
     for t in batch:
         for layer, ids in enumerate(t.table):
             holders = [s for s in oracle.sessions if ids[-1] in s.table[layer]]
             if len(holders) == 1:
                 continue
-            where = f"position {t.length - 1} belongs into {block_name(oracle, ids[-1])}"
-            what = f"session {t.name}: {where}, which sessions {names_of(holders)} share"
+            others = [s for s in holders if s is not t]
+            own = "a copy of its own" if ids[-1] in before.infos else "a new block of its own"
+            shown = f"{block_name(oracle, ids[-1])}, which {names_of(others)} {'share' if others[1:] else 'shares'}"
+            what = f"position {t.length - 1} of session {t.name} was to go into {own}; {t.name} still shows {shown}"
             reason = "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
             info = oracle.info(ids[-1])
             if info.start + info.length < t.length:
@@ -178,7 +180,7 @@ def look_at_shared_blocks(oracle: Oracle, batch: Sequence[Tracked]) -> None:
             fail(oracle, what, reason=reason, layer=layer, marked=ids[-1:])
 
 
-def look_at_lengths(oracle: Oracle) -> None:
+def look_at_lengths(oracle: Oracle, before: Before) -> None:
     """Each block begins at the position at which it has to, and counts as many tokens as are in it."""
     size = oracle.sizes.block_size
     for t in oracle.sessions:
@@ -194,8 +196,9 @@ def look_at_lengths(oracle: Oracle) -> None:
                     reason = "a new block's start is the position of its first token: the start before it + its length"
                     fail(oracle, what, reason=reason, layer=layer, marked=[block_id])
                 if info.length != length:
-                    what = f"{where} counts {counted(info.length, 'token')}; {length} are to be in it"
-                    reason = _why_length(oracle, t, layer, info.length - length)
+                    are = "is" if length == 1 else "are"
+                    what = f"{where} counts {counted(info.length, 'token')}; {length} {are} to be in it"
+                    reason = _why_length(oracle, before, t, layer, block_id, info.length - length)
                     fail(oracle, what, reason=reason, layer=layer, marked=[block_id])
 
 
@@ -203,12 +206,23 @@ def _nth(n: int) -> str:
     return {0: "first", 1: "second", 2: "third"}.get(n, f"number {n + 1}")
 
 
-def _why_length(oracle: Oracle, t: Tracked, layer: int, more: int) -> str:
+def _why_length(oracle: Oracle, before: Before, t: Tracked, layer: int, block_id: int, more: int) -> str:
     if more > 0:
-        return "the length was raised more than once for one token"
+        left_out = [n for n, ids in enumerate(t.table) if not ids or _end(oracle, ids) < t.length]
+        instead = f", or the lists of layer {layer} were given for layer {left_out[0]}" if left_out else ""
+        return f"the length was raised more than once for one token{instead}"
     if _find(oracle.caches()[0, layer], t.dense[0, layer, -1, 0]) is None:
         return _LEFT_OUT.format(t.name)
-    return "K and V were written, and the block's length was not raised after it"
+    reason = "K and V were written, and the block's length was not raised after it"
+    gone = (info for info, length in before.gone if info.length > length)
+    if any((info.layer, info.block_index) == divmod(block_id, oracle.sizes.num_blocks) for info in gone):
+        reason += "; it was raised in the info of a block that has been freed: ask `kv.info` anew"
+    return reason
+
+
+def _end(oracle: Oracle, ids: list[int]) -> int:
+    info = oracle.info(ids[-1])
+    return info.start + info.length if info else 0
 
 
 _LEFT_OUT = "nothing was written for session {} in this layer: it was left out"
@@ -261,9 +275,10 @@ def _tell(oracle: Oracle, before: Before, t: Tracked, layer: int, found: torch.T
         f"slot:     {slot} of {block_name(oracle, block_id)}",
     ]
     if lies:
-        other, (block, other_slot) = lies
+        other, (block, other_head, other_slot) = lies
         name = block_name(oracle, block + other * oracle.sizes.num_blocks)
-        details.append(f"what belongs there lies in slot {other_slot} of {name}")
+        in_head = f", in head {other_head}" if other_head != head else ""
+        details.append(f"what belongs there lies in slot {other_slot} of {name}{in_head}")
     reason = _why(t, position, origin, untouched, lies, belongs, rounded)
     fail(oracle, what, *details, reason=reason, layer=layer, marked=[block_id])
 
@@ -297,10 +312,10 @@ def _why(
     return "the elements of a head are in another order"
 
 
-def _find(cache: torch.Tensor, row: torch.Tensor) -> tuple[int, int] | None:
-    """(block index, slot) at which the D numbers of a head lie in a layer's cache [num_blocks, H, block_size, D]."""
+def _find(cache: torch.Tensor, row: torch.Tensor) -> tuple[int, int, int] | None:
+    """(block, head, slot) at which the D numbers of a head lie in a layer's cache [num_blocks, H, block_size, D]."""
     places = (_bits(cache) == _bits(row)).all(dim=-1).nonzero()
-    return (int(places[0][0]), int(places[0][2])) if len(places) else None
+    return tuple(places[0].tolist()) if len(places) else None
 
 
 # -- owners -----------------------------------------------------------------------------------------------------------

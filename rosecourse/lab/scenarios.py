@@ -1,7 +1,7 @@
 """The stories that a part has to live through: each with a name in plain words, over a pool of its own.
 
 The same stories serve both kinds of parts. A part that appends is looked at after each step; one that makes block
-tables before it.
+tables before it, and it has stories of its own in `table_scenarios.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .oracle import NEVER_FULL, Oracle, Sizes, TableOracle
+from .oracle import NEVER_FULL, Oracle, Sizes
+from .table_scenarios import TABLES
 
 SMALL = Sizes()
 
@@ -209,60 +210,6 @@ def chance(oracle: Oracle) -> None:
             oracle.step(*some)
 
 
-# -- block tables -----------------------------------------------------------------------------------------------------
-
-
-def asked_twice(oracle: TableOracle) -> None:
-    a, b = oracle.start(6), oracle.start(9)
-    for _ in range(2):
-        oracle.look(a, b)
-        oracle.look(b)
-    oracle.step(a, b)
-    oracle.look(b, a)
-
-
-def computed_again(oracle: TableOracle) -> None:
-    """A session comes back on other blocks, as many as before; the last is the same: [5, 7] becomes [6, 7]."""
-    a, other = oracle.start(6), oracle.start(2)
-    oracle.step(a, other)
-    oracle.free(a)  # its first block will be the next one that is taken, then its second
-    third = oracle.start(1)
-    oracle.free(other)
-    oracle.compute_again(a)
-    oracle.step(third, a)
-
-
-def grown_and_shrunk(oracle: TableOracle) -> None:
-    """A long session is computed again as the short one that it was, and grows over other blocks."""
-    a = oracle.start(15)
-    oracle.look(a)
-    oracle.free(a)
-    a.dense = a.dense[:, :, :3]
-    a.session.num_cached_tokens = 3
-    oracle.start(6)
-    oracle.compute_again(a)
-    for _ in range(6):
-        oracle.step(a)
-
-
-def another_in_its_place(oracle: TableOracle) -> None:
-    """A session goes, and the next has as many blocks, ends in the same one, and lies at the same place in memory."""
-    a, guard, third = oracle.start(6), oracle.start(2), oracle.start(4)
-    oracle.look(a, guard)
-    another = oracle.free_and_reuse(a)
-    oracle.step(third)  # takes what was the first block of A
-    oracle.free(guard)
-    oracle.look(oracle.start_in(another, 6), third)
-
-
-def tables_of_two_engines(oracle: TableOracle) -> None:
-    other = oracle.twin()
-    mine, theirs = oracle.start(6), other.start(9)
-    tables = oracle.look(mine)
-    other.look(theirs)
-    oracle.look_again(tables, mine)
-
-
 # -- the list ---------------------------------------------------------------------------------------------------------
 
 COMMON = [
@@ -292,22 +239,13 @@ COMMON = [
     *(Scenario(f"traffic by chance, number {n}", chance, Sizes(seed=n, num_blocks=60)) for n in (3, 4, 5)),
 ]
 APPEND = [*COMMON, Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3))]
-TABLES = [  # the tables' own stories come early: in others an old row shows by chance, where memory is used again
-    COMMON[0],
-    Scenario("another session in the place of one that has gone", another_in_its_place),
-    Scenario("tables asked for twice, nothing having changed", asked_twice),
-    Scenario("a session computed again on other blocks, the last the same", computed_again),
-    Scenario("a session computed again, shorter, and growing", grown_and_shrunk),
-    Scenario("tables of two engines at once", tables_of_two_engines),
-    *COMMON[1:],
-]
 
 
 def scenarios(kind: str, triton_on: str | None = None) -> list[Scenario]:
     """Those for a kind of part. triton_on: a device on which lesson 061's kernels can run: they are let in by turns,
     always, never, or for some batches."""
-    if kind == "block_tables":
-        return TABLES
+    if kind == "block_tables":  # their own stories come early: in others an old row shows by chance
+        return [COMMON[0], *(Scenario(name, story) for name, story in TABLES.items()), *COMMON[1:]]
     if triton_on is None:
         return APPEND
     gates = [(1, None), (2, 3), (NEVER_FULL, 2)]

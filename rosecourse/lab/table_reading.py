@@ -21,7 +21,7 @@ def look_at_tables(oracle: Oracle, tables: Any, batch: Sequence[Tracked], when: 
     for layer, rows in enumerate(right):
         for b, row in enumerate(rows):
             if found[layer][b] != row:
-                _tell(oracle, batch, layer, b, found[layer][b], right, when)
+                _tell(oracle, batch, layer, b, found, right, when)
     for t in batch:
         for layer in range(oracle.sizes.layers):
             oracle.shown.setdefault((t.number, layer), []).append(row_of(oracle, t, layer))
@@ -63,17 +63,19 @@ def _tell(
     batch: Sequence[Tracked],
     layer: int,
     b: int,
-    found: list[int],
+    tables: list[list[list[int]]],
     right: list[list[list[int]]],
     when: str,
 ) -> None:
-    t, row = batch[b], right[layer][b]
+    t, row, found = batch[b], right[layer][b], tables[layer][b]
     n = next(n for n, (x, y) in enumerate(zip(found, row, strict=True)) if x != y)
     past = n >= len(t.table[layer])
     belongs = "0, for its list ends before" if past else f"block {row[n]}"
     what = f"layer {layer}, session {t.name}, logical block {n}: the table{when} says {found[n]}; it must be {belongs}"
     details = (f"expected: {row}", f"found:    {found}", f"its list: {t.table[layer]}")
     reason = _why(oracle, t, layer, b, found, right, past)
+    if not any(map(any, tables[layer])):
+        reason = f"nothing was written for layer {layer}"
     marked = [] if past else [t.table[layer][n]]
     fail(oracle, what, *details, reason=reason, layer=layer, marked=marked)
 
@@ -82,7 +84,10 @@ def _why(
     oracle: Oracle, t: Tracked, layer: int, b: int, found: list[int], right: list[list[list[int]]], past: bool
 ) -> str:
     ids = t.table[layer]
-    if any(found) and found in oracle.shown.get((t.number, layer), []):
+    indices = [oracle.index(i) for i in ids]
+    if not any(found):
+        return "nothing was written into this row"
+    if found in oracle.shown.get((t.number, layer), []):
         return "stale: this is the session's row of an earlier step; its list has changed since"
     for other, row in enumerate(right[layer]):
         if other != b and found == row:
@@ -96,8 +101,10 @@ def _why(
         return "old entries past the end of the list, which must be 0"
     if any(not 0 <= n < oracle.sizes.num_blocks for n in found):
         return f"a table shows a block's index in its layer: id - layer × num_blocks, here {block_name(oracle, ids[0])}"
-    if found[len(ids) - 1] != oracle.index(ids[-1]) and found[: len(ids) - 1] == [oracle.index(i) for i in ids[:-1]]:
+    if sorted(found[: len(ids)]) == sorted(indices):
+        return "the right blocks, in another order: logical block n is the n-th of the list"
+    if len(ids) > 1 and found[len(ids) - 1] != indices[-1] and found[: len(ids) - 1] == indices[:-1]:
         return "stale: the last block is new, or was replaced by a copy, and its entry was not written"
-    if found[: len(ids)] != [oracle.index(i) for i in ids]:
+    if found[: len(ids)] != indices:
         return "stale: some entries are an earlier row's; when a list has changed, what has changed is written anew"
     return ""

@@ -21,6 +21,11 @@ class Fault:
     reason: str = ""
     tried: str = ""
     picture: Picture | None = None
+    ends: bool = False  # nothing more is to be tried after it
+
+    def same_as(self, other: Fault) -> bool:
+        """Whether it is the other fault, met once more."""
+        return self.what == other.what or (bool(self.reason) and self.reason == other.reason)
 
 
 class PartIsWrong(Exception):
@@ -35,14 +40,16 @@ class PartIsWrong(Exception):
 class Verdict:
     """What was found out about a part. The same part gives the same text.
 
-    faults: what is wrong, the first in full. missing: what the lesson's idea would have saved. unchecked: what could
-    not be tried on this machine. done: what was tried and is right. remarks: what is not wrong, but worth knowing.
+    faults: what is wrong, the first in full. missing: what the lesson's idea would have saved. hint: what that is
+    likely to come from. unchecked: what could not be tried on this machine. done: what was tried and is right.
+    remarks: what is not wrong, but worth knowing.
     """
 
     part: str
     lesson: str
     faults: tuple[Fault, ...] = ()
     missing: tuple[str, ...] = ()
+    hint: str = ""
     unchecked: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -79,9 +86,10 @@ class Verdict:
 
     def _body(self) -> list[str]:
         if self.faults:
-            return [*_in_full(self.faults[0]), *_in_short(self.faults[1:])]
+            return [*_in_full(self.faults[0]), *_in_short(self.faults)]
         lines = [f"  {line}" for line in self.done]
         lines += [f"  Correct, but {line}" for line in self.missing]
+        lines += [f"  Perhaps:  {self.hint}"] if self.hint else []
         return lines + [f"  Not checked: {line}" for line in self.unchecked]
 
 
@@ -92,4 +100,9 @@ def _in_full(fault: Fault) -> list[str]:
 
 
 def _in_short(faults: tuple[Fault, ...]) -> list[str]:
-    return ["  Also wrong:", *(f"    {fault.tried}: {fault.what}" for fault in faults)] if faults else []
+    """The scenarios in which there is more of it, and what is wrong where that is another fault."""
+    lines = []
+    for n, fault in enumerate(faults[1:], start=1):
+        again = any(fault.same_as(told) for told in faults[:n])
+        lines.append(f"    {fault.tried}" if again else f"    {fault.tried}: {fault.what}")
+    return ["  Also wrong:", *lines] if lines else []
