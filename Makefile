@@ -34,7 +34,7 @@ lab: env  ## Open the notebooks in Jupyter Lab (ARGS='--no-browser --port 8899')
 	$(IN_VENV) jupyter lab notebooks/ $(ALLOW_ROOT) $(ARGS)
 
 test: lint  ## Lint, then run every test and check every notebook (ARGS='-k scheduler')
-	$(IN_VENV) python -m pytest --nbval $(ARGS)
+	$(IN_VENV) python -m pytest --nbval --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 soak: env  ## A million random steps over tiny pools, each slot checked (ARGS='--seed 7 --worlds 250')
 	$(BIN)/python tests/soak.py $(ARGS)

@@ -126,7 +126,9 @@ def test_make_test_lints_checks_the_format_and_runs_pytest():
 
     assert check.endswith("ruff check")
     assert check_format.endswith("ruff format --check")
-    assert run_tests.strip().endswith("python -m pytest --nbval")
+    command, _, how = run_tests.partition(" --numprocesses ")
+    assert command.endswith("python -m pytest --nbval")
+    assert how.split() == ["logical", "--maxprocesses", "4", "--dist", "loadfile"]  # a notebook's cells stay together
 
 
 def test_ci_runs_make_test_in_the_repository_and_passes_its_status_on(tmp_path):
