@@ -202,9 +202,11 @@ def test_check_finds_a_block_that_nobody_here_holds(small_model):
         scheduler.check()
 
 
-def test_what_is_no_engine_is_named():
+def test_what_is_no_engine_and_no_policy_is_named(small_model):
     with pytest.raises(ConfigError, match=r"^the config of the engine is None"):
         OnlineScheduler("engine")
+    with pytest.raises(ConfigError, match=r"^admission is 'the shortest'"):
+        OnlineScheduler(make_engine(small_model), admission="the shortest")
 
 
 @pytest.mark.parametrize("call", ["submit", "cancel"])
