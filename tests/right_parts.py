@@ -9,12 +9,14 @@ if TRITON_AVAILABLE:
     import triton.language as tl
 
     @triton.jit
-    def write_rows(k, v, key, value, rows, firsts, stride, SIZE: tl.constexpr, HD: tl.constexpr, D: tl.constexpr):
+    def write_rows(
+        k, v, key, value, rows, firsts, k_stride, v_stride, SIZE: tl.constexpr, HD: tl.constexpr, D: tl.constexpr
+    ):
         i, hd = tl.program_id(0), tl.arange(0, triton.next_power_of_2(HD))
-        source = tl.load(rows + i) * stride + hd
+        row = tl.load(rows + i)
         target = tl.load(firsts + i) * D + hd // D * SIZE * D + hd % D
-        tl.store(k + target, tl.load(key + source, hd < HD), hd < HD)
-        tl.store(v + target, tl.load(value + source, hd < HD), hd < HD)
+        tl.store(k + target, tl.load(key + row * k_stride + hd, hd < HD), hd < HD)
+        tl.store(v + target, tl.load(value + row * v_stride + hd, hd < HD), hd < HD)
 
 
 # -- 036 --------------------------------------------------------------------------------------------------------------
@@ -199,7 +201,8 @@ class OwnKernel(IndexPut):
         firsts = [info.block_index * heads * size + info.length for info in infos]
         where = torch.tensor([rows, firsts], device=self.kv.device)
         caches = self.kv.k_layers[layer], self.kv.v_layers[layer]
-        write_rows[(len(rows),)](*caches, key, value, where[0], where[1], key.stride(0), size, heads * dim, dim)
+        sizes = key.stride(0), value.stride(0), size, heads * dim, dim
+        write_rows[(len(rows),)](*caches, key, value, where[0], where[1], *sizes)
 
 
 def delegating(part):

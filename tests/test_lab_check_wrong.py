@@ -4,6 +4,7 @@ import re
 from collections import Counter
 
 import pytest
+import torch
 from wrong_parts import cases, damaged
 from wrong_parts_append import APPEND
 from wrong_parts_ideas import IDEAS
@@ -13,6 +14,9 @@ from wrong_parts_tables import TABLES
 
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
+
+if TRITON_AVAILABLE:
+    import kernel_parts
 
 CASES = [case for case in cases(TABLES + APPEND + IDEAS + PARTIAL + FITTING) if TRITON_AVAILABLE or case[0] != "061"]
 
@@ -56,6 +60,27 @@ def test_rows_of_others_are_not_to_be_built_anew():
         verdict
     )
     assert "Perhaps" not in str(verdict)
+
+
+@pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+@pytest.mark.parametrize("name", ["rows_without_strides", "one_stride", "no_mask", "rows_of_128", "two_launches"])
+def test_the_fault_of_a_kernel_is_named(name):
+    function = getattr(kernel_parts, name)
+    verdict = check(kernel_parts.with_kernel(function), "061")
+    assert re.search(kernel_parts.FAULTS[function], str(verdict)), verdict
+    assert not verdict.passed
+
+
+@pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+def test_copies_before_a_launch_are_counted_and_lists_for_the_other_kernel_are_not():
+    verdict = check(kernel_parts.with_kernel(kernel_parts.kv_append_triton_full_batch), "061")
+    assert re.search(kernel_parts.FAULTS[kernel_parts.kv_append_triton_full_batch], str(verdict)), verdict
+    verdict = check(kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.THREE_TENSORS), "061")
+    assert verdict.passed, verdict
+    assert (
+        "not to be seen in Triton's interpreter: offsets past 2^31 elements" in str(verdict)
+        or torch.cuda.is_available()
+    )
 
 
 def test_each_lesson_has_a_dozen():

@@ -1,8 +1,10 @@
 """Parts that are right and have their lesson's idea in some steps only, and faults whose "Perhaps" has to fit."""
 
 from wrong_parts import Wrong
-from wrong_parts_append import BLOCKS, CALL, FULL, KV, LATE_K, RAISE, SCAN, STORE_K, WHOLE
+from wrong_parts_append import BLOCKS, CALL, FULL, KV, RAISE, SCAN, STORE_K
 
+CONSTANT = "all(pos == pos0 for pos in positions)"
+OTHER_SLOT = r"was never written[^$]*the right numbers went to another slot"
 SHARED = "or info.owners > 1"
 ROLL, COPY = f"if info is None or {FULL}:", "if info.owners > 1:"
 CALLS = r"still \d+ append_token calls in a step of "
@@ -130,7 +132,28 @@ PARTIAL = [
         "059",
         rolls_only_if("self.kv.block_size > 1"),
     ),
+    partial(
+        "two stores, for old and for new blocks",
+        r"still 24 indexed stores of K and V in a step of 16 sessions of whose last blocks half are full",
+        "059",
+        (
+            (
+                CALL,
+                "for new in (False, True):\n"
+                "                some = [n for n, i in enumerate(fast_infos) if (i.length == 0) == new]\n"
+                "                if some:\n"
+                "                    rows, infos = zip(*((fast_batch_idx[n], fast_infos[n]) for n in some))\n"
+                "                    self.write(layer_idx, rows, infos, key_new, value_new)",
+            ),
+        ),
+    ),
     # lesson 060
+    partial(
+        "rows selected by lists",
+        r"still \d+ index tensors [^$]*Perhaps:  each indexing by a Python list builds a tensor: build",
+        "060",
+        (("key_new.index_select(0, idx_t)", "key_new[batch_idx]"),),
+    ),
     partial(
         "whole in the first layer",
         COPIES + "16 sessions at the same slot;",
@@ -169,6 +192,12 @@ PARTIAL = [
     ),
     # lesson 061
     partial(
+        "the gate asks for all sessions",
+        r"still 2 Triton kernels launched in a step of 5 sessions at the same slot, too few without the one in a shared",
+        "061",
+        (("n >= self.min_batch:", "len(key_new) >= self.min_batch:"),),
+    ),
+    partial(
         "one gate for both kernels",
         r"still 2 Triton kernels launched in a step of 4 sessions inside their blocks, enough for whole batches",
         "061",
@@ -179,25 +208,6 @@ PARTIAL = [
         WRITES + "4 sessions at the same slot, as many as both",
         "061",
         (("n >= self.", "n > self."),),
-    ),
-    partial(
-        "kernels in the first layer",
-        WRITES + "4 sessions",
-        "061",
-        (("if self.triton and", "if layer_idx == 0 and self.triton and"),),
-    ),
-    partial(
-        "no kernel for a single session",
-        WRITES + "1 session inside its block, as many as both gates ask for",
-        "061",
-        (
-            (
-                f"            {WHOLE}",
-                f"            if n == 1:\n                {LATE_K.replace('slots', 'pos0')}\n"
-                f"                {LATE_K.replace('slots', 'pos0').replace('k', 'v', 1).replace('key', 'value')}\n"
-                f"                return\n            {WHOLE}",
-            ),
-        ),
     ),
 ]
 
@@ -264,5 +274,21 @@ FITTING = [
         r"Tried:    a step of 16 sessions inside their blocks\n",
         ("038",),
         ((SCAN, SCAN.replace("block_ids_list", "block_ids_list[:15]")),),
+    ),
+    Wrong("the mean slot", OTHER_SLOT, ("060",), ((CONSTANT, "sum(positions) == len(infos) * pos0"),)),
+    Wrong("a few slots", OTHER_SLOT, ("060",), ((CONSTANT, "{*positions[:4], positions[-1]} == {pos0}"),)),
+    Wrong(
+        "blocks kept by the ends",
+        r"another session in the middle of the batch[^$]*holds the K of session|was never written",
+        ("060",),
+        (
+            (KV, KV + "        self.kept = {}\n"),
+            (
+                BLOCKS,
+                "self.kept.setdefault((layer_idx, len(infos), *(infos[n].block_index for n in (0, -1))), "
+                + BLOCKS
+                + ")",
+            ),
+        ),
     ),
 ]

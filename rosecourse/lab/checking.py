@@ -11,7 +11,7 @@ from ..errors import LessonError
 from ..kernels import triton_runs_on
 from ..lessons import LESSONS, Lesson, lesson
 from . import end_to_end
-from .ideas import Seen, ideas_until, observe, observe_course
+from .ideas import Idea, Seen, ideas_until, observe, observe_course
 from .learner import Learner
 from .oracle import Oracle, TableOracle
 from .scenarios import Scenario, scenarios
@@ -22,6 +22,11 @@ SHOWN = 5  # faults; one is told in full, the others in a line each
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
+)
+
+NOT_SHOWN = (
+    "not to be seen in Triton's interpreter: offsets past 2^31 elements (is the block an int64?), reads behind a row, "
+    "a compilation for each `pos`, and whether the gate asks if Triton runs"
 )
 
 
@@ -65,6 +70,8 @@ def _tried(learner: Learner, changed: Lesson) -> Verdict:
         compared = _compared(learner, changed, kernels_run, device)
     except PartIsWrong as wrong:
         return replace(verdict, faults=(wrong.fault,))
+    if kernels_run and device == "cpu":
+        done += (NOT_SHOWN,)
     unchecked = (NO_KERNELS,) if has_kernels and not kernels_run else ()
     done += compared.pop("done", ())
     return replace(verdict, done=tuple(done), unchecked=unchecked, **compared)
@@ -115,10 +122,9 @@ def _compared(learner: Learner, changed: Lesson, with_kernels: bool, device: str
     """
     course = getattr(changed.after, learner.kind)
     seen: dict[Situation, tuple[Seen, Seen]] = {}
-    words = []
     for ideas in ideas_until(changed, with_kernels):
         missing: dict[str, str] = {}  # the first of each kind says enough
-        hints = []
+        hints, met, words = [], [], []  # words: in the end those of the last lesson, the changed one where it can run
         for idea in ideas:
             at = idea.situation
             if at not in seen:
@@ -127,8 +133,21 @@ def _compared(learner: Learner, changed: Lesson, with_kernels: bool, device: str
             if found > right and idea.words not in missing:
                 missing[idea.words] = idea.told(found, right)
                 hints += [idea.hint(seen[at][0], right)]
-            words += [idea.words] if idea.lesson == changed.number else []
+            met += [idea] if found <= right else []
+            words += [idea.words]
         if missing:
-            return {"missing": tuple(missing.values()), "hint": next(filter(None, hints), "")}
+            partly = ideas[0].lesson == changed.number and any(
+                idea.words in missing and _is_the_lessons(idea, changed, learner.kind, device) for idea in met
+            )
+            hint = next(filter(None, hints), "")
+            return {"missing": tuple(missing.values()), "partly": partly, "hint": hint}
     counted = f"counted in {len(seen)} kinds of steps, never more than in the course's part: "
     return {"done": (counted + ", ".join(dict.fromkeys(words)),)}
+
+
+def _is_the_lessons(idea: Idea, changed: Lesson, kind: str, device: str) -> bool:
+    """Whether the part before the lesson has more of it in the same situation."""
+    before, after = (
+        observe_course(getattr(parts, kind), kind, idea.situation, device) for parts in (changed.before, changed.after)
+    )
+    return idea.count(before) > idea.count(after)

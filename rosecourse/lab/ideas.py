@@ -6,6 +6,7 @@ A part passes that does no more of it than the course's part of the lesson; one 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,8 @@ class Seen:
 
     ids, translated: block ids in lists that had not changed, and how often the part computed with one. arrays: NumPy
     arrays that it made from lists. kept: whether it keeps rows, or anything else. one_free: last blocks of one owner,
-    in all layers, that had one free slot.
+    in all layers, that had one free slot. launched: calls of Triton's launchers. copied: rows of another tensor made
+    contiguous. indexed: tensors that came of an indexing by a Python list.
     """
 
     counts: Counts
@@ -41,12 +43,14 @@ class Seen:
     arrays: int
     kept: bool
     one_free: int
+    launched: int
+    copied: int
+    indexed: int
 
 
 def launches(seen: Seen) -> int:
-    """Triton kernels launched: those of the course, by their wrappers, and any other."""
-    others = ("GridExecutor.__call__", "JITFunction.run")  # in the interpreter, and on a GPU
-    return seen.counts.launches.total() + sum(seen.counts.calls[name] for name in others)
+    """Triton kernels launched; the course's own, which are compiled before they run, are seen by their wrappers."""
+    return max(seen.counts.launches.total(), seen.launched)
 
 
 def operations_for_more_sessions(seen: Seen) -> int:
@@ -54,7 +58,8 @@ def operations_for_more_sessions(seen: Seen) -> int:
 
 
 def rows_copied(seen: Seen) -> int:
-    return sum(map(seen.counts.operations_of, ("index_select", "index", "gather", "stack", "cat", "clone")))
+    counted = sum(map(seen.counts.operations_of, ("index_select", "index", "gather", "stack", "cat", "clone")))
+    return max(counted, seen.copied)  # what a kernel's wrapper does is not among the counts
 
 
 def index_tensors(seen: Seen) -> int:
@@ -69,9 +74,12 @@ def append_tokens(seen: Seen) -> int:
     return seen.counts.calls_of("append_token")
 
 
+def stores(seen: Seen) -> int:
+    return sum(map(seen.counts.operations_of, ("index_put", "index_copy", "scatter")))
+
+
 def writes_without_kernel(seen: Seen) -> int:
-    writes = sum(map(seen.counts.operations_of, ("index_put", "index_copy", "scatter")))
-    return writes if launches(seen) else max(1, writes)
+    return stores(seen) if launches(seen) else max(1, stores(seen))
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,8 @@ class Idea:
         inside = self.situation is situations.INSIDE and self.count is append_tokens
         if inside and found - right == seen.one_free > 0:
             return "a block with one free slot is simple too"
+        if self.count is index_tensors and seen.indexed > 0:
+            return "each indexing by a Python list builds a tensor: build the index tensor once, for K and V"
         if (
             self.situation is situations.UNCHANGED
             and seen.kept
@@ -110,10 +120,11 @@ class Idea:
 GROWING = "the {words} grow with the batch: {situation} makes {found} more than one of {half}; one store makes no more"
 NO_CALLS = ("append_token calls", append_tokens)
 NO_LOOP = ("torch operations", operations_for_more_sessions, GROWING)
+ONE_STORE = ("indexed stores of K and V", stores)
 NO_COPY = ("copies of rows of K and V, by index_select or the like", rows_copied)
 NO_INDEX = ("index tensors built", index_tensors)
 LAUNCHED = ("writes of K and V without a Triton kernel", writes_without_kernel)
-NOT_LAUNCHED = ("Triton kernels launched", launches)
+LAUNCHES = ("Triton kernels launched", launches)
 ROWS = (
     ("tensors built from Python lists", lambda seen: seen.counts.list_tensors),
     ("NumPy arrays built from Python lists", lambda seen: seen.arrays),
@@ -125,7 +136,9 @@ IDEAS = [
     *(Idea("036", at, *OLD_IDS) for at in situations.TABLES),
     *(Idea("038", at, *NO_CALLS) for at in (*situations.SIMPLE, situations.SOME_FULL)),
     *(Idea("038", at, *NO_LOOP) for at in (*situations.SIMPLE, situations.SOME_FULL) if at.can_be_halved),
+    *(Idea("038", at, *ONE_STORE) for at in situations.SIMPLE),
     *(Idea("059", at, *NO_CALLS) for at in situations.FULL),
+    *(Idea("059", at, *ONE_STORE) for at in situations.FULL),
     *(Idea("059", at, *NO_LOOP) for at in situations.FULL if at.can_be_halved),
     *(
         Idea("060", at, *what)
@@ -133,8 +146,10 @@ IDEAS = [
         for what in (NO_COPY, NO_INDEX)
     ),
     *(Idea("061", at, *LAUNCHED) for at in (*situations.WHOLE, *situations.NOT_WHOLE, *situations.MIXED)),
-    *(Idea("061", at, *NO_INDEX) for at in (*situations.WHOLE, *situations.NOT_WHOLE, *situations.MIXED)),
-    *(Idea("061", at, *NOT_LAUNCHED) for at in situations.BELOW),
+    *(Idea("061", at, *NO_COPY) for at in (*situations.WHOLE, *situations.NOT_WHOLE, *situations.MIXED)),
+    *(Idea("061", at, *NO_INDEX) for at in situations.WHOLE),  # how the generic kernel gets its lists is left open
+    *(Idea("061", at, *LAUNCHES) for at in (*situations.WHOLE, *situations.NOT_WHOLE, *situations.MIXED)),
+    *(Idea("061", at, *LAUNCHES) for at in situations.BELOW),
 ]
 
 
@@ -200,23 +215,44 @@ def _observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
     last = [oracle.info(ids[-1]) for t in batch for ids in t.table if ids]
     one_free = sum(info.owners == 1 and info.length == oracle.sizes.block_size - 1 for info in last)
     CountedId.computed = 0
-    with _numpy_arrays() as arrays, watch() as counts:
+    with _made() as made, watch() as counts:
         oracle.learner.call(oracle.part, *arguments)
     own = getattr(oracle.part, "__dict__", {}).values()
     kept = any(t.table.row_cache is not None for t in batch) or any(isinstance(x, list | dict) and x for x in own)
-    ids = sum(map(len, unchanged))
-    return Seen(counts, counts, ids, CountedId.computed, len(arrays), kept, one_free)
+    return Seen(
+        counts=counts,
+        half=counts,
+        ids=sum(map(len, unchanged)),
+        translated=CountedId.computed,
+        arrays=sum(made[maker] for maker in ARRAYS),
+        kept=kept,
+        one_free=one_free,
+        launched=sum(made[name] for name in LAUNCHERS),
+        copied=made["contiguous"],
+        indexed=counts.list_tensors - sum(made[maker] for maker in TENSORS),
+    )
+
+
+ARRAYS = ("array", "asarray", "fromiter", "stack", "from_numpy")
+TENSORS = ("tensor", "as_tensor")
+LAUNCHERS = ("GridExecutor.__call__", "JITFunction.run")  # in the interpreter, and on a GPU
+MAKERS = (np.array, np.asarray, np.fromiter, np.stack, torch.from_numpy, torch.tensor, torch.as_tensor)
 
 
 @contextmanager
-def _numpy_arrays() -> Iterator[list[Any]]:
-    """A list that gets an entry for each NumPy array that is made from a list, and each tensor made from an array."""
-    makers = (np.array, np.asarray, np.fromiter, np.stack, torch.from_numpy)
-    found: list[Any] = []
+def _made() -> Iterator[Counter[str]]:
+    """How often something is called that makes arrays or tensors of lists, or launches a kernel."""
+    found: Counter[str] = Counter()
 
     def profile(frame: FrameType, event: str, arg: Any) -> None:
-        if event == "c_call" and any(arg is maker for maker in makers):
-            found.append(arg)
+        if frame.f_code.co_name == "__torch_function__":  # a counter, which calls it once more
+            return
+        if event == "c_call" and any(arg is maker for maker in MAKERS):
+            found[arg.__name__] += 1
+        elif event == "c_call" and arg.__name__ == "contiguous" and isinstance(arg.__self__, torch.Tensor):
+            found["contiguous"] += not arg.__self__.is_contiguous()
+        elif event == "call" and frame.f_code.co_qualname in LAUNCHERS:
+            found[frame.f_code.co_qualname] += 1
 
     profiler = sys.getprofile()
     sys.setprofile(profile)

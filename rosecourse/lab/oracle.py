@@ -26,6 +26,7 @@ from .tags import Tags, letter
 from .verdict import Fault, PartIsWrong
 
 NEVER_FULL = 10**6  # a gate that no batch reaches
+GUARD = 4096  # numbers before and behind the cache of a layer, which nobody may write: a kernel can
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,11 @@ class Oracle:
             dtype=sizes.dtype,
             device=torch.device(sizes.device),
         )
-        for cache in (*self.kv.k_layers, *self.kv.v_layers):
-            cache.fill_(float("nan"))
+        self.storage = [_storage(layers) for layers in (self.kv.k_layers, self.kv.v_layers)]
+        shape = self.kv.k_layers[0].shape
+        self.kv.k_layers, self.kv.v_layers = (
+            tuple(layer[GUARD:-GUARD].view(shape) for layer in storage) for storage in self.storage
+        )
         self._shuffle_free_blocks()
         self._as_made = dict(vars(self.kv))
         self._infos: dict[int, KVBlockInfo] = {}  # all that were in use before a step, by their addresses
@@ -209,6 +213,10 @@ class Oracle:
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
         """What the part is called with."""
         keys, values = tokens.to(self.kv.device)
+        if self.steps % 2:  # rows of V may be as far apart as they like: here they are views of another tensor
+            wide = values.new_full((*values.shape[:2], self.sizes.heads + 1, self.sizes.head_dim), -1.0)
+            wide[:, :, 1:] = values
+            values = wide[:, :, 1:]
         return [t.session for t in batch], list(keys), list(values)
 
     def step_without_blocks(self, *batch: Tracked) -> None:
@@ -283,6 +291,7 @@ class Oracle:
     def look_at_everything(self, before: Before, batch: Sequence[Tracked]) -> None:
         """All that must hold after a step. Raises `PartIsWrong` with the first thing that does not."""
         reading.look_at_manager(self, self._as_made)
+        reading.look_at_guards(self)
         reading.look_at_sessions(self)
         reading.look_at_lists(self, before, batch)
         reading.look_at_shared_blocks(self, before, batch)
@@ -363,6 +372,12 @@ class TableOracle(Oracle):
     def look_again(self, tables: Any, *batch: Tracked) -> None:
         """What was returned has to stay as it is until the same part is called again."""
         table_reading.look_at_tables(self, tables, batch, " (returned earlier by another part, and not right any more)")
+
+
+def _storage(layers: Sequence[torch.Tensor]) -> torch.Tensor:
+    """NaN for the caches of all layers, each between two guards: [L, GUARD + numbers + GUARD]."""
+    size = (len(layers), layers[0].numel() + 2 * GUARD)
+    return torch.full(size, float("nan"), dtype=layers[0].dtype, device=layers[0].device)
 
 
 def _made_at(address: int, make: Callable[[], Any]) -> Any:

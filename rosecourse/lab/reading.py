@@ -72,6 +72,23 @@ def look_at_manager(oracle: Oracle, as_made: Mapping[str, Any]) -> None:
             )
 
 
+def look_at_guards(oracle: Oracle) -> None:
+    for which, storage in enumerate(oracle.storage):
+        for layer, numbers in enumerate(storage):
+            cache = (oracle.kv.k_layers, oracle.kv.v_layers)[which][layer]
+            before = (cache.data_ptr() - numbers.data_ptr()) // numbers.element_size()
+            for where, guard in (("before", numbers[:before]), ("behind", numbers[before + cache.numel() :])):
+                if not guard.isnan().all():
+                    what = (
+                        f"the part wrote {where} the {'KV'[which]} cache of layer {layer}, into memory that is not its"
+                    )
+                    row = oracle.sizes.heads * oracle.sizes.head_dim
+                    reason = "an offset is too large: ((block × H + head) × block_size + slot) × D"
+                    if row & (row - 1):
+                        reason = f"H × D is {row}, no power of two: a kernel's row is longer; mask what lies behind it"
+                    fail(oracle, what, reason=reason, layer=layer)
+
+
 def look_at_sessions(oracle: Oracle) -> None:
     for t in oracle.sessions:
         if t.session.num_cached_tokens != t.length:
@@ -297,6 +314,8 @@ def _why(
         if rounded:
             return "a cast to a shorter type on the way: keep the dtype of the keys"
         return "written by nothing that came in; or a slot that an unfinished copy left empty"
+    if origin.which != right.which and origin.session != right.session:
+        return "rows of K and V lie further apart than H × D: they are views; their `stride(0)` says how far"
     if origin.which != right.which:
         return "K and V are swapped, or one of them is written to both caches"
     if origin.layer != right.layer:
@@ -304,6 +323,8 @@ def _why(
     if origin.session != right.session:
         if position < t.length - 1:
             return "another session wrote into a block that was not its own"
+        if right.which == 1:
+            return "rows of V are mixed up, those of K are not: are they selected alike, and each by its own stride(0)?"
         return "rows of the batch are mixed up: row b of keys and values is that of sessions[b]"
     if origin.head != right.head:
         return "heads are mixed up: the cache of a layer is [num_blocks, H, block_size, D], the keys are [B, H, D]"

@@ -85,6 +85,27 @@ def another_order_in_step(oracle: Oracle) -> None:
         oracle.step(*batch)
 
 
+def another_in_the_middle(oracle: Oracle) -> None:
+    """The ends of the batch stay, and so does its length."""
+    a, b, c, d, e = (oracle.start(1) for _ in range(5))
+    for batch in ((a, b, c), (a, d, c), (a, b, c, d), (a, c, b, d), (a, e, b, d), (a, b, e, d)):
+        oracle.step(*batch)
+
+
+def one_at_another_slot(oracle: Oracle) -> None:
+    """Seven at the same slot and one at the next, which has every place of the batch in turn."""
+    batch = [oracle.start(n) for n in (6, *[5] * 7)]
+    for _ in batch:
+        oracle.step(*batch)
+        batch = [*batch[1:], batch[0]]
+
+
+def slots_with_the_same_mean(oracle: Oracle) -> None:
+    """The first has the mean of all; or the ends and the middle are the same, and those between them differ."""
+    for lengths in ((2, 1, 3), (2, 2, 2, 2, 1, 2), (1, 2, 1, 0, 1), (2, 3, 1, 2)):
+        oracle.step(*(oracle.start(4 + n) for n in lengths))
+
+
 # -- forks ------------------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +242,9 @@ COMMON = [
     Scenario("up to the last position that a session may have", to_the_last_position),
     Scenario("a batch of some of the sessions, in another order each time", some_of_the_sessions),
     Scenario("sessions of equal length, in another order each time", another_order_in_step),
+    Scenario("another session in the middle of the batch, its ends the same", another_in_the_middle),
+    Scenario("one session at another slot than all others, in every place", one_at_another_slot),
+    Scenario("slots of which the first is the mean", slots_with_the_same_mean),
     Scenario("a fork in the middle of a block, parent and child in one batch", fork_in_a_block),
     Scenario("a fork in the middle of a block, others around it in the batch", fork_amid_others),
     Scenario("a fork in the middle of a block, first the child alone", only_the_child),
@@ -233,12 +257,19 @@ COMMON = [
     Scenario("blocks that others had before", freed_blocks, Sizes(num_blocks=6)),
     Scenario("blocks of one slot", some_of_the_sessions, Sizes(block_size=1, max_seq_len=16, seed=1)),
     Scenario("blocks of 16 slots, 3 layers, 3 heads", around_a_boundary, Sizes(3, 3, 8, 16, 40, 64, seed=2)),
+    Scenario("one layer, another session in the middle of the batch", another_in_the_middle, Sizes(layers=1)),
     Scenario("one layer, one head", fork_amid_others, Sizes(layers=1, heads=1, head_dim=2)),
     Scenario("a cache in float16", fork_in_a_block, Sizes(heads=1, max_seq_len=16, dtype=torch.float16)),
     Scenario("two engines in turn", two_engines),
     *(Scenario(f"traffic by chance, number {n}", chance, Sizes(seed=n, num_blocks=60)) for n in (3, 4, 5)),
 ]
 APPEND = [*COMMON, Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3))]
+
+NARROW, WIDE = Sizes(1, 3, 8, num_blocks=12, gates=(1, None)), Sizes(1, 5, 32, num_blocks=12, gates=(1, None))
+KERNELS = [
+    Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),
+    Scenario("rows of 5 heads of 32", in_step, WIDE),
+]
 
 
 def scenarios(kind: str, triton_on: str | None = None) -> list[Scenario]:
@@ -249,4 +280,5 @@ def scenarios(kind: str, triton_on: str | None = None) -> list[Scenario]:
     if triton_on is None:
         return APPEND
     gates = [(1, None), (2, 3), (NEVER_FULL, 2)]
-    return [replace(s, sizes=replace(s.sizes, device=triton_on, gates=gates[n % 3])) for n, s in enumerate(APPEND)]
+    stories = [replace(s, sizes=replace(s.sizes, gates=gates[n % 3])) for n, s in enumerate(APPEND)]
+    return [replace(s, sizes=replace(s.sizes, device=triton_on)) for s in (*stories, *KERNELS)]

@@ -214,5 +214,6 @@ MIXED = (
 BELOW = (
     _gated("at the same slot, fewer than the gates ask for", of(always(5)), 5, None),
     _gated("inside their blocks, enough for whole batches at one slot alone", of(any_blocks), 5, 4),
+    _gated("at the same slot, too few without the one in a shared block", of(always(5), 1), 5, None, n=5),
     _gated("at the same slot, one in a shared block, enough for whole batches alone", of(always(5), 1), 6, 4, n=5),
 )

@@ -49,6 +49,7 @@ class Verdict:
     lesson: str
     faults: tuple[Fault, ...] = ()
     missing: tuple[str, ...] = ()
+    partly: bool = False
     hint: str = ""
     unchecked: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
@@ -78,6 +79,8 @@ class Verdict:
         name = f"{self.part}, lesson {self.lesson}"
         if self.faults:
             return f"✗ {name}: not right yet."
+        if self.missing and self.partly:
+            return f"✗ {name}: correct, but not yet with the idea of the lesson in every kind of step."
         if self.missing:
             return f"✗ {name}: correct, but without the idea of the lesson."
         if self.unchecked:
