@@ -70,7 +70,7 @@ def _tried(learner: Learner, changed: Lesson) -> Verdict:
         compared = _compared(learner, changed, kernels_run, device)
     except PartIsWrong as wrong:
         return replace(verdict, faults=(wrong.fault,))
-    if kernels_run and device == "cpu":
+    if kernels_run and device == "cpu" and "missing" not in compared:
         done += (NOT_SHOWN,)
     unchecked = (NO_KERNELS,) if has_kernels and not kernels_run else ()
     done += compared.pop("done", ())
