@@ -193,7 +193,7 @@ PARTIAL = [
     # lesson 061
     partial(
         "the gate asks for all sessions",
-        r"still 2 Triton kernels launched in a step of 5 sessions at the same slot, too few without the one in a shared",
+        r"still 2 Triton kernels launched in a step of 5 sessions at the same slot, too few without the one in",
         "061",
         (("n >= self.min_batch:", "len(key_new) >= self.min_batch:"),),
     ),
