@@ -39,7 +39,7 @@ TASKS = {
     "036": Task(
         name="MyBlockTables",
         difficulty=2,
-        minutes=20,
+        minutes=25,
         text=(
             "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the "
             "right tables: it builds every row at every step. It stays right after each of the four steps; after the "
@@ -93,7 +93,7 @@ TASKS = {
     "038": Task(
         name="MyKVAppend",
         difficulty=2,
-        minutes=25,
+        minutes=30,
         text=(
             "Append a layer's whole batch at once. As it stands, the cell runs and is right: it calls "
             "`append_token` for every layer and every session. Steps 2 and 3 belong together; it is right before "
@@ -154,7 +154,7 @@ TASKS = {
     "059": Task(
         name="MyKVAppend",
         difficulty=1,
-        minutes=10,
+        minutes=15,
         text=(
             "Keep a request whose last block is full in the batch. As it stands, the cell runs and is right: a "
             "full block goes the slow way. `self.kv.allocate_block(layer_idx, start)` gives the id of an empty block "
@@ -228,9 +228,9 @@ TASKS = {
     "061": Task(
         name="MyKVAppend",
         difficulty=3,
-        minutes=35,
+        minutes=40,
         text=(
-            "First the gate (10 minutes): when may the full-batch kernel run? Until you write it, the function "
+            "First the gate (15 minutes): when may the full-batch kernel run? Until you write it, the function "
             "in the cell calls the course's kernel, so that the gate can be checked by itself. Then the kernel "
             "(25 minutes): your own, after the pattern of the generic one above; of the arguments of its decorator "
             'yours needs `do_not_specialize=["pos"]` (trap 2 below says why). As it stands, the cell runs and is '
