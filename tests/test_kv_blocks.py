@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from rosecourse import BlockError, KVBlockManager, KVCacheExhausted
+from rosecourse import LESSONS, BlockError, ConfigError, EngineConfig, InferenceEngine, KVBlockManager, KVCacheExhausted
 from rosecourse.kv.blocks import BlockTable
 
 L, H, D = 2, 2, 3
@@ -307,3 +307,29 @@ def test_check_sees_a_broken_pool(break_it):
     break_it(kv, lists)
     with pytest.raises(BlockError):
         kv.check([lists])
+
+
+@pytest.mark.parametrize("name", ["num_layers", "num_blocks", "num_heads", "block_size", "head_dim", "dtype", "device"])
+def test_an_argument_that_cannot_be_is_named_with_its_value(name):
+    good = {"num_layers": 1, "num_blocks": 2, "num_heads": 1, "block_size": 4, "head_dim": 3}
+    good |= {"dtype": torch.float32, "device": torch.device("cpu")}
+    with pytest.raises(ConfigError, match=rf"^{name} is -7"):
+        KVBlockManager(**good | {name: -7})
+
+
+def test_a_block_begins_at_position_0_unless_it_is_told_and_may_be_empty():
+    kv = make_kv()
+    table = kv.share([[] for _ in range(L)])
+    assert kv.length(table) == 0
+    for layer, ids in enumerate(table):
+        ids.append(kv.allocate_block(layer))
+        assert (kv.info(ids[0]).start, kv.info(ids[0]).length) == (0, 0)
+    kv.check([table])
+
+
+@pytest.mark.parametrize("rung", LESSONS[:2], ids=lambda rung: rung.number)
+def test_a_table_is_of_32_bit_integers(rung, small_model):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=2), rung.after)
+    session = engine.new_session([1, 2, 3])
+    engine.take_tokens([session], engine.prefill([session]))
+    assert engine.decode_step.block_tables([session]).dtype == torch.int32
