@@ -12,10 +12,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # small operations on a shared machine: threads that wait for each other cost 10x
 
 import pytest
+from managers import managers
 from oracles import random_gpt2
+from scheduling import make_engine
 from transformers import GPT2LMHeadModel
 
-from rosecourse import load_model
+from rosecourse import OnlineScheduler, load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
 
 
@@ -41,3 +43,16 @@ def small_pair(model):
 @pytest.fixture(scope="session")
 def small_model(small_pair):
     return small_pair[1]
+
+
+@pytest.fixture
+def scheduler(small_model):
+    """A scheduler over an engine without a prefix cache."""
+    return OnlineScheduler(make_engine(small_model, prefix_cache=False))
+
+
+@pytest.fixture
+def manage(scheduler):
+    """Makes SchedulerManagers over `scheduler`, which are closed at the end."""
+    with managers(scheduler) as make:
+        yield make

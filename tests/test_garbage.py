@@ -8,22 +8,9 @@ import types
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-import pytest
-from managers import LONG, ids, in_threads, managers, params
-from scheduling import make_engine
+from managers import LONG, ids, in_threads, params
 
-from rosecourse import OnlineScheduler, streaming
-
-
-@pytest.fixture
-def scheduler(small_model):
-    return OnlineScheduler(make_engine(small_model, prefix_cache=False))
-
-
-@pytest.fixture
-def manage(scheduler):
-    with managers(scheduler) as make:
-        yield make
+from rosecourse import streaming
 
 
 class CollectsGarbage(threading.Condition):

@@ -3,22 +3,11 @@
 import threading
 
 import pytest
-from managers import LIMIT, LONG, Gate, ids, managers, params
+from managers import LIMIT, LONG, Gate, ids, params
 from scheduling import make_engine
 
-from rosecourse import ConfigError, OnlineScheduler, QueueFull, SchedulerManager
+from rosecourse import ConfigError, QueueFull, SchedulerManager
 from rosecourse.bench.workload import Workload, run_streaming
-
-
-@pytest.fixture
-def scheduler(small_model):
-    return OnlineScheduler(make_engine(small_model, prefix_cache=False))
-
-
-@pytest.fixture
-def manage(scheduler):
-    with managers(scheduler) as make:
-        yield make
 
 
 def test_a_full_queue_refuses_at_once_and_takes_again_when_there_is_room(manage, scheduler):

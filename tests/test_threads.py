@@ -16,17 +16,6 @@ from rosecourse import LogitsError, OnlineScheduler, QueueFull, SchedulerClosed
 CALLS = ["reserve", "prefill", "can_append", "decode_step_sessions", "take_tokens"]
 
 
-@pytest.fixture
-def scheduler(small_model):
-    return OnlineScheduler(make_engine(small_model, prefix_cache=False))
-
-
-@pytest.fixture
-def manage(scheduler):
-    with managers(scheduler) as make:
-        yield make
-
-
 # -- cancelled in every state -------------------------------------------------------------------------------------
 
 
