@@ -37,11 +37,11 @@ test: lint  ## Lint, then run every test and check every notebook (ARGS='-k sche
 	$(IN_VENV) python -m pytest --nbval --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 soak: env  ## A million random steps over tiny pools, each slot checked (ARGS='--seed 7 --worlds 250')
-	$(BIN)/python tests/soak.py $(ARGS)
+	$(BIN)/python -m tests.support.soak $(ARGS)
 
-mutants: env  ## Change the code in small ways: a test must fail (half an hour; ARGS='rosecourse.scheduler*')
+mutants: env  ## Change the code in small ways: a test must fail (half an hour; ARGS='rosecourse.engine.scheduler*')
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
-	$(BIN)/python tests/mutants.py $(ARGS)
+	$(BIN)/python -m tests.support.mutants $(ARGS)
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
@@ -55,7 +55,7 @@ format: env  ## Fix style and formatting
 	$(BIN)/ruff format
 
 doctor: env  ## Say what was found on this machine, and what is missing
-	$(BIN)/python -m rosecourse.doctor
+	$(BIN)/rosecourse doctor
 
 # Kept as they are: torch and triton, which are chosen together, and soupsieve, whose later versions refuse the early
 # releases of Python 3.11. The rest is what pip resolves around them, less what only torch's CUDA build needs. Use the

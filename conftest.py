@@ -5,7 +5,11 @@ from importlib.util import find_spec
 # Triton exists for Linux only.
 NEED_TRITON = [
     "notebooks/061_triton_full_batch.ipynb",
-    *(f"tests/test_{name}.py" for name in ("counters", "gpu", "lessons", "numerics", "paged_attention")),
+    "tests/engine/test_gpu.py",
+    "tests/kernels/test_numerics.py",
+    "tests/kernels/test_paged_attention.py",
+    "tests/lessons/test_lessons.py",
+    "tests/measure/test_counters.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from rosecourse import BASELINE, EngineConfig, InferenceEngine, SamplingParams, load_model
-from rosecourse.bench.anatomy import decode_anatomy
-from rosecourse.bench.report import device_name, package_versions
-from rosecourse.bench.workload import Workload, run_scheduler
-from rosecourse.plots import itl_along_steps, step_anatomy
+from rosecourse.measure.anatomy import decode_anatomy
+from rosecourse.measure.provenance import device_name, package_versions
+from rosecourse.measure.workload import Workload, run_scheduler
+from rosecourse.pictures.plots import itl_along_steps, step_anatomy
 
 BATCH, TOKENS, STEPS = 16, 200, 100
 PARAMS = SamplingParams(max_new_tokens=TOKENS, stop_on_eos=False)

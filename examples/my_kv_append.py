@@ -1,6 +1,6 @@
 """A KV append of one's own, in one file, for people who prefer an editor to a notebook.
 
-    python -m rosecourse.lab examples/my_kv_append.py:MyKVAppend
+    rosecourse lab examples/my_kv_append.py:MyKVAppend
 
 checks it, and races it against the course's. Copy the file and change it: nothing is subclassed, and nothing is used
 that is not public. This one is written in another way than the course's. The cache of a layer, [num_blocks, H,

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import Any
 
 # The public names. A module is imported when one of its names is first used: importing the package costs next to
-# nothing, and `python -m rosecourse.doctor` runs even where packages are missing.
+# nothing, and `rosecourse doctor` runs even where packages are missing.
 _NAMES_IN = {
     "config": ["EngineConfig", "SamplingParams"],
     "decode": ["BEST", "DecodeParts"],
-    "engine": ["Generation", "InferenceEngine"],
+    "engine.engine": ["Generation", "InferenceEngine"],
     "errors": [
         "BlockError",
         "ConfigError",
@@ -25,9 +25,9 @@ _NAMES_IN = {
     "kv.blocks": ["KVBlockInfo", "KVBlockManager"],
     "lessons": ["BASELINE", "LESSONS", "lesson"],
     "models.load": ["load_model", "random_model"],
-    "scheduler": ["OfflineScheduler", "OnlineScheduler"],
-    "session": ["InferenceSession"],
-    "streaming": ["SchedulerManager", "TokenStream"],
+    "engine.scheduler": ["OfflineScheduler", "OnlineScheduler"],
+    "request.session": ["InferenceSession"],
+    "engine.streaming": ["SchedulerManager", "TokenStream"],
 }
 _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 

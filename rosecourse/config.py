@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from dataclasses import dataclass
+from pathlib import Path
 
-from .errors import ConfigError
+from .checks import is_count, is_within, make_plain, require, shown
 
-
-def shown(value: object) -> str:
-    """A value as a message shows it: on one line, of at most 60 characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # a number of more digits than Python prints, or an object that cannot say what it is
-        text = f"a value of type {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
-
-
-def require_a(kind: type, value: object, name: str) -> None:
-    """Raise `ConfigError` unless the value is of this type."""
-    require(isinstance(value, kind), f"{name} is {shown(value)}: give an object of type {kind.__name__}")
-
-
-def is_count(value: object, least: int = 1) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
-
-
-def is_within(value: object, least: float, most: float) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and least <= value <= most
+PACKAGE = Path(__file__).resolve().parent
+# The shipped model and what was recorded: inside an installed package, beside it in a source tree.
+DATA = PACKAGE / "data" if (PACKAGE / "data").is_dir() else PACKAGE.parent / "data"
 
 
 @dataclass(frozen=True)
@@ -78,7 +55,7 @@ class EngineConfig:
         for name in ("prefix_cache", "nvtx"):
             value = getattr(self, name)
             require(isinstance(value, bool), f"{name} is {shown(value)}: give True or False")
-        _make_plain(self)
+        make_plain(self)
 
     def blocks_for(self, num_tokens: int) -> int:
         """The blocks, per layer, that `num_tokens` tokens fill."""
@@ -112,12 +89,4 @@ class SamplingParams:
         )
         require(is_count(self.seed, 0), f"seed is {shown(self.seed)}: give a whole number, 0 or more")
         require(isinstance(self.stop_on_eos, bool), f"stop_on_eos is {shown(self.stop_on_eos)}: give True or False")
-        _make_plain(self)
-
-
-def _make_plain(settings: EngineConfig | SamplingParams) -> None:
-    """Numbers of other kinds, such as numpy's, as Python's own, which do not overflow."""
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(value, Real) and not isinstance(value, bool):
-            object.__setattr__(settings, field.name, int(value) if isinstance(value, Integral) else float(value))
+        make_plain(self)

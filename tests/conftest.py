@@ -1,24 +1,21 @@
 """Fixtures that the tests share."""
 
 import os
-import sys
-from pathlib import Path
 
 import torch
 
 if not torch.cuda.is_available():  # Triton decides when a kernel is decorated, so this comes before any import of ours
     os.environ.setdefault("TRITON_INTERPRET", "1")
-sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # small operations on a shared machine: threads that wait for each other cost 10x
 
 import pytest
-from managers import managers
-from oracles import random_gpt2
-from scheduling import make_engine
 from transformers import GPT2LMHeadModel
 
 from rosecourse import OnlineScheduler, load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
+from tests.support.managers import managers
+from tests.support.oracles import random_gpt2
+from tests.support.scheduling import make_engine
 
 
 @pytest.fixture(scope="session")

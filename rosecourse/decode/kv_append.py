@@ -11,7 +11,7 @@ from ..kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs
 from ..kv.blocks import KVBlockInfo, KVBlockManager
 from ..kv.buffers import index_tensor
 from ..models.gpt2 import GPT2
-from ..session import InferenceSession
+from ..request.session import InferenceSession
 
 
 class KVAppend:

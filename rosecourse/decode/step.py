@@ -20,7 +20,7 @@ from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
 from ..kv.buffers import StagingBuffer
 from ..models.gpt2 import GPT2
-from ..session import InferenceSession
+from ..request.session import InferenceSession
 from .ranges import range_for
 
 

@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import Launch, compiled
+from .compile import compiled
+from .launch import Launch
 
 TENSORS = ["k_cache_ptr", "v_cache_ptr", "key_ptr", "value_ptr", "batch_idx_ptr", "block_idx_ptr", "pos_ptr"]
 STRIDES = ["key_stride", "value_stride"]

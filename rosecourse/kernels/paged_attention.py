@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from ..kv.blocks import KVBlockManager
-from .launch import Launch, compiled
+from .compile import compiled
+from .launch import Launch
 
 TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
 
@@ -72,7 +73,7 @@ def _launch(
     """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device."""
     sizes = {"H": H, "D": D, "BLOCK_SIZE": block_size, "TILE": TILE, "BLOCK_D": triton.next_power_of_2(D)}
     if not aligned:  # left to the JIT, which makes another binary, of narrower reads
-        return lambda grid, *args: _paged_attn_decode_kernel[grid](*args, **sizes)
+        return Launch(_paged_attn_decode_kernel, tuple(sizes.values()))
     return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], **sizes)
 
 

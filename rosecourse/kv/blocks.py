@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..config import is_count, require, require_a, shown
+from ..checks import is_count, require, require_a, shown
 from ..errors import BlockError, KVCacheExhausted
 from .buffers import kv_pool
 

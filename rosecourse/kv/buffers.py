@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..config import shown
+from ..checks import shown
 from ..errors import ConfigError
 
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, fields
 from difflib import unified_diff
 from typing import Any
 
-from ..config import EngineConfig, shown
+from ..checks import shown
+from ..config import EngineConfig
 from ..decode import BEST, DecodeParts
 from ..decode.forward import DecodeForward
-from ..engine import InferenceEngine
+from ..engine.engine import InferenceEngine
 from ..errors import LessonError
 from ..models.gpt2 import GPT2
 from .block_tables import l035_rebuilt_rows
 from .kv_append import l035_per_token, l038_batched, l059_rollover, l060_identity_const_pos
+from .workloads import A, ArticleWorkload, B, C
 
 BASELINE = DecodeParts(
     block_tables=l035_rebuilt_rows.BlockTables,
@@ -39,12 +41,33 @@ class Diff:
 
 @dataclass(frozen=True)
 class Lesson:
-    """One rung: the parts of the engine before and after the lesson; for the first, both are the same."""
+    """One rung: the parts of the engine before and after the lesson (the same for the first), and what it is about.
+
+    workload: what its article measures, and `rosecourse record` records.
+    kernels: the functions whose kernels its part launches where Triton runs.
+    counted: rows of `measure.counters.Counts` that a step has fewer of after the lesson.
+    """
 
     number: str  # as in the series, such as "035"
     title: str
     before: DecodeParts
     after: DecodeParts
+    workload: ArticleWorkload
+    kernels: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+
+    def then(
+        self,
+        number: str,
+        title: str,
+        workload: ArticleWorkload,
+        *,
+        kernels: tuple[str, ...] = (),
+        counted: tuple[str, ...] = (),
+        **parts: Callable[..., Any],
+    ) -> Lesson:
+        """The next rung, which replaces these parts: `LESSONS[-1].then("062", "one table", A, block_tables=...)`."""
+        return Lesson(number, title, self.after, self.after.with_(**parts), workload, kernels, counted)
 
     @property
     def changes(self) -> list[str]:
@@ -73,22 +96,52 @@ def _source(part: type) -> list[str]:
     return inspect.getsource(part).splitlines(keepends=True)
 
 
-def ladder(baseline: DecodeParts, *rungs: tuple[str, str, dict[str, Callable[..., Any]]]) -> list[Lesson]:
-    """Lessons from a baseline and, for each rung, its number, its title and the part that it replaces."""
-    lessons = [Lesson("035", "paged decode baseline", baseline, baseline)]
-    for number, title, part in rungs:
-        before = lessons[-1].after
-        lessons.append(Lesson(number, title, before, before.with_(**part)))
+def ladder(first: Lesson, *rungs: dict[str, Any]) -> list[Lesson]:
+    """Lessons from the first one and, for each further rung, the arguments of `Lesson.then`."""
+    lessons = [first]
+    for rung in rungs:
+        lessons.append(lessons[-1].then(**rung))
     return lessons
 
 
 LESSONS = ladder(
-    BASELINE,
-    ("036", "block-table cache", {"block_tables": BEST.block_tables}),
-    ("038", "batched KV append", {"kv_append": l038_batched.KVAppend}),
-    ("059", "batched rollover", {"kv_append": l059_rollover.KVAppend}),
-    ("060", "identity and const pos", {"kv_append": l060_identity_const_pos.KVAppend}),
-    ("061", "Triton full-batch append", {"kv_append": BEST.kv_append}),
+    Lesson("035", "paged decode baseline", BASELINE, BASELINE, A),
+    {
+        "number": "036",
+        "title": "block-table cache",
+        "block_tables": BEST.block_tables,
+        "workload": A,
+        "counted": ("tensors built from Python lists",),
+    },
+    {
+        "number": "038",
+        "title": "batched KV append",
+        "kv_append": l038_batched.KVAppend,
+        "workload": A,
+        "counted": ("append_token calls",),
+    },
+    {
+        "number": "059",
+        "title": "batched rollover",
+        "kv_append": l059_rollover.KVAppend,
+        "workload": B,
+        "counted": ("append_token calls",),  # in a step in which blocks begin
+    },
+    {
+        "number": "060",
+        "title": "identity and const pos",
+        "kv_append": l060_identity_const_pos.KVAppend,
+        "workload": B,
+        "counted": ("tensors built from Python lists", "index_select"),
+    },
+    {
+        "number": "061",
+        "title": "Triton full-batch append",
+        "kv_append": BEST.kv_append,
+        "workload": C,
+        "kernels": ("kv_append_triton_full_batch",),
+        "counted": ("index_put",),
+    },
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..config import is_count, is_within, shown
+from ..checks import is_count, is_within, shown
 from ..errors import ModelError
 
 # attend(layer_idx, q, k, v) -> attention output; all [N, H, D], N tokens in a flat row

@@ -13,12 +13,13 @@ from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
 from transformers.utils import logging
 
-from ..config import is_count, shown
+from ..checks import is_count, shown
+from ..config import DATA
 from ..errors import ModelError
 from .folder import ANEW, check_json, check_weights, one_line
 from .gpt2 import GPT2, GPT2Shape
 
-SHIPPED_MODEL = Path(__file__).resolve().parents[2] / "data" / "tiny-gpt2"
+SHIPPED_MODEL = DATA / "tiny-gpt2"
 RANDOM_SHAPES = {
     "gpt2": GPT2Shape(vocab_size=50257, context=1024, width=768, num_layers=12, num_heads=12),
     "gpt2-medium": GPT2Shape(vocab_size=50257, context=1024, width=1024, num_layers=24, num_heads=16),

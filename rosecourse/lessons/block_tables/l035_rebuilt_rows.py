@@ -11,7 +11,7 @@ from ...decode.ranges import range_for
 from ...kv.blocks import KVBlockManager
 from ...kv.buffers import StagingBuffer
 from ...models.gpt2 import GPT2
-from ...session import InferenceSession
+from ...request.session import InferenceSession
 
 
 class BlockTables:

@@ -9,7 +9,7 @@ import torch
 from ...config import EngineConfig
 from ...kv.blocks import KVBlockManager
 from ...models.gpt2 import GPT2
-from ...session import InferenceSession
+from ...request.session import InferenceSession
 
 
 class KVAppend:

@@ -10,7 +10,7 @@ from ...config import EngineConfig
 from ...kv.blocks import KVBlockInfo, KVBlockManager
 from ...kv.buffers import index_tensor
 from ...models.gpt2 import GPT2
-from ...session import InferenceSession
+from ...request.session import InferenceSession
 
 
 class KVAppend:

@@ -1,0 +1,41 @@
+"""The command line: `rosecourse <command>`, or `python -m rosecourse <command>` where nothing is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "lab": "check a part that you have written, and race it against the course's",
+    "generate": "complete a prompt",
+    "benchmark_scheduler": "measure a scheduler",
+    "benchmark_streaming": "measure what a reader of streamed tokens sees",
+    "benchmark_transformers": "measure the engine against transformers generate",
+    "record": "record each lesson's before and after",
+    "doctor": "say what was found on this machine, and what is missing",
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {what}" for name, what in COMMANDS.items()]
+    return "\n".join(["usage: rosecourse <command> [flags]", "", *lines, "", "Each command has --help."])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the first argument names; returns its exit code."""
+    name, *flags = (sys.argv[1:] if argv is None else argv) or [""]
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name not in COMMANDS:
+        said = f"there is no command {name!r:.60}" if name else "no command is given"
+        print(f"rosecourse: error: {said}: give one of {', '.join(COMMANDS)} (see --help)", file=sys.stderr)
+        return 2
+    # A command's module is imported when it is needed: `doctor` runs even where packages are missing.
+    return import_module(f"rosecourse.commands.{name}").main(flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Measuring: what the metrics mean, what a workload is, and how results are shown and written down."""

@@ -1,0 +1,49 @@
+"""Checks of what is handed in: one clear line that names the value and the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any
+
+from .errors import ConfigError
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: on one line, of at most 60 characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a number of more digits than Python prints, or an object that cannot say what it is
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def require_a(kind: type, value: object, name: str) -> None:
+    """Raise `ConfigError` unless the value is of this type."""
+    require(isinstance(value, kind), f"{name} is {shown(value)}: give an object of type {kind.__name__}")
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+
+
+def is_within(value: object, least: float, most: float) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and least <= value <= most
+
+
+def make_plain(settings: Any) -> None:
+    """Turn a dataclass's numbers of other kinds, such as numpy's, into Python's own, which do not overflow."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            object.__setattr__(settings, field.name, int(value) if isinstance(value, Integral) else float(value))
+
+
+def one_line(message: object) -> str:
+    """A message without line breaks, whatever a flag's value brought into it."""
+    return " ".join(str(message).split()) or type(message).__name__

@@ -1,0 +1,1 @@
+"""The commands: `rosecourse <command>`, each a module with its parser and `main`."""

@@ -1,0 +1,26 @@
+"""rosecourse benchmark_scheduler: throughput of a scheduler when all requests are there from the start."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from ..measure.workload import run_offline, run_scheduler
+from .benchmark import add_benchmark_flags, measure
+from .parser import command, run
+from .summary import print_scheduler_summary
+
+NAME = "benchmark_scheduler"
+MODES = {"online": run_scheduler, "offline": run_offline}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = command(NAME, "Measure a scheduler: continuous batching (online) or static batches (offline).")
+    parser.add_argument("--mode", choices=MODES, default="online", help="continuous batching, or static batches")
+    add_benchmark_flags(parser, num_requests=32, max_new_tokens=64)
+
+    def benchmark(args: argparse.Namespace) -> None:
+        print_scheduler_summary(args.mode, measure(parser, args, MODES[args.mode]))
+
+    return run(parser, benchmark, argv)

@@ -1,0 +1,143 @@
+"""rosecourse doctor: what was found on this machine, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from .parser import command
+
+NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas")
+DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
+REINSTALL = "run `make env`, or `pip install -c constraints.txt -e .`"
+OLDEST_PYTHON, NEWEST_TESTED = (3, 11), (3, 13)
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+class Problem(Exception):
+    """What is wrong, and the remedy."""
+
+
+def check_python() -> str:
+    found = sys.version.split()[0]
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        raise Problem(f"Python {found}: the course needs 3.11 or later; make an environment with one")
+    newer = sys.version_info[:2] > NEWEST_TESTED
+    return f"Python {found}" + (" (the course is tested with 3.11 to 3.13)" if newer else "")
+
+
+def check_package(name: str) -> str:
+    """The package is there, can be imported, and is as new as ours asks for."""
+    if name == "triton" and sys.platform != "linux":
+        return "triton: not for this system; the torch path is used"
+    try:
+        found = version_of(name)
+    except Exception as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == name
+        what = "is not installed" if absent else f"cannot be imported ({first_line(error)})"
+        raise Problem(f"{name} {what}: {REINSTALL}") from None
+    least = least_version(name)
+    if as_numbers(found) < as_numbers(least):
+        raise Problem(f"{name} {found} is too old, {least} is needed: {REINSTALL}")
+    return f"{name} {found}"
+
+
+def version_of(name: str) -> str:
+    """The version of a package that can be imported."""
+    module = import_module(name)
+    try:
+        return version(name)
+    except PackageNotFoundError:  # a GPU machine's own build, under another name, such as pytorch-triton
+        return getattr(module, "__version__", "of unknown version")
+
+
+def least_version(name: str) -> str:
+    """The lower bound that our own package metadata gives; 0 where there is none."""
+    try:
+        wanted = "\n".join(requires("rosecourse") or [])
+    except PackageNotFoundError:  # run from a clone, not installed
+        wanted = PYPROJECT.read_text().replace('"', "") if PYPROJECT.is_file() else ""
+    found = re.search(rf"^\s*{name}\s*>=\s*([0-9.]+)", wanted, re.MULTILINE)
+    return found[1] if found else "0"
+
+
+def as_numbers(found: str) -> list[int]:
+    """2.13.0+cpu as [2, 13, 0]."""
+    return [int("".join(filter(str.isdigit, part)) or 0) for part in found.split("+")[0].split(".")]
+
+
+def check_device() -> str:
+    torch = import_module("torch")
+    if torch.cuda.is_available():
+        return f"device: CUDA, {torch.cuda.get_device_name()}"
+    return f"device: CPU, {torch.get_num_threads()} threads (no GPU is needed; recorded GPU runs are in the notebooks)"
+
+
+def check_triton() -> str:
+    torch = import_module("torch")
+    kernels = import_module("rosecourse.kernels")
+    if not kernels.TRITON_AVAILABLE:
+        return "kernels: plain torch (no Triton for this system)"
+    if torch.cuda.is_available():
+        return "kernels: Triton"
+    return "kernels: plain torch; Triton through its interpreter where a notebook asks for it"
+
+
+def check_model() -> str:
+    """The shipped model loads and generates."""
+    rosecourse = import_module("rosecourse")
+    try:
+        engine = rosecourse.InferenceEngine(rosecourse.load_model())
+    except rosecourse.ModelError as error:
+        raise Problem(f"{error}; get data/tiny-gpt2 back with `git checkout data`") from None
+    (result,) = engine.generate("My dear", rosecourse.SamplingParams(max_new_tokens=5))
+    return f"shipped model: My dear ...{result.text!r}"
+
+
+def check_kernel() -> str:
+    """The notebooks' kernel is a Python that can import the package."""
+    try:
+        specs = import_module("jupyter_client.kernelspec").KernelSpecManager()
+        spec = specs.get_kernel_spec("python3")
+    except Exception as error:
+        raise Problem(f"no notebook kernel `python3` ({type(error).__name__}): run `make env`") from None
+    python = spec.argv[0] if Path(spec.argv[0]).is_absolute() else sys.executable  # Jupyter takes its own for `python`
+    code = "import ipykernel, rosecourse, sys; print(sys.version.split()[0])"
+    try:  # -P: not from the current folder, which a notebook does not have
+        found = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        raise Problem("the notebook kernel `python3` cannot import rosecourse: start Jupyter with `make lab`") from None
+    return f"notebook kernel: python3, Python {found}"
+
+
+def checks() -> Iterator[Callable[[], str]]:
+    yield check_python
+    for name in NEEDED:
+        yield lambda name=name: check_package(name)
+    yield from (check_device, check_triton, check_model, check_kernel)
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Run all checks; returns 1 if one failed."""
+    command("doctor", DESCRIPTION).parse_args(argv)
+    failed = 0
+    for check in checks():
+        try:
+            print(f"[OK] {check()}")
+        except Problem as problem:
+            failed += 1
+            print(f"[FAIL] {problem}")
+        except Exception as error:  # a check that breaks is a finding, too
+            failed += 1
+            print(f"[FAIL] {check.__name__.removeprefix('check_')}: {first_line(error)}: {REINSTALL}")
+    print("All is well." if not failed else f"{failed} to mend.")
+    return min(failed, 1)

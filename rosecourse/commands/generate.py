@@ -1,0 +1,77 @@
+"""rosecourse generate: complete a prompt, the text streamed as it comes."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+from ..config import SamplingParams
+from ..measure.provenance import provenance
+from ..records.files import check_writable, write_json
+from .flags import (
+    add_engine_flags,
+    add_json_flag,
+    add_model_flags,
+    command_line,
+    engine_of,
+    flags_of,
+    lesson_of,
+    model_of,
+    text_of,
+)
+from .parser import Parser, command, run
+
+
+def make_parser() -> Parser:
+    parser = command("generate", "Complete a prompt; the text is streamed to standard output as it comes.")
+    parser.add_argument("--prompt", required=True, help="the text to complete, or - to read it from standard input")
+    parser.add_argument("--max-new-tokens", type=int, default=100, help="most tokens to write")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most probable token (greedy)")
+    parser.add_argument("--top-k", type=int, default=0, help="sample from so many tokens; 0: from all")
+    parser.add_argument("--top-p", type=float, default=1.0, help="sample from the fewest tokens that reach so much")
+    parser.add_argument("--no-stop-on-eos", action="store_true", help="go on after the end of text")
+    add_json_flag(parser)
+    add_model_flags(parser)
+    add_engine_flags(parser)
+    return parser
+
+
+def generate(args: argparse.Namespace) -> None:
+    check_writable(args.json)
+    params = SamplingParams(
+        max_new_tokens=args.max_new_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+        stop_on_eos=not args.no_stop_on_eos,
+    )
+    parts = lesson_of(args).after
+    prompt = text_of(args.prompt)
+    stream = engine_of(args, model_of(args), parts, max_batch_size=1).stream(prompt, params)
+    print(prompt, end="", flush=True)
+    tokens = []
+    start = time.perf_counter()
+    for token in stream:
+        tokens.append((token, round(time.perf_counter() - start, 6)))
+        print(token.text, end="", flush=True)
+    print()
+    write_json(
+        args.json,
+        {
+            "command": command_line(make_parser(), args),
+            **provenance(),
+            "settings": flags_of(args),
+            "prompt": prompt,
+            "text": "".join(token.text for token, _ in tokens),
+            "token_ids": [token.token_id for token, _ in tokens],
+            "token_seconds": [seconds for _, seconds in tokens],
+            "finish_reason": tokens[-1][0].finish_reason,
+        },
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run(make_parser(), generate, argv)

@@ -1,0 +1,88 @@
+"""rosecourse lab FILE.py:CLASS: check a part that is written in a file of its own, and race it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..checks import one_line
+from ..errors import ConfigError
+from ..lab.checks.checking import check
+from ..lab.exercises.racing import race
+from .parser import Parser, command, run
+
+DEFAULT_LESSON = "060"  # the last one that is about Python alone: 061 needs Triton
+
+
+def make_parser() -> Parser:
+    parser = command("lab", "Check a part of the decode step that you have written, and race it against the course's.")
+    parser.add_argument("part", metavar="FILE.py:CLASS", help="a Python file, and the class in it that is the part")
+    parser.add_argument(
+        "--lesson",
+        default=DEFAULT_LESSON,
+        metavar="NNN",
+        help="what it is to be, and is raced against: 036 for block tables; 038, 059, 060 or 061 for a KV append",
+    )
+    parser.add_argument("--no-race", action="store_true", help="check it, and time nothing")
+    return parser
+
+
+def load_part(text: str) -> type:
+    """The class that FILE.py:CLASS names. Runs the file; raises `ConfigError` for what cannot be loaded."""
+    file, colon, name = text.rpartition(":")
+    if not (colon and file and name.isidentifier()):
+        raise ConfigError(
+            f"{text!r} names no class: give a file and a class, such as examples/my_kv_append.py:MyKVAppend"
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"{file!r} is no file: give one that is there")
+    part = getattr(_module(path), name, None)
+    if not isinstance(part, type):
+        raise ConfigError(f"{file} has no class {name!r}" if part is None else f"{name!r} in {file} is not a class")
+    return part
+
+
+def _module(path: Path) -> object:
+    """A file as a module, as `python FILE` would run it: its own folder comes first where it imports from."""
+    name = f"part_of_{path.stem}"
+    spec = importlib.util.spec_from_loader(name, importlib.machinery.SourceFileLoader(name, str(path.resolve())))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and Triton look there
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        where = f", line {error.lineno}" if error.lineno else ""
+        raise ConfigError(f"{Path(error.filename or path).name}{where}: {type(error).__name__}: {error.msg}") from None
+    except (Exception, SystemExit) as error:
+        theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path.resolve())]
+        where = f", line {theirs[-1].lineno}" if theirs else ""
+        raise ConfigError(f"{path.name}{where}: {type(error).__name__}: {one_line(error)}") from None
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+def lab(args: argparse.Namespace) -> bool:
+    """Check, and race what is right; returns whether the check is passed."""
+    part = load_part(args.part)
+    verdict = check(part, args.lesson)
+    print(verdict, flush=True)
+    if not args.no_race and verdict.correct:
+        print(f"\nRacing against lesson {args.lesson}, in some ten seconds ...", flush=True)
+        found = race(part, args.lesson)
+        print(found)
+    return verdict.passed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0 for a part that passes, 1 for one that does not, 2 for bad input."""
+    passed: list[bool] = []
+    code = run(make_parser(), lambda args: passed.append(lab(args)), argv)
+    return code or int(passed == [False])

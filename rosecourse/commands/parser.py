@@ -1,0 +1,79 @@
+"""The command lines' parser: one line for what is wrong. It needs nothing that must be installed."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from ..checks import one_line
+from ..errors import RosecourseError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {one_line(message)} (see --help)\n")
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
+
+
+def command(name: str, description: str) -> Parser:
+    """The parser of `rosecourse <name>`."""
+    return Parser(
+        prog=f"rosecourse {name}",
+        description=description,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def run(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequence[str] | None = None) -> int:
+    """Parse, run `main(args)`, and turn bad input, a full disk and a full memory into one line and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as end:  # of --help (0) or of a bad flag (2)
+        return int(end.code or 0)
+    try:
+        main(args)
+        flush_output()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
+        drop_output()
+        return 141
+    except (RosecourseError, OSError, MemoryError, *no_device_memory()) as error:
+        try:
+            flush_output()  # what was said before the error comes first
+        except OSError:
+            drop_output()
+        print(f"{parser.prog}: error: {one_line(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def no_device_memory() -> tuple[type[Exception], ...]:
+    """torch's exception for a full device; none where nothing has imported torch."""
+    torch = sys.modules.get("torch")
+    return (torch.OutOfMemoryError,) if torch is not None else ()
+
+
+def flush_output() -> None:
+    if sys.stdout is not None:  # it is None where the caller has closed it
+        sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Standard output takes nothing any more: keep Python from trying again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

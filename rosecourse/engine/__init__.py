@@ -1,0 +1,1 @@
+"""The engine: prefill, the decode step, the schedulers, and the thread that streams."""

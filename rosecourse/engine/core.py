@@ -1,0 +1,228 @@
+"""EngineCore: a model, a paged KV cache and the parts of the decode step, put together: what schedulers use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from operator import index
+
+import torch
+
+from ..checks import require_a, shown
+from ..config import EngineConfig, SamplingParams
+from ..decode import BEST, DecodeParts, DecodeStep
+from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
+from ..kv.blocks import KVBlockManager
+from ..kv.prefix_cache import PrefixCache
+from ..models.gpt2 import GPT2, GPT2Shape
+from ..request.sampling import sample
+from ..request.session import InferenceSession, Prompt
+from .exclusive import Exclusive
+from .prefill import Prefill
+
+
+class EngineCore:
+    """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
+
+    `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `take_tokens`, `fork` and `free` are what schedulers
+    are made of. Two threads in them at once are refused with `EngineBusy`.
+    """
+
+    def __init__(self, model: GPT2, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
+        require_a(GPT2Shape, getattr(model, "shape", None), "the shape of the model")
+        config = EngineConfig() if config is None else config
+        require_a(EngineConfig, config, "config")
+        require_a(DecodeParts, parts, "parts")
+        shape = model.shape
+        max_seq_len = config.max_seq_len or shape.context
+        if max_seq_len > shape.context:
+            raise ConfigError(f"max_seq_len is {shown(max_seq_len)}: the model's context is {shape.context} tokens")
+        num_blocks = config.num_blocks or config.max_batch_size * config.blocks_for(max_seq_len)
+        self.model = model
+        self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
+        self.kv = KVBlockManager(
+            num_layers=shape.num_layers,
+            num_heads=shape.num_heads,
+            head_dim=shape.head_dim,
+            block_size=config.block_size,
+            num_blocks=num_blocks,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
+        self.decode_step = DecodeStep(parts, model, self.kv, self.config)
+        self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
+        self._exclusive = Exclusive()
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+
+    def new_session(self, prompt: Prompt, params: SamplingParams | None = None) -> InferenceSession:
+        """A session that has no blocks yet. Raises `RequestError` for what the engine can never serve."""
+        params = SamplingParams() if params is None else params
+        require_a(SamplingParams, params, "params")
+        prompt_ids = self.tokenize(prompt)
+        self.check_request(prompt_ids, params)
+        return InferenceSession(prompt_ids, params)
+
+    def check_request(self, prompt_ids: list[int], params: SamplingParams) -> None:
+        """Raise `RequestError` for what the engine can never serve."""
+        if not prompt_ids:
+            raise RequestError("the prompt is empty: give at least one token")
+        bad = [t for t in prompt_ids if not 0 <= t < self.model.shape.vocab_size]
+        if bad:
+            raise RequestError(
+                f"token id {shown(bad[0])} is not in the vocabulary of {self.model.shape.vocab_size} tokens"
+            )
+        longest = self.config.max_seq_len
+        if len(prompt_ids) >= longest:
+            raise RequestError(f"the prompt has {len(prompt_ids)} tokens: the engine takes at most {longest - 1}")
+        total = len(prompt_ids) + params.max_new_tokens
+        if total > longest:
+            raise RequestError(
+                f"max_new_tokens is {shown(params.max_new_tokens)}: after a prompt of {len(prompt_ids)} tokens at most "
+                f"{longest - len(prompt_ids)} fit into {longest}"
+            )
+        needed = self.config.blocks_for(total - 1)  # K and V of the last token are never needed
+        if needed > self.config.num_blocks:
+            raise RequestError(
+                f"a prompt of {len(prompt_ids)} tokens and {params.max_new_tokens} new ones need {needed} KV blocks, "
+                f"the pool has {self.config.num_blocks}: give the engine more blocks, or ask for fewer tokens"
+            )
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt: a text's, or those given."""
+        try:
+            if isinstance(prompt, str):
+                return self.model.tokenizer.encode(prompt, verbose=False)
+            if isinstance(prompt, bytes):
+                raise TypeError
+            return [index(token_id) for token_id in prompt]
+        except TypeError:  # the tokenizer's too, for text that no encoding has
+            raise RequestError(f"the prompt is {shown(prompt)}: give a text, or a list of token ids") from None
+
+    def reserve(self, session: InferenceSession) -> None:
+        """Give a session the blocks that its tokens need, those of a known prefix first."""
+        if session.block_ids_per_layer is not None:
+            raise BlockError("the session holds blocks already: free it before it is computed again")
+        with self._exclusive:
+            shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
+            session.block_ids_per_layer = self.kv.allocate(len(session.token_ids), shared)
+            session.num_cached_tokens = len(shared[0]) * self.config.block_size if shared else 0
+
+    @torch.inference_mode()
+    def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        """Compute sessions that are new, reserved or freed; returns logits [B, vocab_size] for each next token.
+
+        Raises `KVCacheExhausted` or `BlockError` before anything has changed.
+        """
+        if not sessions:
+            raise ConfigError("a prefill over 0 sessions: give 1 or more")
+        with self._exclusive:
+            if any(s.block_ids_per_layer is not None and not self._awaits_prefill(s) for s in sessions):
+                raise BlockError("a session that is computed already cannot be prefilled: free it first")
+            self._reserve_all([session for session in sessions if session.block_ids_per_layer is None])
+            logits = Prefill(self.model, self.kv, sessions).run()
+            for session in sessions:
+                session.num_cached_tokens = len(session.token_ids)
+                if self.prefix_cache:
+                    self.prefix_cache.insert(session.prompt_ids, session.block_ids_per_layer)
+            return logits
+
+    def _awaits_prefill(self, session: InferenceSession) -> bool:
+        """Whether its blocks were reserved for the tokens that it has, and not all of these are computed."""
+        return session.num_cached_tokens < len(session.token_ids) == self.kv.length(session.block_ids_per_layer)
+
+    def _reserve_all(self, sessions: list[InferenceSession]) -> None:
+        """Reserve these sessions, or none of them."""
+        for number, session in enumerate(sessions):
+            try:
+                self.reserve(session)
+            except BaseException:
+                for earlier in reversed(sessions[:number]):
+                    self.free(earlier)
+                raise
+
+    @torch.inference_mode()
+    def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        """One decode step: returns logits [B, vocab_size]. Raises `KVCacheExhausted` before anything has changed.
+
+        Whatever else stops it, such as an interrupt, may leave the token in some layers and not in others: free these
+        sessions then, and prefill them again.
+        """
+        if not 0 < len(sessions) <= self.config.max_batch_size:
+            raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
+        with self._exclusive:
+            if not self.can_append(sessions):
+                many = f"one more token of {len(sessions)} sessions"
+                raise KVCacheExhausted(f"no KV blocks for {many}: free or preempt one")
+            return self.decode_step(sessions)
+
+    def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether the pool has the blocks that one more token of each session needs."""
+        if all(self.kv.num_available(layer) >= len(sessions) for layer in range(self.kv.num_layers)):
+            return True  # a token needs at most one block
+        return all(
+            self.kv.num_available(layer) >= self.kv.blocks_to_append(s.block_ids_per_layer[layer] for s in sessions)
+            for layer in range(self.kv.num_layers)
+        )
+
+    def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
+        """Sample each session's next token and append it.
+
+        Raises `LogitsError` before any session has taken one; no other prompt will hit the blocks of a session of NaN.
+        """
+        try:
+            token_ids = sample(logits, [session.sampler for session in sessions])
+        except LogitsError as error:
+            if self.prefix_cache:
+                for row in error.rows:
+                    self.prefix_cache.discard(sessions[row].block_ids_per_layer)
+            raise
+        for session, token_id in zip(sessions, token_ids, strict=True):
+            session.append(token_id, self.eos_token_id)
+        return token_ids
+
+    def fork(self, session: InferenceSession, params: SamplingParams | None = None) -> InferenceSession:
+        """A second session that goes on from where this one is, sharing its blocks until they differ.
+
+        params: its own, with a random stream of its own; None is the same, from where the stream is.
+        """
+        require_a(InferenceSession, session, "session")
+        if session.finished or session.block_ids_per_layer is None:
+            raise RequestError("only a running session can be forked: this one holds no blocks, or has finished")
+        if params is not None:
+            require_a(SamplingParams, params, "params")
+            self.check_request(session.prompt_ids, params)
+        sibling = InferenceSession(session.prompt_ids, params or session.params)
+        sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
+        sibling.token_ids = list(session.token_ids)
+        sibling.num_cached_tokens = session.num_cached_tokens
+        with self._exclusive:
+            sibling.block_ids_per_layer = self.kv.share(session.block_ids_per_layer)
+        return sibling
+
+    def free(self, session: InferenceSession) -> None:
+        """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
+        require_a(InferenceSession, session, "session")
+        if session.block_ids_per_layer is None:
+            raise BlockError("the session holds no blocks: it was freed before, or never computed")
+        with self._exclusive.lock:  # whoever is refused must still be able to give back what it holds
+            self.kv.free(session.block_ids_per_layer)
+        session.block_ids_per_layer = None
+        session.num_cached_tokens = 0
+
+    def check(self, sessions: Iterable[InferenceSession]) -> None:
+        """Raise `BlockError` unless the cache's books are right; `sessions` must be all that hold blocks in it.
+
+        For tests and for finding faults: it walks over the whole cache, and nothing calls it unasked.
+        """
+        holding = [session for session in sessions if session.block_ids_per_layer is not None]
+        tables = [session.block_ids_per_layer for session in holding]
+        self.kv.check(tables, self.prefix_cache.entries() if self.prefix_cache else ())
+        for session, table in zip(holding, tables, strict=True):
+            if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids):
+                raise BlockError(
+                    f"a session has {len(session.token_ids)} tokens and blocks for {self.kv.length(table)}, and "
+                    f"{session.num_cached_tokens} tokens are computed"
+                )

@@ -1,0 +1,83 @@
+"""InferenceEngine: the engine as users have it, `generate` and `stream` over a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from numbers import Integral
+
+from ..config import SamplingParams
+from ..errors import LogitsError, RequestError
+from ..request.session import InferenceSession, Prompt
+from ..request.text import StreamedToken, TextDecoder
+from .core import EngineCore
+from .scheduler import OnlineScheduler
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What came of one prompt. finish_reason: `stop` (end of text), `length` or `error` (its logits became NaN)."""
+
+    prompt: Prompt
+    token_ids: list[int]  # the completion alone
+    text: str
+    finish_reason: str
+
+
+class InferenceEngine(EngineCore):
+    """An engine for users: `generate` completes prompts, `stream` yields tokens as they come.
+
+    `EngineCore` has what schedulers are made of: sessions, prefill, the decode step.
+    """
+
+    def generate(
+        self, prompts: Prompt | Iterable[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Generation]:
+        """Complete one prompt or several, as many at a time as the engine holds; results in the prompts' order.
+
+        A prompt is a text or a list of token ids; params: one for all, or one for each.
+        """
+        if isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes)):
+            with suppress(TypeError):  # a tensor without a dimension says that it can be iterated over
+                prompts = list(prompts)
+        if not isinstance(prompts, list) or any(isinstance(prompt, Integral) for prompt in prompts):
+            prompts = [prompts]
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(each) != len(prompts):
+            raise RequestError(f"{len(prompts)} prompts and {len(each)} params: give one for all, or one for each")
+        sessions = [self.new_session(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
+        scheduler = OnlineScheduler(self)
+        for session in sessions:
+            scheduler.submit(session)
+        try:
+            scheduler.run()
+        finally:  # an interrupt leaves no blocks behind
+            for session in sessions:
+                scheduler.cancel(session)
+        return [
+            Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), s.finish_reason)
+            for prompt, s in zip(prompts, sessions, strict=True)
+        ]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamedToken]:
+        """Complete one prompt; yields each token, with its text, as it comes."""
+        session = self.new_session(prompt, params)
+        return self._stream(session)
+
+    def _stream(self, session: InferenceSession) -> Iterator[StreamedToken]:
+        scheduler = OnlineScheduler(self)
+        scheduler.submit(session)
+        decoder = TextDecoder(self.model.tokenizer)
+        try:
+            while scheduler.has_work:
+                for _, token_id in scheduler.step():
+                    text = decoder.text(token_id, last=session.finished)
+                    yield StreamedToken(token_id, text, session.finish_reason)
+            if session.finish_reason == "error":
+                raise LogitsError([0])
+        finally:  # a reader that goes away leaves no blocks behind
+            scheduler.cancel(session)
+
+    def detokenize(self, token_ids: list[int]) -> str:
+        return self.model.tokenizer.decode(token_ids, skip_special_tokens=True)

@@ -1,0 +1,287 @@
+"""Schedulers: which sessions are computed in the next step.
+
+Continuous batching (a session joins when there is a place and leaves when it is done) is Orca's idea (OSDI 2022).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..checks import is_count, require, require_a, shown
+from ..config import EngineConfig
+from ..errors import ConfigError, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
+from ..request.session import InferenceSession
+from .core import EngineCore
+
+NewToken = tuple[InferenceSession, int]
+
+
+def fifo(waiting: Sequence[InferenceSession]) -> int:
+    """Admission in the order of arrival: the number of the next session to admit."""
+    return 0
+
+
+ADMISSION_POLICIES: dict[str, Callable[[Sequence[InferenceSession]], int]] = {"fifo": fifo}
+
+
+@dataclass
+class SchedulerStats:
+    """Where a scheduler's time went."""
+
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    decode_steps: int = 0
+    preemptions: int = 0
+
+
+class OnlineScheduler:
+    """Continuous batching: each step admits what fits, prefills it, and decodes everything that was running.
+
+    When no block is free the newest session is preempted: its blocks go, it waits at the front (a fork that was waiting
+    stays where it is), and its K and V are computed again later. Not for several threads: `SchedulerManager` is.
+    """
+
+    def __init__(
+        self,
+        engine: EngineCore,
+        *,
+        max_batch_size: int | None = None,
+        prefill_max_batch_size: int | None = None,
+        admission: Callable[[Sequence[InferenceSession]], int] = fifo,
+    ) -> None:
+        """max_batch_size: sessions decoded together; prefill_max_batch_size: prompts computed together.
+
+        None is the engine's `max_batch_size`.
+        """
+        require_a(EngineConfig, getattr(engine, "config", None), "the config of the engine")
+        require(callable(admission), f"admission is {shown(admission)}: give a function of the waiting sessions")
+        most = engine.config.max_batch_size
+        self.max_batch_size = most if max_batch_size is None else max_batch_size
+        self.prefill_max_batch_size = self.max_batch_size if prefill_max_batch_size is None else prefill_max_batch_size
+        if not is_count(self.max_batch_size) or self.max_batch_size > most:
+            raise ConfigError(f"max_batch_size is {shown(max_batch_size)}: give 1 to {most}, the engine's own")
+        if not is_count(self.prefill_max_batch_size):
+            raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
+        self.engine = engine
+        self.admission = admission
+        self.waiting: deque[InferenceSession] = deque()
+        self.running: list[InferenceSession] = []
+        self.stats = SchedulerStats()
+        self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
+        self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
+        self._failure: BaseException | None = None  # why blocks could not be given back
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running or self._new_tokens)
+
+    def submit(self, session: InferenceSession) -> None:
+        """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
+
+        Raises `RequestError` for one that was submitted before, or that this engine can never serve.
+        """
+        require_a(InferenceSession, session, "session")
+        if session.finished or session in self.waiting or session in self.running:
+            raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
+        self.engine.check_request(session.prompt_ids, session.params)
+        if not session.times.submitted:
+            session.times.submitted = time.perf_counter()
+        self.waiting.append(session)
+
+    def cancel(self, session: InferenceSession) -> None:
+        """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
+        require_a(InferenceSession, session, "session")
+        if session.finished:
+            return
+        session.finish_reason = "cancelled"
+        for queue in (self.waiting, self.running):
+            if session in queue:
+                queue.remove(session)
+        self._free(session)
+
+    def check(self) -> None:
+        """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
+        self.engine.check([*self.waiting, *self.running])
+
+    def run(self) -> None:
+        """Step until nothing is left to do."""
+        while self.has_work:
+            self.step()
+
+    def step(self) -> list[NewToken]:
+        """One prefill, if something waits and fits, and one decode step. Returns the new tokens in order.
+
+        A step that raises loses nothing: the sessions that it was computing wait at the front to be computed anew, and
+        the next step also returns the tokens that this one had made. Only when blocks could not be given back every
+        further step raises `SchedulerClosed`.
+        """
+        if self._failure is not None:
+            kind = type(self._failure).__name__
+            raise SchedulerClosed(
+                f"KV blocks could not be given back ({kind}: {self._failure}): make a new engine and a new scheduler"
+            ) from self._failure
+        self._advance()
+        new_tokens, self._new_tokens = self._new_tokens, []
+        return new_tokens
+
+    def _advance(self) -> None:
+        decoding = list(self.running)
+        self._prefill(self._admit())
+        self._decode(decoding)
+
+    # -- admission ------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> list[InferenceSession]:
+        """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
+        places = min(self.max_batch_size - len(self.running), self.prefill_max_batch_size)
+        admitted: list[InferenceSession] = []
+        try:
+            while self.waiting and len(admitted) < places:
+                session = self._next()
+                is_fork = session.block_ids_per_layer is not None
+                if not is_fork and not self._reserve(session, others=self.running + admitted):
+                    break
+                self.waiting.remove(session)
+                session.times.admitted = session.times.admitted or time.perf_counter()
+                (self.running if is_fork else admitted).append(session)
+                places -= is_fork
+        except BaseException:
+            self._put_back(admitted)
+            raise
+        return admitted
+
+    def _next(self) -> InferenceSession:
+        """The waiting session that the admission policy names."""
+        number = self.admission(self.waiting)
+        if not is_count(number, 0) or number >= len(self.waiting):
+            raise ConfigError(
+                f"the admission policy returned {number!r}: it must return 0 to {len(self.waiting) - 1}, the number of "
+                "a waiting session"
+            )
+        return self.waiting[number]
+
+    def _reserve(self, session: InferenceSession, others: list[InferenceSession]) -> bool:
+        """Reserve a session's blocks if one stays free for each other that may need one; else it would be preempted."""
+        fits = False
+        try:
+            self._reserve_or_preempt(session, others)
+            fits = self.engine.kv.num_available() >= sum(map(self._may_grow, others))
+        except KVCacheExhausted:
+            if not others:
+                raise  # nothing here could give blocks back: sessions outside this scheduler hold them
+        finally:
+            if not fits:
+                self._free(session)
+        return fits
+
+    def _reserve_or_preempt(self, session: InferenceSession, others: list[InferenceSession]) -> None:
+        """Reserve a session's blocks; where nothing runs, forks that wait give theirs for it."""
+        while True:
+            try:
+                return self.engine.reserve(session)
+            except KVCacheExhausted:
+                if others or not self._preempt_newest():
+                    raise
+
+    def _may_grow(self, session: InferenceSession) -> bool:
+        """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
+        block_ids = session.block_ids_per_layer[0]
+        most = len(session.prompt_ids) + session.params.max_new_tokens - 1  # K and V of the last are never needed
+        return len(block_ids) < self.engine.config.blocks_for(most) or self.engine.kv.info(block_ids[-1]).owners > 1
+
+    # -- prefill and decode ---------------------------------------------------------------------------------------
+
+    def _prefill(self, sessions: list[InferenceSession]) -> None:
+        if not sessions:
+            return
+        start = time.perf_counter()
+        self.running += sessions
+        self._compute(self.engine.prefill, sessions)
+        self.stats.prefill_seconds += time.perf_counter() - start
+
+    def _decode(self, sessions: list[InferenceSession]) -> None:
+        start = time.perf_counter()
+        while not self.engine.can_append(sessions) and self._preempt_newest():
+            sessions = [session for session in sessions if session in self.running]
+        if not sessions:
+            return
+        self._compute(self.engine.decode_step_sessions, sessions)
+        self.stats.decode_seconds += time.perf_counter() - start
+        self.stats.decode_steps += 1
+
+    def _compute(
+        self, forward: Callable[[Sequence[InferenceSession]], torch.Tensor], sessions: list[InferenceSession]
+    ) -> None:
+        """One more token for each of these running sessions, from the logits of `forward`."""
+        try:
+            new_tokens = self._take_tokens(sessions, forward(sessions))
+        except BaseException:  # nobody knows how far it came: what it has written is not used
+            self._put_back(sessions)
+            raise
+        now = time.perf_counter()
+        self._new_tokens += new_tokens
+        for session in sessions:
+            if session.finish_reason != "error":
+                session.times.tokens.append(now)
+            if session.finished:
+                self.running.remove(session)
+                self._free(session)
+
+    def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
+        """The next token of each session; one that cannot have any, with logits that are NaN, ends without."""
+        try:
+            return list(zip(sessions, self.engine.take_tokens(sessions, logits), strict=True))
+        except LogitsError as error:
+            for row in error.rows:
+                sessions[row].finish_reason = "error"
+                self.failed.append(sessions[row])
+        good = [row for row, session in enumerate(sessions) if not session.finished]
+        return self._take_tokens([sessions[row] for row in good], logits[good]) if good else []
+
+    # -- blocks given back ----------------------------------------------------------------------------------------
+
+    def _put_back(self, sessions: list[InferenceSession]) -> None:
+        """As if they had not been admitted: they wait at the front, in the same order and without blocks."""
+        for session in reversed(sessions):
+            self._free(session)
+            if session in self.running:
+                self.running.remove(session)
+            if not session.finished:
+                self.waiting.appendleft(session)
+
+    def _preempt_newest(self) -> bool:
+        """Take the blocks of the newest session: a fork that waits, else one that runs; False if but one runs."""
+        forks = [session for session in self.waiting if session.block_ids_per_layer is not None]
+        if not forks and len(self.running) <= 1:
+            return False
+        if forks:
+            self._free(forks[-1])  # and it stays where it is
+        else:
+            self._put_back(self.running[-1:])
+        self.stats.preemptions += 1
+        return True
+
+    def _free(self, session: InferenceSession) -> None:
+        """Give a session's blocks back, if it holds any."""
+        if session.block_ids_per_layer is None:
+            return
+        try:
+            self.engine.free(session)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+
+class OfflineScheduler(OnlineScheduler):
+    """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
+
+    def _advance(self) -> None:
+        if self.running:
+            return self._decode(list(self.running))
+        while admitted := self._admit():
+            self._prefill(admitted)

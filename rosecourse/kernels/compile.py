@@ -1,0 +1,24 @@
+"""Compiling Triton kernels once, without the look at every argument that their JIT takes at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+
+from .launch import Launch
+
+
+def compiled(kernel: Any, arguments: Sequence[torch.dtype | int | float], **constants: int) -> Launch:
+    """A kernel compiled once for arguments of these types.
+
+    arguments: for a tensor its dtype, for a number any number of its type. constants: as for `Launch`, by name. A JIT
+    looks at each argument of each call (its type, whether it is 1 or divisible by 16) to find the binary for it. Where
+    one binary serves all, because the kernel asks for no specialisation of what may change, the look can be saved: on
+    the host, most of the time of a small launch.
+    """
+    if isinstance(kernel, triton.JITFunction):  # the interpreter compiles nothing
+        kernel = kernel.warmup(*arguments, grid=(1,), **constants)
+    return Launch(kernel, tuple(constants.values()))

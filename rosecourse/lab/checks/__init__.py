@@ -1,0 +1,1 @@
+"""What `check` does: play scenarios, count what is left in a step, and give a verdict."""

@@ -1,0 +1,284 @@
+"""The stories that a part has to live through: each with a name in plain words, over a pool of its own.
+
+The same stories serve both kinds of parts. A part that appends is looked at after each step; one that makes block
+tables before it, and it has stories of its own in `table_scenarios.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..world.oracle import NEVER_FULL, Oracle, Sizes
+from .table_scenarios import TABLES
+
+SMALL = Sizes()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """story(oracle) lets sessions start, fork, step and go; the oracle raises `PartIsWrong` when something is wrong."""
+
+    name: str
+    story: Callable[[Oracle], None]
+    sizes: Sizes = SMALL
+
+
+# -- lengths ----------------------------------------------------------------------------------------------------------
+
+
+def alone(oracle: Oracle) -> None:
+    one = oracle.start(1)
+    for _ in range(2 * oracle.sizes.block_size + 1):
+        oracle.step(one)
+
+
+def from_nothing(oracle: Oracle) -> None:
+    first, second = oracle.start(0), oracle.start(0)
+    oracle.step(first)
+    for _ in range(oracle.sizes.block_size + 1):
+        oracle.step(first, second)
+
+
+def around_a_boundary(oracle: Oracle) -> None:
+    size = oracle.sizes.block_size
+    batch = [oracle.start(n) for n in (size - 1, size, size + 1, 2 * size - 1, 2 * size, 2 * size + 1) if n]
+    for _ in range(size + 1):
+        oracle.step(*batch)
+
+
+def in_step(oracle: Oracle) -> None:
+    batch = [oracle.start(oracle.sizes.block_size - 1) for _ in range(4)]
+    for _ in range(oracle.sizes.block_size + 2):
+        oracle.step(*batch)
+
+
+def same_slot_of_other_blocks(oracle: Oracle) -> None:
+    size = oracle.sizes.block_size
+    batch = [oracle.start(n) for n in (1, size + 1, 2 * size + 1)]
+    for _ in range(size):
+        oracle.step(*batch)
+
+
+def to_the_last_position(oracle: Oracle) -> None:
+    batch = [oracle.start(oracle.sizes.max_seq_len - n) for n in (2, 3)]
+    oracle.step(*batch)
+    oracle.step(*batch)
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def some_of_the_sessions(oracle: Oracle) -> None:
+    """Also of other sizes than before, and in another order."""
+    a, b, c, d = (oracle.start(n) for n in (3, 5, 8, 2))
+    for batch in ((d, b), (a, b, c, d), (c,), (b, a, d, c), (c, a), (d, c, b, a)):
+        oracle.step(*batch)
+
+
+def another_order_in_step(oracle: Oracle) -> None:
+    a, b, c = (oracle.start(2) for _ in range(3))
+    for batch in ((c, a, b), (b, c, a), (a, b, c), (c, b, a)):
+        oracle.step(*batch)
+
+
+def another_in_the_middle(oracle: Oracle) -> None:
+    """The ends of the batch stay, and so does its length."""
+    a, b, c, d, e = (oracle.start(1) for _ in range(5))
+    for batch in ((a, b, c), (a, d, c), (a, b, c, d), (a, c, b, d), (a, e, b, d), (a, b, e, d)):
+        oracle.step(*batch)
+
+
+def one_at_another_slot(oracle: Oracle) -> None:
+    """Seven at the same slot and one at the next, which has every place of the batch in turn."""
+    batch = [oracle.start(n) for n in (6, *[5] * 7)]
+    for _ in batch:
+        oracle.step(*batch)
+        batch = [*batch[1:], batch[0]]
+
+
+def slots_with_the_same_mean(oracle: Oracle) -> None:
+    """The first has the mean of all; or the ends and the middle are the same, and those between them differ."""
+    for lengths in ((2, 1, 3), (2, 2, 2, 2, 1, 2), (1, 2, 1, 0, 1), (2, 3, 1, 2)):
+        oracle.step(*(oracle.start(4 + n) for n in lengths))
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+
+def fork_in_a_block(oracle: Oracle) -> None:
+    a, b = oracle.start(6), oracle.start(2)
+    child = oracle.fork(a)
+    for _ in range(4):
+        oracle.step(a, child, b)
+
+
+def fork_amid_others(oracle: Oracle) -> None:
+    """Those that are not simple stand between those that are, all at the same slot."""
+    a, b, c = (oracle.start(n) for n in (2, 6, 2))
+    child = oracle.fork(b)
+    oracle.step(a, child, c, b)
+    oracle.step(b, c, child, a)
+
+
+def only_the_child(oracle: Oracle) -> None:
+    a, b = oracle.start(5), oracle.start(7)
+    child = oracle.fork(a)
+    oracle.step(child, b)
+    oracle.step(a, b)
+    oracle.step(a, child, b)
+
+
+def only_the_parent(oracle: Oracle) -> None:
+    a = oracle.start(6)
+    child = oracle.fork(a)
+    oracle.step(a)
+    oracle.step(a)
+    oracle.step(child)
+
+
+def three_siblings(oracle: Oracle) -> None:
+    a = oracle.start(5)
+    b, c = oracle.fork(a), oracle.fork(a)
+    oracle.step(c, a)
+    d = oracle.fork(b)
+    for _ in range(4):
+        oracle.step(a, b, c, d)
+
+
+def parent_goes_first(oracle: Oracle) -> None:
+    a, other = oracle.start(6), oracle.start(3)
+    child = oracle.fork(a)
+    oracle.free(a)
+    for _ in range(3):
+        oracle.step(child, other)
+
+
+def fork_at_a_full_block(oracle: Oracle) -> None:
+    a, b = oracle.start(oracle.sizes.block_size), oracle.start(2)
+    child = oracle.fork(a)
+    for _ in range(3):
+        oracle.step(a, b, child)
+
+
+def only_one_at_a_full_block(oracle: Oracle) -> None:
+    a = oracle.start(2 * oracle.sizes.block_size)
+    child = oracle.fork(a)
+    oracle.step(child)
+    oracle.step(child)
+    oracle.step(a, child)
+
+
+# -- the pool ---------------------------------------------------------------------------------------------------------
+
+
+def exactly_the_blocks(oracle: Oracle) -> None:
+    """The pool has 8 blocks: after one step all are taken, after it nothing more is needed for a while."""
+    a, b, d = oracle.start(3), oracle.start(4), oracle.start(6)
+    c, e, f = oracle.fork(b), oracle.fork(d), oracle.fork(d)
+    oracle.step(a, b, c, d, e, f)
+    oracle.step(f, e, d, c, b)
+
+
+def freed_blocks(oracle: Oracle) -> None:
+    """Old numbers lie in the blocks that a session gets."""
+    kept = oracle.start(3)
+    for length in (9, 4, 7, 8):
+        guest = oracle.start(length)
+        oracle.step(guest, kept)
+        oracle.step(kept, guest)
+        oracle.free(guest)
+
+
+def no_block_left(oracle: Oracle) -> None:
+    """3 blocks: two sessions hold them, and one more is needed."""
+    a, b = oracle.start(3), oracle.start(8)
+    oracle.step(a)
+    oracle.step_without_blocks(a, b)
+    oracle.free(a)
+    oracle.free(b)
+
+
+# -- several engines, chance ------------------------------------------------------------------------------------------
+
+
+def two_engines(oracle: Oracle) -> None:
+    other = oracle.twin()
+    batches = [(world, [world.start(n) for n in (3, 6)]) for world in (oracle, other)]
+    for _ in range(4):
+        for world, batch in batches:
+            world.step(*batch)
+
+
+def chance(oracle: Oracle) -> None:
+    """What nobody thought of: starts, forks, ends and steps of any batch, in an order that the seed decides."""
+    dice = random.Random(oracle.sizes.seed)
+    for _ in range(3):
+        oracle.start(dice.randint(0, 9))
+    for _ in range(14):
+        action = dice.choice(["start", "fork", "end", "step", "step", "step", "step"])
+        some = dice.sample(oracle.sessions, dice.randint(1, len(oracle.sessions)))
+        if action == "start" and oracle.started < 12:
+            oracle.start(dice.randint(1, 9))
+        elif action == "fork" and oracle.started < 12:
+            oracle.fork(some[0])
+        elif action == "end" and len(oracle.sessions) > 2:
+            oracle.free(some[0])
+        else:
+            oracle.step(*some)
+
+
+# -- the list ---------------------------------------------------------------------------------------------------------
+
+COMMON = [
+    Scenario("one session alone, through two block boundaries", alone),
+    Scenario("sessions without any block yet", from_nothing),
+    Scenario("lengths around a block boundary: some roll over in a step, others do not", around_a_boundary),
+    Scenario("sessions of equal length, through a block boundary together", in_step),
+    Scenario("the same slot in first, second and third blocks", same_slot_of_other_blocks),
+    Scenario("up to the last position that a session may have", to_the_last_position),
+    Scenario("a batch of some of the sessions, in another order each time", some_of_the_sessions),
+    Scenario("sessions of equal length, in another order each time", another_order_in_step),
+    Scenario("another session in the middle of the batch, its ends the same", another_in_the_middle),
+    Scenario("one session at another slot than all others, in every place", one_at_another_slot),
+    Scenario("slots of which the first is the mean", slots_with_the_same_mean),
+    Scenario("a fork in the middle of a block, parent and child in one batch", fork_in_a_block),
+    Scenario("a fork in the middle of a block, others around it in the batch", fork_amid_others),
+    Scenario("a fork in the middle of a block, first the child alone", only_the_child),
+    Scenario("a fork in the middle of a block, first the parent alone", only_the_parent),
+    Scenario("three siblings in the middle of a block", three_siblings),
+    Scenario("a fork whose parent goes first", parent_goes_first),
+    Scenario("a fork exactly at a full block", fork_at_a_full_block),
+    Scenario("a fork exactly at a full block, first the child alone", only_one_at_a_full_block),
+    Scenario("a pool that has exactly the blocks that are needed", exactly_the_blocks, Sizes(num_blocks=8)),
+    Scenario("blocks that others had before", freed_blocks, Sizes(num_blocks=6)),
+    Scenario("blocks of one slot", some_of_the_sessions, Sizes(block_size=1, max_seq_len=16, seed=1)),
+    Scenario("blocks of 16 slots, 3 layers, 3 heads", around_a_boundary, Sizes(3, 3, 8, 16, 40, 64, seed=2)),
+    Scenario("one layer, another session in the middle of the batch", another_in_the_middle, Sizes(layers=1)),
+    Scenario("one layer, one head", fork_amid_others, Sizes(layers=1, heads=1, head_dim=2)),
+    Scenario("a cache in float16", fork_in_a_block, Sizes(heads=1, max_seq_len=16, dtype=torch.float16)),
+    Scenario("two engines in turn", two_engines),
+    *(Scenario(f"traffic by chance, number {n}", chance, Sizes(seed=n, num_blocks=60)) for n in (3, 4, 5)),
+]
+APPEND = [*COMMON, Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3))]
+
+NARROW, WIDE = Sizes(1, 3, 8, num_blocks=12, gates=(1, None)), Sizes(1, 5, 32, num_blocks=12, gates=(1, None))
+KERNELS = [
+    Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),
+    Scenario("rows of 5 heads of 32", in_step, WIDE),
+]
+
+
+def scenarios(kind: str, triton_on: str | None = None) -> list[Scenario]:
+    """Those for a kind of part. triton_on: a device on which lesson 061's kernels can run: they are let in by turns,
+    always, never, or for some batches."""
+    if kind == "block_tables":  # their own stories come early: in others an old row shows by chance
+        return [COMMON[0], *(Scenario(name, story) for name, story in TABLES.items()), *COMMON[1:]]
+    if triton_on is None:
+        return APPEND
+    gates = [(1, None), (2, 3), (NEVER_FULL, 2)]
+    stories = [replace(s, sizes=replace(s.sizes, gates=gates[n % 3])) for n, s in enumerate(APPEND)]
+    return [replace(s, sizes=replace(s.sizes, device=triton_on)) for s in (*stories, *KERNELS)]

@@ -1,0 +1,182 @@
+"""The exercises: each lesson's part without its idea, built from the ladder's sources so that the two cannot drift.
+
+An exercise is the part as it is *before* the lesson, under another name and with sub-goals as comments; methods that
+the lesson brings are there with their signatures and plain bodies that are right and slow. So the untouched cell runs,
+makes the right tokens, and stays right after each sub-goal. What is said about a lesson lies in `lab/tasks.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from textwrap import dedent, indent, wrap
+
+from ... import kernels
+from ...errors import LessonError
+from ...lessons import lesson
+from ..course.tasks import TASKS, Task
+
+LINE_LENGTH = 120
+KERNELS = Path(kernels.__file__).with_name("kv_append.py")  # read, not imported: it is there without Triton too
+
+
+def task(number: str) -> Task:
+    """What lesson `number` asks for. Raises `LessonError` for a lesson without an exercise."""
+    if number not in TASKS:
+        raise LessonError(f"lesson {number!r} has no exercise: give one of {', '.join(TASKS)}")
+    return TASKS[number]
+
+
+def introduction(number: str) -> str:
+    """Markdown that stands above the exercise: what to do, how hard it is, and how long it takes."""
+    asked = task(number)
+    stars = "★" * asked.difficulty + "☆" * (3 - asked.difficulty)
+    return f"**Exercise** · difficulty {stars} · about {asked.minutes} minutes\n\n{asked.text}\n"
+
+
+def exercise(number: str) -> str:
+    """Source of the exercise cell of a lesson: imports, and a class that behaves as the part before the lesson."""
+    asked, rung = task(number), lesson(number)
+    before, after = (getattr(parts, rung.changes[0]) for parts in (rung.before, rung.after))
+    code = _renamed(before, asked.name, asked.docstring)
+    for member, body in asked.stubs.items():
+        code += "\n" + indent(_stub(_member(after, member), body), "    ")
+    for function, body in asked.functions.items():
+        code = _stub(_kernel_source(function), body) + "\n\n" + code
+    for anchor, goal in asked.goals.items():
+        code = _with_comment(code, anchor, goal)
+    return _imports((before, after), code, asked.wanted) + "\n\n" + code
+
+
+def solution(number: str) -> str:
+    """Source of a cell with the part as it is after the lesson, under the name that the exercise has."""
+    asked, rung = task(number), lesson(number)
+    after = getattr(rung.after, rung.changes[0])
+    code = _renamed(after, asked.name, inspect.getdoc(after))
+    for function, body in asked.launches.items():
+        code = _stub(_kernel_source(function), body) + "\n\n" + code
+    for kernel, decorator in asked.kernels.items():
+        code = f"{decorator}\n{_kernel_source(kernel)}\n\n{code}"
+    return _imports((after,), code, ()) + "\n\n" + code
+
+
+def hints(number: str) -> str:
+    """Markdown that folds open in three steps, each within the one before: what to look at, what to do, the code."""
+    asked = task(number)
+    code = f"```python\n{solution(number)}```"
+    steps = (("What to look at", asked.look), ("What to do", asked.do), ("The code", code))
+    text = ""
+    for title, body in reversed(steps):
+        text = f"<details><summary>{title}</summary>\n\n{body}\n{text and chr(10) + text}\n</details>"
+    return text + "\n"
+
+
+# -- from the sources ---------------------------------------------------------------------------------------------
+
+
+def _renamed(part: type, name: str, docstring: str) -> str:
+    """A class's source under another name and with another docstring."""
+    source = inspect.getsource(part)
+    old = ast.get_docstring(ast.parse(source).body[0], clean=False)
+    source = _once(source, f"class {part.__name__}:", f"class {name}:")
+    return _once(source, f'"""{old}"""', _docstring(docstring, 4).strip())
+
+
+def _docstring(text: str, spaces: int) -> str:
+    """A docstring of wrapped paragraphs, indented."""
+    space = " " * spaces
+    first, *paragraphs = text.split("\n\n")
+    if not paragraphs:
+        return f'{space}"""{first}"""\n'
+    lines = "\n\n".join("\n".join(wrap(p, LINE_LENGTH - spaces)) for p in paragraphs)
+    return f'{space}"""{first}\n\n{indent(lines, space)}\n{space}"""\n'
+
+
+def _member(part: type, name: str) -> str:
+    return dedent(inspect.getsource(vars(part)[name]))
+
+
+def _stub(source: str, body: str) -> str:
+    """A function with the signature of `source`, the first line of its docstring, and another body."""
+    function = ast.parse(source).body[0]
+    head = "".join(source.splitlines(keepends=True)[: function.body[0].lineno - 1])
+    first = ast.get_docstring(function).splitlines()[0]
+    return f'{head}    """{first}"""\n{indent(dedent(body).strip(), "    ")}\n'
+
+
+def _kernel_source(name: str) -> str:
+    """A function of `kernels/kv_append.py` without its decorators."""
+    text = KERNELS.read_text(encoding="utf-8")
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])
+    raise LessonError(f"kernels/kv_append.py has no function {name!r}")
+
+
+def _with_comment(code: str, anchor: str, text: str) -> str:
+    """A comment above the one line that reads `anchor`, indented as that line."""
+    lines = code.splitlines()
+    found = [number for number, line in enumerate(lines) if line.strip() == anchor]
+    if len(found) != 1:
+        raise LessonError(f"{anchor!r} stands on {len(found)} lines of the exercise, not on one: mend lab/tasks.py")
+    space = " " * (len(lines[found[0]]) - len(anchor))
+    comment = wrap(text, LINE_LENGTH - len(space), initial_indent="# ", subsequent_indent="#    ")
+    lines[found[0] : found[0]] = [space + line for line in comment]
+    return "\n".join(lines) + "\n"
+
+
+def _once(text: str, old: str, new: str) -> str:
+    if text.count(old) != 1:
+        raise LessonError(f"{old!r} stands {text.count(old)} times in the source, not once")
+    return text.replace(old, new)
+
+
+# -- imports ------------------------------------------------------------------------------------------------------
+
+
+def _imports(parts: Iterable[type], code: str, wanted: Iterable[str]) -> str:
+    """Absolute imports of the names that `code` uses, as the modules of `parts` import them, in ruff's order.
+
+    wanted: names that the untouched code does not use, but its reader is going to.
+    """
+    tree = ast.parse(code)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {node.name for node in tree.body}
+    origins = {"kernels": "rosecourse"}
+    for part in parts:
+        origins |= _origins(sys.modules[part.__module__].__file__, part.__module__)
+    origins |= _origins(str(KERNELS), "rosecourse.kernels.kv_append")
+    lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
+    groups = ("collections", "torch triton", "rosecourse")
+    sorted_groups = [sorted(line for line in lines if line[0].split(".")[0] in group.split()) for group in groups]
+    return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"
+
+
+def _import_lines(names: Iterable[str], origins: dict[str, str], remark: str) -> list[tuple[str, str]]:
+    """(module, line) for each module that some of the names come from."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(origins[name], []).append(name)
+    return [(module, _import_line(module, names) + remark) for module, names in found.items()]
+
+
+def _import_line(module: str, names: list[str]) -> str:
+    if names == [module]:
+        return f"import {module}"
+    if module == "triton.language":
+        return "import triton.language as tl"
+    return f"from {module} import {', '.join(names)}"
+
+
+def _origins(file: str, module: str) -> dict[str, str]:
+    """Name -> the absolute module that a file of ours, known as `module`, imports it from."""
+    found = {}
+    for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module.rsplit(".", node.level)[0] + "." if node.level else ""
+            found |= {alias.name: package + node.module for alias in node.names}
+    return found

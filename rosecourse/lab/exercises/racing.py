@@ -1,0 +1,165 @@
+"""The race: the learner's part on the ladder, between the lesson's before and its after.
+
+Equal tokens come first: for a part that gives others, or that fails, nothing is timed.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from ...checks import require
+from ...config import EngineConfig, SamplingParams
+from ...decode import DecodeParts
+from ...engine.engine import InferenceEngine
+from ...errors import LessonError, RosecourseError
+from ...lessons import Lesson, lesson
+from ...measure.compare import Ladder, compare_ladder
+from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
+from ...measure.workload import Workload
+from ...models.gpt2 import GPT2
+from ...models.load import load_model
+from ...pictures.plots import ladder_throughput
+
+ROUNDS = 11
+
+
+@dataclass(frozen=True, repr=False)
+class Race:
+    """What came of a race. ladder: before, yours, the course's; None if there was none, and `trouble` says why."""
+
+    number: str
+    part: str
+    ladder: Ladder | None
+    trouble: str = ""
+
+    @property
+    def speedups(self) -> tuple[Ratio, Ratio]:
+        """How many times the throughput of before: yours, and the course's."""
+        require(self.ladder is not None, "nothing was timed: there are no figures")
+        _, yours, course = self.ladder.speedups
+        return yours, course
+
+    def table(self) -> pd.DataFrame:
+        """One row each for before, yours and the course's; empty if nothing was timed."""
+        return self.ladder.table() if self.ladder else pd.DataFrame()
+
+    def draw(self, ax: Axes) -> None:
+        """The throughput of the three with their intervals, or why there is none."""
+        if self.ladder:
+            ladder_throughput(ax, self.ladder, f"Lesson {self.number}: {self.part} on the ladder")
+        else:
+            ax.axis("off")
+            ax.text(0.5, 0.5, self.trouble, ha="center", va="center", wrap=True)
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences())
+
+    __repr__ = __str__  # a notebook keeps this beside the HTML: not every moment of every run
+
+    def _repr_html_(self) -> str:
+        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
+        return (self.table().round(3).to_html() if self.ladder else "") + sentences
+
+    def sentences(self) -> list[str]:
+        """What may be said, and no more; with the provenance."""
+        if self.ladder is None:
+            return [self.trouble]
+        yours, course = self.speedups
+        _, mine, theirs = self.ladder.rungs
+        beside = ratio(theirs.seconds, mine.seconds)
+        return [
+            f"Your part: {self._claim(yours, 'than before')}.",
+            f"The course's: {self._claim(course, 'than before')}.",
+            f"Yours beside the course's: {self._claim(beside, 'than the course')}.",
+            f"{self.ladder.provenance}.",
+        ]
+
+    def _claim(self, found: Ratio, than: str) -> str:
+        rounds = self.ladder.conditions.rounds
+        if rounds < FEWEST_PAIRS:
+            return f"{found}, and {rounds} rounds are too few to tell: take {FEWEST_PAIRS} or more"
+        verdict = f"{found.verdict} {than}" if found.verdict in ("faster", "slower") else found.verdict
+        return f"{found}, {verdict}"
+
+
+def race(
+    part: Callable[..., Any], number: str, model: GPT2 | None = None, rounds: int = ROUNDS, progress: bool = False
+) -> Race:
+    """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
+
+    part: a class with the interface of the part that the lesson changes. number: of the lesson, such as "038".
+    model: None is the shipped one, on the best device. The default takes some ten seconds on a laptop's CPU. Raises
+    `LessonError` for a lesson that is not there.
+    """
+    rung = lesson(number)
+    if not rung.changes:
+        raise LessonError(f"lesson {rung.number} changes nothing: give 036 or a later one")
+    require(rounds >= 1, f"rounds is {rounds!r}: give 1 or more")
+    name = getattr(part, "__name__", str(part))
+    model = model or load_model()
+    mine = rung.before.with_(**{rung.changes[0]: part})
+    trouble = trouble_with(mine, rung, model, name)
+    if trouble:
+        return Race(rung.number, name, None, trouble)
+    racers = [
+        replace(rung, number="before", title=f"as before {rung.number}", after=rung.before),
+        replace(rung, number="yours", title=name, after=mine),
+        replace(rung, number="course"),
+    ]
+    batch, tokens = (16, 68) if model.device.type == "cpu" else (128, 128)
+    config = EngineConfig(max_batch_size=batch, prefix_cache=False)
+    workload = Workload(((5, 6, 7),) * batch, SamplingParams(max_new_tokens=tokens, stop_on_eos=False))
+    try:
+        return Race(rung.number, name, compare_ladder(model, workload, rounds, config, racers, progress=progress))
+    except RosecourseError as error:
+        return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
+
+
+def trouble_with(mine: DecodeParts, rung: Lesson, model: GPT2, name: str) -> str:
+    """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
+    expected = _completions(model, rung.before)
+    try:
+        found = _completions(model, mine)
+    except Exception as error:  # whatever the learner's code raises: it is told, not timed
+        said = " ".join(str(error).split())
+        return _nothing_timed(f"{name} raised {type(error).__name__}{': ' if said else ''}{said}", name, rung.number)
+    wrong = [n for n, (right, ours) in enumerate(zip(expected, found, strict=True)) if right != ours]
+    if not wrong:
+        return ""
+    token = next(
+        n for n, pair in enumerate(zip(expected[wrong[0]], found[wrong[0]], strict=True)) if len(set(pair)) > 1
+    )
+    where = f"request {wrong[0]} from its new token {token} on"
+    return _nothing_timed(
+        f"{name} gives other tokens than before the lesson, first in {where} ({len(wrong)} of {len(found)} requests)",
+        name,
+        rung.number,
+    )
+
+
+def _nothing_timed(why: str, name: str, number: str) -> str:
+    return f'{why}. Nothing was timed: check({name}, "{number}") says what is wrong.'
+
+
+def _completions(model: GPT2, parts: DecodeParts) -> list[list[int]]:
+    """The greedy tokens of prompts of mixed lengths over several blocks, each with a fork that goes another way."""
+    engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=16, prefix_cache=False), parts)
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache.zero_()  # a slot that is never written must not depend on what lay in memory
+    params = SamplingParams(max_new_tokens=12, stop_on_eos=False)
+    sessions = [engine.new_session([3 * n + 1] * n, params) for n in range(1, 9)]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    for number in range(10):
+        if number == 4:
+            forks = [engine.fork(session) for session in sessions]
+            for fork in forks:
+                fork.token_ids[-1] = 99  # another word
+            sessions += forks
+        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+    return [session.completion_ids for session in sessions]

@@ -1,0 +1,1 @@
+"""What is measured, and how: metrics, workloads, interleaved comparisons, counters, the floor, timelines."""

@@ -1,0 +1,223 @@
+"""Comparing ways to do the same work: interleaved runs in one process, and ratios with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..checks import is_count, require, require_a, shown
+from ..config import EngineConfig
+from ..engine.engine import InferenceEngine
+from ..errors import RosecourseError
+from ..lessons import LESSONS, Lesson
+from ..models.gpt2 import GPT2
+from .provenance import device_name
+from .samples import Samples
+from .stats import FEWEST_PAIRS, Ratio, interleave_all, ratio
+from .workload import Run, Workload, run_scheduler
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What was measured, and on what. tokens: completion tokens of a run; prompt_tokens: of the first request."""
+
+    requests: int
+    tokens: int
+    prompt_tokens: int
+    block_size: int
+    rounds: int
+    model: str
+    dtype: str
+    device: str  # with the number of threads, for a CPU
+    torch: str
+
+    def __str__(self) -> str:
+        each = f" x {self.tokens // self.requests} tokens" if self.tokens % self.requests == 0 else ""
+        work = f"{self.requests} requests{each}" + ("" if each else f", {self.tokens} tokens")
+        runs = f"1 warm-up and {self.rounds} counted runs of each, interleaved"
+        return f"{work}; {runs}; {self.model}, {self.dtype}; {self.device}; torch {self.torch}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two engines under one workload: the same tokens, and the runs of each, in pairs."""
+
+    before: Samples
+    after: Samples
+    conditions: Conditions
+
+    @property
+    def provenance(self) -> str:
+        """One line that belongs under each table and picture: workload, runs, model, device and versions."""
+        return str(self.conditions)
+
+    @property
+    def speedup(self) -> Ratio:
+        """How many times the throughput; the tokens are the same, so also how many times less time it all takes."""
+        return ratio(self.before.seconds, self.after.seconds)
+
+    @property
+    def tail_ratio(self) -> Ratio:
+        """ITL p99/p50 before / after, run by run: above 1.0, the tail is shorter after."""
+        before, after = ([Samples(s.name, [run]).itl_tail for run in s.runs] for s in (self.before, self.after))
+        return ratio(before, after)
+
+    @property
+    def steady_tail_ratio(self) -> Ratio:
+        """`steady_tail` before / after, with whole pairs of runs resampled: less noise in it than in `tail_ratio`."""
+        before, after = self.before, self.after
+        chosen = np.random.default_rng(0).integers(0, len(before.runs), size=(1_000, len(before.runs)))
+        found = [
+            Samples("", [before.runs[i] for i in pairs]).steady_tail
+            / Samples("", [after.runs[i] for i in pairs]).steady_tail
+            for pairs in chosen
+        ]
+        low, high = np.percentile(found, [2.5, 97.5])
+        return Ratio(before.steady_tail / after.steady_tail, float(low), float(high))
+
+    def table(self) -> pd.DataFrame:
+        """Medians over the runs, and pooled percentiles, before and after. Its `attrs` hold the provenance."""
+        table = pd.DataFrame({"before": self.before.summary(), "after": self.after.summary()})
+        table.attrs["provenance"] = self.provenance
+        return table
+
+    def claim(self, found: Ratio, above: str, below: str) -> str:
+        """What may be said of a ratio: `above` or `below` 1.0, no difference, or nothing, for want of pairs."""
+        pairs = len(self.before.runs)
+        if pairs < FEWEST_PAIRS:
+            word = f"too few pairs to tell, take {FEWEST_PAIRS} or more"
+        else:
+            word = {"faster": above, "slower": below}.get(found.verdict, found.verdict)
+        return f"{word} ({found} over {pairs} interleaved pair{'s' if pairs > 1 else ''})"
+
+    def verdict(self, name: str) -> str:
+        """One sentence on what may be said of `name`."""
+        return f"{name}: {self.claim(self.speedup, 'faster', 'slower')}"
+
+    def sentences(self, name: str) -> list[str]:
+        """What the numbers say of `name`, and no more: throughput, inter-token latency, and the provenance."""
+        before, after = self.before, self.after
+        (b50, _, b99), (a50, _, a99) = before.itl_percentiles_ms, after.itl_percentiles_ms
+        rates = f"{before.throughput.value:,.0f} tokens/s before, {after.throughput.value:,.0f} after"
+        gaps = f"p50 {b50:.2f} ms before, {a50:.2f} ms after; p99 {b99:.2f} and {a99:.2f} ms"
+        tails = f"{before.itl_tail:.2f} before, {after.itl_tail:.2f} after"
+        return [
+            f"{self.verdict(name)}: {rates}.",
+            f"ITL {gaps} (N = {len(after.itl_ms):,}).",
+            f"ITL p99/p50 {tails}: {self.claim(self.tail_ratio, 'a shorter tail', 'a longer tail')}.",
+            f"{self.provenance}.",
+        ]
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """All rungs under one workload: the same tokens, and the runs of each, in rounds. titles: of the lessons."""
+
+    rungs: list[Samples]
+    titles: list[str]
+    conditions: Conditions
+
+    @property
+    def provenance(self) -> str:
+        """One line that belongs under each table and picture: workload, runs, model, device and versions."""
+        return str(self.conditions)
+
+    @property
+    def speedups(self) -> list[Ratio]:
+        """How many times the throughput of the first rung, for each rung; the first is 1.0 by definition."""
+        return [ratio(self.rungs[0].seconds, rung.seconds) for rung in self.rungs]
+
+    def table(self) -> pd.DataFrame:
+        """One row for each rung. Its `attrs` hold the provenance."""
+        found = zip(self.rungs, self.titles, self.speedups, strict=True)
+        rows = {rung.name: _ladder_row(rung, title, speedup) for rung, title, speedup in found}
+        table = pd.DataFrame.from_dict(rows, orient="index")
+        table.attrs["provenance"] = self.provenance
+        return table
+
+
+def _ladder_row(rung: Samples, title: str, speedup: Ratio) -> dict[str, str | float]:
+    summary = rung.summary()
+    wanted = ("ITL p50 (ms)", "ITL p99 (ms)", "ITL p99/p50")
+    return {
+        "lesson": title,
+        "throughput (tokens/s)": summary["throughput (tokens/s)"],
+        "ratio to the first": speedup.value,
+        "ratio, low": speedup.low,
+        "ratio, high": speedup.high,
+        **{name: summary[name] for name in wanted},
+    }
+
+
+def compare(
+    before: InferenceEngine,
+    after: InferenceEngine,
+    workload: Workload,
+    pairs: int = 5,
+    run: Callable[[InferenceEngine, Workload], Run] = run_scheduler,
+    progress: bool = False,
+) -> Comparison:
+    """Equal tokens first, then interleaved runs. Raises `RosecourseError` when the tokens differ.
+
+    run: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
+    """
+    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, run, progress)
+    return Comparison(one, other, conditions)
+
+
+def compare_ladder(
+    model: GPT2,
+    workload: Workload,
+    rounds: int = 5,
+    config: EngineConfig | None = None,
+    rungs: Sequence[Lesson] = LESSONS,
+    run: Callable[[InferenceEngine, Workload], Run] = run_scheduler,
+    progress: bool = False,
+) -> Ladder:
+    """Like `compare`, with an engine for each rung, as it is after its lesson; all share the model's weights."""
+    engines = {rung.number: InferenceEngine(model, config, rung.after) for rung in rungs}
+    samples, conditions = _measure(engines, workload, rounds, run, progress)
+    return Ladder(samples, [rung.title for rung in rungs], conditions)
+
+
+def _measure(
+    engines: Mapping[str, InferenceEngine],
+    workload: Workload,
+    rounds: int,
+    run: Callable[[InferenceEngine, Workload], Run],
+    progress: bool,
+) -> tuple[list[Samples], Conditions]:
+    require(is_count(rounds), f"{shown(rounds)} runs of each: give 1 or more")
+    require_a(Workload, workload, "workload")
+    for name, engine in engines.items():
+        require_a(InferenceEngine, engine, name)
+    expected: list[list[list[int]]] = []  # the completions of every run, in the order of the runs
+
+    def work(engine: InferenceEngine) -> Run:
+        found = run(engine, workload)
+        expected.append(found.completions)
+        if expected[-1] != expected[0]:
+            raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
+        return found
+
+    found = interleave_all([lambda engine=engine: work(engine) for engine in engines.values()], rounds, progress)
+    samples = [Samples(name, runs) for name, runs in zip(engines, found, strict=True)]
+    return samples, _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
+
+
+def _conditions(engine: InferenceEngine, workload: Workload, run: Run, rounds: int) -> Conditions:
+    return Conditions(
+        requests=len(run.completions),
+        tokens=run.num_tokens,
+        prompt_tokens=len(engine.tokenize(workload.prompts[0])),
+        block_size=engine.config.block_size,
+        rounds=rounds,
+        model=engine.model.name,
+        dtype=str(engine.model.dtype).removeprefix("torch."),
+        device=device_name(engine.model.device),
+        torch=torch.__version__,
+    )

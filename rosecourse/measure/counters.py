@@ -1,0 +1,241 @@
+"""Counters that are true on every machine: what a running engine does, seen from outside.
+
+Python calls are seen by the interpreter's profiler, torch operations by a dispatch mode, and where a tensor is to live
+by a function mode. Nothing of the engine is asked or changed, so a learner's own class is counted like ours. Only the
+thread that watches is seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import pandas as pd
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..engine.engine import InferenceEngine
+from ..kernels.launch import Launch
+from ..kv.buffers import StagingBuffer
+from ..request.session import InferenceSession
+
+TRITON_LAUNCHES = ("GridExecutor.__call__", "JITFunction.run")  # in the interpreter, and on a GPU
+OTHERS = sys.stdlib_module_names | {"torch"}  # whose Python calls say nothing of the engine
+# The operations that a table shows: those that move K, V, tables and indices. What the model computes is not among
+# them, because torch versions and devices split it in different ways.
+OPERATIONS = ("index_select", "index_put", "index_copy", "index", "gather", "scatter", "stack", "cat", "copy")
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the torch operations that run inside a `with` block, by name, such as `index_select`.
+
+    A tensor made from a Python list counts as `from_list`. Views, which move nothing, count as what they are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.counts["from_list" if name in ("lift_fresh", "lift_fresh_copy") else name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass
+class Counts:
+    """What was seen while an engine ran.
+
+    calls: Python calls by qualified name, such as `KVBlockManager.append_token`; not those of torch and of Python.
+    operations: torch operations by name, in-place ones with their `_`; views too. Those inside a launch do not count:
+        they are Triton's interpreter's, where there is no GPU.
+    list_tensors, list_bytes: tensors made from Python lists (or other host data), and how many bytes they hold.
+    device_bytes: bytes handed to the device: tensors made from lists with a `device=`, lists used as an index, and what
+        `StagingBuffer.to_device` gives. On CUDA they are copied; on a CPU nothing moves, and it is what would be.
+    numpy_views: tensors opened as NumPy arrays, through which they may be read or written unseen.
+    launches: launches of Triton kernels, by the name of the function that launches them.
+    """
+
+    calls: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    list_tensors: int = 0
+    list_bytes: int = 0
+    device_bytes: int = 0
+    numpy_views: int = 0
+    launches: Counter[str] = field(default_factory=Counter)
+
+    def calls_of(self, name: str) -> int:
+        """Calls of all functions and methods of this name, whatever their class."""
+        return sum(n for qualified, n in self.calls.items() if qualified.rpartition(".")[2] == name)
+
+    def operations_of(self, name: str) -> int:
+        """Torch operations of this name, in place or not."""
+        return self.operations[name] + self.operations[name + "_"]
+
+    def rows(self, launched: Sequence[str] | None = None) -> dict[str, int]:
+        """The counts in plain words, in the order of the table. launched: kernels with a row; None: those seen."""
+        kernels = sorted(self.launches) if launched is None else launched
+        return {
+            "append_token calls": self.calls_of("append_token"),
+            "append_token_batch calls": self.calls_of("append_token_batch"),
+            **{f"{name} launches": self.launches[name] for name in kernels},
+            "tensors built from Python lists": self.list_tensors,
+            "bytes of these": self.list_bytes,
+            "bytes handed to the device": self.device_bytes,
+            "tensors opened as NumPy arrays": self.numpy_views,
+            **{name: self.operations_of(name) for name in OPERATIONS},
+            "select (a view)": self.operations_of("select"),
+        }
+
+
+class _Operations(OperationCounter):
+    """Counts operations, and the tensors that come from lists."""
+
+    def __init__(self, counts: Counts) -> None:
+        super().__init__()
+        self.seen, self.counts = counts, counts.operations
+        self.on_host = False  # whether a tensor that is being made stays on the host
+        self.launch: FrameType | None = None  # the one that is going on
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if self.launch is not None:
+            return func(*args, **(kwargs or {}))
+        before = self.counts["from_list"]
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if self.counts["from_list"] > before and result.dim() > 0:  # a tensor of no dimensions was a number, not a list
+            self.seen.list_tensors += 1
+            self.seen.list_bytes += result.nbytes
+            self.seen.device_bytes += 0 if self.on_host else result.nbytes
+        return result
+
+
+class _Places(TorchFunctionMode):
+    """Sees for which device a tensor is made: on a CPU this is lost by the time that operations are dispatched.
+
+    NumPy's views are no operations either, and are seen here.
+    """
+
+    MAKERS = (torch.tensor, torch.as_tensor)
+    MOVERS = (torch.Tensor.to, torch.Tensor.cuda)
+
+    def __init__(self, operations: _Operations) -> None:
+        super().__init__()
+        self.operations = operations
+        self.made_on_host: list[torch.Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        self.operations.seen.numpy_views += func is torch.Tensor.numpy
+        if func in self.MOVERS and any(args[0] is made for made in self.made_on_host):
+            to_device = func is torch.Tensor.cuda or not isinstance((*args[1:], *kwargs.values())[0], torch.dtype)
+            self.operations.seen.device_bytes += args[0].nbytes if to_device else 0
+        if func not in self.MAKERS or kwargs.get("device") is not None:
+            return func(*args, **kwargs)
+        self.operations.on_host = True
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self.operations.on_host = False
+        self.made_on_host.append(result)
+        return result
+
+
+class Watch:
+    """Counts what this thread does between its `with` and the end of the block; a further `with` adds to it."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self._operations = _Operations(self.counts)
+        self._places = _Places(self._operations)
+        self._profiler: Any = None
+
+    def __enter__(self) -> Counts:
+        self._places.__enter__()
+        self._operations.__enter__()
+        self._profiler = sys.getprofile()  # another watch around this one, for instance: it goes on seeing
+        sys.setprofile(self._profile)
+        return self.counts
+
+    def __exit__(self, *error: Any) -> None:
+        sys.setprofile(self._profiler)
+        self._operations.launch = None
+        self._operations.__exit__(*error)
+        self._places.__exit__(*error)
+        self._places.made_on_host.clear()
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if self._profiler is not None:
+            self._profiler(frame, event, arg)
+        if self._operations.launch is not None:
+            if event == "return" and frame is self._operations.launch:
+                self._operations.launch = None
+        elif event == "call":
+            self._count_call(frame)
+        elif event == "return" and frame.f_code is StagingBuffer.to_device.__code__ and arg is not None:
+            self.counts.device_bytes += arg.nbytes
+
+    def _count_call(self, frame: FrameType) -> None:
+        name, module = frame.f_code.co_qualname, frame.f_globals.get("__name__", "")
+        if module == __name__ or module.partition(".")[0] in OTHERS:
+            return
+        self.counts.calls[name] += 1
+        if frame.f_code is Launch.__call__.__code__ or name in TRITON_LAUNCHES:
+            self.counts.launches[_launcher(frame)] += 1
+            self._operations.launch = frame
+
+
+def _launcher(frame: FrameType) -> str:
+    """The function that launches a kernel: the first one up the stack that is neither Triton's nor `Launch`."""
+    launcher = frame.f_back
+    while launcher.f_globals.get("__name__", "").partition(".")[0] == "triton":
+        launcher = launcher.f_back
+    return launcher.f_code.co_name
+
+
+def watch() -> Watch:
+    """Count what happens inside a `with` block: `with watch() as seen: engine.decode_step_sessions(sessions)`."""
+    return Watch()
+
+
+@contextmanager
+def watch_part(engine: InferenceEngine, part: str) -> Iterator[Counts]:
+    """Count what happens inside one part of an engine's decode step, such as `kv_append`, and nowhere else.
+
+    The engine is left as it was. Raises `AttributeError` for a part that a decode step does not have.
+    """
+    step, seen = engine.decode_step, Watch()
+    real = getattr(step, part)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with seen:
+            return real(*args, **kwargs)
+
+    setattr(step, part, watched)
+    try:
+        yield seen.counts
+    finally:
+        setattr(step, part, real)
+
+
+def count_step(engine: InferenceEngine, sessions: Sequence[InferenceSession], part: str | None = None) -> Counts:
+    """Decode one step of prefilled sessions, which take their tokens; returns what happened in it.
+
+    part: `block_tables`, `forward` or `kv_append`, to count in it alone; None is the whole step without the sampling.
+    """
+    with watch() if part is None else watch_part(engine, part) as seen:
+        logits = engine.decode_step_sessions(sessions)
+    engine.take_tokens(sessions, logits)
+    return seen
+
+
+def counts_table(counts: Mapping[str, Counts]) -> pd.DataFrame:
+    """One column for each name, such as `before 038`; one row for each thing counted, unless it is 0 in all columns."""
+    launched = sorted({kernel for found in counts.values() for kernel in found.launches})
+    table = pd.DataFrame({name: found.rows(launched) for name, found in counts.items()})
+    return table[(table != 0).any(axis=1)]

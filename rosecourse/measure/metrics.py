@@ -1,0 +1,73 @@
+"""Each metric, defined once; as vLLM's serving benchmark defines them, where it has them.
+
+All inputs are the times of `SessionTimes` (seconds); each result is in the unit that its docstring names. Percentiles
+are numpy's linear ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ..request.session import SessionTimes
+
+
+def ttft(times: SessionTimes) -> float:
+    """Time to first token, in seconds: from the submission (the scheduled arrival) to the first token."""
+    return times.tokens[0] - times.submitted
+
+
+def tpot(times: SessionTimes) -> float | None:
+    """Time per output token, in seconds: (last - first) / (n - 1). None for a request of one token, which has none."""
+    if len(times.tokens) < 2:
+        return None
+    return (times.tokens[-1] - times.tokens[0]) / (len(times.tokens) - 1)
+
+
+def itl(times: SessionTimes) -> list[float]:
+    """Inter-token latencies, in seconds: the gaps between consecutive tokens. They are pooled over requests."""
+    return [b - a for a, b in zip(times.tokens, times.tokens[1:], strict=False)]
+
+
+def latency(times: SessionTimes) -> float:
+    """End-to-end latency, in seconds: from the submission to the last token."""
+    return times.tokens[-1] - times.submitted
+
+
+def queueing(times: SessionTimes) -> float:
+    """Admission wait, in seconds: from the submission until the request had its blocks. It is a part of TTFT."""
+    return times.admitted - times.submitted
+
+
+def throughput(num_tokens: int, seconds: float) -> float:
+    """Completion tokens a second.
+
+    Over the seconds spent in decode steps it is the articles' Throughput(completion,decode), which counts the first
+    tokens too although prefill makes them; over the whole run's seconds it is Throughput(completion,total).
+    """
+    return num_tokens / seconds if seconds > 0 else float("nan")
+
+
+def per_request(runs: Iterable[Sequence[SessionTimes]]) -> dict[str, list[float]]:
+    """The samples of every request of every run, in seconds: ttft, tpot, itl, latency, queueing."""
+    requests = [times for run in runs for times in run if times.tokens]
+    return {
+        "ttft": [ttft(t) for t in requests],
+        "tpot": [value for t in requests if (value := tpot(t)) is not None],
+        "itl": [gap for t in requests for gap in itl(t)],
+        "latency": [latency(t) for t in requests],
+        "queueing": [queueing(t) for t in requests],
+    }
+
+
+def percentiles(samples: Sequence[float], which: Sequence[float] = (50, 95, 99)) -> list[float]:
+    """Linear percentiles of samples; nan where there are none."""
+    return np.percentile(samples, which).tolist() if len(samples) else [float("nan")] * len(which)
+
+
+# For the documents that are written: what each name means, in its own words.
+DEFINITIONS = {
+    metric.__name__: " ".join((metric.__doc__ or "").split())
+    for metric in (ttft, tpot, itl, latency, queueing, throughput)
+}

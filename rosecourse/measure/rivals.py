@@ -1,0 +1,70 @@
+"""Other engines on the same weights and prompts, timed in turns with this one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from ..config import SamplingParams
+from ..engine.engine import InferenceEngine
+from ..models.gpt2 import GPT2
+from .stats import interleave
+
+
+def transformers_run(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
+    """Greedy completions by `transformers` generate with its dynamic cache."""
+    ids = torch.tensor(prompts, device=model.device)
+    mask = torch.ones_like(ids)
+    out = model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0)
+    return out[:, ids.shape[1] :].tolist()
+
+
+def as_transformers(model: GPT2) -> GPT2LMHeadModel:
+    """The same weights in the model of `transformers`, which makes all the tokens that it is asked for."""
+    shape = model.shape
+    config = GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_positions=shape.context,
+        n_embd=shape.width,
+        n_layer=shape.num_layers,
+        n_head=shape.num_heads,
+        layer_norm_epsilon=shape.layer_norm_eps,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    theirs = GPT2LMHeadModel(config).to(model.device, model.dtype).eval()
+    theirs.transformer.load_state_dict(model.weights)
+    return theirs
+
+
+@dataclass
+class PairedRuns:
+    """Seconds of each counted run of both, and whether they made the same tokens."""
+
+    transformers: list[float]
+    engine: list[float]
+    same_tokens: bool
+
+
+def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> PairedRuns:
+    """Both complete the prompts, in interleaved runs."""
+    theirs = as_transformers(engine.model)
+    tokens: dict[str, list[list[int]]] = {}
+
+    def seconds_of(name: str, work: Callable[[], list[list[int]]]) -> float:
+        start = time.perf_counter()
+        tokens[name] = work()
+        return time.perf_counter() - start
+
+    before, after = interleave(
+        lambda: seconds_of("transformers", lambda: transformers_run(theirs, prompts, params.max_new_tokens)),
+        lambda: seconds_of("engine", lambda: [result.token_ids for result in engine.generate(prompts, params)]),
+        pairs,
+        progress=sys.stderr.isatty(),
+    )
+    return PairedRuns(before, after, tokens["transformers"] == tokens["engine"])

@@ -1,0 +1,140 @@
+"""Timelines: what host and device do in one decode step (`profiling` takes them), stored small, and drawn.
+
+`rosecourse record` writes data/results/<gpu>/<lesson>.timeline.json (`archive`): with the keys of a recorded
+file that say where it comes from (`recorded_runs`), and `before` (null for the first lesson) and `after`, each what
+`Timeline.document` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+STEP = "rosecourse.step"  # the range around a whole step: decode_step_sessions and take_tokens
+
+
+PARTS = {
+    "roseinfer.decode_step_sessions.build_block_tables": "block_tables",
+    "roseinfer.model.forward": "forward",
+    "roseinfer.kv.append_token": "kv_append",
+}
+
+
+KIND_LABELS = {
+    "attention": "attention",
+    "append": "KV append",
+    "matrix": "matrix products",
+    "copy": "copies, host and device",
+    "other": "other",
+}
+
+
+# -- a timeline ---------------------------------------------------------------------------------------------------
+
+
+class Range(NamedTuple):
+    """A named range of the host, in microseconds from the start of the step."""
+
+    name: str
+    start_us: float
+    duration_us: float
+
+
+class Kernel(NamedTuple):
+    """What the device did, in microseconds from the start of the step. kind: one of `KIND_LABELS`; name: shortened."""
+
+    name: str
+    kind: str
+    start_us: float
+    duration_us: float
+
+
+class Timeline(NamedTuple):
+    """One decode step as the profiler saw it, to a tenth of a microsecond.
+
+    ranges: of the host, in the order of their starts; the first is the whole step. kernels: of the device, in the
+    order of their starts, none where the engine runs on a CPU. plain_us: what the steps before took at the median; a
+    profiler that has run before in the process makes them slower, too, so compare steps by TPOT instead. Launches are
+    asynchronous: a range of the host ends when its kernels have been launched, and they may run later, beside another
+    range.
+    """
+
+    ranges: tuple[Range, ...]
+    kernels: tuple[Kernel, ...]
+    device: str
+    plain_us: float
+
+    @property
+    def step_us(self) -> float:
+        return self.ranges[0].duration_us
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the step in which the device did something; what runs side by side counts once."""
+        busy = end = 0.0
+        for kernel in self.kernels:
+            stop = min(kernel.start_us + kernel.duration_us, self.step_us)
+            busy += max(0.0, stop - max(kernel.start_us, end))
+            end = max(end, stop)
+        return busy / self.step_us
+
+    def part_us(self, part: str) -> float:
+        """Microseconds of the host in a part of `PARTS`, or in `rest`: all that is in none of them."""
+        times = {one: sum(r.duration_us for r in self.ranges if PARTS.get(r.name) == one) for one in PARTS.values()}
+        return times[part] if part != "rest" else self.step_us - sum(times.values())
+
+    def document(self) -> dict[str, Any]:
+        """What `of` reads, for a JSON file: times in `UNITS`, each name once."""
+        names = list(dict.fromkeys((kernel.kind, kernel.name) for kernel in self.kernels))
+        number = {name: n for n, name in enumerate(names)}
+        kernels: list[int] = []
+        last = 0
+        for name, kind, start_us, duration_us in self.kernels:
+            start = round(10 * start_us)
+            kernels += [number[kind, name], start - last, round(10 * duration_us)]
+            last = start
+        ranges = [[r.name, round(10 * r.start_us), round(10 * r.duration_us)] for r in self.ranges]
+        return {
+            "device": self.device,
+            "plain": round(10 * self.plain_us),
+            "ranges": ranges,
+            "kernel_names": [list(name) for name in names],
+            "kernels": kernels,
+        }
+
+    @classmethod
+    def of(cls, document: Any) -> Timeline:
+        """The timeline of a `document`. Raises `ValueError` for one that cannot be."""
+        try:
+            ranges = tuple(Range(name, _us(start), _us(length)) for name, start, length in document["ranges"])
+            found = cls(ranges, tuple(_kernels(document)), document["device"], _us(document["plain"]))
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError("a timeline is not of the form that is written") from error
+        if not all(isinstance(name, str) for name in (found.device, *(one.name for one in ranges + found.kernels))):
+            raise ValueError("a name in a timeline is no text")
+        if not ranges or ranges[0][:2] != (STEP, 0) or min(found.step_us, found.plain_us) <= 0:
+            raise ValueError("a timeline without a step")
+        if any(one.start_us + one.duration_us > found.step_us + 0.25 for one in ranges):
+            raise ValueError("a range of a timeline ends after its step")
+        return found
+
+
+def _us(tenths: Any) -> float:
+    if type(tenths) is not int or tenths < 0:
+        raise ValueError(f"a time in a timeline is {tenths!r:.20}")
+    return tenths / 10
+
+
+def _kernels(document: dict[str, Any]) -> Iterator[Kernel]:
+    """The kernels of a timeline's document."""
+    numbers, start = document["kernels"], 0
+    for name, gap, length in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+        _us(name), _us(gap)  # whole numbers, not negative
+        kind, text = document["kernel_names"][name]
+        if kind not in KIND_LABELS:
+            raise ValueError(f"a kernel of the kind {kind!r:.20}")
+        start += gap
+        yield Kernel(text, kind, _us(start), _us(length))
+
+
+HOST, DEVICE, GAP = 1.1, 0.8, 0.5

@@ -1,0 +1,160 @@
+"""A workload: what is asked of an engine, and one measured run of it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+from ..config import SamplingParams
+from ..engine.engine import InferenceEngine
+from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
+from ..engine.streaming import SchedulerManager, TokenStream
+from ..request.session import InferenceSession, Prompt, SessionTimes
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests and the way they arrive.
+
+    prompts: texts are tokenised while the clock runs, token ids are not (the articles' `--pretok`).
+    submit_interval: seconds between scheduled arrivals; 0 is all at once.
+    tokenize_workers: threads that tokenise and submit; 0 is the submitting thread itself.
+    """
+
+    prompts: tuple[Prompt, ...]
+    params: SamplingParams
+    max_batch_size: int | None = None
+    prefill_max_batch_size: int | None = None
+    admission: Callable[..., int] = fifo
+    submit_interval: float = 0.0
+    tokenize_workers: int = 0
+
+
+@dataclass
+class Run:
+    """What one run gave. Times are seconds of `time.perf_counter`."""
+
+    start: float
+    total_seconds: float
+    times: list[SessionTimes]
+    completions: list[list[int]]
+    stats: SchedulerStats
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.completions))
+
+    @classmethod
+    def of(cls, start: float, sessions: list[InferenceSession], stats: SchedulerStats) -> Run:
+        """The run of finished sessions; it ends with the last token."""
+        end = max(session.times.tokens[-1] for session in sessions)
+        times = [session.times for session in sessions]
+        return cls(start, end - start, times, [session.completion_ids for session in sessions], stats)
+
+
+class Arrival(NamedTuple):
+    """One request on its way. scheduled: when it is to come, in seconds of `time.perf_counter`."""
+
+    scheduled: float
+    prompt: Prompt
+
+
+def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler] = OnlineScheduler) -> Run:
+    """A scheduler (`OnlineScheduler` or `OfflineScheduler`) steps in this thread until all requests are done.
+
+    Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
+    """
+
+    def tokenize(arrival: Arrival) -> InferenceSession:
+        session = engine.new_session(arrival.prompt, workload.params)
+        session.times.submitted = arrival.scheduled
+        return session
+
+    scheduler = _scheduler(engine, workload, kind)
+    sessions: list[InferenceSession] = []
+    start = time.perf_counter()
+    arrivals = _arrivals(workload, start)
+    with _mapper(workload) as each:
+        while arrivals or scheduler.has_work:
+            for session in each(tokenize, _due(arrivals)):
+                scheduler.submit(session)
+                sessions.append(session)
+            if scheduler.has_work:
+                scheduler.step()
+            else:
+                _sleep_until(arrivals[0].scheduled)
+    return Run.of(start, sessions, scheduler.stats)
+
+
+def run_offline(engine: InferenceEngine, workload: Workload) -> Run:
+    """Like `run_scheduler`, in static batches."""
+    return run_scheduler(engine, workload, OfflineScheduler)
+
+
+def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
+    """Requests arrive at their scheduled times, whatever the engine does; a thread steps, and each stream is read.
+
+    A request counts as submitted at its scheduled arrival: an arrival that comes late because the machine was busy
+    is waiting time (else a slow engine would look better; "coordinated omission").
+    """
+    scheduler = _scheduler(engine, workload, OnlineScheduler)
+    start = time.perf_counter()
+
+    def as_they_come() -> Iterator[Arrival]:
+        for arrival in _arrivals(workload, start):
+            _sleep_until(arrival.scheduled)
+            yield arrival
+
+    def submit(arrival: Arrival) -> TokenStream:
+        return manager.submit(arrival.prompt, workload.params, scheduled=arrival.scheduled)
+
+    with SchedulerManager(scheduler, max_waiting=None) as manager, _mapper(workload) as each:
+        streams = list(each(submit, as_they_come()))
+        for stream in streams:
+            for _ in stream:
+                pass
+    return Run.of(start, [stream.session for stream in streams], scheduler.stats)
+
+
+def _arrivals(workload: Workload, start: float) -> deque[Arrival]:
+    """The requests in the order in which they come."""
+    return deque(Arrival(start + n * workload.submit_interval, prompt) for n, prompt in enumerate(workload.prompts))
+
+
+def _due(arrivals: deque[Arrival]) -> list[Arrival]:
+    """Take those whose time has come."""
+    now = time.perf_counter()
+    return [arrivals.popleft() for _ in list(takewhile(lambda arrival: arrival.scheduled <= now, arrivals))]
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.perf_counter()))
+
+
+def _scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler]) -> OnlineScheduler:
+    return kind(
+        engine,
+        max_batch_size=workload.max_batch_size,
+        prefill_max_batch_size=workload.prefill_max_batch_size,
+        admission=workload.admission,
+    )
+
+
+@contextmanager
+def _mapper(workload: Workload) -> Iterator[Callable[..., Iterator]]:
+    """What tokenises and submits: `map` in this thread, or in as many as the workload has workers."""
+    if workload.tokenize_workers == 0:
+        yield map
+    else:
+        with ThreadPoolExecutor(workload.tokenize_workers) as pool:
+            yield pool.map
+
+
+# By the name of the command that runs it.
+RUNNERS = {"benchmark_scheduler": run_scheduler, "benchmark_streaming": run_streaming}

@@ -1,0 +1,1 @@
+"""Pictures, drawn from the running engine and from measurements."""

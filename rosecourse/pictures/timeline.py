@@ -1,0 +1,96 @@
+"""The picture of a timeline: what host and device do in one decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from ..measure.timeline import DEVICE, GAP, HOST, KIND_LABELS, PARTS, Timeline
+from .colours import COLOURS, INK, KIND_COLOURS, LABELS
+
+# -- the picture --------------------------------------------------------------------------------------------------
+
+ROOM = 1.0  # lanes: height of the line of text above them, of the host's, of the device's, and the gap between moments
+
+
+MOMENT = ROOM + HOST + DEVICE + GAP
+
+
+def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> None:
+    """For each moment, such as before and after, the host's ranges above and the device's kernels below; one scale.
+
+    Figures of 9 x 4.5 inches with `layout="constrained"` suit it. A range of the host ends when its kernels have been
+    launched: they may run later, beside another range. `rest` is all of the step that is in no other part: inputs,
+    sampling, waiting for the tokens.
+    """
+    longest = max(one.step_us for one in timelines.values()) / 1e3
+    ax.set(title=title, xlabel="ms since the start of the step, with the profiler on", xlim=(0, 1.01 * longest))
+    ticks = {}
+    for number, (name, timeline) in enumerate(timelines.items()):
+        top = number * MOMENT
+        ax.text(0, top + 0.5 * ROOM, _headline(name, timeline), va="center", color=INK, fontsize=9.5)
+        _draw_host(ax, timeline, top + ROOM, longest)
+        _draw_device(ax, timeline, top + ROOM + HOST)
+        ticks |= {top + ROOM + HOST / 2: "host", top + ROOM + HOST + DEVICE / 2: "device"}
+    ax.set_yticks(list(ticks), list(ticks.values()))
+    ax.set_ylim(len(timelines) * MOMENT - GAP, 0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    _legends(ax, list(timelines.values()))
+
+
+def _headline(name: str, timeline: Timeline) -> str:
+    length = f"{name}: {timeline.step_us / 1e3:.2f} ms with the profiler"
+    if not timeline.kernels:
+        return f"{length}, {timeline.device}: no kernels"
+    return f"{length}, {len(timeline.kernels):,} kernels, device busy {100 * timeline.busy_share:.0f} % of the step"
+
+
+def _draw_host(ax: Axes, timeline: Timeline, top: float, longest: float) -> None:
+    """A bar for the whole step, in the colour of the rest, and over it one for each range of a part.
+
+    A bar says its name where it has room for it: about 80 letters go into the width of the axes.
+    """
+    bars = [("rest", 0.0, timeline.step_us)]
+    bars += [(PARTS[r.name], r.start_us, r.duration_us) for r in timeline.ranges if r.name in PARTS]
+    for part, start, width in bars:
+        ax.barh([top + HOST / 2], [width / 1e3], HOST * 0.85, left=start / 1e3, color=COLOURS[part], edgecolor="none")
+        text = f"{LABELS[part]} {width / 1e3:.2f} ms"
+        if part != "rest" and width / 1e3 > longest * len(text) / 80:
+            ink = "white" if part == "block_tables" else "black"
+            ax.text((start + width / 2) / 1e3, top + HOST / 2, text, ha="center", va="center", color=ink, fontsize=9)
+
+
+def _draw_device(ax: Axes, timeline: Timeline, top: float) -> None:
+    """A thin bar for each kernel; a faint line for the time in which there is none."""
+    ax.hlines(top + DEVICE / 2, 0, timeline.step_us / 1e3, color="#CCCCCC", linewidth=0.8, zorder=0)
+    for kind, colour in KIND_COLOURS.items():
+        bars = [(k.start_us / 1e3, k.duration_us / 1e3) for k in timeline.kernels if k.kind == kind]
+        if bars:
+            place = (top + 0.1 * DEVICE, 0.8 * DEVICE)
+            ax.broken_barh(bars, place, facecolor=colour, edgecolor="none", linewidth=0, snap=False, label=kind)
+
+
+def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
+    """The parts of the host on the left, the kinds of kernels on the right, each with its time at every moment."""
+
+    def arrow(values: Iterable[str]) -> str:
+        return " → ".join(values)
+
+    def entry(kind: str) -> str:
+        mine = [[k.duration_us for k in one.kernels if k.kind == kind] for one in timelines]
+        times = arrow(f"{sum(found) / 1e3:.2f}" for found in mine)
+        return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(found):,}' for found in mine)})"
+
+    style = {"frameon": False, "fontsize": 9, "title_fontsize": 9, "alignment": "left", "borderaxespad": 0}
+    parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in COLOURS}
+    host = [Patch(color=COLOURS[part], label=f"{LABELS[part]}: {times} ms") for part, times in parts.items()]
+    left = ax.legend(handles=host, title="Host, time in", loc="upper left", bbox_to_anchor=(0, -0.2), **style)
+    kinds = [kind for kind in KIND_LABELS if any(k.kind == kind for one in timelines for k in one.kernels)]
+    if kinds:
+        ax.add_artist(left)
+        device = [Patch(color=KIND_COLOURS[kind], label=entry(kind)) for kind in kinds]
+        title = "Device, time (and number) of kernels and copies"
+        ax.legend(handles=device, title=title, loc="upper left", bbox_to_anchor=(0.45, -0.2), **style)

@@ -1,0 +1,55 @@
+"""Files that a command writes: whole or not at all, and it is known before the work whether they can be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..checks import require
+from ..errors import ConfigError
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise `ConfigError` now if `write_json` could not write there later; leaves nothing behind."""
+    if path is None:
+        return
+    try:
+        usable = path.is_file() or not path.exists()  # a folder is not, and a device such as /dev/null neither
+        if usable:
+            with tempfile.TemporaryFile(dir=path.resolve().parent):
+                pass
+        if path.is_file():
+            path.open("a").close()
+    except (OSError, ValueError, RuntimeError) as error:  # no such folder, a NUL in the name, a loop of links
+        raise ConfigError(f"--json {path} cannot be written: {getattr(error, 'strerror', error)}") from error
+    require(usable, f"--json {path} is {'a folder' if path.is_dir() else 'no regular file'}: give the name of a file")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ConfigError` now if no file could be written to a folder later; creates nothing."""
+    require("\0" not in str(folder), f"--out {folder} cannot be written: a name has no NUL")
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise ConfigError(f"--out {folder} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def write_json(path: Path | None, document: dict[str, Any]) -> None:
+    """Write a document as a whole: a reader sees the old file or the new one, never a part."""
+    if path is None:
+        return
+    path = path.resolve()  # a link stays a link
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+        temporary = Path(file.name)
+    try:
+        temporary.write_text(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,329 @@
+"""The commands: what they print, what they write, and that a bad call costs one line and exit code 2."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from transformers import LlamaConfig
+
+from rosecourse import LESSONS
+from rosecourse.commands import benchmark_scheduler, benchmark_streaming, doctor, generate
+from rosecourse.commands.flags import add_engine_flags, config_of
+from rosecourse.commands.parser import command
+from rosecourse.records.files import check_writable, write_json
+from tests.support.oracles import hf_greedy
+
+SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--warmup-runs", "0", "--repeat-runs", "2"]
+COMMANDS = {
+    "generate": generate,
+    "benchmark_scheduler": benchmark_scheduler,
+    "benchmark_streaming": benchmark_streaming,
+}
+SECONDS = r"\d+\.\d{6}/\d+\.\d{6} s"
+TWO, THREE = r"\d+\.\d\d/\d+\.\d\d", r"\d+\.\d\d/\d+\.\d\d/\d+\.\d\d"
+SCHEDULER_LINES = [
+    r"=== online summary ===",
+    r"Warmup runs: 0",
+    r"Measured runs: 2",
+    rf"Decode time p50/mean: {SECONDS}",
+    rf"Total time p50/mean: {SECONDS}",
+    rf"Throughput\(completion,decode\) p50/mean: {TWO} tokens/s",
+    rf"Throughput\(completion,total\) p50/mean: {TWO} tokens/s",
+    rf"Admission wait p50/mean: {TWO} ms",
+    rf"TTFT p50/mean: {TWO} ms",
+    rf"TPOT p50/mean: {TWO} ms/token",
+    rf"Latency p50/mean: {TWO} ms",
+    r"N: 6 requests, 24 completion tokens, 0 preemptions",
+    r"Lesson: \d+, .*; attention over (paged|gathered dense) K and V",
+    r"On: .*float32, torch .*",
+]
+STREAMING_LINES = [
+    r"=== streaming summary ===",
+    r"Warmup runs: 0",
+    r"Measured runs: 2",
+    rf"Admission wait p50/p95/p99: {THREE} ms",
+    rf"TTFT p50/p95/p99: {THREE} ms",
+    rf"TPOT p50/p95/p99: {THREE} ms/token",
+    rf"ITL p50/p95/p99: {THREE} ms",
+    rf"Latency p50/p95/p99: {THREE} ms",
+    r"run1 Throughput: \d+\.\d\d tokens/s \| TPOT p50: \d+\.\d\d ms/token",
+    r"run2 Throughput: \d+\.\d\d tokens/s \| TPOT p50: \d+\.\d\d ms/token",
+    r"Throughput \(completion,total\): \d+\.\d\d tokens/s",
+    r"N: 6 requests, 24 completion tokens, 0 preemptions",
+    r"Lesson: \d+, .*; attention over (paged|gathered dense) K and V",
+    r"On: .*float32, torch .*",
+]
+
+
+def assert_lines(text, patterns):
+    lines = text.strip().splitlines()
+    assert len(lines) == len(patterns)
+    for line, pattern in zip(lines, patterns, strict=True):
+        assert re.fullmatch(pattern, line), line
+
+
+@pytest.mark.parametrize("attention", [[], ["--paged-attn"]])
+def test_benchmark_scheduler_prints_the_articles_lines(capsys, attention):
+    assert benchmark_scheduler.main([*SMALL, "--no-stop-on-eos", *attention]) == 0
+    assert_lines(capsys.readouterr().out, SCHEDULER_LINES)
+
+
+def test_benchmark_streaming_prints_the_articles_lines(capsys):
+    assert benchmark_streaming.main([*SMALL, "--no-stop-on-eos", "--paged-attn"]) == 0
+    assert_lines(capsys.readouterr().out, STREAMING_LINES)
+
+
+def test_the_articles_command_lines_are_understood(capsys, tmp_path):
+    """Every flag of the articles' commands, with a hub id replaced by a shape and sizes cut down."""
+    common = ["--random-weights", "gpt2", "--device", "cpu", "--prompt", "Hello", "--pretok", "--no-stop-on-eos"]
+    common += ["--no-prefix-cache", "--paged-attn", "--warmup-runs", "0", "--repeat-runs", "1"]
+    sizes = ["--num-requests", "2", "--max-new-tokens", "2", "--max-batch-size", "2"]
+    streaming = ["--tokenize-workers", "0", "--submit-interval-ms", "0", "--prefill-max-batch-size", "2"]
+    streaming += ["--prefill-admission-policy", "fifo"]
+    assert benchmark_scheduler.main([*common, *sizes, "--mode", "online"]) == 0
+    assert "random gpt2" in capsys.readouterr().out
+    assert benchmark_streaming.main([*common, *sizes, *streaming]) == 0
+    assert "N: 2 requests, 4 completion tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--mode", "offline"],
+        ["--lesson", "035", "--block-size", "4", "--paged-attn", "--dtype", "bfloat16"],
+        ["--tokenize-workers", "2", "--prefill-max-batch-size", "1", "--max-batch-size", "2"],
+        ["--num-blocks", "1", "--max-batch-size", "3", "--no-prefix-cache"],
+        ["--max-new-tokens", "1"],
+    ],
+    ids=" ".join,
+)
+def test_flags_that_change_the_engine(capsys, flags):
+    assert benchmark_scheduler.main([*SMALL, *flags]) == 0
+    assert "6 requests" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["benchmark_scheduler", "benchmark_streaming"])
+def test_json_has_command_provenance_and_every_sample(name, tmp_path, capsys):
+    file = tmp_path / "out.json"
+    argv = [*SMALL, "--no-stop-on-eos", "--json", str(file)]
+    assert COMMANDS[name].main(argv) == 0
+    found = json.loads(file.read_text())
+    assert found["command"].startswith(f"rosecourse {name} --num-requests 3 --max-new-tokens 4")
+    assert {"commit", "dirty", "host", "versions", "settings", "units", "runs"} <= set(found)
+    assert found["versions"]["torch"]
+    assert found["settings"]["lesson"] == LESSONS[-1].number
+    assert found["settings"]["max_seq_len"] >= 5
+    assert [[len(r["tokens"]) for r in run["requests"]] for run in found["runs"]] == [[4] * 3] * 2
+    assert all(r["submitted"] <= r["admitted"] <= r["tokens"][0] for run in found["runs"] for r in run["requests"])
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_generate_writes_what_transformers_would(capsys, model, hf_model, tmp_path):
+    file = tmp_path / "out.json"
+    argv = ["--prompt", "It is a truth", "--max-new-tokens", "30", "--device", "cpu", "--no-stop-on-eos"]
+    assert generate.main([*argv, "--json", str(file)]) == 0
+    expected = hf_greedy(hf_model, [model.tokenizer.encode("It is a truth")], 30)[0]
+    assert capsys.readouterr().out == f"It is a truth{model.tokenizer.decode(expected)}\n"
+    found = json.loads(file.read_text())
+    assert found["token_ids"] == expected
+    assert found["finish_reason"] == "length"
+
+
+def test_generate_samples_the_same_for_a_seed(capsys):
+    texts = []
+    for seed in ("1", "1", "2"):
+        argv = ["--prompt", "Emma", "--max-new-tokens", "20", "--temperature", "1", "--top-p", "0.9", "--top-k", "50"]
+        assert generate.main([*argv, "--seed", seed, "--device", "cpu"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_as_a_user_would_run_it():
+    """In a process of its own: English on standard output, nothing on standard error."""
+    argv = [
+        sys.executable,
+        "-m",
+        "rosecourse",
+        "generate",
+        "--prompt",
+        "-",
+        "--max-new-tokens",
+        "20",
+        "--device",
+        "cpu",
+    ]
+    done = subprocess.run(argv, input="My dear", capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("My dear")
+    assert len(done.stdout.split()) > 8
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_every_flag(name, capsys):
+    assert COMMANDS[name].main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: rosecourse {name}")
+    assert "--json FILE" in out
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------
+
+EVERYWHERE = [
+    (["--lesson", "042"], "there is no lesson '042': give one of 035"),
+    (["--hf-model-id", "/no/such/folder"], "there is no model folder '/no/such/folder'"),
+    (["--hf-model-id", "gpt2", "--random-weights", "gpt2"], "not allowed with argument"),
+    (["--random-weights", "gpt9"], "no random model is called 'gpt9'"),
+    (["--device", "cuda:99"], "there is no 'cuda:99' on this machine"),
+    (["--device", "tpu"], "no device is called 'tpu'"),
+    (["--dtype", "float64"], "invalid choice: 'float64'"),
+    (["--max-new-tokens", "0"], "max_new_tokens is 0: give 1 or more"),
+    (["--max-new-tokens", "513"], "max_new_tokens is 513: after a prompt of"),
+    (["--max-new-tokens", "many"], "invalid int value: 'many'"),
+    (["--block-size", "3"], "block_size is 3: give a power of two"),
+    (["--num-blocks", "0"], "num_blocks is 0"),
+    (["--num-blocks", "1", "--block-size", "2", "--max-new-tokens", "4"], "KV blocks, the pool has 1"),
+    (["--prompt", ""], "the prompt is empty"),
+    (["--prompt", "word " * 600], "the engine takes at most"),
+    (["--seed", "-1"], "seed is -1"),
+    (["--json", "/no/such/folder/x.json"], "cannot be written: No such file or directory"),
+    (["--json", "/"], "is a folder"),
+    (["--nonsense"], "unrecognized arguments: --nonsense"),
+]
+GENERATE = [
+    (["--temperature", "-1"], "temperature is -1.0"),
+    (["--temperature", "nan"], "temperature is nan"),
+    (["--top-p", "0"], "top_p is 0.0"),
+    (["--top-p", "1.5"], "top_p is 1.5"),
+    (["--top-k", "-1"], "top_k is -1"),
+]
+BENCHMARKS = [
+    (["--max-batch-size", "0"], "max_batch_size is 0: give 1 or more"),
+    (["--prefill-max-batch-size", "0"], "prefill_max_batch_size is 0: give 1 or more"),
+    (["--num-requests", "0"], "num_requests is 0: give 1 or more"),
+    (["--repeat-runs", "0"], "repeat_runs is 0: give 1 or more"),
+    (["--warmup-runs", "-1"], "warmup_runs is -1: give 0 or more"),
+    (["--tokenize-workers", "-1"], "tokenize_workers is -1: give 0 or more"),
+    (["--prefill-admission-policy", "lifo"], "invalid choice: 'lifo'"),
+]
+BAD_CALLS = [
+    *(("generate", *case) for case in EVERYWHERE + GENERATE),
+    *(("benchmark_scheduler", *case) for case in EVERYWHERE + BENCHMARKS),
+    *(("benchmark_streaming", *case) for case in BENCHMARKS),
+    ("generate", [], "the following arguments are required: --prompt"),
+    ("benchmark_scheduler", ["--mode", "sideways"], "invalid choice: 'sideways'"),
+    ("benchmark_streaming", ["--submit-interval-ms", "-1"], "submit_interval_ms is -1.0: give 0 or more"),
+    ("benchmark_streaming", ["--submit-interval-ms", "nan"], "submit_interval_ms is nan: give 0 or more"),
+]
+
+
+def assert_refused(name, flags, message, capsys):
+    prompt = [] if name != "generate" or "--prompt" in flags or not flags else ["--prompt", "Hello"]
+    device = [] if "--device" in flags or not flags else ["--device", "cpu"]
+    assert COMMANDS[name].main([*prompt, *device, *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith(f"rosecourse {name}: error: ")
+    assert message in captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"), BAD_CALLS, ids=lambda x: x if isinstance(x, str) else " ".join(x)[:40]
+)
+def test_a_bad_call_costs_one_line_and_exit_code_2(name, flags, message, capsys):
+    assert_refused(name, flags, message, capsys)
+
+
+def test_models_that_cannot_be_loaded(capsys, tmp_path, monkeypatch):
+    LlamaConfig(num_hidden_layers=1).save_pretrained(tmp_path / "llama")
+    (tmp_path / "empty").mkdir()
+    assert_refused("generate", ["--hf-model-id", str(tmp_path / "llama")], "is a 'llama' model", capsys)
+    assert_refused("generate", ["--hf-model-id", str(tmp_path / "empty")], "holds no model", capsys)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert_refused("generate", ["--hf-model-id", "someone/nothing"], "a hub id needs the network once", capsys)
+
+
+def test_an_unwritable_json_is_found_before_the_run(capsys, monkeypatch):
+    def never(*_):
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr("rosecourse.commands.generate.model_of", never)
+    assert_refused("generate", ["--json", "/no/such/folder/x.json"], "cannot be written", capsys)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    file = tmp_path / "old.json"
+    file.write_text("old")
+    check_writable(file)
+    assert file.read_text() == "old"
+    for broken in ({"x": float("nan")}, {"x": object()}):
+        with pytest.raises((ValueError, TypeError)):
+            write_json(file, broken)
+        assert file.read_text() == "old"
+        assert list(tmp_path.iterdir()) == [file]
+    write_json(file, {"x": 1})
+    assert json.loads(file.read_text()) == {"x": 1}
+
+
+def test_the_environment_is_read_at_the_edge(capsys, monkeypatch):
+    monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "lots")
+    assert_refused("benchmark_scheduler", ["--paged-attn"], "ROSELLM_TRITON_KV_APPEND_MIN_BATCH is 'lots'", capsys)
+    monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "0")
+    assert_refused("benchmark_scheduler", ["--paged-attn"], "triton_kv_append_min_batch is 0", capsys)
+    monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "64")
+    parser = command("x", "")
+    add_engine_flags(parser)
+    assert config_of(parser.parse_args([])).triton_kv_append_min_batch == 64
+
+
+def test_interrupted(monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rosecourse.commands.generate.model_of", interrupt)
+    assert generate.main(["--prompt", "x"]) == 130
+
+
+# -- doctor -------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_finds_all_well(capsys):
+    assert doctor.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "All is well."
+    assert all(line.startswith("[OK] ") for line in lines[:-1])
+    assert len(lines) == len(doctor.NEEDED) + 6
+
+
+def test_doctor_names_a_missing_package_and_the_remedy(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert doctor.main() == 1
+    out = capsys.readouterr().out
+    assert "[FAIL] pandas is not installed: run `make env`" in out
+    assert out.endswith("1 to mend.\n")
+
+
+def test_doctor_names_an_old_package(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: "2.10.1+cpu")
+    with pytest.raises(doctor.Problem, match=r"torch 2\.10\.1\+cpu is too old, 2\.11 is needed"):
+        doctor.check_package("torch")
+    monkeypatch.setattr(doctor, "version", lambda name: "2.11.0")
+    assert doctor.check_package("torch") == "torch 2.11.0"
+
+
+def test_doctor_runs_where_nothing_is_installed():
+    """Without a single package of ours: every line is there, each with its remedy."""
+    argv = [sys.executable, "-S", "-m", "rosecourse", "doctor"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=doctor.__file__.rsplit("/", 3)[0])
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert "[FAIL] torch is not installed" in done.stdout
+    assert "[OK] Python" in done.stdout
+
+
+def test_doctor_sees_a_broken_model(monkeypatch, tmp_path):
+    monkeypatch.setattr("rosecourse.models.load.SHIPPED_MODEL", tmp_path / "gone")
+    with pytest.raises(doctor.Problem, match="git checkout data"):
+        doctor.check_model()

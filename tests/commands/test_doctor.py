@@ -1,0 +1,95 @@
+"""doctor where something is missing or odd: it says what, and does not fall over."""
+
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from packaging.requirements import Requirement
+
+from rosecourse.commands import doctor
+
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+def absent(*_):
+    raise PackageNotFoundError
+
+
+def test_it_looks_for_what_the_package_needs():
+    needed = tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"]
+    assert sorted(doctor.NEEDED) == sorted(Requirement(line).name for line in needed)
+
+
+def test_without_torch_every_line_is_there(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert doctor.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(doctor.NEEDED) + 6
+    assert all(line.startswith(("[OK] ", "[FAIL] ")) for line in lines[:-1])
+    assert f"[FAIL] torch is not installed: {doctor.REINSTALL}" in lines
+    assert any(line.startswith("[FAIL] device: ModuleNotFoundError: ") for line in lines)
+    assert lines[-1].endswith(" to mend.")
+
+
+def test_a_package_that_is_broken(monkeypatch):
+    def broken(name):
+        raise OSError("libcudart.so: gone\nmore")
+
+    monkeypatch.setattr(doctor, "import_module", broken)
+    with pytest.raises(doctor.Problem, match=r"be imported \(OSError: libcudart.so: gone\): run `make env`"):
+        doctor.check_package("torch")
+
+
+def test_a_build_under_another_name(monkeypatch):
+    monkeypatch.setattr(doctor, "version", absent)
+    monkeypatch.setattr(doctor, "import_module", lambda name: SimpleNamespace(__version__="3.6.0+git12"))
+    assert doctor.check_package("triton") == "triton 3.6.0+git12"
+
+
+@pytest.mark.parametrize("requires", [absent, lambda _: ["torch>=2.11", 'triton>=3.6; sys_platform == "linux"']])
+def test_lower_bounds_are_those_of_pyproject_installed_or_not(monkeypatch, requires):
+    monkeypatch.setattr(doctor, "requires", requires)
+    assert [doctor.least_version(name) for name in ("torch", "triton", "numpy")] == ["2.11", "3.6", "0"]
+
+
+@pytest.mark.parametrize(
+    ("found", "fits"),
+    [((3, 10, 14), False), ((3, 11, 0), True), ((3, 13, 1), True), ((3, 14, 0), True)],
+)
+def test_pythons(monkeypatch, found, fits):
+    monkeypatch.setattr(doctor.sys, "version_info", found)
+    if fits:
+        assert ("is tested with" in doctor.check_python()) == (found >= (3, 14))
+    else:
+        with pytest.raises(doctor.Problem, match=r"needs 3\.11 or later"):
+            doctor.check_python()
+
+
+@pytest.mark.parametrize("python", ["absent", "fails"])
+def test_a_kernel_that_cannot_start_or_lacks_the_package(monkeypatch, tmp_path, python):
+    (tmp_path / "fails").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "fails").chmod(0o755)
+    spec = SimpleNamespace(argv=[str(tmp_path / python), "-m", "ipykernel_launcher"])
+    specs = SimpleNamespace(KernelSpecManager=lambda: SimpleNamespace(get_kernel_spec=lambda name: spec))
+    monkeypatch.setattr(doctor, "import_module", lambda name: specs)
+    with pytest.raises(doctor.Problem, match="cannot import rosecourse: start Jupyter with `make lab`"):
+        doctor.check_kernel()
+
+
+def test_no_kernel_at_all(monkeypatch):
+    def no_jupyter(name):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "import_module", no_jupyter)
+    with pytest.raises(doctor.Problem, match="no notebook kernel `python3`"):
+        doctor.check_kernel()
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as end:
+        doctor.main(["--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: rosecourse doctor [-h]")

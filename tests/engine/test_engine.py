@@ -1,0 +1,364 @@
+"""InferenceEngine: sessions, forks, exhaustion, and reading nothing that was not written."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rosecourse import (
+    BEST,
+    LESSONS,
+    BlockError,
+    ConfigError,
+    EngineBusy,
+    EngineConfig,
+    InferenceEngine,
+    KVCacheExhausted,
+    LogitsError,
+    RequestError,
+    SamplingParams,
+)
+from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
+
+PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": BEST.with_(forward=DenseForward)}
+FREE_RUN = SamplingParams(max_new_tokens=40, stop_on_eos=False)
+
+
+def make_engine(model, parts=BEST, **config):
+    return InferenceEngine(
+        model, EngineConfig(**{"block_size": 4, "max_batch_size": 8, "prefix_cache": False} | config), parts
+    )
+
+
+def start(engine, prompts):
+    """Prefilled sessions with their first token."""
+    sessions = [engine.new_session(p, FREE_RUN) for p in prompts]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
+
+
+def step(engine, sessions):
+    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+
+
+def check(engine, sessions):
+    engine.kv.check([s.block_ids_per_layer for s in sessions])
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_logits_equal_transformers_at_every_step(small_pair, parts):
+    hf, model = small_pair
+    engine = make_engine(model, PARTS[parts])
+    sessions = start(engine, prompts_of([1, 3, 4, 5, 8, 11], 211))
+    for _ in range(10):
+        logits = engine.decode_step_sessions(sessions)
+        for session, row in zip(sessions, logits, strict=True):
+            torch.testing.assert_close(row, hf_next_logits(hf, session.token_ids), atol=2e-4, rtol=1e-4)
+        engine.take_tokens(sessions, logits)
+        check(engine, sessions)
+
+
+def test_a_fork_has_limits_and_a_random_stream_of_its_own(small_model):
+    engine = make_engine(small_model)
+    sampled = SamplingParams(max_new_tokens=20, temperature=1.0, seed=5, stop_on_eos=False)
+    session = engine.new_session([1, 2, 3], sampled)
+    engine.take_tokens([session], engine.prefill([session]))
+    for _ in range(5):
+        step(engine, [session])
+    twin = engine.fork(session)
+    short = engine.fork(session, SamplingParams(max_new_tokens=3))
+    with pytest.raises(RequestError, match="max_new_tokens is 500"):
+        engine.fork(session, SamplingParams(max_new_tokens=500))
+    step(engine, [session, twin, short])
+    assert short.finished
+    for _ in range(13):
+        step(engine, [session, twin])
+    assert session.completion_ids == twin.completion_ids
+    assert session.finish_reason == twin.finish_reason == "length"
+    with pytest.raises(RequestError, match="only a running session can be forked"):
+        engine.fork(session)
+    for s in (session, twin, short):
+        engine.free(s)
+    check(engine, [])
+    with pytest.raises(BlockError, match="holds no blocks"):
+        engine.free(session)
+
+
+def test_a_session_is_not_computed_twice_at_once(small_model):
+    engine = make_engine(small_model)
+    (session,) = start(engine, [[1, 2, 3]])
+    with pytest.raises(BlockError, match="free it first"):
+        engine.prefill([session])
+    with pytest.raises(BlockError, match="holds blocks already"):
+        engine.reserve(session)
+    prefilled, twice = (engine.new_session([n, 2, 3], FREE_RUN) for n in (5, 6))
+    engine.prefill([prefilled])
+    with pytest.raises(BlockError, match="free it first"):  # it has no token yet: there is nothing to compute
+        engine.prefill([twice, prefilled])
+    with pytest.raises(BlockError, match="holds blocks already"):
+        engine.prefill([twice, twice])
+    assert twice.block_ids_per_layer is None
+    with pytest.raises(ConfigError, match="a prefill over 0 sessions"):
+        engine.prefill([])
+    check(engine, [session, prefilled])
+
+
+def test_an_engine_checks_its_books_when_asked(small_model):
+    engine = make_engine(small_model, prefix_cache=True)
+    sessions = [*start(engine, prompts_of([4, 9, 6], 211)), engine.new_session([1, 2], FREE_RUN)]
+    sessions.append(engine.fork(sessions[2]))
+    engine.free(sessions[0])  # its block stays in the prefix cache
+    engine.check(sessions)
+    with pytest.raises(BlockError, match="counts 1 owners, its holders are others"):
+        engine.check(sessions[2:])
+    sessions[1].num_cached_tokens += 1
+    with pytest.raises(BlockError, match="has 10 tokens and blocks for 9, and 10 tokens are computed"):
+        engine.check(sessions)
+    sessions[1].num_cached_tokens -= 1
+    layer = sessions[2].block_ids_per_layer[1]
+    engine.kv.append_token(1, layer, *torch.zeros(2, 2, 8))  # as if a step had been interrupted
+    with pytest.raises(BlockError, match="do not hold the same number of tokens"):
+        engine.check(sessions)
+
+
+def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, monkeypatch):
+    engine = make_engine(small_model)
+    inside, other = start(engine, [[1, 2, 3], [4, 5]])
+    step_alone = engine.decode_step
+    refused, freed = [], threading.Event()
+
+    def intrude():
+        for call in (
+            lambda: engine.prefill([engine.new_session([7], FREE_RUN)]),
+            lambda: engine.decode_step_sessions([other]),
+            lambda: engine.reserve(engine.new_session([7], FREE_RUN)),
+            lambda: engine.fork(other),
+        ):
+            with pytest.raises(EngineBusy, match="another thread is using this engine"):
+                call()
+            refused.append(call)
+        engine.free(other)  # waits for its turn
+        freed.set()
+
+    def held_up(sessions):
+        intruder.start()
+        deadline = time.monotonic() + 30
+        while len(refused) < 4:
+            assert intruder.is_alive()
+            assert time.monotonic() < deadline, "it waits where it should be refused"
+        assert not freed.wait(0.05)
+        return step_alone(sessions)
+
+    intruder = threading.Thread(target=intrude, daemon=True)
+    monkeypatch.setattr(engine, "decode_step", held_up)
+    step(engine, [inside])
+    intruder.join(timeout=60)
+    assert freed.is_set()
+    assert other.block_ids_per_layer is None
+    monkeypatch.undo()
+    step(engine, [inside])  # the turn was given back, after errors too
+    check(engine, [inside])
+
+
+def test_a_stream_of_nan_ends_with_an_error(small_pair):
+    """What came before is given; nothing made up comes after."""
+    hf, model = small_pair
+    engine = make_engine(model)
+    tokens = engine.stream([1, 2, 3], FREE_RUN)
+    found = [next(tokens).token_id for _ in range(3)]
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache.fill_(float("nan"))
+    with pytest.raises(LogitsError, match="are NaN or infinite"):
+        next(tokens)
+    assert found == hf_greedy(hf, [[1, 2, 3]], 3)[0]
+    check(engine, [])
+
+
+def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):
+    engine = make_engine(small_model)
+    calls = []
+
+    def interrupted(sessions):
+        calls.append(sessions)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(sessions)
+
+    real = engine.decode_step
+    monkeypatch.setattr(engine, "decode_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([[1, 2, 3]] * 9, FREE_RUN)
+    check(engine, [])
+    assert engine.kv.num_available() == engine.kv.num_blocks
+
+
+def test_prompts_of_every_kind(small_model):
+    engine = make_engine(small_model)
+    params = SamplingParams(max_new_tokens=np.int64(3))
+    ids = [3, 1, 2]
+    kinds = [ids, tuple(ids), np.array(ids), torch.tensor(ids), [np.int64(i) for i in ids]]
+    expected = engine.generate([ids], params)[0].token_ids
+    assert [r.token_ids for r in engine.generate((k for k in kinds), params)] == [expected] * len(kinds)
+    assert engine.generate(np.array(ids).tolist(), params)[0].token_ids == expected
+    for bad in (b"hi", [1.5], [["x"]], 5, None, "\ud800"):
+        with pytest.raises(RequestError, match="give a text, or a list of token ids"):
+            engine.new_session(bad)
+
+
+def test_an_exhausted_step_changes_nothing_and_works_after_a_free(small_model):
+    engine = make_engine(small_model, num_blocks=12)  # 10 tokens are enough for it to run dry
+    sessions = start(engine, prompts_of([8, 8, 8, 8], 211)[:4])
+    while engine.can_append(sessions):
+        step(engine, sessions)
+    before = repr([(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens) for s in sessions])
+    for _ in range(2):
+        with pytest.raises(KVCacheExhausted, match="free or preempt one"):
+            engine.decode_step_sessions(sessions)
+        assert repr([(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens) for s in sessions]) == before
+        check(engine, sessions)
+    engine.free(sessions.pop())
+    step(engine, sessions)
+    check(engine, sessions)
+
+
+def test_a_prefill_that_does_not_fit_gives_back_what_it_took(small_model):
+    engine = make_engine(small_model, num_blocks=5)
+    sessions = [engine.new_session(p, SamplingParams(max_new_tokens=1)) for p in prompts_of([8, 8, 8], 211)]
+    with pytest.raises(KVCacheExhausted):
+        engine.prefill(sessions)
+    assert all(s.block_ids_per_layer is None and s.num_cached_tokens == 0 for s in sessions)
+    check(engine, [])
+    assert engine.kv.num_available() == 5
+
+
+def test_engines_with_different_parts_share_one_model(small_pair):
+    hf, model = small_pair
+    (prompt,) = prompts_of([9], 211)
+    engines = [make_engine(model, parts) for parts in PARTS.values()]
+    sessions = [start(engine, [prompt])[0] for engine in engines]
+    for _ in range(9):
+        for engine, session in zip(engines, sessions, strict=True):
+            step(engine, [session])
+    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [prompt] * len(PARTS), 10)
+
+
+def test_end_of_text_stops_unless_told_otherwise(small_pair):
+    _, model = small_pair
+    engine = make_engine(model)
+    (prompt,) = prompts_of([5], 211)
+    free = engine.generate([prompt], SamplingParams(max_new_tokens=20, stop_on_eos=False))[0]
+    assert (free.finish_reason, len(free.token_ids)) == ("length", 20)
+    engine.eos_token_id = free.token_ids[6]
+    first = free.token_ids.index(engine.eos_token_id)
+    stopped = engine.generate([prompt], SamplingParams(max_new_tokens=20))[0]
+    assert (stopped.finish_reason, stopped.token_ids) == ("stop", free.token_ids[: first + 1])
+    check(engine, [])
+
+
+def test_generate_takes_one_prompt_or_many_texts_or_ids(model):
+    engine = InferenceEngine(model)
+    params = SamplingParams(max_new_tokens=5)
+    ids = model.tokenizer.encode("My dear")
+    results = [engine.generate(p, params) for p in ("My dear", ["My dear"], ids, [ids])]
+    assert len({tuple(r[0].token_ids) for r in results}) == 1
+    assert all(len(r) == 1 and r[0].text == model.tokenizer.decode(r[0].token_ids) for r in results)
+    assert engine.generate([], params) == []
+
+
+def test_stream_gives_the_same_tokens_and_text_as_generate(model):
+    engine = InferenceEngine(model)
+    params = SamplingParams(max_new_tokens=50, temperature=0.9, seed=4)
+    whole = engine.generate("Emma was", params)[0]
+    pieces = list(engine.stream("Emma was", params))
+    assert [p.token_id for p in pieces] == whole.token_ids
+    assert "".join(p.text for p in pieces) == whole.text
+    assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + [whole.finish_reason]
+
+
+def test_a_stream_that_is_left_gives_its_blocks_back(model):
+    engine = InferenceEngine(model, EngineConfig(prefix_cache=False))
+    stream = engine.stream("Emma was")
+    next(stream)
+    assert engine.kv.num_available() < engine.kv.num_blocks
+    stream.close()
+    engine.kv.check([])
+
+
+BAD_REQUESTS = [
+    ([], {}, "the prompt is empty"),
+    ("", {}, "the prompt is empty"),
+    ([1] * 96, {"max_new_tokens": 1}, "the prompt has 96 tokens: the engine takes at most 95"),
+    ([1] * 90, {"max_new_tokens": 7}, "max_new_tokens is 7: after a prompt of 90 tokens at most 6 fit into 96"),
+    ([211], {}, "token id 211 is not in the vocabulary of 211 tokens"),
+    ([-1], {}, "token id -1"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "params", "message"), BAD_REQUESTS)
+def test_a_request_that_can_never_be_served_is_refused(small_model, prompt, params, message):
+    engine = make_engine(small_model)
+    with pytest.raises(RequestError, match=message):
+        engine.new_session(prompt, SamplingParams(**params))
+    with pytest.raises(RequestError, match=message):
+        engine.stream(prompt, SamplingParams(**params))
+
+
+def test_a_request_larger_than_the_pool_is_refused(small_model):
+    engine = make_engine(small_model, num_blocks=3)
+    engine.new_session([1] * 5, SamplingParams(max_new_tokens=8))
+    with pytest.raises(RequestError, match="need 4 KV blocks, the pool has 3"):
+        engine.new_session([1] * 5, SamplingParams(max_new_tokens=9))
+    (whole,) = engine.generate([[1] * 5], SamplingParams(max_new_tokens=8, stop_on_eos=False))
+    assert len(whole.token_ids) == 8
+
+
+BAD_CONFIGS = [
+    {"block_size": 0},
+    {"block_size": 3},
+    {"block_size": 2.0},
+    {"max_batch_size": 0},
+    {"max_batch_size": True},
+    {"max_seq_len": 1},
+    {"max_seq_len": 97},
+    {"num_blocks": 0},
+]
+
+
+@pytest.mark.parametrize("config", BAD_CONFIGS, ids=str)
+def test_an_impossible_config_is_refused_by_name(small_model, config):
+    (name,) = config
+    with pytest.raises(ConfigError, match=f"{name} is {config[name]!r}"):
+        make_engine(small_model, **config)
+
+
+BAD_PARAMS = [
+    {"max_new_tokens": 0},
+    {"max_new_tokens": 1.5},
+    {"temperature": -0.1},
+    {"temperature": float("nan")},
+    {"temperature": float("inf")},
+    {"temperature": "hot"},
+    {"top_k": -1},
+    {"top_p": 0.0},
+    {"top_p": 1.01},
+    {"top_p": float("nan")},
+    {"seed": -1},
+]
+
+
+@pytest.mark.parametrize("params", BAD_PARAMS, ids=str)
+def test_impossible_params_are_refused_by_name(params):
+    (name,) = params
+    with pytest.raises(ConfigError, match=f"{name} is "):
+        SamplingParams(**params)
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_a_decode_step_takes_1_to_max_batch_size_sessions(small_model, count):
+    engine = make_engine(small_model)
+    sessions = start(engine, prompts_of([2] * 8, 211))
+    with pytest.raises(ConfigError, match="1 to 8 fit"):
+        engine.decode_step_sessions((sessions * 2)[:count])

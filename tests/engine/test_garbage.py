@@ -1,0 +1,81 @@
+"""Streams that nobody holds any more: garbage collections at nasty moments, and the end of the interpreter."""
+
+import gc
+import subprocess
+import sys
+import threading
+import types
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from rosecourse.engine import streaming
+from tests.support.managers import LONG, ids, in_threads, params
+
+
+class CollectsGarbage(threading.Condition):
+    """Whoever gets this lock collects garbage at once, and with it a stream that is in a cycle."""
+
+    litter: SimpleQueue = SimpleQueue()
+
+    def __enter__(self):
+        entered = super().__enter__()
+        with suppress(Empty):
+            cycle = [self.litter.get_nowait()]
+            cycle.append(cycle)
+            del cycle
+            gc.collect(0)
+        return entered
+
+
+def test_a_garbage_collection_under_the_lock_may_cancel(manage, monkeypatch):
+    """A stream's end calls cancel, in whatever thread it happens to end: here in one that holds the lock already."""
+    patched = {"Condition": CollectsGarbage, "Thread": threading.Thread, "current_thread": threading.current_thread}
+    monkeypatch.setattr(streaming, "threading", types.SimpleNamespace(**patched))
+    manager = manage()
+    sessions = []
+    for n in range(12):
+        stream = manager.submit([1, 2, n], LONG)
+        sessions.append(stream.session)
+        CollectsGarbage.litter.put(stream)
+        del stream
+        assert len(ids(manager.submit([3, n], params(2)))) == 2
+    manager.close(drain=True)
+    assert CollectsGarbage.litter.empty()
+    assert [session.finish_reason for session in sessions] == ["cancelled"] * 12
+
+
+def test_garbage_is_collected_all_the_time(manage):
+    """At every allocation, in every thread: dropped streams in cycles are cancelled, the others do not notice."""
+    thresholds = gc.get_threshold()
+    manager = manage()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(1)
+    try:
+
+        def use(number):
+            for n in range(40):
+                stream = manager.submit([1 + number, n], params(3))
+                if n % 2:
+                    assert len(ids(stream)) == 3
+                else:
+                    stream.myself = stream
+
+        in_threads(*[lambda n=n: use(n) for n in range(3)])
+        manager.close()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def test_a_program_may_end_while_threads_read_and_streams_are_in_cycles():
+    """A reader that is no daemon gets its last token before the interpreter goes; nothing is printed but its count."""
+    code = (
+        "import threading, rosecourse as rc; e = rc.InferenceEngine(rc.load_model(device='cpu'));"
+        "m = rc.SchedulerManager(rc.OnlineScheduler(e));"
+        "p = lambda n: rc.SamplingParams(max_new_tokens=n, stop_on_eos=False);"
+        "s = m.submit('Hello', p(400)); s.me = s; next(s); r = m.submit('It', p(40));"
+        "threading.Thread(target=lambda: print(len(list(r)))).start()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "40\n", "")

@@ -1,0 +1,196 @@
+"""The engine on a GPU: the same tokens and logits as elsewhere, and a decode step that waits for nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rosecourse import (
+    BEST,
+    LESSONS,
+    EngineConfig,
+    InferenceEngine,
+    OnlineScheduler,
+    SamplingParams,
+    SchedulerManager,
+    load_model,
+    random_model,
+)
+from rosecourse.kernels import kv_append
+from rosecourse.kernels import paged_attention as paged
+from rosecourse.kernels.paged_attention import TritonAttention
+from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+PARTS = {"best": BEST, "dense": BEST.with_(forward=DenseForward)}
+LENGTHS = [1, 5, 63, 64, 65, 127, 128, 129]
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return load_model(dtype="float32", device="cuda")
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_greedy_tokens_equal_transformers(exact, hf_model, parts):
+    prompts = prompts_of(LENGTHS, exact.shape.vocab_size)
+    engine = InferenceEngine(exact, EngineConfig(max_batch_size=8), PARTS[parts])
+    results = engine.generate(prompts, SamplingParams(max_new_tokens=80, stop_on_eos=False))
+    assert [r.token_ids for r in results] == hf_greedy(hf_model, prompts, 80)
+    engine.kv.check([], engine.prefix_cache.entries())
+
+
+def test_the_triton_kernel_is_what_runs(exact):
+    engine = InferenceEngine(exact)
+    assert isinstance(engine.decode_step.forward.paged_attention, TritonAttention)
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 0.1)])
+def test_logits_stay_within_a_bound_of_transformers(hf_model, dtype, share):
+    """`share` is of the largest logit: rounding grows with the numbers."""
+    model = load_model(dtype=dtype, device="cuda")
+    engine = InferenceEngine(model, EngineConfig(max_batch_size=8))
+    params = SamplingParams(max_new_tokens=20, stop_on_eos=False)
+    sessions = [engine.new_session(p, params) for p in prompts_of(LENGTHS, model.shape.vocab_size)]
+    logits = engine.prefill(sessions)
+    for _ in range(10):
+        for session, row in zip(sessions, logits.float().cpu(), strict=True):
+            expected = hf_next_logits(hf_model, session.token_ids)
+            bound = share * float(expected.abs().max())
+            torch.testing.assert_close(row, expected, atol=bound, rtol=0)
+        engine.take_tokens(sessions, logits)
+        logits = engine.decode_step_sessions(sessions)
+
+
+def test_sampled_streams_repeat(exact):
+    engine = InferenceEngine(exact)
+    params = [SamplingParams(max_new_tokens=30, temperature=1.0, seed=s) for s in (1, 2, 1)]
+    runs = [[r.token_ids for r in engine.generate([[5, 6, 7]] * 3, params)] for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert runs[0][0] == runs[0][2] != runs[0][1]
+
+
+def test_streaming(exact):
+    params = SamplingParams(max_new_tokens=20, stop_on_eos=False)
+    engine = InferenceEngine(exact)
+    expected = [r.token_ids for r in engine.generate([[n, 6, 7] for n in range(1, 9)], params)]
+    with SchedulerManager(OnlineScheduler(engine, max_batch_size=4)) as manager:
+        streams = [manager.submit([n, 6, 7], params) for n in range(1, 9)]
+        assert [[token.token_id for token in stream] for stream in streams] == expected
+
+
+# -- a decode step, watched -----------------------------------------------------------------------------------------
+
+
+def decoding(rung, lengths, new_tokens=200, **config):
+    """An engine of a rung over the shape of GPT-2 in float16, with sessions that are ready to decode."""
+    settings = {"max_batch_size": 8, "prefix_cache": False, "triton_kv_append_min_batch": 4} | config
+    engine = InferenceEngine(random_model("gpt2"), EngineConfig(**settings), rung.after)
+    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
+    sessions = [engine.new_session([7] * length, params) for length in lengths]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return engine, sessions
+
+
+def decode(engine, sessions, steps):
+    for _ in range(steps):
+        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+
+
+@pytest.fixture
+def synchronisation_raises():
+    yield lambda: torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+@pytest.mark.parametrize("lengths", [[3] * 8, [60, 61, 62, 63, 64, 65, 66, 67]], ids=["equal", "mixed"])
+def test_a_decode_step_does_not_wait_for_the_device(rung, lengths, synchronisation_raises):
+    """Only the sampled tokens are waited for; through a block boundary, a fork and its copy too."""
+    engine, sessions = decoding(rung, lengths)
+    decode(engine, sessions, 2)
+    sessions[-1] = engine.fork(sessions[0])
+    for _ in range(5):
+        synchronisation_raises()
+        logits = engine.decode_step_sessions(sessions)
+        torch.cuda.set_sync_debug_mode("default")
+        engine.take_tokens(sessions, logits)
+
+
+def test_the_watch_would_see_a_wait(synchronisation_raises):
+    synchronisation_raises()
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        torch.tensor([1], device="cuda").item()
+
+
+def binaries():
+    kernels = (kv_append._kv_append_kernel, kv_append._kv_append_full_batch_kernel, paged._paged_attn_decode_kernel)
+    return [sum(len(caches[0]) for caches in kernel.device_caches.values()) for kernel in kernels]
+
+
+def test_nothing_is_compiled_after_the_first_steps():
+    """Whatever the batch size, the positions and the lengths: a compilation would stall somebody's stream."""
+    engine, sessions = decoding(LESSONS[-1], [3] * 8, triton_kv_append_min_batch=1)
+    decode(engine, sessions, 1)
+    decode(engine, sessions[:7], 1)  # positions differ from here on: the generic kernel
+    decode(engine, sessions, 1)
+    before = binaries()
+    assert min(before) > 0
+    for size in (1, 2, 3, 5, 8, 7):
+        decode(engine, sessions[:size], 1)
+        decode(engine, sessions[8 - size :], 1)
+    decode(engine, sessions, 130)
+    assert binaries() == before
+
+
+def test_memory_does_not_grow_over_a_thousand_steps():
+    engine, sessions = decoding(LESSONS[-1], [3] * 8, new_tokens=1015)
+    decode(engine, sessions, 10)
+    torch.cuda.synchronize()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    decode(engine, sessions, 1000)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() <= allocated + 2**20  # the cache was there from the start
+    assert torch.cuda.memory_reserved() == reserved
+
+
+@pytest.mark.parametrize("rung", LESSONS[1:], ids=lambda rung: rung.number)
+def test_before_and_after_a_lesson_make_the_same_tokens(rung):
+    found = []
+    for side in (rung.before, rung.after):
+        engine, sessions = decoding(replace(rung, after=side), [3, 3, 60, 63, 64, 65, 130])
+        decode(engine, sessions, 3)
+        sessions.append(engine.fork(sessions[0]))
+        decode(engine, sessions, 70)
+        found.append([session.token_ids for session in sessions])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8])
+def test_the_append_kernel_takes_a_cache_that_begins_anywhere(offset):
+    B, H, D, block_size = 3, 2, 16, 4
+    shape = (5, H, block_size, D)
+    buffers = [torch.zeros(5 * H * block_size * D + offset, dtype=torch.float16, device="cuda") for _ in range(4)]
+    caches = [buffer[offset:].view(shape) for buffer in buffers]
+    key, value = torch.randn(B, 2, H, D, dtype=torch.float16, device="cuda").unbind(1)
+    blocks = torch.tensor([4, 0, 2], device="cuda")
+    kv_append.kv_append_triton_full_batch(caches[0], caches[1], key, value, blocks, 3)
+    caches[2][blocks, :, 3], caches[3][blocks, :, 3] = key, value
+    assert torch.equal(caches[0], caches[2])
+    assert torch.equal(caches[1], caches[3])
+
+
+def test_the_append_kernels_reach_past_2_to_the_31_elements():
+    """A block whose offset does not fit into 32 bits."""
+    H, D, block_size = 12, 64, 64
+    num_blocks = 2**31 // (H * block_size * D) + 3
+    cache = torch.zeros(num_blocks, H, block_size, D, dtype=torch.float16, device="cuda")
+    key = torch.randn(2, H, D, dtype=torch.float16, device="cuda")
+    blocks, pos = torch.tensor([num_blocks - 1, 1], device="cuda"), torch.tensor([5, 6], device="cuda")
+    kv_append.kv_append_triton_full_batch(cache, cache, key, key, blocks, 3)
+    kv_append.kv_append_triton(cache, cache, key, key, torch.arange(2, device="cuda"), blocks, pos)
+    assert torch.equal(cache[blocks, :, 3], key)
+    assert torch.equal(cache[blocks, :, pos], key)
+    assert int((cache != 0).sum()) == 2 * int((key != 0).sum())

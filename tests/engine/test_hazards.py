@@ -1,0 +1,42 @@
+"""The ways in which a KV cache goes wrong, 1 to 23, and that each of them is tested.
+
+     1 double free, stale holder        9 a request that never fits         17 a table row replaced, shrunk, grown
+     2 cancel in every state           10 all need a block, none is free    18 blocks in another order
+     3 a failed allocation             11 preempted at a full block         19 offsets past 2^31
+     4 copy-on-write, pool exhausted   12 identical prompts in one batch    20 a staging buffer reused in flight
+     5 fork from a partial block       13 a hit of the whole prompt         21 bytes that a step must not touch
+     6 fork at a boundary              14 a hit evicted, a block recycled   22 threads, and close while requests run
+     7 every length                    15 prefixes whose keys collide       23 a random machine over tiny pools
+     8 a pool too small for all        16 NaN in what nobody holds
+
+Over every rung: 1 and 3 to 7 in test_hazards_blocks.py, 2 and 8 to 11 in test_hazards_sessions.py, 12 to 15 in
+test_hazards_prefix.py, 16 to 21 in test_hazards_values.py; 22 in test_streaming.py, 23 in test_soak.py.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def cited():
+    """Hazard number -> the tests, and the machines of test files, whose docstrings name it."""
+    found: dict[int, list[str]] = {}
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
+                for number in re.findall(r"\bHazard (\d+)\b", ast.get_docstring(node) or ""):
+                    found.setdefault(int(number), []).append(f"{path.name}::{node.name}")
+    return found
+
+
+@pytest.mark.parametrize("number", range(1, 24))
+def test_every_hazard_has_a_test_that_names_it(number):
+    assert cited().get(number)
+
+
+def test_no_test_names_a_hazard_that_is_not_on_the_list():
+    assert set(cited()) <= set(range(1, 24))

@@ -1,0 +1,104 @@
+"""What is asked of a CUDA device, and in which order, watched on any machine; `engine/test_gpu.py` sees the device."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rosecourse.kv import buffers
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What `buffers` asks of torch; all of it lands in this machine's memory."""
+    log = []
+
+    class Watched(torch.Tensor):
+        def copy_(self, source, non_blocking=False):
+            log.append(("copy", source.tolist(), non_blocking))
+            return super().copy_(source)
+
+        def to(self, device, non_blocking=False):
+            log.append(("to", device, non_blocking))
+            return self
+
+    class Event:
+        def record(self):
+            log.append("record")
+
+        def synchronize(self):
+            log.append("wait")
+
+    def made_by(make):
+        def watched(values, dtype=None, device=None, pin_memory=False):
+            log.append((make.__name__, values, dtype, device, pin_memory))
+            return make(values, dtype=dtype).as_subclass(Watched)
+
+        return watched
+
+    makers = {make.__name__: made_by(make) for make in (torch.empty, torch.tensor, torch.zeros)}
+    monkeypatch.setattr(buffers, "torch", SimpleNamespace(**makers, cuda=SimpleNamespace(Event=Event)))
+    return log
+
+
+def test_a_staging_buffer_is_pinned_and_waits_before_it_is_written_again(log):
+    """Hazard 20: nobody writes to the host side while a copy from it may be in flight."""
+    buffer = buffers.StagingBuffer(6, torch.int32, CUDA)
+    assert log == [("zeros", 6, torch.int32, None, True), ("zeros", 6, torch.int32, CUDA, False)]
+    log.clear()
+    buffer.host(2, 2)[:] = torch.tensor([[1, 2], [3, 4]])
+    assert log == ["wait"]
+    on_device = buffer.to_device()
+    assert log == ["wait", ("copy", [1, 2, 3, 4], True), "record"]
+    buffer.host(1, 3)[:] = 9
+    assert log[3:] == ["wait"]
+    assert on_device.tolist() == [[1, 2], [3, 4]]
+    assert buffer.to_device().tolist() == [[9, 9, 9]]
+
+
+def test_on_a_cpu_nothing_is_pinned_copied_or_waited_for(log):
+    buffer = buffers.StagingBuffer(6, torch.int32, CPU)
+    host = buffer.host(2, 3)
+    assert buffer.to_device().data_ptr() == host.data_ptr()
+    assert buffer.to_device().shape == (2, 3)
+    assert log == [("zeros", 6, torch.int32, None, False)]
+
+
+def test_indices_go_to_a_cuda_device_through_pinned_memory_without_waiting(log):
+    assert buffers.index_tensor([3, 1], CUDA).tolist() == [3, 1]
+    assert log == [("tensor", [3, 1], None, None, True), ("to", CUDA, True)]
+    log.clear()
+    assert buffers.index_tensor([3, 1], CPU).tolist() == [3, 1]
+    assert log == [("tensor", [3, 1], None, CPU, False)]
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_the_pool_is_made_where_it_is_wanted(log, device):
+    shape = (1, 2, 1, 4, 3)
+    keys, values = buffers.kv_pool(shape, torch.float16, device)
+    assert log == [("empty", shape, torch.float16, device, False)] * 2
+    assert keys.data_ptr() != values.data_ptr()
+
+
+def test_only_a_pool_in_the_machines_own_memory_is_measured_by_it(log, monkeypatch):
+    """At most all of it; what a GPU holds its allocator says."""
+    shape = (1, 2, 1, 4, 3)
+    monkeypatch.setattr(buffers, "_memory", lambda: 2 * 24 * 2)
+    buffers.kv_pool(shape, torch.float16, CPU)
+    monkeypatch.setattr(buffers, "_memory", lambda: 2 * 24 * 2 - 1)
+    buffers.kv_pool(shape, torch.float16, CUDA)
+    assert len(log) == 4
+    with pytest.raises(buffers.ConfigError, match="2 KV blocks of 4 tokens do not fit into memory"):
+        buffers.kv_pool(shape, torch.float16, CPU)
+
+
+def test_a_system_that_does_not_tell_its_memory_is_not_asked(monkeypatch):
+    monkeypatch.setattr(buffers, "os", SimpleNamespace(sysconf_names={"SC_PAGE_SIZE": 1}))
+    assert buffers._memory() == float("inf")
+    monkeypatch.setattr(buffers, "os", SimpleNamespace())
+    assert buffers._memory() == float("inf")
+    names = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
+    monkeypatch.setattr(buffers, "os", SimpleNamespace(sysconf_names=names, sysconf=names.get))
+    assert buffers._memory() == 40960

@@ -1,0 +1,202 @@
+"""The prefix cache: hits, eviction, and what must never be a hit."""
+
+import pytest
+import torch
+
+from rosecourse import EngineConfig, InferenceEngine, KVBlockManager, KVCacheExhausted, LogitsError, SamplingParams
+from rosecourse.kv import prefix_cache as module
+from tests.support.oracles import hf_next_logits, prompts_of
+
+BS = 8
+
+
+@pytest.fixture
+def engine(small_model):
+    return InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=16))
+
+
+@pytest.fixture
+def prompt():
+    (prompt,) = prompts_of([3 * BS], 211, seed=5)
+    return prompt
+
+
+def prefilled(engine, prompt, params=None):
+    """Prefill one prompt; returns (session, tokens that were a hit, logits)."""
+    session = engine.new_session(prompt, params or SamplingParams(max_new_tokens=1))
+    engine.reserve(session)
+    hit = session.num_cached_tokens
+    return session, hit, engine.prefill([session])[0]
+
+
+def check(engine, *sessions):
+    engine.kv.check([s.block_ids_per_layer for s in sessions], engine.prefix_cache.entries())
+
+
+@pytest.mark.parametrize("length", [1, BS - 1, BS, BS + 1, 2 * BS, 2 * BS + 1, 3 * BS])
+def test_a_second_prompt_hits_and_leaves_one_token_to_compute(engine, prompt, small_pair, length):
+    cold, hit, cold_logits = prefilled(engine, prompt[:length])
+    assert hit == 0
+    warm, hit, warm_logits = prefilled(engine, prompt[:length])
+    assert hit == (length - 1) // BS * BS
+    torch.testing.assert_close(warm_logits, cold_logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(warm_logits, hf_next_logits(small_pair[0], prompt[:length]), atol=1e-4, rtol=1e-4)
+    check(engine, cold, warm)
+    shared = hit // BS
+    assert cold.block_ids_per_layer[0][:shared] == warm.block_ids_per_layer[0][:shared]
+
+
+def test_blocks_outlive_their_session_and_are_hit_later(engine, prompt):
+    session, _, _ = prefilled(engine, prompt)
+    ids = [list(i) for i in session.block_ids_per_layer]
+    engine.free(session)
+    check(engine)
+    again, hit, _ = prefilled(engine, prompt)
+    assert hit == 2 * BS
+    assert again.block_ids_per_layer[0][:2] == ids[0][:2]
+
+
+def test_eviction_takes_the_least_recently_used_and_never_a_held_block(small_model):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=6))
+    a, b, c = prompts_of([2 * BS, 2 * BS, 2 * BS], 211, seed=1)
+    held, _, _ = prefilled(engine, a)
+    for prompt in (b, c):
+        session, _, _ = prefilled(engine, prompt)
+        engine.free(session)
+    check(engine, held)
+    assert engine.kv.num_available() == 4
+    engine.kv.free(engine.kv.allocate(2 * BS, engine.prefix_cache.lookup([*b, 1])))  # now c is the least recently used
+    new, hit, _ = prefilled(engine, prompts_of([2 * BS], 211, seed=2)[0])
+    assert hit == 0
+    check(engine, held, new)
+    assert len(engine.prefix_cache.lookup([*b, 1])[0]) == 2
+    assert len(engine.prefix_cache.lookup([*c, 1])[0]) == 0
+    assert len(engine.prefix_cache.lookup([*a, 1])[0]) == 2
+
+
+def test_a_failed_allocation_evicts_nothing(small_model):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+    a, b = prompts_of([2 * BS, 3 * BS], 211)
+    held, _, _ = prefilled(engine, a)
+    session, _, _ = prefilled(engine, [7, *a[1:BS]])
+    engine.free(session)
+    before = engine.prefix_cache.entries()
+    with pytest.raises(KVCacheExhausted):
+        prefilled(engine, b)
+    assert engine.prefix_cache.entries() == before
+    check(engine, held)
+
+
+def test_children_are_evicted_before_their_parents(small_model):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+    (prompt,) = prompts_of([4 * BS - 1], 211)
+    session, _, _ = prefilled(engine, prompt)
+    engine.free(session)
+    for kept in (3, 2, 1):
+        assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == kept
+        blocks = engine.kv.allocate((4 - kept + 1) * BS)
+        engine.kv.free(blocks)
+        check(engine)
+        assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == kept - 1
+
+
+def test_prompts_are_evicted_from_their_ends_without_any_look_up(small_model):
+    """Inserting alone keeps parents more recent than their children."""
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+    (prompt,) = prompts_of([4 * BS - 1], 211)
+    session, _, _ = prefilled(engine, prompt)
+    engine.free(session)
+    engine.kv.free(engine.kv.allocate(3 * BS))  # one block was free, so two are evicted
+    assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == 1
+
+
+def test_what_was_computed_twice_at_once_leaves_no_orphans(engine):
+    """Two sessions compute the same beginning in one batch; only the first one's blocks count, then and below."""
+    (stem,) = prompts_of([BS], 211)
+    a, b = ([*stem, *rest] for rest in prompts_of([BS, BS], 211, seed=9))
+    params = SamplingParams(max_new_tokens=1)
+    sessions = [engine.new_session(p, params) for p in (a, b)]
+    engine.prefill(sessions)
+    engine.free(sessions[0])
+    check(engine, sessions[1])
+    blocks = engine.kv.allocate((engine.kv.num_available()) * BS)  # evicts all that nobody holds
+    assert engine.prefix_cache.entries() == []
+    engine.kv.free(blocks)
+    check(engine, sessions[1])
+
+
+def test_the_same_block_after_another_prefix_is_no_hit(engine, prompt):
+    first, _, _ = prefilled(engine, prompt)
+    moved = [1, 2, 3, 4, 5, 6, 7, 8, *prompt[BS:]]
+    second, hit, _ = prefilled(engine, moved)
+    assert hit == 0
+    check(engine, first, second)
+
+
+def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
+    """The K and V of one session have become NaN: who comes with the same prompt later computes it by itself."""
+    ill, _, _ = prefilled(engine, prompt)
+    (other,) = prompts_of([2 * BS], 211, seed=8)
+    well, _, _ = prefilled(engine, other)
+    with pytest.raises(LogitsError):
+        engine.take_tokens([well, ill], torch.tensor([[1.0, 2.0], [float("nan")] * 2]))
+    check(engine, ill, well)
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache[[i % engine.kv.num_blocks for i in ill.block_ids_per_layer[0]]] = float("nan")
+    engine.free(ill)
+    check(engine, well)
+    _, hit, logits = prefilled(engine, prompt)
+    assert hit == 0
+    torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
+    assert prefilled(engine, other)[1] == BS
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_an_entry_that_is_evicted_or_discarded_leaves_nothing_behind(num_layers):
+    """Its blocks are other people's next: who looks them up must not find what they were."""
+    sizes = {"num_layers": num_layers, "num_heads": 1, "head_dim": 1, "block_size": 2, "num_blocks": 1}
+    kv = KVBlockManager(**sizes, dtype=torch.float32, device=torch.device("cpu"))
+    cache = module.PrefixCache(kv)
+    first = kv.allocate(2)
+    cache.insert([1, 2], first)
+    kv.free(first)
+    second = kv.allocate(2)  # evicts
+    cache.discard(second)
+    kv.check([second])
+    cache.insert([3, 4], second)
+    kv.check([second], cache.entries())
+    cache.discard(second)
+    kv.check([second])
+    assert cache.entries() == []
+
+
+@pytest.mark.parametrize("held", [10, 1000])
+def test_an_eviction_looks_at_one_entry_however_many_are_held(small_model, held):
+    """The keys that it compares are counted, not the time that it takes."""
+    compared = []
+
+    class Counted(module.PrefixKey):
+        def __hash__(self):
+            compared.append(self)
+            return super().__hash__()
+
+    engine = InferenceEngine(small_model, EngineConfig(block_size=1, max_batch_size=4, num_blocks=held + 1))
+    kv, cache = engine.kv, engine.prefix_cache
+    cache.insert(list(range(held)), kv.allocate(held))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PrefixKey", Counted)
+        for number in range(5):
+            table = kv.allocate(1)
+            cache.insert([1000 + number], table)
+            kv.free(table)
+    assert len(compared) == 5 * 2 + 4  # looked up and added; four were evicted
+
+
+def test_it_can_be_turned_off(small_model, prompt):
+    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, prefix_cache=False))
+    for _ in range(2):
+        session, hit, _ = prefilled(engine, prompt)
+        assert hit == 0
+        engine.free(session)
+    engine.kv.check([])
+    assert engine.kv.num_available() == engine.kv.num_blocks

@@ -1,0 +1,250 @@
+"""`check` lets every right part pass, whoever wrote it, and says what it is that a part lacks."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rosecourse import LESSONS, LessonError, lesson
+from rosecourse.kernels import TRITON_AVAILABLE
+from rosecourse.lab import check
+from rosecourse.lab.world import learner
+from tests.support.right_parts import RIGHT, IndexPut, delegating
+from tests.support.wrong_parts import damaged, part_of
+from tests.support.wrong_parts_partial import PARTIAL
+
+GOALS = [rung.number for rung in LESSONS if rung.changes]
+needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+
+
+def with_marks(number, *more):
+    return pytest.param(number, *more, marks=needs_triton if number == "061" else ())
+
+
+def rungs_of(goal):
+    """The first rung with each version of the part that a lesson replaces."""
+    kind = lesson(goal).changes[0]
+    return {getattr(rung.after, kind): rung.number for rung in reversed(LESSONS)}
+
+
+@pytest.mark.parametrize(
+    ("goal", "part", "number"),
+    [with_marks(goal, part, number) for goal in GOALS for part, number in rungs_of(goal).items()],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_after(goal, part, number):
+    verdict = check(part, goal)
+    assert verdict.correct, verdict
+    assert verdict.passed == (number >= goal), verdict
+    if not verdict.passed:
+        assert "correct, but without the idea of the lesson" in str(verdict)
+        assert "; the course's part of lesson" in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("number", "part"), [with_marks(number, part) for number in RIGHT for part in RIGHT[number]], ids=str
+)
+def test_parts_written_otherwise_pass(number, part):
+    verdict = check(part, number)
+    assert verdict.passed, verdict
+    assert "✓" in str(verdict)
+
+
+@pytest.mark.parametrize("number", ["036", "059"])
+def test_a_part_may_have_another_do_its_work(number):
+    verdict = check(delegating(part_of(number)), number)
+    assert verdict.passed, verdict
+
+
+def test_what_is_counted_is_observed():
+    told = str(check(lesson("036").after.kv_append, "038"))
+    assert "still 96 append_token calls in a step of 16 sessions inside their blocks" in told
+    assert "makes 0" in told
+
+
+def test_a_verdict_is_the_same_each_time_and_shows_the_blocks():
+    class SwapsThem(part_of("060")):
+        def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+            super().write(layer_idx, batch_idx, infos, value_new, key_new)
+
+    first, second = (check(SwapsThem, "060") for _ in range(2))
+    assert str(first) == repr(first) == str(second)
+    assert first._repr_html_() == second._repr_html_()
+    assert "<svg" in first._repr_html_()
+    assert "Wrong:    position 1 of session A in layer 0 holds the V of session A, layer 0, head 0, position 1" in str(
+        first
+    )
+    assert "K and V are swapped" in str(first)
+    assert not first.passed
+    assert not first.correct
+
+
+# -- what is no part at all -------------------------------------------------------------------------------------------
+
+
+class NoInit:
+    def __call__(self, sessions, keys, values):
+        pass
+
+
+class NoCall:
+    def __init__(self, model, kv, config):
+        pass
+
+
+class TwoArguments(NoCall):
+    def __call__(self, sessions, keys):
+        pass
+
+
+class DoesNothing(NoCall):
+    def __call__(self, sessions, keys, values):
+        pass
+
+
+class DividesByZero(NoCall):
+    def __call__(self, sessions, keys, values):
+        return self.mean(sessions)
+
+    def mean(self, sessions):
+        return 1 / (len(sessions) - len(sessions))
+
+
+class Exits(NoCall):
+    def __call__(self, sessions, keys, values):
+        sys.exit(3)
+
+
+class AsksForMore(NoCall):
+    def __init__(self, model, kv, config):
+        self.size = config.page_size
+
+
+class Spoils(NoCall):
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        for info in self.kv._block_infos.values():
+            info.length = None
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (NoInit, "NoInit.__init__ cannot be called: too many positional arguments; define `def __init__(self, model"),
+        (NoCall, "an object of NoCall cannot be called: define `def __call__(self, sessions, keys, values):`"),
+        (TwoArguments, "TwoArguments.__call__ cannot be called: too many positional arguments; define"),
+        (DoesNothing, "nothing was written for session A in this layer: it was left out"),
+        (DividesByZero, ", in mean: return 1 / (len(sessions) - len(sessions))"),
+        (Exits, "the part raised SystemExit: 3"),
+        (AsksForMore, "raised AttributeError: 'EngineConfig' object has no attribute 'page_size'"),
+        (Spoils, "after the part the pool cannot be used any more"),
+        (IndexPut(None, None, None), "check wants the class itself: check(MyPart, '038'), not an object of IndexPut"),
+        ("038", "check wants the class itself: check(MyPart, '038'), not an object of str"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_cannot_be_a_part_is_told_in_plain_words(part, says):
+    verdict = check(part, "038")
+    assert says in str(verdict), verdict
+    assert not verdict.passed
+    assert not verdict.correct
+    assert "rosecourse/lab" not in str(verdict)
+
+
+class NeverDone(NoCall):
+    def __call__(self, sessions, keys, values):
+        while sessions:
+            pass
+
+
+class HoldsBack(NoCall):
+    def __call__(self, sessions, keys, values):
+        for _ in iter(int, 1):
+            try:
+                self.again = True
+            except Exception:
+                continue
+
+
+@pytest.mark.parametrize(
+    ("part", "line"), [(NeverDone, "pass|while sessions:"), (HoldsBack, "for _ in|try:|self.again")]
+)
+def test_a_part_that_does_not_end_is_ended(part, line, monkeypatch):
+    monkeypatch.setattr(learner, "LIMIT", 0.2)
+    verdict = check(part, "038")
+    said = rf"the part was still at work after 0.2 seconds\n *in line \d+, in __call__: ({line}).*\n  Perhaps:  a loop"
+    assert re.search(said, str(verdict)), verdict
+    assert len(verdict.faults) == 1  # each scenario would take as long
+    assert sys.gettrace() is None
+
+
+def test_the_same_fault_is_told_once():
+    told = str(check(DividesByZero, "038"))
+    assert told.count("division by zero") == 1
+
+    class SwapsThem(part_of("060")):
+        def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+            super().write(layer_idx, batch_idx, infos, value_new, key_new)
+
+    told = str(check(SwapsThem, "060"))
+    assert told.count("holds the V of") == 1
+    assert "  Also wrong:\n    sessions without any block yet (step 1)\n    lengths around" in told
+
+
+def test_what_was_counted_is_one_line():
+    told = str(check(part_of("038"), "038"))
+    assert told.endswith(
+        "counted in 11 kinds of steps, never more than in the course's part: append_token calls, torch operations, "
+        "indexed stores of K and V"
+    )
+    assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
+
+
+def test_an_idea_that_is_there_in_some_steps_is_not_said_to_be_missing():
+    partly = "correct, but not yet with the idea of the lesson in every kind of step"
+    for wrong in PARTIAL[3], PARTIAL[5]:  # in the first layer alone: never as few; for even batches: sometimes
+        assert (partly in str(check(damaged("038", wrong), "038"))) == ("even" in wrong.fault)
+    assert partly not in str(check(lesson("060").before.kv_append, "060"))
+
+
+def test_tables_where_an_append_belongs():
+    assert "def __call__(self, sessions, keys, values)" in str(check(part_of("036"), "038"))
+    assert "def __call__(self, sessions)" in str(check(part_of("038"), "036"))
+
+
+def test_what_a_part_prints_is_held_back(capsys):
+    class Talks(part_of("038")):
+        def __call__(self, sessions, keys, values):
+            print("appending", len(sessions))
+            super().__call__(sessions, keys, values)
+
+    verdict = check(Talks, "038")
+    assert verdict.passed
+    assert "Note: the part prints; " in str(verdict)
+    assert "the first: appending 1" in str(verdict)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [("035", "replaces no part: give one of 036, 038"), ("042", "no lesson '042'")]
+)
+def test_a_lesson_without_a_part_is_refused(number, says):
+    with pytest.raises(LessonError, match=says):
+        check(DoesNothing, number)
+
+
+@needs_triton
+def test_where_kernels_cannot_run_lesson_061_is_not_passed():
+    code = (
+        "from rosecourse.lab import check; import rosecourse; v = check(rosecourse.BEST.kv_append, '061'); print(v); "
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", code + "print(v.correct, v.passed)"]
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "Not checked: the kernels. Triton cannot launch them here" in out
+    assert re.search("counted in 23 kinds of steps, .*: copies of rows of K and V, .*index tensors built", out)
+    assert out.endswith("True False\n")

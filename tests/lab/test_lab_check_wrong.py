@@ -1,0 +1,89 @@
+"""`check` is fed wrong parts, and names the fault of each."""
+
+import re
+from collections import Counter
+
+import pytest
+import torch
+
+from rosecourse.kernels import TRITON_AVAILABLE
+from rosecourse.lab import check
+from tests.support.wrong_parts import cases, damaged
+from tests.support.wrong_parts_append import APPEND
+from tests.support.wrong_parts_ideas import IDEAS
+from tests.support.wrong_parts_partial import FITTING, PARTIAL
+from tests.support.wrong_parts_rows import ROWS, ByPlace, FirstLayerDecides, RightWholeTable, WholeTable, kept_rows
+from tests.support.wrong_parts_tables import TABLES
+
+if TRITON_AVAILABLE:
+    from tests.support import kernel_parts
+
+CASES = [case for case in cases(TABLES + APPEND + IDEAS + PARTIAL + FITTING) if TRITON_AVAILABLE or case[0] != "061"]
+
+
+@pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
+def test_the_fault_is_named(number, wrong):
+    verdict = check(damaged(number, wrong), number)
+    assert not verdict.passed
+    assert verdict.correct == wrong.correct, verdict
+    assert re.search(wrong.says, str(verdict)), f"{wrong.says!r} is not in\n{verdict}"
+
+
+@pytest.mark.parametrize(("key", "signature"), ROWS)
+def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
+    verdict = check(kept_rows(key, signature), "036")
+    assert not verdict.correct, verdict
+    assert "; it must be block" in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (ByPlace, "stale: this is the row that another session had in an earlier step"),
+        (
+            WholeTable,
+            r"back, with nobody else in a batch \(step 2\)\n.*says 24; it must be block 2\n[^$]*stale: this is",
+        ),
+        (FirstLayerDecides, r"layer 1, session C[^$]*stale: this is the session's row of an earlier step"),
+    ],
+)
+def test_what_is_kept_otherwise_than_by_the_table_goes_stale(part, says):
+    verdict = check(part, "036")
+    assert not verdict.correct
+    assert re.search(says, str(verdict)), verdict
+
+
+def test_rows_of_others_are_not_to_be_built_anew():
+    verdict = check(RightWholeTable, "036")
+    assert verdict.correct
+    assert "still 432 block ids put into rows in a step of 16 sessions for the 12 whose block lists have not" in str(
+        verdict
+    )
+    assert "Perhaps" not in str(verdict)
+
+
+@pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+@pytest.mark.parametrize("name", ["rows_without_strides", "one_stride", "no_mask", "rows_of_128", "two_launches"])
+def test_the_fault_of_a_kernel_is_named(name):
+    function = getattr(kernel_parts, name)
+    verdict = check(kernel_parts.with_kernel(function), "061")
+    assert re.search(kernel_parts.FAULTS[function], str(verdict)), verdict
+    assert not verdict.passed
+
+
+@pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+def test_copies_before_a_launch_are_counted_and_lists_for_the_other_kernel_are_not():
+    verdict = check(kernel_parts.with_kernel(kernel_parts.kv_append_triton_full_batch), "061")
+    assert re.search(kernel_parts.FAULTS[kernel_parts.kv_append_triton_full_batch], str(verdict)), verdict
+    verdict = check(kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.THREE_TENSORS), "061")
+    assert verdict.passed, verdict
+    assert (
+        "not to be seen in Triton's interpreter: offsets past 2^31 elements" in str(verdict)
+        or torch.cuda.is_available()
+    )
+
+
+def test_each_lesson_has_a_dozen():
+    counted = Counter(number for number, _ in CASES)
+    assert set(counted) >= {"036", "038", "059", "060"}
+    assert min(counted.values()) >= 12

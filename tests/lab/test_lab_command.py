@@ -1,0 +1,153 @@
+"""rosecourse lab: a part in a file is checked and raced; what cannot be loaded costs one line and code 2."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rosecourse import lesson
+from rosecourse.commands import lab
+from rosecourse.lab.checks.verdict import Verdict
+from rosecourse.lab.exercises.racing import Race, race
+from rosecourse.lab.world.fault import Fault
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_kv_append.py"
+PART = f"{EXAMPLE}:MyKVAppend"
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the command asks of `check` and `race`, which answer at once; `verdict` is what `check` answers."""
+
+    class Calls(list):
+        verdict = Verdict("MyKVAppend", "060", done=("it was tried",))
+
+    made = Calls()
+    monkeypatch.setattr(lab, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
+    monkeypatch.setattr(
+        lab, "race", lambda part, number: made.append(("race", part, number)) or Race(number, "x", None, "no ladder")
+    )
+    return made
+
+
+def bad_call(capsys, *argv):
+    """The one line of a command that ends with exit code 2."""
+    assert lab.main(list(argv)) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("rosecourse lab: error: ")
+    return lines[0].removeprefix("rosecourse lab: error: ")
+
+
+def test_the_example_passes_the_real_check():
+    """As it is called from a shell, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rosecourse", "lab", PART, "--no-race"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("✓ MyKVAppend, lesson 060: passed.")
+    assert "Racing" not in done.stdout
+
+
+def test_the_example_is_its_own_and_races(small_model):
+    part = lab.load_part(PART)
+    assert part.__bases__ == (object,)
+    names = {node.attr for node in ast.walk(ast.parse(EXAMPLE.read_text())) if isinstance(node, ast.Attribute)}
+    assert not any(name.startswith("_") for name in names)
+    assert race(part, "060", small_model, rounds=1).ladder is not None
+
+
+def test_a_part_is_checked_then_raced(calls, capsys):
+    assert lab.main([PART, "--lesson", "038"]) == 0
+    assert [(what, part.__name__, number) for what, part, number in calls] == [
+        ("check", "MyKVAppend", "038"),
+        ("race", "MyKVAppend", "038"),
+    ]
+    out = capsys.readouterr().out
+    assert out.startswith("✓ MyKVAppend, lesson 060: passed.\n  it was tried\n\nRacing against lesson 038")
+    assert out.endswith("no ladder\n")
+
+
+def test_the_default_is_the_last_lesson_without_triton(calls):
+    assert lab.main([PART, "--no-race"]) == 0
+    assert [(what, number) for what, _, number in calls] == [("check", "060")]
+    assert lab.DEFAULT_LESSON in {rung.number for rung in map(lesson, ("038", "059", "060"))}
+
+
+def test_a_wrong_part_is_not_raced_and_gives_exit_code_1(calls, capsys):
+    calls.verdict = Verdict("MyKVAppend", "060", faults=(Fault("it is wrong"),))
+    assert lab.main([PART]) == 1
+    assert [what for what, *_ in calls] == ["check"]
+    assert "it is wrong" in capsys.readouterr().out
+
+
+def test_a_right_part_without_the_idea_is_raced_and_gives_exit_code_1(calls):
+    calls.verdict = Verdict("MyKVAppend", "060", missing=("still 192 calls",))
+    assert lab.main([PART]) == 1
+    assert [what for what, *_ in calls] == ["check", "race"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("class Mine", "SyntaxError"),
+        ("x = 1\n  y = 2\n", "part.py, line 2: IndentationError: unexpected indent"),
+        ("\nimport no_such_module\n", "part.py, line 2: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def f():\n    1 / 0\n\n\nf()\n", "part.py, line 2: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit('two\\nlines')\n", "part.py, line 2: SystemExit: two lines"),
+        ("", "has no class 'Mine'"),
+        ("Mine = 3\n", "is not a class"),
+        ("x = '\0'", "source code string cannot contain null bytes"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_costs_one_line(text, says, calls, capsys, tmp_path):
+    file = tmp_path / "part.py"
+    file.write_text(text)
+    path = list(sys.path)
+    assert says in bad_call(capsys, f"{file}:Mine")
+    assert sys.path == path
+    assert not calls
+
+
+def test_a_file_that_is_not_text_costs_one_line(capsys, tmp_path):
+    (tmp_path / "part.py").write_bytes(b"\xff\xfe\x00class")
+    assert "part.py" in bad_call(capsys, f"{tmp_path}/part.py:Mine")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([], "the following arguments are required: FILE.py:CLASS (see --help)"),
+        (
+            ["no_colon.py"],
+            "'no_colon.py' names no class: give a file and a class, such as examples/my_kv_append.py:MyKVAppend",
+        ),
+        (["x.py:"], "'x.py:' names no class"),
+        (["x.py:not a name"], "'x.py:not a name' names no class"),
+        ([":Mine"], "':Mine' names no class"),
+        (["missing.py:Mine"], "'missing.py' is no file: give one that is there"),
+        ([f"{EXAMPLE.parent}:Mine"], "is no file: give one that is there"),
+        ([PART, "--laps", "3"], "unrecognized arguments: --laps 3 (see --help)"),
+    ],
+)
+def test_a_bad_call_costs_one_line(argv, says, capsys):
+    assert says in bad_call(capsys, *argv)
+
+
+def test_a_lesson_that_is_not_there_costs_one_line(capsys):
+    assert "there is no lesson '042'" in bad_call(capsys, PART, "--lesson", "042")
+    assert "035" in bad_call(capsys, PART, "--lesson", "035")
+
+
+def test_help_is_no_error(capsys):
+    assert lab.main(["--help"]) == 0
+    assert "FILE.py:CLASS" in capsys.readouterr().out
+
+
+def test_a_file_may_import_its_neighbours(calls, tmp_path):
+    (tmp_path / "neighbour_of_mine.py").write_text("class Base:\n    pass\n")
+    (tmp_path / "part.py").write_text("from neighbour_of_mine import Base\n\n\nclass Mine(Base):\n    pass\n")
+    assert lab.load_part(f"{tmp_path}/part.py:Mine").__mro__[1].__name__ == "Base"

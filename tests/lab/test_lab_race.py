@@ -1,0 +1,117 @@
+"""The race: equal tokens first, then figures with an interval, and sentences that say no more than they do."""
+
+import re
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from rosecourse import ConfigError, LessonError, lesson
+from rosecourse.lab.exercises import racing
+from rosecourse.lab.exercises.racing import Race, race
+from rosecourse.measure.compare import Conditions, Ladder
+from rosecourse.measure.samples import Samples
+from rosecourse.measure.workload import Run
+from rosecourse.request.session import SessionTimes
+
+INTERVAL = r"\[\d+\.\d{3}, \d+\.\d{3}\]"
+RATIO = rf"\d+\.\d{{3}}x {INTERVAL}"
+
+
+class SwapsKAndV(lesson("038").after.kv_append):
+    def __call__(self, sessions, keys, values):
+        super().__call__(sessions, values, keys)
+
+
+class OnePosition(lesson("038").after.kv_append):
+    """Right in a batch of equal lengths, which is what is timed."""
+
+    def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+        blk_t, pos = torch.tensor([info.block_index for info in infos]), infos[0].length
+        self.kv.k_layers[layer_idx][blk_t, :, pos] = key_new[batch_idx]
+        self.kv.v_layers[layer_idx][blk_t, :, pos] = value_new[batch_idx]
+
+
+class Raises(lesson("038").after.kv_append):
+    def __call__(self, sessions, keys, values):
+        raise ValueError("not\nyet")
+
+
+def ladder_of(seconds):
+    """A ladder whose runs took so long: one list for each rung."""
+
+    def run(total):
+        return Run(0.0, total, [SessionTimes(tokens=[total / 2, total])], [[1, 2]], None)
+
+    conditions = Conditions(1, 2, 1, 64, len(seconds[0]), "m", "float32", "a device", "2")
+    names = ("before", "yours", "course")
+    rungs = [Samples(name, [run(s) for s in each]) for name, each in zip(names, seconds, strict=True)]
+    return Ladder(rungs, ["a", "b", "c"], conditions)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("number", ["036", "038"])
+def test_a_part_that_is_the_one_before_can_race(number, small_model):
+    before = getattr(lesson(number).before, lesson(number).changes[0])
+    found = race(before, number, small_model, rounds=2)
+    assert [rung.name for rung in found.ladder.rungs] == ["before", "yours", "course"]
+    assert list(found.table()["lesson"]) == [f"as before {number}", before.__name__, lesson(number).title]
+    lines = str(found).splitlines()
+    assert len(lines) == 4
+    for line, who in zip(lines, ("Your part", "The course's", "Yours beside the course's"), strict=False):
+        assert re.fullmatch(f"{who}: {RATIO}, and 2 rounds are too few to tell: take 5 or more.", line)
+    assert lines[3].startswith("16 requests x 68 tokens; 1 warm-up and 2 counted runs of each, interleaved; small")
+    assert repr(found) == str(found)  # a notebook stores it
+    page = found._repr_html_()
+    assert page.count("<table") == 1
+    assert page.count("<p>") == 4
+    _, ax = plt.subplots()
+    found.draw(ax)
+    assert f"Lesson {number}: {before.__name__} on the ladder" in ax.get_title()
+
+
+def test_the_sentences_say_what_the_interval_allows():
+    slow, fast = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95], [1.0, 1.05, 0.95, 1.0, 1.02, 0.98]
+    found = Race("038", "Mine", ladder_of([slow, slow, fast]))
+    yours, course, beside, _ = found.sentences()
+    assert yours == "Your part: 1.000x [1.000, 1.000], no difference measurable here."
+    assert re.fullmatch(rf"The course's: 2\.0\d\dx {INTERVAL}, faster than before\.", course)
+    assert re.fullmatch(rf"Yours beside the course's: 0\.[45]\d\dx {INTERVAL}, slower than the course\.", beside)
+
+
+@pytest.mark.parametrize("part", [SwapsKAndV, OnePosition, Raises])
+def test_a_wrong_part_is_not_timed(part, small_model, monkeypatch):
+    monkeypatch.setattr(racing, "compare_ladder", lambda *args, **more: pytest.fail("it was timed"))
+    found = race(part, "038", small_model)
+    assert found.ladder is None
+    assert found.table().empty
+    what = r"raised ValueError: not yet" if part is Raises else r"gives other tokens than before .* request \d .*"
+    wanted = rf'{part.__name__} {what}\. Nothing was timed: check\({part.__name__}, "038"\) says what is wrong\.'
+    assert re.fullmatch(wanted, str(found))
+    assert found._repr_html_().count("<p>") == 1
+    _, ax = plt.subplots()
+    found.draw(ax)
+    assert ax.texts[0].get_text() == str(found)
+    with pytest.raises(ConfigError, match="nothing was timed"):
+        _ = found.speedups
+
+
+def test_tokens_that_differ_in_the_race_itself_end_it(small_model, monkeypatch):
+    monkeypatch.setattr(racing, "trouble_with", lambda *args: "")
+    found = race(SwapsKAndV, "038", small_model, rounds=1)
+    assert found.ladder is None
+    assert "the engines give different tokens" in str(found)
+
+
+def test_what_cannot_be_raced_is_refused(small_model):
+    with pytest.raises(LessonError, match="there is no lesson '042'"):
+        race(SwapsKAndV, "042", small_model)
+    with pytest.raises(LessonError, match="lesson 035 changes nothing"):
+        race(SwapsKAndV, "035", small_model)
+    with pytest.raises(ConfigError, match="rounds is 0"):
+        race(SwapsKAndV, "038", small_model, rounds=0)

@@ -1,0 +1,38 @@
+"""The notebooks hold what the lab says: exercises, hints and explanations, to the letter.
+
+Goes into tests/lab/test_lab_exercises.py once the notebooks have the cells.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rosecourse.lab.course.tasks import TASKS
+from rosecourse.lab.exercises.cells import exercise, hints, introduction
+from rosecourse.lab.hunts.hunting import explanation
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+def cells_of(number):
+    (file,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
+    return json.loads(file.read_text(encoding="utf-8"))["cells"]
+
+
+def test_the_notebooks_hold_the_exercises():
+    held = {}
+    for file in sorted(NOTEBOOKS.glob("*.ipynb")):
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+        tagged = ["".join(c["source"]) for c in cells if "exercise" in c["metadata"].get("tags", [])]
+        if tagged:
+            held[file.name[:3]] = tagged
+    assert held == {number: [exercise(number).rstrip("\n")] for number in TASKS}
+
+
+@pytest.mark.parametrize("number", TASKS)
+def test_a_notebook_holds_the_hints_and_the_explanation(number):
+    texts = ["".join(cell["source"]) for cell in cells_of(number) if cell["cell_type"] == "markdown"]
+    for wanted in (hints(number), explanation(number)):
+        assert texts.count(wanted.rstrip("\n")) == 1
+    assert sum(introduction(number).rstrip("\n") in text for text in texts) == 1

@@ -1,0 +1,58 @@
+"""The named ranges of a decode step: what a profiler sees."""
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from rosecourse import LESSONS, InferenceEngine, SamplingParams
+from rosecourse.commands.flags import add_engine_flags, config_of
+from rosecourse.commands.parser import command
+from rosecourse.decode import ranges
+
+NAMES = {
+    "roseinfer.decode_step_sessions.build_block_tables",
+    "roseinfer.decode_step_sessions.h2d_block_tables",
+    "roseinfer.model.forward",
+    "roseinfer.kv.append_token",
+}
+
+
+@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+def test_a_profiler_sees_the_articles_names_once_a_step(rung, small_model):
+    engine = InferenceEngine(small_model, parts=rung.after)
+    session = engine.new_session([1, 2, 3], SamplingParams(max_new_tokens=8))
+    engine.take_tokens([session], engine.prefill([session]))
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        engine.decode_step_sessions([session])
+    seen = [event.name for event in profiler.events() if event.name.startswith("roseinfer.")]
+    assert sorted(seen) == sorted(NAMES)
+
+
+@pytest.fixture
+def nvtx_calls(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", calls.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("pop"))
+    return calls
+
+
+def test_nvtx_ranges_are_closed_whatever_happens(nvtx_calls):
+    with pytest.raises(KeyError), ranges.nvtx_range("outer"), ranges.nvtx_range("inner"):
+        raise KeyError
+    assert nvtx_calls == ["outer", "inner", "pop", "pop"]
+
+
+def test_nvtx_is_off_unless_it_is_asked_for_on_cuda():
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    assert ranges.range_for(cuda, nvtx=True) is ranges.nvtx_range
+    assert ranges.range_for(cuda, nvtx=False) is ranges.range_for(cpu, nvtx=True) is record_function
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, False), ("0", False), ("1", True)])
+def test_the_switch_is_read_at_the_edge(value, expected, monkeypatch):
+    monkeypatch.delenv("ROSEINFER_NVTX", raising=False)
+    if value is not None:
+        monkeypatch.setenv("ROSEINFER_NVTX", value)
+    parser = command("x", "")
+    add_engine_flags(parser)
+    assert config_of(parser.parse_args([])).nvtx is expected

@@ -1,0 +1,278 @@
+"""Comparing: the order of the runs, the ratio and its interval, and the benchmark built on them."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rosecourse import (
+    BEST,
+    LESSONS,
+    ConfigError,
+    EngineConfig,
+    InferenceEngine,
+    RosecourseError,
+    SamplingParams,
+    lesson,
+)
+from rosecourse.commands import benchmark_transformers
+from rosecourse.measure.compare import Comparison, Conditions, compare, compare_ladder
+from rosecourse.measure.samples import Samples
+from rosecourse.measure.stats import Ratio, interleave, interleave_all, median_interval, ratio
+from rosecourse.measure.workload import Workload, run_scheduler
+from rosecourse.request.session import SessionTimes
+
+
+def test_runs_are_interleaved_and_the_first_pair_does_not_count():
+    order = []
+
+    def run(name):
+        order.append(name)
+        return len(order)
+
+    before, after = interleave(lambda: run("A"), lambda: run("B"), pairs=3)
+    assert "".join(order) == "ABBAABBA"
+    assert (before, after) == ([4, 5, 8], [3, 6, 7])
+
+
+def test_several_are_interleaved_in_alternating_order():
+    order = []
+    works = [lambda name=name: order.append(name) or len(order) for name in "ABC"]
+    samples = interleave_all(works, rounds=2)
+    assert "".join(order) == "ABCCBAABC"
+    assert samples == [[6, 7], [5, 8], [4, 9]]
+
+
+def test_the_interval_covers_a_known_ratio_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for seed in range(200):
+        noise = rng.lognormal(0, 0.1, size=(2, 15))
+        found = ratio(1.5 * noise[0], noise[1], resamples=500, seed=seed)
+        covered += found.low <= 1.5 <= found.high
+        assert found.low <= found.value <= found.high
+    assert 0.88 <= covered / 200 <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(1.01, 1.2, "faster"), (0.7, 0.99, "slower"), (0.95, 1.1, "no difference measurable here")],
+)
+def test_verdicts(low, high, verdict):
+    assert Ratio((low + high) / 2, low, high).verdict == verdict
+
+
+def test_a_median_has_the_interval_of_its_resamplings():
+    found = median_interval([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (found.value, found.low, found.high) == (3.0, 1.0, 5.0)
+    assert median_interval([2.0, 2.0]) == median_interval([2.0])
+
+
+CONDITIONS = Conditions(2, 8, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
+
+
+def run_of(*requests, seconds=None):
+    """A run whose requests got their tokens at these times, in seconds from its start."""
+    times = [SessionTimes(0.0, 0.0, list(moments)) for moments in requests]
+    total = seconds or max(max(moments) for moments in requests)
+    return SimpleNamespace(total_seconds=total, times=times, num_tokens=sum(map(len, requests)))
+
+
+def comparison(before_seconds, after_seconds):
+    sides = [[run_of([1, 2, 3, 4], seconds=s) for s in seconds] for seconds in (before_seconds, after_seconds)]
+    return Comparison(Samples("before", sides[0]), Samples("after", sides[1]), CONDITIONS)
+
+
+def test_the_samples_of_a_side():
+    runs = [run_of([0.1, 0.2, 0.4], [0.1, 0.2, 0.3]), run_of([0.2, 0.4, 0.5], seconds=1.0)]
+    side = Samples("before", runs)
+    assert side.seconds == [0.4, 1.0]
+    assert side.throughputs == pytest.approx([15.0, 3.0])
+    assert side.throughput.value == pytest.approx(9.0)
+    assert sorted(side.itl_ms) == pytest.approx([100, 100, 100, 100, 200, 200])
+    assert side.itl_percentiles_ms == pytest.approx(np.percentile([100, 100, 100, 100, 200, 200], [50, 95, 99]))
+    assert side.itl_tail == pytest.approx(2.0)
+
+
+def test_along_the_steps_a_stall_of_one_run_is_noise_and_one_of_most_runs_stays():
+    """The first request's gaps; each place has its own median, and the second request does not count."""
+    runs = [run_of([0.0, 0.1, 0.3, 0.4], [0.0, 9.0]), run_of([0.0, 0.1, 0.3, 0.9]), run_of([0.0, 0.8, 1.0, 1.1])]
+    assert Samples("before", runs).itl_along_steps_ms == pytest.approx([100, 200, 100])
+
+
+def test_a_throughput_ratio_is_the_ratio_of_the_times():
+    found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
+    both = zip(found.before.throughputs, found.after.throughputs, strict=True)
+    assert found.speedup.value == pytest.approx(np.median([after / before for before, after in both])) == 2.0
+
+
+def test_the_tail_is_compared_run_by_run():
+    steady, stalls = [0.0, 0.1, 0.2, 0.3], [0.0, 0.1, 0.2, 0.5]
+    found = Comparison(Samples("before", [run_of(stalls)] * 5), Samples("after", [run_of(steady)] * 5), CONDITIONS)
+    assert found.tail_ratio.value == pytest.approx(np.percentile([0.1, 0.1, 0.3], 99) / 0.1)
+    assert "a shorter tail" in found.sentences("059")[2]
+    other = Comparison(found.after, found.before, CONDITIONS)
+    assert "a longer tail" in other.sentences("059")[2]
+    same = Comparison(found.after, found.after, CONDITIONS)
+    assert "no difference measurable here" in same.sentences("059")[2]
+
+
+def test_a_stall_at_the_same_step_of_every_run_is_told_from_one_that_wanders():
+    """Every run of both sides stalls once: before at the same step, after each time at another."""
+    stall_at = [np.r_[np.full(n, 0.1), 0.3, np.full(7 - n, 0.1)].cumsum() for n in range(7)]
+    found = Comparison(
+        Samples("before", [run_of(stall_at[4])] * 21), Samples("after", [run_of(m) for m in stall_at * 3]), CONDITIONS
+    )
+    assert found.tail_ratio.value == pytest.approx(1.0)
+    assert found.after.steady_tail == pytest.approx(1.0)
+    steady = found.steady_tail_ratio
+    assert steady.value == pytest.approx(np.percentile([0.1] * 6 + [0.3], 99) / 0.1)
+    assert steady.verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ([2.0] * 5, [1.0] * 5, "059: faster (2.000x [2.000, 2.000] over 5 interleaved pairs)"),
+        ([1.0] * 5, [2.0] * 5, "059: slower (0.500x [0.500, 0.500] over 5 interleaved pairs)"),
+        ([1.0, 1.2] * 3, [1.2, 1.0] * 3, "059: no difference measurable here (1.017x [0.833, 1.200] over 6"),
+        ([2.0] * 4, [1.0] * 4, "059: too few pairs to tell, take 5 or more (2.000x [2.000, 2.000] over 4"),
+        ([2.0], [1.0], "059: too few pairs to tell, take 5 or more (2.000x [2.000, 2.000] over 1 interleaved pair)"),
+    ],
+)
+def test_sentences_say_what_the_numbers_allow(before, after, says):
+    found = comparison(before, after)
+    assert found.verdict("059").startswith(says)
+    first, second, *_, last = found.sentences("059")
+    assert first.startswith(says)
+    assert f"{4 / np.median(before):,.0f} tokens/s before, {4 / np.median(after):,.0f} after" in first
+    assert second == f"ITL p50 1000.00 ms before, 1000.00 ms after; p99 1000.00 and 1000.00 ms (N = {3 * len(after)})."
+    assert last == f"{found.provenance}."
+
+
+def test_the_provenance_names_workload_runs_and_machine():
+    assert str(CONDITIONS) == (
+        "2 requests x 4 tokens; 1 warm-up and 5 counted runs of each, interleaved; "
+        "tiny, float32; a CPU (1 thread); torch 2.13"
+    )
+    uneven = Conditions(2, 7, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
+    assert str(uneven).startswith("2 requests, 7 tokens; ")
+
+
+PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
+
+
+def engines(model, *parts):
+    return [InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False), p) for p in parts]
+
+
+def test_two_engines_are_compared_by_their_runs(small_model):
+    rung = lesson("038")
+    workload = Workload(((1, 2, 3), (4, 5)), PARAMS)
+    found = compare(*engines(small_model, rung.before, rung.after), workload, pairs=3)
+    assert len(found.before.runs) == len(found.after.runs) == 3
+    table = found.table()
+    assert list(table.columns) == ["before", "after"]
+    assert table.loc["throughput (tokens/s)", "before"] == pytest.approx(
+        np.median([12 / run.total_seconds for run in found.before.runs])
+    )
+    pooled = np.concatenate([np.diff(times.tokens) for run in found.after.runs for times in run.times])
+    assert table.loc["ITL p99 (ms)", "after"] == pytest.approx(1e3 * np.percentile(pooled, 99))
+    assert table.loc["ITL p99/p50", "after"] == pytest.approx(np.percentile(pooled, 99) / np.median(pooled))
+    assert found.speedup == ratio(found.before.seconds, found.after.seconds)
+    assert table.attrs["provenance"] == found.provenance
+    assert found.provenance.startswith("2 requests x 6 tokens; 1 warm-up and 3 counted runs of each, interleaved; ")
+    assert "(1 thread)" in found.provenance
+    assert (found.conditions.prompt_tokens, found.conditions.block_size) == (3, 4)
+
+
+class SwapsKeysAndValues(BEST.kv_append):
+    def __call__(self, sessions, keys, values):
+        super().__call__(sessions, values, keys)
+
+
+def test_engines_with_other_tokens_are_not_compared_and_the_first_difference_ends_it(small_model):
+    runs = []
+
+    def run(engine, workload):
+        runs.append(engine)
+        return run_scheduler(engine, workload)
+
+    wrong = BEST.with_(kv_append=SwapsKeysAndValues)
+    with pytest.raises(RosecourseError, match="different tokens"):
+        compare(*engines(small_model, BEST, wrong), Workload(((1, 2, 3),), PARAMS), pairs=5, run=run)
+    assert len(runs) == 2
+    with pytest.raises(ConfigError, match="0 runs of each"):
+        compare(*engines(small_model, BEST, BEST), Workload(((1, 2, 3),), PARAMS), pairs=0)
+
+
+def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
+    workload = Workload(((1, 2, 3), (4, 5)), PARAMS)
+    order = []
+
+    def run(engine, workload):
+        step = engine.decode_step
+        order.append((type(step.block_tables), type(step.forward), type(step.kv_append)))
+        return run_scheduler(engine, workload)
+
+    config = EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False)
+    found = compare_ladder(small_model, workload, rounds=2, config=config, run=run)
+    rungs = [(r.after.block_tables, r.after.forward, r.after.kv_append) for r in LESSONS]
+    assert order == [*rungs, *rungs[::-1], *rungs]
+    assert [len(rung.runs) for rung in found.rungs] == [2] * len(LESSONS)
+    table = found.table()
+    assert list(table.index) == [rung.number for rung in LESSONS]
+    assert list(table["lesson"]) == [rung.title for rung in LESSONS]
+    assert table.loc["035", ["ratio to the first", "ratio, low", "ratio, high"]].tolist() == [1.0, 1.0, 1.0]
+    expected = ratio(found.rungs[0].seconds, found.rungs[3].seconds)
+    assert table.loc["059", ["ratio to the first", "ratio, low", "ratio, high"]].tolist() == [
+        expected.value,
+        expected.low,
+        expected.high,
+    ]
+    assert table.attrs["provenance"].startswith("2 requests x 6 tokens; 1 warm-up and 2 counted runs of each")
+
+
+def test_a_ladder_of_engines_with_other_tokens_is_refused(small_model):
+    wrong = SimpleNamespace(number="wrong", title="", after=BEST.with_(kv_append=SwapsKeysAndValues))
+    with pytest.raises(RosecourseError, match="different tokens"):
+        compare_ladder(small_model, Workload(((1, 2, 3),), PARAMS), rounds=1, rungs=[LESSONS[0], wrong])
+
+
+SMALL = ["--device", "cpu", "--batch-size", "2", "--max-new-tokens", "4", "--pairs", "2"]
+
+
+def test_benchmark_transformers(capsys, tmp_path):
+    file = tmp_path / "out.json"
+    assert benchmark_transformers.main([*SMALL, "--lesson", "035", "--json", str(file)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1] == "Same tokens: yes, 8 of them, greedy"
+    assert out[3].startswith("rosecourse 035 p50/mean: ")
+    assert out[4].startswith("Ratio: ")
+    found = json.loads(file.read_text())
+    assert found["command"].startswith("rosecourse benchmark_transformers --batch-size 2")
+    assert found["same_tokens"] is True
+    assert len(found["transformers_seconds"]) == len(found["engine_seconds"]) == 2
+
+
+def test_other_tokens_end_the_comparison(capsys, monkeypatch):
+    monkeypatch.setattr("rosecourse.measure.rivals.transformers_run", lambda *_: [[1]])
+    assert benchmark_transformers.main(SMALL) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the tokens differ" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--pairs", "1"], "pairs is 1: give 2 or more"),
+        (["--prompt-tokens", "0"], "prompt_tokens is 0: give 1 or more"),
+        (["--batch-size", "0"], "max_batch_size is 0"),
+        (["--max-new-tokens", "600"], "max_new_tokens is 600"),
+    ],
+)
+def test_bad_calls(capsys, flags, message):
+    assert benchmark_transformers.main([*SMALL, *flags]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,205 @@
+"""The counters: what they see of an engine, of each lesson's part and of a class that a learner writes."""
+
+import sys
+
+import pytest
+import torch
+
+from rosecourse import BASELINE, BEST, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.kernels import ReferenceAttention, TritonAttention, triton_runs_on
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.measure.counters import Counts, count_step, counts_table, watch, watch_part
+
+L, B = 3, 4  # layers of the small model; sessions
+PARAMS = SamplingParams(max_new_tokens=20, stop_on_eos=False)
+
+
+def started(model, parts, length, batch=B, **config):
+    """An engine with a block size of 4, and prefilled sessions of `length` tokens each."""
+    config = {"block_size": 4, "max_batch_size": batch, "max_seq_len": 40, "prefix_cache": False} | config
+    engine = InferenceEngine(model, EngineConfig(**config), parts)
+    sessions = [engine.new_session([n + 1] * length, PARAMS) for n in range(batch)]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return engine, sessions
+
+
+def counted(model, number, length, part="kv_append", **config):
+    return count_step(*started(model, lesson(number).after, length, **config), part)
+
+
+def test_what_each_lesson_takes_away_from_the_append(small_model):
+    """Inside a block, and where every session begins a new one: the numbers follow from L and B alone."""
+    inside = {n: counted(small_model, n, 5).rows() for n in ("035", "038", "059", "060")}
+    rolling = {n: counted(small_model, n, 8).rows() for n in ("035", "038", "059", "060")}
+
+    def row(name):
+        return [tuple(found[n][name] for n in found) for found in (inside, rolling)]
+
+    assert row("append_token calls") == [(L * B, 0, 0, 0), (L * B, L * B, 0, 0)]
+    assert row("append_token_batch calls") == [(0, L, L, L)] * 2
+    assert row("tensors built from Python lists") == [(0, 3 * L, 3 * L, L), (0, 0, 3 * L, L)]
+    assert row("bytes of these") == [(0, 3 * L * B * 8, 3 * L * B * 8, L * B * 8), (0, 0, 3 * L * B * 8, L * B * 8)]
+    assert row("bytes handed to the device") == row("bytes of these")
+    assert row("index_select") == [(0, 2 * L, 2 * L, 0), (0, 0, 2 * L, 0)]
+    assert row("index_put") == [(0, 2 * L, 2 * L, 2 * L), (0, 0, 2 * L, 2 * L)]
+    assert row("copy") == [(2 * L * B, 0, 0, 0), (2 * L * B, 2 * L * B, 0, 0)]
+
+
+def test_the_block_tables_are_handed_over_whole_and_built_only_once(small_model):
+    """Rows of 10 int32 for each layer and session go to the device at each step, whoever has built them."""
+    assert counted(small_model, "035", 5, "block_tables").rows() | {"copy": 0} == Counts().rows() | {
+        "tensors built from Python lists": L,
+        "bytes of these": L * B * 10 * 4,
+        "bytes handed to the device": L * B * 10 * 4,
+        "select (a view)": L,
+    }
+    engine, sessions = started(small_model, lesson("036").after, 5)
+    first, second = (count_step(engine, sessions, "block_tables") for _ in range(2))
+    assert (first.list_tensors, first.numpy_views, second.numpy_views) == (0, L * B, 0)
+    assert first.device_bytes == second.device_bytes == L * B * 10 * 4
+    assert second.operations_of("stack") == L
+
+
+def test_a_whole_step_has_the_calls_of_its_parts_and_the_session_goes_on(small_model):
+    engine, sessions = started(small_model, BASELINE, 5)
+    seen = count_step(engine, sessions)
+    assert seen.calls["KVBlockManager.append_token"] == seen.calls_of("append_token") == L * B
+    assert seen.calls["DecodeStep.__call__"] == 1
+    assert [len(session.completion_ids) for session in sessions] == [2] * B
+    inputs = 2 * B * 8  # the last tokens and the lengths, int64
+    assert seen.device_bytes == L * B * 10 * 4 + inputs
+    assert not any(name.startswith(("Watch", "Counter")) for name in seen.calls)  # nothing of what watches
+
+
+@pytest.mark.skipif(not triton_runs_on(torch.device("cpu")), reason="no Triton on this device")
+@pytest.mark.parametrize(
+    ("full_batch_min_batch", "kernel"), [(B, "kv_append_triton_full_batch"), (B + 1, "kv_append_triton")]
+)
+def test_launches_are_counted_and_not_what_the_interpreter_does_for_them(small_model, full_batch_min_batch, kernel):
+    gates = {"triton_kv_append_min_batch": B, "triton_kv_append_full_batch_min_batch": full_batch_min_batch}
+    seen = counted(small_model, "061", 5, **gates)
+    assert seen.launches == {kernel: L}
+    assert seen.operations_of("copy") == seen.operations_of("index_put") == 0
+    assert counted(small_model, "061", 5).launches == {}
+
+
+@pytest.mark.parametrize(("attention", "launches"), [(ReferenceAttention, 0), (TritonAttention, 1)])
+def test_attention_by_triton_is_a_launch_and_that_of_the_specification_is_not(small_model, attention, launches):
+    if launches and not triton_runs_on(torch.device("cpu")):
+        pytest.skip("no Triton on this device")
+    engine, sessions = started(small_model, BEST, 5)
+    attend = attention(engine.kv)
+    q, k, v = torch.randn(3, B, small_model.shape.num_heads, small_model.shape.head_dim)
+    attend.plan(engine.decode_step.block_tables(sessions), torch.full((B,), 5), 5)
+    with watch() as seen:
+        attend.run(0, q, k, v)
+    assert seen.launches["paged_attention_decode"] == launches
+    assert seen.calls_of("paged_attention_decode") == 1
+
+
+class LearnersAppend:
+    """What a learner may write: lists as indices, and a method of the same name."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        for layer in range(self.kv.num_layers):
+            self.append_token_batch(layer, [s.block_ids_per_layer[layer] for s in sessions], keys[layer], values[layer])
+
+    def append_token_batch(self, layer, block_ids_list, key_new, value_new):
+        infos = [self.kv.info(ids[-1]) for ids in block_ids_list]
+        blocks = [info.block_index for info in infos]
+        self.kv.k_layers[layer][blocks, :, infos[0].length] = key_new
+        self.kv.v_layers[layer][blocks, :, infos[0].length] = value_new
+        for info in infos:
+            info.length += 1
+
+
+def test_a_learners_class_is_counted_like_ours(small_model):
+    seen = count_step(*started(small_model, BASELINE.with_(kv_append=LearnersAppend), 5), "kv_append")
+    assert seen.calls["LearnersAppend.append_token_batch"] == seen.calls_of("append_token_batch") == L
+    assert (seen.calls_of("append_token"), seen.list_tensors, seen.operations_of("index_put")) == (0, 2 * L, 2 * L)
+    assert seen.device_bytes == seen.list_bytes == 2 * L * B * 8
+
+
+@pytest.mark.parametrize(
+    ("make", "tensors", "num_bytes", "handed"),
+    [
+        (lambda: torch.tensor([1, 2, 3]), 1, 24, 0),  # stays on the host
+        (lambda: torch.tensor([1, 2, 3], device="cpu"), 1, 24, 24),
+        (lambda: torch.as_tensor([1.0, 2.0], device=torch.device("cpu")), 1, 8, 8),
+        (lambda: torch.tensor([1, 2]).to("cpu"), 1, 16, 16),  # made on the host, then moved
+        (lambda: torch.tensor([1, 2]).to(torch.int32), 1, 16, 0),  # another type, not another place
+        (lambda: torch.tensor(7, device="cpu"), 0, 0, 0),  # a number is no list
+        (lambda: torch.zeros(3), 0, 0, 0),
+        (lambda: torch.arange(4)[[1, 2]], 1, 16, 16),
+    ],
+)
+def test_which_tensors_are_handed_to_the_device(make, tensors, num_bytes, handed):
+    with watch() as seen:
+        make()
+    assert (seen.list_tensors, seen.list_bytes, seen.device_bytes) == (tensors, num_bytes, handed)
+
+
+def test_what_a_staging_buffer_gives_is_handed_over():
+    buffer = StagingBuffer(10, torch.int32, torch.device("cpu"))
+    with watch() as seen:
+        buffer.host(2, 3).fill_(1)
+        buffer.to_device()
+    assert (seen.device_bytes, seen.list_tensors) == (24, 0)
+
+
+def test_a_watch_ends_with_its_block_also_after_an_error_and_leaves_no_trace(small_model):
+    engine, sessions = started(small_model, BEST, 5)
+    profiler, part = sys.getprofile(), engine.decode_step.kv_append
+    with watch_part(engine, "kv_append") as seen:
+        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+    with pytest.raises(TypeError), watch_part(engine, "kv_append"):
+        engine.decode_step.kv_append(sessions, None, None)
+    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+    assert seen.calls_of("append_token_batch") == L
+    assert (sys.getprofile(), engine.decode_step.kv_append) == (profiler, part)
+    with pytest.raises(AttributeError, match="no_such_part"):
+        count_step(engine, sessions, "no_such_part")
+
+
+def test_a_watch_of_a_part_sees_that_part_only_and_a_watch_around_it_all(small_model):
+    engine, sessions = started(small_model, BEST, 5)
+    with watch() as whole, watch_part(engine, "kv_append") as part:
+        for _ in range(2):  # several steps add up
+            engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+    assert part.calls_of("append_token_batch") == whole.calls_of("append_token_batch") == 2 * L
+    assert (part.calls_of("decode_step_sessions"), whole.calls_of("decode_step_sessions")) == (0, 2)
+    assert part.list_tensors == 2 * L
+    assert whole.list_tensors > part.list_tensors
+    assert part.operations["addmm"] == 0 < whole.operations["addmm"]
+
+
+def test_counting_does_not_change_the_tokens(small_model):
+    plain, watched = (started(small_model, BEST, 5) for _ in range(2))
+    for _ in range(5):
+        plain[0].take_tokens(plain[1], plain[0].decode_step_sessions(plain[1]))
+        count_step(*watched)
+    assert [s.token_ids for s in plain[1]] == [s.token_ids for s in watched[1]]
+
+
+def test_the_table_is_in_a_fixed_order_without_rows_that_are_zero_everywhere(small_model):
+    rung = lesson("038")
+    before, after = (count_step(*started(small_model, parts, 5), "kv_append") for parts in (rung.before, rung.after))
+    table = counts_table({"before 038": before, "after 038": after})
+    assert list(table.columns) == ["before 038", "after 038"]
+    assert list(table.index) == [
+        "append_token calls",
+        "append_token_batch calls",
+        "tensors built from Python lists",
+        "bytes of these",
+        "bytes handed to the device",
+        "index_select",
+        "index_put",
+        "copy",
+        "select (a view)",
+    ]
+    assert table.loc["append_token calls"].tolist() == [L * B, 0]
+    assert table.loc["index_select"].tolist() == [0, 2 * L]
+    assert counts_table({"nothing": Counts()}).empty

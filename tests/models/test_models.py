@@ -1,0 +1,191 @@
+"""Models: the shipped one, loading, refusing, and the forward against `transformers`."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GPT2LMHeadModel, LlamaConfig
+
+from rosecourse import EngineConfig, InferenceEngine, ModelError, SamplingParams, load_model, random_model
+from rosecourse.models.load import SHIPPED_MODEL, from_transformers, resolve_device, resolve_dtype
+from tests.support.oracles import hf_next_logits, prompts_of, random_gpt2
+
+PROMPTS = [
+    "It is a truth universally acknowledged",
+    "My dear sister,",
+    "She opened the letter and",
+    "The morning was",
+    "Mr. Darcy",
+    "Emma was not at all",
+    "Hello",
+    "They walked together towards the house",
+]
+
+
+def prefill_logits(model, prompt, **config):
+    engine = InferenceEngine(model, EngineConfig(**config))
+    return engine.prefill([engine.new_session(prompt, SamplingParams(max_new_tokens=1))])[0]
+
+
+def test_the_shipped_model_is_small():
+    sizes = {path.name: path.stat().st_size for path in SHIPPED_MODEL.iterdir()}
+    assert sum(sizes.values()) <= 8_000_000
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= set(sizes)
+
+
+def test_the_model_card_says_where_it_comes_from():
+    card = (SHIPPED_MODEL / "README.md").read_text()
+    for word in ("license", "r-cran-janeaustenr", "training/train.py", "final loss", "parameters"):
+        assert word in card
+
+
+def test_greedy_continuations_are_no_loops(model):
+    """Of the runs of 5 tokens in 100 greedy ones nearly all are different; a loop would repeat a few."""
+    engine = InferenceEngine(model)
+    shares = []
+    for result in engine.generate(PROMPTS, SamplingParams(max_new_tokens=100, stop_on_eos=False)):
+        runs = [tuple(result.token_ids[i : i + 5]) for i in range(96)]
+        shares.append(len(set(runs)) / len(runs))
+    assert min(shares) > 0.6
+    assert sum(shares) / len(shares) > 0.9
+
+
+def test_greedy_continuations_are_english_words(model):
+    """The words of the continuations are words of the tokenizer: the model does not put syllables together."""
+    engine = InferenceEngine(model)
+    known = {token.strip("Ġ").lower() for token in model.tokenizer.get_vocab()}
+    text = " ".join(r.text for r in engine.generate(PROMPTS, SamplingParams(max_new_tokens=100)))
+    words = [word.strip(".,;:!?\"'-_()").lower() for word in text.split()]
+    assert sum(word in known for word in words) / len(words) > 0.8
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 300])
+def test_logits_equal_transformers(model, hf_model, length):
+    (prompt,) = prompts_of([length], model.shape.vocab_size)
+    torch.testing.assert_close(prefill_logits(model, prompt), hf_next_logits(hf_model, prompt), atol=1e-4, rtol=1e-4)
+
+
+def test_it_loads_from_a_folder_with_or_without_the_weights_prefix(tmp_path, model):
+    hf = GPT2LMHeadModel.from_pretrained(SHIPPED_MODEL, dtype=torch.float32)
+    hf.transformer.save_pretrained(tmp_path)  # as the hub's `gpt2` is: no `transformer.` before the names
+    AutoTokenizer.from_pretrained(SHIPPED_MODEL).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["architectures"] = ["GPT2LMHeadModel"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    copy = load_model(tmp_path, device="cpu")
+    assert torch.equal(prefill_logits(copy, [5, 6, 7]), prefill_logits(model, [5, 6, 7]))
+
+
+def test_dtypes(model):
+    assert model.dtype == torch.float32
+    half = load_model(dtype="bfloat16", device="cpu")
+    assert half.dtype == half.layers[0].attn_c_attn_weight.dtype == torch.bfloat16
+    logits = prefill_logits(half, model.tokenizer.encode(PROMPTS[0]))
+    exact = prefill_logits(model, model.tokenizer.encode(PROMPTS[0]))
+    assert logits.dtype == torch.bfloat16
+    assert torch.nn.functional.cosine_similarity(logits.float(), exact, dim=0) > 0.99
+    assert resolve_dtype(None, torch.device("cuda")) == torch.float16
+    assert resolve_dtype(None, torch.device("cpu")) == torch.float32
+
+
+def test_random_model_is_gpt2_and_the_same_for_a_seed():
+    one, same, other = (random_model("gpt2", seed=s, device="cpu") for s in (1, 1, 2))
+    assert (one.shape.num_layers, one.shape.num_heads, one.shape.width, one.shape.vocab_size) == (12, 12, 768, 50257)
+    count = sum(torch.Size(s).numel() for s in one.shape.parameters().values())
+    assert count == 124_439_808
+    logits = [prefill_logits(m, [1, 2, 3]) for m in (one, same, other)]
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+def broken(folder, name, content):
+    shutil.copytree(SHIPPED_MODEL, folder, dirs_exist_ok=True)
+    (folder / name).write_bytes(content)
+    return folder
+
+
+def test_folders_that_cannot_be_loaded(tmp_path):
+    weights = (SHIPPED_MODEL / "model.safetensors").read_bytes()
+    llama = tmp_path / "llama"
+    LlamaConfig(num_hidden_layers=1).save_pretrained(llama)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    cases = [
+        (tmp_path / "absent", "there is no model folder"),
+        ("./absent", "there is no model folder"),
+        (empty, "holds no model"),
+        (llama, "is a 'llama' model: the engine runs only 'gpt2'"),
+        (broken(tmp_path / "a", "model.safetensors", weights[:1000]), "cannot be read"),
+        (broken(tmp_path / "b", "model.safetensors", weights[:-1000]), "cannot be read"),
+        (broken(tmp_path / "c", "config.json", b"{"), "cannot be read"),
+        (broken(tmp_path / "d", "tokenizer.json", b"[]"), "cannot be read"),
+    ]
+    for folder, message in cases:
+        with pytest.raises(ModelError, match=message) as caught:
+            load_model(folder, device="cpu")
+        assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_missing_or_misshapen_are_not_made_up(tmp_path):
+    config = json.loads((SHIPPED_MODEL / "config.json").read_text())
+    more_layers = json.dumps(config | {"n_layer": 7}).encode()
+    wider = json.dumps(config | {"n_embd": 256}).encode()
+    for name, content in (("more", more_layers), ("wider", wider)):
+        with pytest.raises(ModelError, match="cannot be read"):
+            load_model(broken(tmp_path / name, "config.json", content), device="cpu")
+
+
+def test_a_pickle_is_not_read(tmp_path):
+    folder = broken(tmp_path / "pickled", "config.json", (SHIPPED_MODEL / "config.json").read_bytes())
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_model(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"activation_function": "relu"}, "activation 'relu'"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "variant of GPT-2"),
+        ({"tie_word_embeddings": False}, "variant of GPT-2"),
+        ({"n_inner": 7}, "n_inner 7"),
+    ],
+)
+def test_variants_that_the_engine_lacks_are_refused(change, message, model):
+    hf = random_gpt2()
+    for name, value in change.items():
+        setattr(hf.config, name, value)
+    with pytest.raises(ModelError, match=message):
+        from_transformers(hf, model.tokenizer)
+
+
+def test_a_hub_id_without_a_network(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"'someone/nothing' cannot be fetched \(a hub id needs the network once\)"):
+        load_model("someone/nothing")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_asked_for_and_absent():
+    with pytest.raises(ModelError, match="there is no 'cuda' on this machine: give device='cpu'"):
+        load_model(device="cuda")
+    assert resolve_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: load_model(device="tpu"), "no device is called 'tpu'"),
+        (lambda: load_model(device="meta"), "does not run on 'meta'"),
+        (lambda: load_model(device="cpu", dtype="float64"), "does not compute in 'float64'"),
+        (lambda: load_model(device="cpu", dtype=torch.int8), "does not compute in torch.int8"),
+        (lambda: random_model("gpt5"), "no random model is called 'gpt5'"),
+        (lambda: random_model("gpt2", seed=2**64), "seed is 18446744073709551616"),
+        (lambda: load_model(SHIPPED_MODEL / "config.json"), "is a file: give the folder"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ModelError, match=message):
+        call()

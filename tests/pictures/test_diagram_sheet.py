@@ -1,0 +1,213 @@
+"""Pictures of the KV cache: the same bytes each time, all inside the sheet, and errors that say what is wrong."""
+
+from dataclasses import FrozenInstanceError
+from itertools import pairwise
+
+import pytest
+
+from rosecourse import BlockError, ConfigError
+from rosecourse.pictures.blocks import Picture, block_map, moments, table_map
+from tests.support.diagram_reader import SVG, boxes, cells, make_engine, parse, start, step, tables, texts
+
+
+@pytest.fixture
+def engine(small_model):
+    return make_engine(small_model)
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+def story(model):
+    engine = make_engine(model)
+    a = start(engine, 6)
+    before = block_map(engine.kv, tables(A=a), highlight={3, 7, 5})
+    b = engine.fork(a)
+    step(engine, b)
+    named = tables(A=a, B=b)
+    pair = (("before", before), ("after", block_map(engine.kv, named, since=before)))
+    return moments(*pair, ("tables", table_map(engine.kv, named, since=before)))
+
+
+def test_the_same_state_gives_the_same_bytes(small_model):
+    one, two = story(small_model), story(small_model)
+    assert one.svg.encode() == two.svg.encode()
+    assert one == two
+    assert repr(one) == repr(two) == f"Picture(width={one.width}, height={one.height})"
+    assert one._repr_svg_() == one.svg
+    assert " id=" not in one.svg
+
+
+def test_a_picture_is_a_snapshot(engine):
+    a = start(engine, 6)
+    picture = block_map(engine.kv, tables(A=a))
+    svg, state = picture.svg, picture.snapshot
+    step(engine, a)
+    engine.free(a)
+    assert (picture.svg, picture.snapshot) == (svg, state)
+    assert picture.snapshot.blocks[1].length == 2
+    with pytest.raises(FrozenInstanceError):
+        picture.svg = ""
+
+
+def test_drawing_changes_nothing(engine):
+    a = start(engine, 6)
+    b = engine.fork(a)
+    for layer in range(engine.kv.num_layers):
+        block_map(engine.kv, tables(A=a, B=b), layer)
+        table_map(engine.kv, tables(A=a, B=b), layer)
+    engine.kv.check([a.block_ids_per_layer, b.block_ids_per_layer])
+
+
+def test_names_and_captions_are_escaped(engine):
+    name, caption = "<b>&\"'\x00\ud800\n日本", "1 < 2 & </svg>"
+    picture = moments((caption, block_map(engine.kv, {name: start(engine, 2).block_ids_per_layer})))
+    assert caption in texts(picture)
+    assert any(text.startswith("<b>&\"'\ufffd\ufffd 日本: 2 tokens") for text in texts(picture))
+    picture.svg.encode()  # nothing that UTF-8 cannot hold
+
+
+def test_moments_stand_side_by_side_where_they_fit(engine):
+    a = start(engine, 6)
+    narrow, wide = (block_map(engine.kv, tables(A=a), columns=columns) for columns in (4, 8))
+    beside, above = moments(("one", narrow), ("two", narrow)), moments(("one", wide), ("two", narrow))
+    assert beside.width > 2 * narrow.width
+    assert beside.width <= 900
+    assert beside.height < 2 * narrow.height
+    assert above.width == wide.width
+    assert above.height > wide.height + narrow.height
+    assert len(cells(beside)) == len(cells(above)) == 24
+    assert [t for t in texts(beside) if t in ("one", "two")] == ["one", "two"]
+    assert moments(("outer", beside)).width == beside.width
+
+
+def pictures_to_fit(model):
+    long_name = "a name that is <far> too long for any cell & also for a legend of its own, WWWWWWWW"
+    for block_size, num_blocks, num_tokens, count in (
+        (4, 64, 11, 16),
+        (16, 5, 19, 2),
+        (64, 64, 40, 16),
+        (1, 64, 20, 3),
+    ):
+        engine = make_engine(model, block_size, num_blocks, prefix_cache=True)
+        sessions = [start(engine, num_tokens, 30 * (i % 5) + 1) for i in range(count)]
+        named = {f"s{i}": s.block_ids_per_layer for i, s in enumerate(sessions)}
+        named[long_name] = named.pop("s0")
+        before = {draw: draw(engine.kv, named, 2) for draw in (block_map, table_map)}
+        forks = {f"fork {i}": engine.fork(sessions[0]).block_ids_per_layer for i in range(12)}
+        step(engine, *sessions[1:])
+        for draw in (block_map, table_map):
+            for columns in (2, 8):
+                picture = draw(engine.kv, named | forks, 2, since=before[draw], columns=columns)
+                yield picture
+                yield moments((long_name, before[draw]), ("after", picture))
+
+
+def test_everything_lies_inside_the_picture_and_a_notebook(small_model):
+    for picture in pictures_to_fit(small_model):
+        root = parse(picture)
+        assert root.get("viewBox") == f"0 0 {picture.width} {picture.height}"
+        assert picture.width <= 900
+        for what, left, top, right, bottom in boxes(root):
+            inside = left >= 0 and top >= 0 and right <= picture.width and bottom <= picture.height
+            assert inside, f"{what}: {left:.0f} to {right:.0f}, {top:.0f} to {bottom:.0f} in {picture}"
+
+
+def test_texts_stay_in_their_cells_and_off_each_other(small_model):
+    for picture in pictures_to_fit(small_model):
+        for group in parse(picture).iter(f"{SVG}g"):
+            if group.get("class") != "block":
+                continue
+            (_, left, top, right, bottom), *others = boxes(group)
+            lines = {}
+            for what, x0, y0, x1, y1 in others:
+                assert left <= x0 < x1 <= right, what
+                assert top <= y0 < y1 <= bottom + 1, what
+                if what != "rect":
+                    lines.setdefault(y1 // 5, []).append((x0, x1, what))
+            for line in map(sorted, lines.values()):
+                assert all(one[1] <= two[0] for one, two in pairwise(line)), line
+
+
+def test_a_picture_is_white_and_its_texts_are_dark(engine):
+    root = parse(block_map(engine.kv, tables(A=start(engine, 6))))
+    title, background = root[0], root[1]
+    assert title.text.endswith("A: 6 tokens in blocks [0, 1]")
+    assert (background.get("width"), background.get("height")) == (root.get("width"), root.get("height"))
+    assert background.get("fill") == "white"
+    assert all(int(t.get("fill")[1:3], 16) < 0x60 for t in root.iter(f"{SVG}text"))
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draw", [block_map, table_map])
+@pytest.mark.parametrize("layer", [-1, 3, True, 0.0, None])
+def test_a_layer_that_is_not_there(engine, draw, layer):
+    with pytest.raises(ConfigError, match=rf"layer_idx is {layer!r}: the cache has layers 0 to 2"):
+        draw(engine.kv, tables(A=start(engine, 2)), layer)
+
+
+@pytest.mark.parametrize("draw", [block_map, table_map])
+def test_a_session_without_blocks(engine, draw):
+    a = start(engine, 2)
+    kept = a.block_ids_per_layer
+    engine.free(a)
+    for table in (a.block_ids_per_layer, kept):  # None, and the table that was freed
+        with pytest.raises(BlockError, match="session 'A' holds no blocks: it was freed, or never computed; prefill"):
+            draw(engine.kv, {"A": table})
+
+
+def test_tables_that_are_not_of_this_cache(engine):
+    a = start(engine, 2)
+    with pytest.raises(ConfigError, match="tables is not a mapping"):
+        block_map(engine.kv, a.block_ids_per_layer)
+    for table in (a, a.block_ids_per_layer[0], [], [1, 2, 3]):
+        with pytest.raises(ConfigError, match="table of 'A' has no list for each layer"):
+            block_map(engine.kv, {"A": table})
+    for block in (5, 12, -1, 99):
+        with pytest.raises(BlockError, match=rf"table of 'A' shows block {block}, which is not in use in layer 0"):
+            block_map(engine.kv, {"A": [[block], [], []]})
+    with pytest.raises(BlockError, match="block 0 counts 1 owner, and the tables of A, B show it"):
+        block_map(engine.kv, {"A": a.block_ids_per_layer, "B": a.block_ids_per_layer})
+    with pytest.raises(ConfigError, match="tables is empty"):
+        table_map(engine.kv, {})
+
+
+def test_highlights_that_are_not_there(engine):
+    for block in (-1, 12, 99):
+        with pytest.raises(ConfigError, match=rf"highlight shows block {block}: layer 0 has blocks 0 to 11"):
+            block_map(engine.kv, {}, highlight={block})
+    with pytest.raises(ConfigError, match="layer 2 has blocks 24 to 35"):
+        block_map(engine.kv, {}, 2, highlight={0})
+    for wrong in (3, {"A"}, None):
+        with pytest.raises(ConfigError, match=r"highlight is .*: give a set of block ids"):
+            block_map(engine.kv, {}, highlight=wrong)
+
+
+def test_pictures_that_cannot_be_compared(engine, small_model):
+    layer_0, other = block_map(engine.kv, {}), block_map(make_engine(small_model, block_size=8).kv, {})
+    with pytest.raises(ConfigError, match="since shows layer 0 with 12 blocks of 4 slots, not layer 1 with 12 of 4"):
+        block_map(engine.kv, {}, 1, since=layer_0)
+    with pytest.raises(ConfigError, match="12 blocks of 8 slots, not layer 0 with 12 of 4"):
+        block_map(engine.kv, {}, since=other)
+    for wrong in (moments(("both", layer_0)), "before", 3):
+        with pytest.raises(ConfigError, match="give an earlier picture by block_map or table_map"):
+            block_map(engine.kv, {}, since=wrong)
+
+
+@pytest.mark.parametrize("columns", [0, 1, 9, 2.5, None, True])
+def test_a_number_of_columns_that_does_not_fit(engine, columns):
+    with pytest.raises(ConfigError, match=rf"columns is {columns!r}: give a number from 2 to 8"):
+        block_map(engine.kv, {}, columns=columns)
+
+
+def test_moments_that_are_none(engine):
+    with pytest.raises(ConfigError, match="no moments are given"):
+        moments()
+    picture = block_map(engine.kv, {})
+    for wrong in (picture, ("caption",), ("caption", "picture"), (picture, "caption")):
+        with pytest.raises(ConfigError, match="is not a moment: give a pair") as caught:
+            moments(("fine", picture), wrong)
+        assert len(str(caught.value)) < 200
+    assert isinstance(moments(("fine", picture)), Picture)

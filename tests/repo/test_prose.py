@@ -1,0 +1,121 @@
+"""What the notebooks and the README say: a figure that comes from a measurement is computed, or read from a file."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rosecourse import LESSONS
+from rosecourse.records.published import published
+from rosecourse.records.runs import recorded
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+# A number with a unit that only a measurement gives. A product such as 12 × 64 is arithmetic, and allowed.
+MEASURED = re.compile(
+    r"\d[\d.,]*\s*(?:"
+    r"(?:ms|µs|us|ns|seconds?|tokens/s|tok/s|tokens a second|[KMGT]B/s|per ?cent|times (?:as|faster|slower))\b"
+    r"|%|[x×](?![\w\s]*\d))"
+)  # fmt: skip
+# How long a lesson takes is advice, and stands in its first cell.
+ADVICE = re.compile(r"\*\*Time:\*\*[^\n]*")
+
+
+def prose_of(cell):
+    """The text of a Markdown cell without code, and of a code cell the literal parts of its strings and comments."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        source = re.sub(r"(?m)```[\s\S]*?```|`[^`]*`|^    .*$", "", source)
+        return [ADVICE.sub("", source)]
+    source = re.sub(r"(?m)^[%!].*$", "", source)
+    comments = re.findall(r"(?m)#.*$", source)
+    return comments + strings_of(ast.parse(source))
+
+
+def strings_of(node):
+    """The strings in a piece of code, without the formats of f-strings."""
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    children = [node.value] if isinstance(node, ast.FormattedValue) else ast.iter_child_nodes(node)
+    return [text for child in children for text in strings_of(child)]
+
+
+def measured_figures(text):
+    return [match.group() for match in MEASURED.finditer(text)]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_measured_figure_is_typed_into_a_notebook(path):
+    for number, cell in enumerate(json.loads(path.read_text())["cells"]):
+        for text in prose_of(cell):
+            assert measured_figures(text) == [], f"cell {number}: compute it in a cell, or read it from a file"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "it takes 4.5 ms",
+        "1.3x faster",
+        "2× the throughput",
+        "a gain of 2.1 %",
+        "14,420 tokens/s",
+        "3 times as long",
+        "0.4 µs",
+    ],
+)
+def test_a_measured_figure_is_seen(text):
+    assert measured_figures(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["12 × 64 = 768 calls", "block 64, position 7", "p99 of 16 values", "GPT-2 (124M)", "36,864 bytes", "int32 [2, 3]"],
+)
+def test_arithmetic_and_names_are_allowed(text):
+    assert not measured_figures(text)
+
+
+def test_code_in_prose_and_formats_are_not_prose():
+    assert prose_of({"cell_type": "markdown", "source": "run `sleep 3 s`\n\n    5 ms\n\n```\n7 %\n```\n"}) == [
+        "run \n\n\n\n\n"
+    ]
+    assert prose_of({"cell_type": "code", "source": "print(f'{x:.2f} ms')  # 2 ms"}) == ["# 2 ms", " ms"]
+
+
+# What each article is about: the figure that the README's table shows.
+FIGURES = {
+    "036": ("TPOT", "mean"),
+    "038": ("TPOT", "mean"),
+    "059": ("ITL", "p99"),
+    "060": ("total throughput", "mean"),
+    "061": ("total throughput", "mean"),
+}
+
+
+def in_words(number):
+    """The two figures of a lesson as the README has them: the article's, and the recorded one."""
+    metric, statistic = FIGURES[number]
+    name = {"TPOT": "TPOT", "ITL": "ITL p99", "total throughput": "throughput"}[metric]
+    unit, digits = ("tokens/s", ",.0f") if metric == "total throughput" else ("ms", ".2f")
+    rows = published(number).query("metric == @metric and statistic == @statistic")
+    (article,) = rows[rows.source.str.startswith("article")].itertuples()
+    ours = recorded(number)
+    before, after = (ours.figure(side, metric, statistic) for side in ("before", "after"))
+    found = ours.ratio(metric, statistic)
+    return (
+        f"{name} {article.before:.2f} to {article.after:.2f} {unit}",
+        f"{before:{digits}} to {after:{digits}} {unit}: {found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]",
+    )
+
+
+def test_the_readme_shows_the_figures_of_the_files():
+    rows = re.findall(
+        r"(?m)^\| \[(\d{3})\]\(notebooks/(.*?)\) (.*?) \| .*? \| (.*?) ?\| (.*?) ?\|$", (ROOT / "README.md").read_text()
+    )
+    assert [(number, file) for number, file, *_ in rows] == [(path.stem[:3], path.name) for path in NOTEBOOKS]
+    assert [title for _, _, title, *_ in rows] == [rung.title for rung in LESSONS]
+    for number, _, _, *figures in rows[1:]:
+        assert tuple(figures) == in_words(number)

@@ -1,0 +1,146 @@
+"""The set-up files agree: pyproject.toml, constraints.txt, environment.yml, Makefile and .ci/run."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = [Requirement(r) for r in sum(EXTRAS.values(), PROJECT["dependencies"])]
+PIN_LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+PINS = {canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in PIN_LINES)}
+BUILD_SPECIFIC = ("nvidia-", "cuda-")  # what only the CUDA build of torch needs
+
+
+def pip_install_arguments(command: str) -> list[str]:
+    """The arguments after `pip install` in a shell command."""
+    return shlex.split(command.partition("pip install ")[2])
+
+
+def make_would_run(target: str) -> list[str]:
+    """The commands that `make target` would run in a fresh clone."""
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+    env = {"PATH": os.environ["PATH"]}  # not the variables of the make that may be running this test
+    command = ["make", "--dry-run", "--always-make", target]
+    return subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def make_install_arguments(target: str) -> list[str]:
+    (command,) = [c for c in make_would_run(target) if "pip install" in c]
+    return pip_install_arguments(command)
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
+def test_every_requirement_has_a_pin_that_satisfies_it(requirement):
+    pin = PINS.get(canonicalize_name(requirement.name))
+    assert pin is not None, f"constraints.txt has no pin for {requirement.name}"
+    assert requirement.specifier.contains(pin, prereleases=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="constraints.txt is resolved on Linux")
+def test_what_the_pinned_packages_need_is_pinned_too():
+    todo = [(r.name, extra) for r in REQUIREMENTS for extra in ("", *r.extras)]
+    seen = set()
+    while todo:
+        name, extra = todo.pop()
+        name = canonicalize_name(name)
+        if (name, extra) in seen or name.startswith(BUILD_SPECIFIC):
+            continue
+        seen.add((name, extra))
+        assert name in PINS, f"constraints.txt has no pin for {name}"
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # of an extra that is not installed here
+        if not SpecifierSet(f"=={PINS[name]}").contains(distribution.version):
+            continue  # a machine with its own build
+        for needed in map(Requirement, distribution.requires or []):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                todo += [(needed.name, e) for e in ("", *needed.extras)]
+
+
+def test_constraints_are_names_and_public_versions_only():
+    assert not [line for line in PIN_LINES if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)]
+    assert not [line for line in PIN_LINES if line.startswith(BUILD_SPECIFIC)]
+    assert len(PINS) == len(PIN_LINES)
+
+
+def test_torch_is_pinned_with_the_triton_that_its_cuda_build_needs():
+    assert (PINS["torch"], PINS["triton"]) == ("2.13.0", "3.7.1")
+
+
+def test_environment_yml_installs_what_make_installs():
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    (pip_lines,) = [d["pip"] for d in dependencies if isinstance(d, dict)]
+    by_conda = {name: version for name, _, version in (d.partition("=") for d in dependencies if isinstance(d, str))}
+
+    assert by_conda.keys() == {"python", "pip"}
+    assert SpecifierSet(PROJECT["requires-python"]).contains(by_conda["python"])
+    assert shlex.split(" ".join(pip_lines)) == make_install_arguments("env")
+
+
+@pytest.mark.parametrize("target", ["env", "lab", "test", "lint", "format", "doctor"])
+def test_make_installs_the_package_with_the_constraints(target):
+    arguments = make_install_arguments(target)
+    extras = re.fullmatch(r"\.\[(.*)\]", arguments[-1]).group(1).split(",")
+
+    assert arguments[:-1] == ["-c", "constraints.txt", "-e"]
+    assert extras == ["lab", "dev"]
+    assert set(extras) <= EXTRAS.keys()
+
+
+def test_make_mutants_installs_its_extra_with_the_constraints():
+    *_, command = (c for c in make_would_run("mutants") if "pip install" in c)
+    assert pip_install_arguments(command) == ["-q", "-c", "constraints.txt", "-e", ".[mutants]"]
+
+
+def test_make_constraints_pins_what_any_extra_needs():
+    extras = make_install_arguments("constraints")[-1].strip(".[]").split(",")
+    assert sorted(extras) == sorted(EXTRAS)
+
+
+def test_make_accepts_the_pythons_that_pyproject_accepts():
+    (check,) = [c for c in make_would_run("env") if "sys.version_info" in c]
+    low, high = (f"{major}.{minor}" for major, minor in re.findall(r"\((\d+), (\d+)\)", check))
+
+    assert PROJECT["requires-python"] == f">={low}"
+    assert SpecifierSet(PROJECT["requires-python"]).contains(high)
+
+
+def test_make_test_lints_checks_the_format_and_runs_pytest():
+    check, check_format, run_tests = make_would_run("test")[-3:]
+
+    assert check.endswith("ruff check")
+    assert check_format.endswith("ruff format --check")
+    command, _, how = run_tests.partition(" --numprocesses ")
+    assert command.endswith("python -m pytest --nbval")
+    assert how.split() == ["logical", "--maxprocesses", "4", "--dist", "loadfile"]  # a notebook's cells stay together
+
+
+def test_ci_runs_make_test_in_the_repository_and_passes_its_status_on(tmp_path):
+    script = ROOT / ".ci" / "run"
+    # Read before it is run: a script that ran the tests by another way would run this test again, and so on for ever.
+    assert [line.split()[0] for line in script.read_text().splitlines()] == ["#!/usr/bin/env", "set", "cd", "make"]
+
+    fake_make = tmp_path / "make"
+    fake_make.write_text('#!/bin/sh\necho "$PWD: make $*"\nexit 7\n')
+    fake_make.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    run = subprocess.run([script], cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    assert run.stdout == f"{ROOT}: make test\n"
+    assert run.returncode == 7

@@ -1,0 +1,130 @@
+"""What the tests of the hazards share: engines of every rung, driven with the invariants checked after each step."""
+
+import pytest
+import torch
+
+from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from tests.support.oracles import prompts_of
+
+RUNGS = {rung.number: (rung.after, 128) for rung in LESSONS} | {
+    "061-triton": (LESSONS[-1].after, 1),  # every append by a kernel
+    "dense": (BEST.with_(forward=DenseForward), 128),
+}
+each_rung = pytest.mark.parametrize("rung", RUNGS)
+BS = 4
+
+
+class Driver:
+    """An engine of a rung and its live sessions; after every call the books and the block tables are checked."""
+
+    def __init__(self, model, rung, **config):
+        parts, min_batch = RUNGS[rung]
+        settings = {
+            "block_size": BS,
+            "max_batch_size": 8,
+            "prefix_cache": False,
+            "triton_kv_append_min_batch": min_batch,
+        }
+        self.engine = InferenceEngine(model, EngineConfig(**settings | config), parts)
+        self.kv = self.engine.kv
+        self.live = []
+        for cache in (*self.kv.k_layers, *self.kv.v_layers):
+            cache.fill_(float("nan"))  # whoever reads what nobody wrote shall be seen
+
+    def session(self, prompt, new=6):
+        return self.engine.new_session(prompt, SamplingParams(max_new_tokens=new, stop_on_eos=False))
+
+    def start(self, *prompts):
+        """Prefilled sessions with their first token."""
+        sessions = [self.session(prompt) for prompt in prompts]
+        self.engine.take_tokens(sessions, self.engine.prefill(sessions))
+        self.live += sessions
+        self.check()
+        return sessions
+
+    def start_lengths(self, *lengths):
+        return self.start(*prompts_of(list(lengths), 211))
+
+    def step(self, *sessions):
+        """One decode step, of all live sessions unless told of which; returns its logits."""
+        sessions = list(sessions or self.live)
+        logits = self.engine.decode_step_sessions(sessions)
+        self.engine.take_tokens(sessions, logits)
+        self.check()
+        return logits
+
+    def fork(self, session, token_id=None):
+        """A sibling, which may go on with another word."""
+        self.live.append(self.engine.fork(session))
+        if token_id is not None:
+            self.live[-1].token_ids[-1] = token_id
+        self.check()
+        return self.live[-1]
+
+    def free(self, *sessions):
+        for session in sessions:
+            self.engine.free(session)
+            self.live.remove(session)
+            self.check()
+
+    def check(self):
+        check(self.engine, self.live)
+
+    def snapshot(self):
+        """All that a call that fails must leave alone: the books, the sessions and every byte of the pool."""
+        books = (self.kv._free_block_indices, self.kv._idle_block_ids, self.kv._block_infos)
+        sessions = [(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens, s.finish_reason) for s in self.live]
+        return repr((books, sessions)), pool_bytes(self.kv)
+
+
+@torch.inference_mode()
+def check(engine, sessions):
+    """The books are right, and the next step's tables show each session's own blocks, and 0 behind them."""
+    engine.check(sessions)
+    for session in sessions:
+        if session.block_ids_per_layer is not None:
+            rows = engine.decode_step.block_tables([session])[:, 0].tolist()
+            for layer, (row, ids) in enumerate(zip(rows, session.block_ids_per_layer, strict=True)):
+                own = [block_id - layer * engine.kv.num_blocks for block_id in ids]
+                assert row == own + [0] * (len(row) - len(own))
+
+
+def run_checked(scheduler):
+    """Step to the end, with the invariants checked; returns how many tokens each step made."""
+    counts = []
+    while scheduler.has_work:
+        counts.append(len(scheduler.step()))
+        check(scheduler.engine, [*scheduler.waiting, *scheduler.running])
+        assert len(counts) < 1000
+    return counts
+
+
+def pool(kv):
+    """K and V of all layers, [2, L, num_blocks, H, block_size, D]; a copy."""
+    return torch.stack([torch.stack(kv.k_layers), torch.stack(kv.v_layers)])
+
+
+def pool_bytes(kv):
+    """The same as bytes, so that NaN equals itself."""
+    return pool(kv).numpy().tobytes()
+
+
+def held(kv, session):
+    """K and V that a session reads, [2, L, T, H, D]: position p in block p // block_size, slot p % block_size."""
+    rows = []
+    for layer, ids in enumerate(session.block_ids_per_layer):
+        slots = [(ids[p // BS] - layer * kv.num_blocks, p % BS) for p in range(session.num_cached_tokens)]
+        blocks, places = torch.tensor(slots).T
+        rows.append(torch.stack([cache[layer][blocks, :, places] for cache in (kv.k_layers, kv.v_layers)]))
+    return torch.stack(rows, dim=1)
+
+
+@torch.inference_mode()
+def assert_holds_its_own(hf, kv, session):
+    """The K and V that a session reads are those that `transformers` computes of its tokens."""
+    cache = hf(torch.tensor([session.token_ids[: session.num_cached_tokens]]), use_cache=True).past_key_values
+    expected = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers], dim=1)
+    torch.testing.assert_close(held(kv, session), expected.transpose(2, 3), atol=1e-4, rtol=1e-4)
+    for ids in session.block_ids_per_layer:
+        assert len(ids) == -(-session.num_cached_tokens // BS)

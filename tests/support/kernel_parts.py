@@ -1,0 +1,91 @@
+"""Lesson 061's part with other kernels for whole batches: right ones, and some with a fault."""
+
+import inspect
+import sys
+
+import triton
+import triton.language as tl
+
+from tests.support.wrong_parts import part_of
+
+
+@triton.jit
+def write_row(
+    cache, new, blocks, pos, stride, H: tl.constexpr, D: tl.constexpr, SIZE, HD: tl.constexpr, MASKED: tl.constexpr
+):
+    b = tl.program_id(0).to(tl.int64)
+    block = tl.load(blocks + b).to(tl.int64)
+    hd = tl.arange(0, HD)
+    inside = hd < H * D if MASKED else hd >= 0
+    target = ((block * H + hd // D) * SIZE + pos) * D + hd % D
+    tl.store(cache + target, tl.load(new + b * stride + hd, mask=inside), mask=inside)
+
+
+@triton.jit
+def write_rows(
+    k, v, key, value, blocks, pos, k_stride, v_stride,
+    H: tl.constexpr, D: tl.constexpr, SIZE, HD: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    write_row(k, key, blocks, pos, k_stride, H, D, SIZE, HD, MASKED)
+    write_row(v, value, blocks, pos, v_stride, H, D, SIZE, HD, MASKED)
+
+
+def launch(k, v, key, value, blocks, pos, *, strides=None, width=None, masked=True):
+    _, H, size, D = k.shape
+    strides = strides or (key.stride(0), value.stride(0))
+    width = width or triton.next_power_of_2(H * D)
+    write_rows[(len(blocks),)](k, v, key, value, blocks, pos, *strides, H, D, size, width, masked)
+
+
+def rows_without_strides(k, v, key, value, blocks, pos):
+    launch(k, v, key, value, blocks, pos, strides=[key[0].numel()] * 2)
+
+
+def one_stride(k, v, key, value, blocks, pos):
+    launch(k, v, key, value, blocks, pos, strides=[key.stride(0)] * 2)
+
+
+def no_mask(k, v, key, value, blocks, pos):
+    launch(k, v, key, value, blocks, pos, masked=False)
+
+
+def rows_of_128(k, v, key, value, blocks, pos):
+    launch(k, v, key, value, blocks, pos, width=128)
+
+
+def two_launches(k, v, key, value, blocks, pos):
+    for cache, new in ((k, key), (v, value)):
+        H, D = new.shape[1:]
+        width = triton.next_power_of_2(H * D)
+        write_row[(len(blocks),)](cache, new, blocks, pos, new.stride(0), H, D, cache.shape[2], width, True)
+
+
+def kv_append_triton_full_batch(k, v, key, value, blocks, pos):
+    """Copies K and V first, under the name that the exercise gives to the function."""
+    launch(k, v, key.contiguous(), value.contiguous(), blocks, pos)
+
+
+def with_kernel(function, *replaced):
+    """The course's part, whole batches by another function, and with some words of its source replaced."""
+    part = part_of("061")
+    source = inspect.getsource(part)
+    for old, new in replaced:
+        assert old in source
+        source = source.replace(old, new)
+    names = vars(sys.modules[part.__module__]) | {"kv_append_triton_full_batch": function}
+    exec(compile(source, "<with another kernel>", "exec"), names)
+    return names[part.__name__]
+
+
+THREE_TENSORS = (
+    "idx_t, pos_t = index_tensor([batch_idx, positions], device)",
+    "idx_t, pos_t = index_tensor(batch_idx, device), index_tensor(positions, device)",
+)
+FAULTS = {
+    rows_without_strides: r"rows of K and V lie further apart than H × D: they are views; their `stride\(0\)` says",
+    one_stride: r"holds the V of session [^$]*rows of V are mixed up, those of K are not: .* by its own stride\(0\)",
+    no_mask: r"wrote behind the K cache of layer 0[^$]*H × D is 24, no power of two: .* mask what lies behind it",
+    rows_of_128: r"rows of 5 heads of 32[^$]*in head 4 alone, was never written",
+    two_launches: r"still 4 Triton kernels launched in a step of 4 sessions at the same slot, as many as both gates",
+    kv_append_triton_full_batch: r"still \d+ copies of rows of K and V, .* in a step of 4 sessions at the same slot",
+}

@@ -1,0 +1,214 @@
+"""One engine, one scheduler and their shadow: whatever is done to the ones is done to the other, and compared."""
+
+from collections import Counter
+
+import pytest
+
+from rosecourse import (
+    BEST,
+    LESSONS,
+    EngineConfig,
+    InferenceEngine,
+    KVCacheExhausted,
+    OfflineScheduler,
+    OnlineScheduler,
+    RequestError,
+    SamplingParams,
+)
+from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from tests.support.shadow import ShadowPool, ShadowSession
+from tests.support.tag_model import CONTEXT, TagModel
+
+PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": BEST.with_(forward=DenseForward)}
+SCHEDULERS = {"online": OnlineScheduler, "offline": OfflineScheduler}
+MOST_LIVE, MOST_NEW = 8, 20  # sessions at a time, and tokens that one asks for
+MODEL = TagModel()
+
+
+class Machine:
+    """Submit, cancel, fork, preempt, squeeze and step; after each, everything that must be true is looked at.
+
+    `counts` says how often what happened.
+    """
+
+    def __init__(
+        self,
+        *,
+        parts: str = "061",
+        scheduler: str = "online",
+        block_size: int = 4,
+        num_blocks: int = 7,
+        prefix_cache: bool = True,
+        batch: int = 4,
+        prefill_batch: int = 4,
+        triton_batch: int = 128,
+    ) -> None:
+        config = EngineConfig(
+            block_size=block_size,
+            max_batch_size=batch,
+            num_blocks=num_blocks,
+            prefix_cache=prefix_cache,
+            triton_kv_append_min_batch=triton_batch,
+        )
+        self.engine = InferenceEngine(MODEL, config, PARTS[parts])
+        self.scheduler = SCHEDULERS[scheduler](self.engine, prefill_max_batch_size=prefill_batch)
+        self.kv, self.cache = self.engine.kv, self.engine.prefix_cache
+        self.pool = ShadowPool(self.kv)
+        self.live: dict = {}  # session -> its shadow, in the order of arrival
+        self.waited: Counter = Counter()  # session -> steps since its last token
+        self.barren = 0  # steps without a token, one after another
+        self.owed: list = []  # tokens made by steps that raised: the next one returns them too
+        self.squeezed: list = []  # tables that keep blocks from everyone
+        self.counts: Counter = Counter()
+
+    # -- what can be done -----------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """The most tokens, prompt and completion, that a request may have; K and V of the last are never needed."""
+        return min(self.kv.num_blocks * self.kv.block_size + 1, CONTEXT)
+
+    @property
+    def holders(self) -> list:
+        return [session for session in self.live if session.block_ids_per_layer is not None]
+
+    def submit(self, prompt: list[int], max_new_tokens: int, stop_on_eos: bool = True) -> None:
+        if len(self.live) >= MOST_LIVE:
+            return
+        params = SamplingParams(max_new_tokens=max_new_tokens, stop_on_eos=stop_on_eos)
+        if len(prompt) + max_new_tokens > self.room:
+            with pytest.raises(RequestError):
+                self.engine.new_session(prompt, params)
+            self.counts["refused"] += 1
+            return
+        session = self.engine.new_session(prompt, params)
+        self.live[session] = ShadowSession(prompt, max_new_tokens, stop_on_eos)
+        self.scheduler.submit(session)
+        self.counts["sessions"] += 1
+        self.check()
+
+    def cancel(self, number: int) -> None:
+        """Cancel one, twice: the second time it has finished already."""
+        if not self.live:
+            return
+        session = list(self.live)[number % len(self.live)]
+        for _ in range(2):
+            self.scheduler.cancel(session)
+        assert session.finish_reason == "cancelled"
+        self.retire(session)
+        self.barren = 0  # it may be a fork that had just started
+        self.counts["cancels"] += 1
+        self.check()
+
+    def fork(self, number: int, last_token: int | None = None, max_new_tokens: int | None = None) -> None:
+        """Fork one that holds blocks; the fork goes on from another last token, or with another limit, if given."""
+        if not self.holders or len(self.live) >= MOST_LIVE:
+            return
+        parent = self.holders[number % len(self.holders)]
+        shadow = self.live[parent]
+        most = min(shadow.max_new_tokens, max_new_tokens or MOST_NEW)
+        params = SamplingParams(max_new_tokens=most, stop_on_eos=shadow.stop_on_eos)
+        fork = self.engine.fork(parent, params if max_new_tokens else None)
+        limit = most if max_new_tokens else shadow.max_new_tokens
+        if last_token is not None:
+            fork.token_ids[-1] = last_token
+        self.live[fork] = shadow.fork(fork.token_ids[-1], limit)
+        self.scheduler.submit(fork)
+        self.counts["forks"] += 1
+        self.check()
+
+    def preempt(self) -> None:
+        self.scheduler._preempt_newest()
+        self.barren = 0
+        self.check()
+
+    def squeeze(self, num_blocks: int) -> None:
+        """Somebody else takes blocks: the pool is short until `release`."""
+        num_blocks = min(num_blocks, self.kv.num_available())
+        if num_blocks:
+            self.squeezed.append(self.kv.allocate(num_blocks * self.kv.block_size))
+            self.counts["squeezes"] += 1
+            self.check()
+
+    def release(self) -> None:
+        if not self.squeezed:
+            return
+        while self.squeezed:
+            self.kv.free(self.squeezed.pop())
+        self.waited.clear()
+        self.barren = 0
+        self.check()
+
+    def step(self) -> None:
+        head = next(iter(self.scheduler.running), None)
+        work = bool(self.live)
+        told = None
+        try:
+            told = self.scheduler.step()
+        except KVCacheExhausted:
+            assert self.squeezed, "the pool has blocks for each request alone, and nobody else holds any"
+            self.counts["exhausted"] += 1
+        grown = self.grow()
+        self.check()
+        self.owed += grown.items()
+        if told is not None:
+            told, owed = (sorted(tokens, key=lambda token: id(token[0])) for tokens in (told, self.owed))
+            assert told == owed, "the steps returned other tokens than the sessions got"
+            self.owed = []
+        if work and not self.squeezed:
+            assert head is None or head in grown, "the oldest that runs got no token"
+            self.barren = 0 if grown else self.barren + 1
+            assert self.barren < 2, "two steps without a token"  # one, if all it did was to let forks start
+            for session in self.live:
+                self.waited[session] = 0 if session in grown else self.waited[session] + 1
+                # Whoever is ahead has at most MOST_NEW tokens to go, and every second step gives one of them a token.
+                assert self.waited[session] <= 2 * MOST_LIVE * MOST_NEW, "a session starves"
+        self.counts["tokens"] += len(grown)
+
+    def finish(self) -> None:
+        """Step until nothing is left; every block is to be had again."""
+        self.release()
+        while self.scheduler.has_work:
+            self.step()
+        assert not self.live
+        assert all(self.kv.num_available(layer) == self.kv.num_blocks for layer in range(self.kv.num_layers))
+        self.counts["preemptions"] = self.scheduler.stats.preemptions
+        self.counts.update(copies=self.pool.copies, evictions=self.pool.evictions)
+
+    # -- what must be true ----------------------------------------------------------------------------------------
+
+    def grow(self) -> dict:
+        """The tokens that sessions got, each compared with what the request alone would get."""
+        grown = {}
+        for session, shadow in list(self.live.items()):
+            new = session.token_ids[len(shadow.tokens) :]
+            if not new:
+                assert not session.finished
+                continue
+            assert new == [shadow.next_token], f"after {shadow.tokens} came {new}, not {shadow.next_token}"
+            grown[session] = new[0]
+            reason = shadow.generate()
+            assert session.finish_reason == reason
+            if reason is not None:
+                self.retire(session)
+        return grown
+
+    def retire(self, session) -> None:
+        assert session.block_ids_per_layer is None
+        assert session not in self.scheduler.waiting
+        assert session not in self.scheduler.running
+        del self.live[session]
+        self.waited.pop(session, None)
+
+    def check(self) -> None:
+        assert all(session.token_ids == shadow.tokens for session, shadow in self.live.items())
+        waiting = list(self.scheduler.waiting)
+        assert sorted(map(id, self.live)) == sorted(map(id, [*waiting, *self.scheduler.running]))
+        # Who is preempted comes back first: those that wait are in the order of arrival, but for forks, which stay
+        # where they are when their blocks are taken, and start before prompts that are admitted with them.
+        prompts = [session for session, shadow in self.live.items() if not shadow.is_fork]
+        assert [s for s in prompts if s in waiting] == [s for s in waiting if s in prompts], "the queue is out of order"
+        holders = [(session, self.live[session]) for session in self.holders]
+        cached = self.cache.entries() if self.cache is not None else []
+        self.kv.check([*(s.block_ids_per_layer for s, _ in holders), *self.squeezed], cached)
+        self.pool.check(holders, cached, self.squeezed)

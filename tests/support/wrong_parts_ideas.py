@@ -1,0 +1,115 @@
+"""Parts with a fault in their use of the kernels of lesson 061, and right ones without their lesson's idea."""
+
+from tests.support.wrong_parts import Wrong
+from tests.support.wrong_parts_append import CALL, FULL, LATE_K, LATE_V, ROLLING, SOME, WHOLE
+
+IDEAS = [
+    # lesson 061
+    Wrong(
+        "the whole-batch kernel for some", r"holds the K of session|raised", ("061",), (("and full_fast and", "and"),)
+    ),
+    Wrong(
+        "the whole-batch kernel at other slots",
+        r"was never written[^$]*lies in slot",
+        ("061",),
+        (("full_fast and const_pos", "full_fast"),),
+    ),
+    Wrong(
+        "the kernel at the next slot",
+        r"was never written[^$]*lies in slot",
+        ("061",),
+        ((WHOLE, WHOLE.replace("pos0", "(pos0 + 1) % self.kv.block_size")),),
+    ),
+    Wrong(
+        "the kernel with rows in the wrong order",
+        r"holds the K of session",
+        ("061",),
+        ((SOME, SOME.replace("idx_t", "idx_t.flip(0)")),),
+    ),
+    Wrong(
+        "the kernel writes K alone",
+        r"was never written: its V slot|holds the V of session A.*K and V|V of session",
+        ("061",),
+        ((WHOLE, WHOLE.replace("v_layer", "k_layer")),),
+    ),
+    Wrong(
+        "no return after the kernel",
+        r"still \d+ Triton kernels launched in a step of 4 sessions at the same slot, as many as both gates",
+        ("061",),
+        (("            return\n", ""),),
+        True,
+    ),
+    Wrong(
+        "no kernel for whole batches",
+        r"index tensors built|writes of K and V",
+        ("061",),
+        ((WHOLE, (LATE_K + "; " + LATE_V).replace("slots", "pos0")),),
+        True,
+    ),
+    Wrong(
+        "no generic kernel",
+        r"still \d+ writes of K and V without a Triton kernel in a step of 4 sessions",
+        ("061",),
+        (
+            (
+                SOME,
+                LATE_K.replace("slots", "pos_t").replace("key_new", "key_new[idx_t]")
+                + "; "
+                + LATE_V.replace("slots", "pos_t").replace("value_new", "value_new[idx_t]"),
+            ),
+        ),
+        True,
+    ),
+    Wrong(
+        "no gate",
+        r"still 2 Triton kernels launched .*fewer than the gates ask for",
+        ("061",),
+        (("config.triton_kv_append_min_batch", "3"), ("config.triton_kv_append_full_batch_min_batch or ", "")),
+        True,
+    ),
+    # correct, and no more
+    Wrong(
+        "one by one",
+        r"correct, but without .*[^$]*Correct, but still 96 append_token calls in a step of 16 sessions",
+        ("038",),
+        (("or info.owners > 1", "or True"),),
+        True,
+    ),
+    Wrong(
+        "one by one, in a method of its own",
+        r"the torch operations grow with the batch: a step of 16 sessions .* makes \d+ more than one of 8; one store",
+        ("038", "059"),
+        (
+            (
+                CALL,
+                "for b, i in zip(fast_batch_idx, fast_infos):\n                self.write(layer_idx, [b], [i], "
+                "key_new, value_new)",
+            ),
+        ),
+        True,
+    ),
+    Wrong(
+        "rollover one by one",
+        r"still 96 append_token calls in a step of 16 sessions whose last blocks are full",
+        ROLLING,
+        (
+            ("info is None or " + FULL + ":", "False:\n                start = 0"),
+            ("if info.owners > 1:", "if info is None or info.owners > 1 or " + FULL + ":"),
+        ),
+        True,
+    ),
+    Wrong(
+        "rows always selected",
+        r"still 12 copies of rows of K and V",
+        ("060",),
+        (("if not full_fast:", "if True:"),),
+        True,
+    ),
+    Wrong(
+        "slots always as a tensor",
+        r"still 12 index tensors built in a step of 16 sessions at the same slot",
+        ("060",),
+        (("pos0 if const_pos else ", ""),),
+        True,
+    ),
+]
