@@ -8,7 +8,7 @@ from ..config import EngineConfig
 from ..kernels import paged_attention_for
 from ..kv.blocks import KVBlockManager
 from ..models.gpt2 import GPT2
-from .step import DecodeInputs, DecodeOutputs
+from .inputs import DecodeInputs, DecodeOutputs
 
 
 class DecodeForward:

@@ -11,9 +11,8 @@ import torch
 
 from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
-from ..decode import BEST, DecodeParts, DecodeStep
+from ..decode import BEST, DecodeParts
 from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
-from ..kv.blocks import KVBlockManager
 from ..kv.prefix_cache import PrefixCache
 from ..models.gpt2 import GPT2, GPT2Shape
 from ..request.sampling import sample
@@ -41,7 +40,7 @@ class EngineCore:
         num_blocks = config.num_blocks or config.max_batch_size * config.blocks_for(max_seq_len)
         self.model = model
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
-        self.kv = KVBlockManager(
+        self.kv = parts.cache(
             num_layers=shape.num_layers,
             num_heads=shape.num_heads,
             head_dim=shape.head_dim,
@@ -51,7 +50,7 @@ class EngineCore:
             device=model.device,
         )
         self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
-        self.decode_step = DecodeStep(parts, model, self.kv, self.config)
+        self.decode_step = parts.step(parts, model, self.kv, self.config)
         self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
         self._exclusive = Exclusive()
 
@@ -63,7 +62,7 @@ class EngineCore:
         require_a(SamplingParams, params, "params")
         prompt_ids = self.tokenize(prompt)
         self.check_request(prompt_ids, params)
-        return InferenceSession(prompt_ids, params)
+        return InferenceSession(prompt_ids, params, engine=self)
 
     def check_request(self, prompt_ids: list[int], params: SamplingParams) -> None:
         """Raise `RequestError` for what the engine can never serve."""
@@ -103,11 +102,11 @@ class EngineCore:
 
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
-        if session.block_ids_per_layer is not None:
+        if session.table is not None:
             raise BlockError("the session holds blocks already: free it before it is computed again")
         with self._exclusive:
             shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
-            session.block_ids_per_layer = self.kv.allocate(len(session.token_ids), shared)
+            session.table = self.kv.allocate(len(session.token_ids), shared)
             session.num_cached_tokens = len(shared[0]) * self.config.block_size if shared else 0
 
     @torch.inference_mode()
@@ -119,19 +118,19 @@ class EngineCore:
         if not sessions:
             raise ConfigError("a prefill over 0 sessions: give 1 or more")
         with self._exclusive:
-            if any(s.block_ids_per_layer is not None and not self._awaits_prefill(s) for s in sessions):
+            if any(s.table is not None and not self._awaits_prefill(s) for s in sessions):
                 raise BlockError("a session that is computed already cannot be prefilled: free it first")
-            self._reserve_all([session for session in sessions if session.block_ids_per_layer is None])
+            self._reserve_all([session for session in sessions if session.table is None])
             logits = Prefill(self.model, self.kv, sessions).run()
             for session in sessions:
                 session.num_cached_tokens = len(session.token_ids)
                 if self.prefix_cache:
-                    self.prefix_cache.insert(session.prompt_ids, session.block_ids_per_layer)
+                    self.prefix_cache.insert(session.prompt_ids, session.table)
             return logits
 
     def _awaits_prefill(self, session: InferenceSession) -> bool:
         """Whether its blocks were reserved for the tokens that it has, and not all of these are computed."""
-        return session.num_cached_tokens < len(session.token_ids) == self.kv.length(session.block_ids_per_layer)
+        return session.num_cached_tokens < len(session.token_ids) == self.kv.length(session.table)
 
     def _reserve_all(self, sessions: list[InferenceSession]) -> None:
         """Reserve these sessions, or none of them."""
@@ -160,12 +159,12 @@ class EngineCore:
 
     def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
-        if all(self.kv.num_available(layer) >= len(sessions) for layer in range(self.kv.num_layers)):
-            return True  # a token needs at most one block
-        return all(
-            self.kv.num_available(layer) >= self.kv.blocks_to_append(s.block_ids_per_layer[layer] for s in sessions)
-            for layer in range(self.kv.num_layers)
-        )
+        return self.kv.can_append([session.table for session in sessions])
+
+    def may_need_block(self, session: InferenceSession) -> bool:
+        """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
+        most = len(session.prompt_ids) + session.params.max_new_tokens - 1  # K and V of the last are never needed
+        return self.kv.may_need_block(session.table, most)
 
     def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """Sample each session's next token and append it.
@@ -177,7 +176,7 @@ class EngineCore:
         except LogitsError as error:
             if self.prefix_cache:
                 for row in error.rows:
-                    self.prefix_cache.discard(sessions[row].block_ids_per_layer)
+                    self.prefix_cache.discard(sessions[row].table)
             raise
         for session, token_id in zip(sessions, token_ids, strict=True):
             session.append(token_id, self.eos_token_id)
@@ -189,27 +188,27 @@ class EngineCore:
         params: its own, with a random stream of its own; None is the same, from where the stream is.
         """
         require_a(InferenceSession, session, "session")
-        if session.finished or session.block_ids_per_layer is None:
+        if session.finished or session.table is None:
             raise RequestError("only a running session can be forked: this one holds no blocks, or has finished")
         if params is not None:
             require_a(SamplingParams, params, "params")
             self.check_request(session.prompt_ids, params)
-        sibling = InferenceSession(session.prompt_ids, params or session.params)
+        sibling = InferenceSession(session.prompt_ids, params or session.params, engine=self)
         sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
         sibling.token_ids = list(session.token_ids)
         sibling.num_cached_tokens = session.num_cached_tokens
         with self._exclusive:
-            sibling.block_ids_per_layer = self.kv.share(session.block_ids_per_layer)
+            sibling.table = self.kv.share(session.table)
         return sibling
 
     def free(self, session: InferenceSession) -> None:
         """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
         require_a(InferenceSession, session, "session")
-        if session.block_ids_per_layer is None:
+        if session.table is None:
             raise BlockError("the session holds no blocks: it was freed before, or never computed")
         with self._exclusive.lock:  # whoever is refused must still be able to give back what it holds
-            self.kv.free(session.block_ids_per_layer)
-        session.block_ids_per_layer = None
+            self.kv.free(session.table)
+        session.table = None
         session.num_cached_tokens = 0
 
     def check(self, sessions: Iterable[InferenceSession]) -> None:
@@ -217,8 +216,8 @@ class EngineCore:
 
         For tests and for finding faults: it walks over the whole cache, and nothing calls it unasked.
         """
-        holding = [session for session in sessions if session.block_ids_per_layer is not None]
-        tables = [session.block_ids_per_layer for session in holding]
+        holding = [session for session in sessions if session.table is not None]
+        tables = [session.table for session in holding]
         self.kv.check(tables, self.prefix_cache.entries() if self.prefix_cache else ())
         for session, table in zip(holding, tables, strict=True):
             if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from ..kv.blocks import KVBlockManager
+from ..kv.layout import CacheLayout
 from ..models.gpt2 import GPT2
 from ..request.session import InferenceSession
 
@@ -37,7 +37,7 @@ def group_by_lengths(lengths: Sequence[tuple[int, int]]) -> list[Group]:
 class Prefill:
     """One prefill pass. Of each session the first `num_cached_tokens` tokens (a prefix hit) are not computed again."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, sessions: Sequence[InferenceSession]) -> None:
+    def __init__(self, model: GPT2, kv: CacheLayout, sessions: Sequence[InferenceSession]) -> None:
         self.model = model
         self.kv = kv
         lengths = [(s.num_cached_tokens, len(s.token_ids) - s.num_cached_tokens) for s in sessions]
@@ -48,20 +48,11 @@ class Prefill:
         self.positions = torch.tensor(positions, device=kv.device)
         new_lens = torch.tensor([new for _, new in lengths], device=kv.device)
         self.last_rows = new_lens.cumsum(0) - 1  # [B]
-        self.tables = self._block_tables(sessions)
+        self.tables = kv.block_indices([session.table for session in sessions])  # [L, B, blocks]
         # Where the K and V of each token go: a block [L, N], and a slot in it [N].
         session_of = torch.arange(len(sessions), device=kv.device).repeat_interleave(new_lens)
         self.blocks = self.tables[:, session_of, self.positions // kv.block_size]
         self.slots = self.positions % kv.block_size
-
-    def _block_tables(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
-        """int64 [L, B, blocks]: physical block of each logical one; what lies past a session's last is not used."""
-        most = max(len(s.block_ids_per_layer[0]) for s in sessions)
-        tables = [
-            [ids + [0] * (most - len(ids)) for s in sessions for ids in (s.block_ids_per_layer[layer_idx],)]
-            for layer_idx in range(self.kv.num_layers)
-        ]
-        return torch.tensor(tables, device=self.kv.device) % self.kv.num_blocks  # global id -> block index
 
     def run(self) -> torch.Tensor:
         """Returns logits [B, vocab_size] for the token after each session's last."""

@@ -88,7 +88,8 @@ class OnlineScheduler:
         require_a(InferenceSession, session, "session")
         if session.finished or session in self.waiting or session in self.running:
             raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
-        self.engine.check_request(session.prompt_ids, session.params)
+        if session.engine is not self.engine:  # another engine has accepted it, or none
+            self.engine.check_request(session.prompt_ids, session.params)
         if not session.times.submitted:
             session.times.submitted = time.perf_counter()
         self.waiting.append(session)
@@ -143,7 +144,7 @@ class OnlineScheduler:
         try:
             while self.waiting and len(admitted) < places:
                 session = self._next()
-                is_fork = session.block_ids_per_layer is not None
+                is_fork = session.table is not None
                 if not is_fork and not self._reserve(session, others=self.running + admitted):
                     break
                 self.waiting.remove(session)
@@ -170,7 +171,7 @@ class OnlineScheduler:
         fits = False
         try:
             self._reserve_or_preempt(session, others)
-            fits = self.engine.kv.num_available() >= sum(map(self._may_grow, others))
+            fits = self.engine.kv.num_available() >= sum(map(self.engine.may_need_block, others))
         except KVCacheExhausted:
             if not others:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
@@ -187,12 +188,6 @@ class OnlineScheduler:
             except KVCacheExhausted:
                 if others or not self._preempt_newest():
                     raise
-
-    def _may_grow(self, session: InferenceSession) -> bool:
-        """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
-        block_ids = session.block_ids_per_layer[0]
-        most = len(session.prompt_ids) + session.params.max_new_tokens - 1  # K and V of the last are never needed
-        return len(block_ids) < self.engine.config.blocks_for(most) or self.engine.kv.info(block_ids[-1]).owners > 1
 
     # -- prefill and decode ---------------------------------------------------------------------------------------
 
@@ -256,7 +251,7 @@ class OnlineScheduler:
 
     def _preempt_newest(self) -> bool:
         """Take the blocks of the newest session: a fork that waits, else one that runs; False if but one runs."""
-        forks = [session for session in self.waiting if session.block_ids_per_layer is not None]
+        forks = [session for session in self.waiting if session.table is not None]
         if not forks and len(self.running) <= 1:
             return False
         if forks:
@@ -268,7 +263,7 @@ class OnlineScheduler:
 
     def _free(self, session: InferenceSession) -> None:
         """Give a session's blocks back, if it holds any."""
-        if session.block_ids_per_layer is None:
+        if session.table is None:
             return
         try:
             self.engine.free(session)

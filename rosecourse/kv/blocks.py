@@ -18,7 +18,7 @@ import torch
 
 from ..checks import is_count, require, require_a, shown
 from ..errors import BlockError, KVCacheExhausted
-from .buffers import kv_pool
+from .buffers import index_tensor, kv_pool
 
 
 class BlockTable(list[list[int]]):
@@ -98,8 +98,14 @@ class KVBlockManager:
         except KeyError:
             raise BlockError(f"block {block_id} is not in use: freed twice, or never allocated") from None
 
-    def num_available(self, layer_idx: int = 0) -> int:
-        """Blocks of a layer that can be allocated: free ones, and cached ones that can be evicted."""
+    def block_index(self, block_id: int) -> int:
+        """Where a block lies in the tensors of its layer."""
+        return block_id % self.num_blocks
+
+    def num_available(self, layer_idx: int | None = None) -> int:
+        """Blocks that can be allocated: free ones, and cached ones that can be evicted. None: in every layer."""
+        if layer_idx is None:
+            return min(map(self.num_available, range(self.num_layers)))
         return len(self._free_block_indices[layer_idx]) + len(self._idle_block_ids[layer_idx])
 
     def allocate_block(self, layer_idx: int, start: int = 0) -> int:
@@ -189,6 +195,20 @@ class KVBlockManager:
         """Tokens that the blocks of a session hold, or have been allocated for."""
         return self._end(table[0])
 
+    def may_need_block(self, table: BlockTable, num_tokens: int) -> bool:
+        """Whether a session that grows to `num_tokens` tokens may need one more block, or a copy of its last one."""
+        block_ids = table[0]
+        return len(block_ids) * self.block_size < num_tokens or self.info(block_ids[-1]).owners > 1
+
+    def block_indices(self, tables: Sequence[BlockTable]) -> torch.Tensor:
+        """int64 [L, B, blocks] on the device: the physical block of each logical one, 0 past the last."""
+        most = max(len(table[0]) for table in tables)
+        rows = [
+            [[self.block_index(block_id) for block_id in ids] + [0] * (most - len(ids)) for ids in lists]
+            for lists in zip(*tables, strict=True)  # for each layer the lists of all sessions
+        ]
+        return index_tensor(rows, self.device)
+
     def _end(self, block_ids: list[int]) -> int:
         """The position behind the last token that a block list holds."""
         last = self.info(block_ids[-1]) if block_ids else None
@@ -225,6 +245,15 @@ class KVBlockManager:
         new.length = old.length
         self._drop_owner(block_id)
         return copy_id
+
+    def can_append(self, tables: Sequence[BlockTable]) -> bool:
+        """Whether the pool has the blocks that one more token of each session needs."""
+        if self.num_available() >= len(tables):
+            return True  # a token needs at most one block a layer
+        return all(
+            self.num_available(layer_idx) >= self.blocks_to_append(table[layer_idx] for table in tables)
+            for layer_idx in range(self.num_layers)
+        )
 
     def blocks_to_append(self, block_ids_list: Iterable[list[int]]) -> int:
         """How many new blocks one layer needs for one more token of each of these block lists."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -12,8 +13,8 @@ from ..checks import shown
 from ..errors import ConfigError
 
 
-def index_tensor(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    """A Python list as an int64 tensor on a device.
+def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
+    """A Python list of integers, or of lists of them, as an int64 tensor on a device.
 
     `torch.tensor(values, device="cuda")` copies from pageable memory, for which the host waits until all work before it
     is done. Pinned pages are PyTorch's own: it does not give them out again before the copy is through.

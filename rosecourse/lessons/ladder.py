@@ -10,16 +10,19 @@ from typing import Any
 
 from ..checks import shown
 from ..config import EngineConfig
-from ..decode import BEST, DecodeParts
+from ..decode import BEST, AppendAfterForward, DecodeParts
 from ..decode.forward import DecodeForward
 from ..engine.engine import InferenceEngine
 from ..errors import LessonError
+from ..kv.blocks import KVBlockManager
 from ..models.gpt2 import GPT2
 from .block_tables import l035_rebuilt_rows
 from .kv_append import l035_per_token, l038_batched, l059_rollover, l060_identity_const_pos
 from .workloads import A, ArticleWorkload, B, C
 
 BASELINE = DecodeParts(
+    cache=KVBlockManager,
+    step=AppendAfterForward,
     block_tables=l035_rebuilt_rows.BlockTables,
     forward=DecodeForward,
     kv_append=l035_per_token.KVAppend,

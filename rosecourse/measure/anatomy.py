@@ -12,8 +12,6 @@ import torch
 from ..engine.engine import InferenceEngine
 from ..request.session import InferenceSession
 
-PARTS = ("block_tables", "forward", "kv_append")
-
 
 class Stopwatch:
     """A callable that does what another does, and adds up its seconds."""
@@ -41,7 +39,7 @@ def stopwatches(engine: InferenceEngine) -> Iterator[dict[str, Stopwatch]]:
     """
     cuda = engine.model.device.type == "cuda"
     step = engine.decode_step
-    parts = {name: getattr(step, name) for name in PARTS}
+    parts = {name: getattr(step, name) for name in step.stages}
     watches = {name: Stopwatch(part, torch.cuda.synchronize if cuda else lambda: None) for name, part in parts.items()}
     for name, watch in watches.items():
         setattr(step, name, watch)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..config import SamplingParams
-from ..kv.blocks import BlockTable
 from .sampling import Sampler
 
 Prompt = str | Sequence[int]  # a text, or token ids
@@ -25,8 +25,9 @@ class SessionTimes:
 class InferenceSession:
     """A request inside the engine.
 
-    token_ids: prompt and completion. K and V of the first `num_cached_tokens` of them lie in the blocks of
-    `block_ids_per_layer` (None while it holds none); between two decode steps that is all but the last token.
+    token_ids: prompt and completion. K and V of the first `num_cached_tokens` of them lie in the blocks of `table`
+    (None while it holds none); between two decode steps that is all but the last token.
+    engine: the one whose `new_session` or `fork` made it, and accepted its prompt.
     finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (its logits are NaN).
     """
 
@@ -34,14 +35,20 @@ class InferenceSession:
     params: SamplingParams
     token_ids: list[int] = field(init=False)
     sampler: Sampler = field(init=False)
-    block_ids_per_layer: BlockTable | None = None
+    table: Any = None  # a `kv.layout.Table`: only the cache and the parts of the decode step look inside
     num_cached_tokens: int = 0
     finish_reason: str | None = None
     times: SessionTimes = field(default_factory=SessionTimes)
+    engine: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
         self.sampler = Sampler(self.params)
+
+    @property
+    def block_ids_per_layer(self) -> Any:
+        """The articles' name for the table of a cache that keeps a list of block ids for each layer."""
+        return self.table
 
     @property
     def completion_ids(self) -> list[int]:

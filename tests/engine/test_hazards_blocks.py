@@ -135,7 +135,7 @@ def test_a_step_that_fails_in_its_middle_leaks_nothing(small_pair, monkeypatch, 
             driver.engine.prefill([session])
             session.token_ids.append(token_id)
         for sibling in driver.live[5:]:
-            sibling.block_ids_per_layer = driver.kv.share(driver.live[1].block_ids_per_layer)
+            sibling.table = driver.kv.share(driver.live[1].block_ids_per_layer)
             sibling.num_cached_tokens = driver.live[1].num_cached_tokens
         driver.check()
     for _ in range(3):

@@ -75,9 +75,7 @@ def test_a_table_shows_the_blocks_of_now(small_model, rung):
     driver = Driver(small_model, rung)
     session = driver.session([1] * 6)
     for row in ([5, 7], [6, 7], [6, 3, 7], [6, 4, 7], [6], [6, 2], [9, 8, 7, 6], [9], [9, 1, 1]):
-        session.block_ids_per_layer = BlockTable(
-            [layer * driver.kv.num_blocks + block for block in row] for layer in range(3)
-        )
+        session.table = BlockTable([layer * driver.kv.num_blocks + block for block in row] for layer in range(3))
         for _ in range(2):
             shown = driver.engine.decode_step.block_tables([session])[:, 0].tolist()
             assert shown == [row + [0] * (len(shown[0]) - len(row))] * 3

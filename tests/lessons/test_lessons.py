@@ -261,11 +261,11 @@ def test_a_row_of_equal_length_and_last_block_is_not_taken_for_the_old_one(small
     engine, tables = tables_of("036", small_model)
     session = engine.new_session([1] * 6, SamplingParams(max_new_tokens=8))
     n = engine.kv.num_blocks
-    session.block_ids_per_layer = BlockTable([layer * n + 5, layer * n + 7] for layer in range(3))
+    session.table = BlockTable([layer * n + 5, layer * n + 7] for layer in range(3))
     assert tables([session])[:, 0, :3].tolist() == [[5, 7, 0]] * 3
-    session.block_ids_per_layer = BlockTable([layer * n + 6, layer * n + 7] for layer in range(3))
+    session.table = BlockTable([layer * n + 6, layer * n + 7] for layer in range(3))
     assert tables([session])[:, 0, :3].tolist() == [[6, 7, 0]] * 3
-    session.block_ids_per_layer = BlockTable([layer * n + 6] for layer in range(3))
+    session.table = BlockTable([layer * n + 6] for layer in range(3))
     assert tables([session])[:, 0, :3].tolist() == [[6, 0, 0]] * 3
 
 
@@ -273,7 +273,7 @@ def test_a_row_of_equal_length_and_last_block_is_not_taken_for_the_old_one(small
 def test_lists_without_a_block_are_rows_of_zeros(small_model, number):
     engine, tables = tables_of(number, small_model)
     session = engine.new_session([1] * 6, SamplingParams(max_new_tokens=8))
-    session.block_ids_per_layer = BlockTable([] for _ in range(3))
+    session.table = BlockTable([] for _ in range(3))
     assert not tables([session]).any()
     session.block_ids_per_layer[1].append(engine.kv.num_blocks + 5)
     assert tables([session])[:, 0, :2].tolist() == [[0, 0], [5, 0], [0, 0]]

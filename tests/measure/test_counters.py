@@ -64,7 +64,7 @@ def test_a_whole_step_has_the_calls_of_its_parts_and_the_session_goes_on(small_m
     engine, sessions = started(small_model, BASELINE, 5)
     seen = count_step(engine, sessions)
     assert seen.calls["KVBlockManager.append_token"] == seen.calls_of("append_token") == L * B
-    assert seen.calls["DecodeStep.__call__"] == 1
+    assert seen.calls["AppendAfterForward.__call__"] == 1
     assert [len(session.completion_ids) for session in sessions] == [2] * B
     inputs = 2 * B * 8  # the last tokens and the lengths, int64
     assert seen.device_bytes == L * B * 10 * 4 + inputs

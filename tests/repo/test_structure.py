@@ -63,7 +63,7 @@ def test_the_ladder_ends_with_the_best_parts():
     assert LESSONS[0].before == LESSONS[0].after == BASELINE
     assert lesson("best") is LESSONS[-1]
     assert [lesson(rung.number) for rung in LESSONS] == LESSONS
-    assert BEST.with_(forward=str) == DecodeParts(BEST.block_tables, str, BEST.kv_append)
+    assert BEST.with_(forward=str) == DecodeParts(BEST.cache, BEST.step, BEST.block_tables, str, BEST.kv_append)
 
 
 def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(small_model):
@@ -76,7 +76,7 @@ def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(s
 
         return build
 
-    parts = DecodeParts(watched(BEST.block_tables), watched(BEST.forward), watched(BEST.kv_append))
+    parts = BEST.with_(**{name: watched(getattr(BEST, name)) for name in ("block_tables", "forward", "kv_append")})
     engine = InferenceEngine(small_model, parts=parts)
     assert built == [(small_model, engine.kv, engine.config)] * 3
 

@@ -152,7 +152,7 @@ class Oracle:
         """A new session of `length` tokens, as a prefill leaves it."""
         table = self.kv.allocate(length)
         session = InferenceSession([1] * max(length, 1), SamplingParams())
-        session.block_ids_per_layer, session.num_cached_tokens = table, length
+        session.table, session.num_cached_tokens = table, length
         dense = self.tags.of([self.started] * length, list(range(length)), self.sizes.dtype)
         self.sessions.append(Tracked(self.started, session, dense))
         self.started += 1
@@ -170,7 +170,7 @@ class Oracle:
     def fork(self, parent: Tracked) -> Tracked:
         """A sibling that shares all blocks."""
         session = InferenceSession(parent.session.prompt_ids, SamplingParams())
-        session.block_ids_per_layer = self.kv.share(parent.table)
+        session.table = self.kv.share(parent.table)
         session.num_cached_tokens = parent.length
         self.sessions.append(Tracked(self.started, session, parent.dense))
         self.started += 1
@@ -180,11 +180,11 @@ class Oracle:
         """The session gives its blocks back."""
         self.sessions.remove(tracked)
         self.kv.free(tracked.table)
-        tracked.session.block_ids_per_layer = None
+        tracked.session.table = None
 
     def compute_again(self, tracked: Tracked) -> None:
         """The same session on other blocks, as after a preemption; it has been freed before."""
-        tracked.session.block_ids_per_layer = self.kv.allocate(tracked.length)
+        tracked.session.table = self.kv.allocate(tracked.length)
         self._prefill(tracked)
         self.sessions.append(tracked)
 
@@ -341,7 +341,7 @@ class TableOracle(Oracle):
         table.extend(_made_at(address, list) for address in at_lists)
         tracked.session = None
         session = _made_at(at_session, lambda: InferenceSession(prompt, params))
-        session.block_ids_per_layer = table
+        session.table = table
         return session
 
     def start_in(self, session: InferenceSession, length: int) -> Tracked:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from ...config import EngineConfig
-from ...decode.step import DecodeInputs, DecodeOutputs
+from ...decode.inputs import DecodeInputs, DecodeOutputs
 from ...kv.blocks import KVBlockManager
 from ...models.gpt2 import GPT2
 
@@ -39,7 +39,7 @@ class DecodeForward:
         """The cached K or V of each session and its new one behind them, padded with zeros: [B, H, T + 1, D]."""
         rows = []
         for idx, session in enumerate(inputs.sessions):
-            block_indices = [block_id % self.kv.num_blocks for block_id in session.block_ids_per_layer[layer_idx]]
+            block_indices = [self.kv.block_index(block_id) for block_id in session.block_ids_per_layer[layer_idx]]
             dense = cache[block_indices].transpose(1, 2).flatten(0, 1)  # [blocks * block_size, H, D]
             rows.append(torch.cat([dense[: session.num_cached_tokens], new[idx, None]]))
         return pad_sequence(rows, batch_first=True).transpose(1, 2)

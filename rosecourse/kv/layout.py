@@ -1,0 +1,74 @@
+"""What the engine asks of a cache, however the cache keeps its blocks.
+
+A session's `Table` is opaque outside this folder and the parts of the decode step: engine and schedulers get one, hand
+it back, and ask the cache about it. `blocks.KVBlockManager` is the layout of the articles, with blocks of their own for
+each layer; a later lesson has one table for all layers. (The idea of opaque handles is mini-sglang's.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, device
+
+
+class Table(Protocol):
+    """The blocks of one session, in the order of its tokens; an owner of them until it is freed."""
+
+    freed: bool
+
+
+class CacheLayout(Protocol):
+    """K and V of all sessions in blocks, and who owns which block.
+
+    A call that needs a block when none is free raises `KVCacheExhausted` and changes nothing.
+    k_layers, v_layers: for each layer [num_blocks, num_kv_heads, block_size, head_dim].
+    """
+
+    num_layers: int
+    num_blocks: int
+    block_size: int
+    device: device
+    k_layers: tuple[Tensor, ...]
+    v_layers: tuple[Tensor, ...]
+
+    def num_available(self) -> int:
+        """Blocks that can be allocated, in every layer: free ones, and cached ones that can be evicted."""
+        ...
+
+    def allocate(self, num_tokens: int, shared: Any = None) -> Table:
+        """Blocks for `num_tokens` tokens: those in `shared` first, which the prefix cache gives, then new ones."""
+        ...
+
+    def share(self, table: Table) -> Table:
+        """A second owner of the same blocks, for a fork."""
+        ...
+
+    def free(self, table: Table) -> None:
+        """An owner leaves. Works once; raises `BlockError` the second time."""
+        ...
+
+    def length(self, table: Table) -> int:
+        """Tokens that the blocks of a session hold, or have been allocated for."""
+        ...
+
+    def can_append(self, tables: Sequence[Table]) -> bool:
+        """Whether the pool has the blocks that one more token of each session needs."""
+        ...
+
+    def may_need_block(self, table: Table, num_tokens: int) -> bool:
+        """Whether a session that grows to `num_tokens` tokens may need one more block, or a copy of its last one."""
+        ...
+
+    def block_indices(self, tables: Sequence[Table]) -> Tensor:
+        """int64 [L, B, blocks] on the device: the physical block of each logical one, 0 past the last."""
+        ...
+
+    def write_tokens(self, layer_idx: int, block_indices: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write K and V of T tokens [T, H, D] of one layer into blocks [T] and slots in them [T]."""
+        ...
+
+    def check(self, holders: Iterable[Table], cached: Iterable[Any] = ()) -> None:
+        """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show."""
+        ...
