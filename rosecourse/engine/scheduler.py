@@ -250,7 +250,7 @@ class OnlineScheduler:
                 self.waiting.appendleft(session)
 
     def _preempt_newest(self) -> bool:
-        """Take the blocks of the newest session: a fork that waits, else one that runs; False if but one runs."""
+        """Take the blocks of the newest session: a fork that waits, else one that runs; False if only one runs."""
         forks = [session for session in self.waiting if session.table is not None]
         if not forks and len(self.running) <= 1:
             return False

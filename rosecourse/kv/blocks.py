@@ -51,7 +51,7 @@ class KVBlockInfo:
 class KVBlockManager:
     """K and V of all sessions, [num_layers, num_blocks, num_heads, block_size, head_dim], and the owners of the blocks.
 
-    A call that needs a block when none is to be had raises `KVCacheExhausted` and changes nothing.
+    A call that needs a block when none is free raises `KVCacheExhausted` and changes nothing.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class KVBlockManager:
     def _require(self, layer_idx: int, num_blocks: int) -> None:
         if num_blocks > self.num_available(layer_idx):
             raise KVCacheExhausted(
-                f"{num_blocks} KV blocks needed, {self.num_available(layer_idx)} of {self.num_blocks} to be had: "
+                f"{num_blocks} KV blocks needed, {self.num_available(layer_idx)} of {self.num_blocks} available: "
                 "free a session, or give the engine more blocks"
             )
 

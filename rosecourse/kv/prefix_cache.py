@@ -41,16 +41,16 @@ class PrefixCache:
 
         Nobody owns them by this yet: pass them to `KVBlockManager.allocate` before anything else is allocated.
         """
-        found: BlockIdsPerLayer = [[] for _ in range(self.kv.num_layers)]
+        known: BlockIdsPerLayer = [[] for _ in range(self.kv.num_layers)]
         parent = ROOT
         for tokens in self._blocks_of(token_ids[:-1]):
             entry = self._entries.get(PrefixKey(parent, tokens))
             if entry is None:
                 break
-            for ids, block in zip(found, entry.block_ids, strict=True):
+            for ids, block in zip(known, entry.block_ids, strict=True):
                 ids += block
             parent = entry.serial
-        return found
+        return known
 
     def insert(self, token_ids: list[int], block_ids_per_layer: BlockIdsPerLayer) -> None:
         """Remember the full blocks of a prompt whose K and V have been written."""

@@ -275,7 +275,7 @@ def test_impossible_sizes_are_refused(small_model, sizes):
 
 
 def test_a_fork_that_waits_gives_its_blocks_to_one_that_runs(small_model):
-    """It holds blocks while it waits for a place: if they were not to be had back, the last running one would fail."""
+    """It holds blocks while it waits for a place: if they never came back, the last running one would fail."""
     params = SamplingParams(max_new_tokens=14, stop_on_eos=False)
 
     def tokens(num_blocks):

@@ -175,7 +175,7 @@ def test_blocks_to_append_counts_the_copies_that_siblings_need():
 
 def test_an_exhausted_pool_says_what_to_do():
     kv = make_kv(num_blocks=2)
-    with pytest.raises(KVCacheExhausted, match="3 KV blocks needed, 2 of 2 to be had: free a session"):
+    with pytest.raises(KVCacheExhausted, match="3 KV blocks needed, 2 of 2 available: free a session"):
         kv.allocate(9)
     kv.check([])
 

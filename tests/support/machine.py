@@ -166,7 +166,7 @@ class Machine:
         self.counts["tokens"] += len(grown)
 
     def finish(self) -> None:
-        """Step until nothing is left; every block is to be had again."""
+        """Step until nothing is left; every block is available again."""
         self.release()
         while self.scheduler.has_work:
             self.step()
