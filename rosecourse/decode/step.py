@@ -19,7 +19,7 @@ import torch
 from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
 from ..kv.buffers import StagingBuffer
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from ..request.session import InferenceSession
 from .ranges import range_for
 
@@ -65,7 +65,7 @@ class DecodeParts:
 class DecodeStep:
     """The skeleton, with its parts built for one engine. `config` is the engine's, with nothing left open."""
 
-    def __init__(self, parts: DecodeParts, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.block_tables = parts.block_tables(model, kv, config)
         self.forward = parts.forward(model, kv, config)
         self.kv_append = parts.kv_append(model, kv, config)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..kv.blocks import KVBlockManager
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from ..request.session import InferenceSession
 
 
@@ -37,7 +37,7 @@ def group_by_lengths(lengths: Sequence[tuple[int, int]]) -> list[Group]:
 class Prefill:
     """One prefill pass. Of each session the first `num_cached_tokens` tokens (a prefix hit) are not computed again."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, sessions: Sequence[InferenceSession]) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, sessions: Sequence[InferenceSession]) -> None:
         self.model = model
         self.kv = kv
         lengths = [(s.num_cached_tokens, len(s.token_ids) - s.num_cached_tokens) for s in sessions]

@@ -171,7 +171,7 @@ IN_ENGINES = [
 @pytest.mark.parametrize("implementation", IN_ENGINES)
 def test_an_engine_plans_once_for_all_layers(implementation):
     (q, k, v, table, lens, longest, k_new, v_new), _ = a_case([5, 9, 2])
-    shape = {"num_heads": k.shape[1], "head_dim": k.shape[3], "block_size": k.shape[2], "num_blocks": k.shape[0]}
+    shape = {"num_kv_heads": k.shape[1], "head_dim": k.shape[3], "block_size": k.shape[2], "num_blocks": k.shape[0]}
     kv = KVBlockManager(num_layers=2, dtype=k.dtype, device=DEVICE, **shape)
     moved = torch.randperm(k.shape[0], generator=torch.Generator().manual_seed(2)).to(DEVICE)
     tables = torch.stack([table, torch.argsort(moved)[table.long()].int()])
@@ -187,7 +187,7 @@ def test_an_engine_plans_once_for_all_layers(implementation):
 
 def test_the_device_decides():
     kv = KVBlockManager(
-        num_layers=1, num_heads=1, head_dim=8, block_size=4, num_blocks=1, dtype=torch.float32, device=DEVICE
+        num_layers=1, num_kv_heads=1, head_dim=8, block_size=4, num_blocks=1, dtype=torch.float32, device=DEVICE
     )
     assert type(paged_attention_for(kv)) is (SparseAttention if INTERPRETED else paged_attention.TritonAttention)
     if INTERPRETED:

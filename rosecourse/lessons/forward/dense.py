@@ -9,13 +9,13 @@ from torch.nn.utils.rnn import pad_sequence
 from ...config import EngineConfig
 from ...decode.step import DecodeInputs, DecodeOutputs
 from ...kv.blocks import KVBlockManager
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 
 
 class DecodeForward:
     """Every step copies the whole context of every session, in every layer, session by session."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.model = model
         self.kv = kv
 
