@@ -16,7 +16,7 @@ class DecodeForward:
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.model = model
-        self.paged_attention = paged_attention_for(kv)
+        self.paged_attention = paged_attention_for(kv, model.shape.num_heads)
 
     def __call__(self, inputs: DecodeInputs) -> DecodeOutputs:
         keys: list[torch.Tensor] = []

@@ -22,7 +22,7 @@ def sparse(q, k_layer, v_layer, block_table, context_lens, max_context_len, k_ne
     """`SparseAttention` with the arguments of the others."""
     if q.dtype != torch.float32 or q.device.type != "cpu":
         pytest.skip("for a CPU in float32")
-    attention = SparseAttention(SimpleNamespace(k_layers=[k_layer], v_layers=[v_layer]))
+    attention = SparseAttention(SimpleNamespace(k_layers=[k_layer], v_layers=[v_layer]), q.shape[1])
     attention.plan(block_table[None], context_lens, max_context_len)
     return attention.run(0, q, k_new, v_new)
 
@@ -199,7 +199,7 @@ def test_the_device_decides():
 def test_scores_of_one_layer_or_step_do_not_reach_the_next():
     """The sparse product multiplies what lies in its output by 0: a score that is infinite or NaN would stay."""
     (q, k, v, table, lens, longest, k_new, v_new), _ = a_case([5, 9, 2])
-    attention = SparseAttention(SimpleNamespace(k_layers=[k, k], v_layers=[v, v]))
+    attention = SparseAttention(SimpleNamespace(k_layers=[k, k], v_layers=[v, v]), q.shape[1])
     attention.plan(torch.stack([table, table]), lens, longest)
     first, second = (attention.run(layer, q, k_new, v_new) for layer in range(2))
     assert torch.equal(first, second)
