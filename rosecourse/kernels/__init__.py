@@ -18,7 +18,7 @@ if TRITON_AVAILABLE:
     from .kv_append import kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
 else:
-    kv_append_triton = kv_append_triton_full_batch = TritonAttention = None
+    kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
 __all__ = [
     "TRITON_AVAILABLE",
