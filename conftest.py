@@ -6,10 +6,12 @@ from importlib.util import find_spec
 NEED_TRITON = [
     "notebooks/061_triton_full_batch.ipynb",
     "tests/engine/test_gpu.py",
+    "tests/kernels/test_grouped_heads.py",
     "tests/kernels/test_numerics.py",
     "tests/kernels/test_paged_attention.py",
     "tests/lessons/test_lessons.py",
     "tests/measure/test_counters.py",
+    "tests/models/test_grouped_model.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 

@@ -15,19 +15,19 @@ import torch
 from rosecourse import EngineConfig, InferenceSession, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lab import check
-from rosecourse.models.gpt2 import GPT2
+from rosecourse.models.shape import Model
 
 
 class MyKVAppend:
     """Appends one token to every session, in every layer; an engine builds it once."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.k_rows = [k_layer.flatten(0, 2) for k_layer in kv.k_layers]  # views: they share the cache's memory
         self.v_rows = [v_layer.flatten(0, 2) for v_layer in kv.v_layers]
         # From the row of head 0 to those of all heads: a head's rows of a block lie block_size apart.
-        self.heads = torch.arange(model.shape.num_heads, device=kv.device) * kv.block_size
-        self.rows_of_a_block = model.shape.num_heads * kv.block_size
+        self.heads = torch.arange(model.shape.num_kv_heads, device=kv.device) * kv.block_size
+        self.rows_of_a_block = model.shape.num_kv_heads * kv.block_size
 
     def __call__(
         self, sessions: Sequence[InferenceSession], keys: list[torch.Tensor], values: list[torch.Tensor]

@@ -21,8 +21,8 @@ from ..engine.engine import InferenceEngine
 from ..errors import ConfigError, RequestError
 from ..lessons import Lesson, lesson
 from ..lessons.forward.dense import DecodeForward as DenseForward
-from ..models.gpt2 import GPT2
 from ..models.load import DTYPES, load_model, random_model
+from ..models.shape import Model
 from .parser import Parser
 
 MOST = 1_000_000  # requests, runs, pairs, threads
@@ -75,7 +75,7 @@ def check_counts(args: argparse.Namespace, leasts: dict[str, int]) -> None:
         require(value is None or value <= MOST, f"{flag} is {shown(value)}: give at most {MOST}")
 
 
-def model_of(args: argparse.Namespace) -> GPT2:
+def model_of(args: argparse.Namespace) -> Model:
     """The model that the flags name, and the threads for it."""
     require(args.threads is None or 1 <= args.threads <= 1024, f"threads is {shown(args.threads)}: give 1 to 1024")
     require(is_count(args.seed, 0) and args.seed < 2**63, f"seed is {shown(args.seed)}: give 0 to 2^63 - 1")
@@ -122,7 +122,7 @@ def from_environment(name: str, default: int | None) -> int | None:
         raise ConfigError(f"{name} is {text!r}: give a whole number, or unset it") from None
 
 
-def engine_of(args: argparse.Namespace, model: GPT2, parts: DecodeParts, **more: Any) -> InferenceEngine:
+def engine_of(args: argparse.Namespace, model: Model, parts: DecodeParts, **more: Any) -> InferenceEngine:
     """The engine that the flags describe."""
     return InferenceEngine(model, config_of(args, **more), parts)
 

@@ -9,7 +9,7 @@ import torch
 from ..config import EngineConfig
 from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import StagingBuffer
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from ..request.session import InferenceSession
 from .ranges import range_for
 
@@ -17,7 +17,7 @@ from .ranges import range_for
 class BlockTables:
     """Rows kept from step to step, rebuilt when they change; one asynchronous copy to the device for all layers."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.max_blocks = config.blocks_for(config.max_seq_len)
         self.range = range_for(kv.device, config.nvtx)

@@ -7,16 +7,16 @@ import torch
 from ..config import EngineConfig
 from ..kernels import paged_attention_for
 from ..kv.blocks import KVBlockManager
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from .inputs import DecodeInputs, DecodeOutputs
 
 
 class DecodeForward:
     """K and V are read where they lie, through the block tables."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.model = model
-        self.paged_attention = paged_attention_for(kv)
+        self.paged_attention = paged_attention_for(kv, model.shape.num_heads)
 
     def __call__(self, inputs: DecodeInputs) -> DecodeOutputs:
         keys: list[torch.Tensor] = []

@@ -10,14 +10,14 @@ from ..config import EngineConfig
 from ..kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from ..kv.blocks import KVBlockInfo, KVBlockManager
 from ..kv.buffers import index_tensor
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from ..request.session import InferenceSession
 
 
 class KVAppend:
     """One `append_token_batch` a layer; large batches by a Triton kernel, whole ones by a kernel with few arguments."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.triton = triton_runs_on(kv.device)
         self.min_batch = config.triton_kv_append_min_batch

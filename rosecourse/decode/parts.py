@@ -2,7 +2,7 @@
 
 An engine builds each part once, as `part(model, kv, config)`: kv is the cache that the parts are made for, and
 `config` the engine's, with nothing left open. Every rung of the ladder that has a part calls it in the same way.
-B: sessions in the step; L: layers; H: heads of K and V; D: their size.
+B: sessions in the step; L: layers; H_kv: heads of K and V; D: their size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..kv.layout import CacheLayout
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from ..request.session import InferenceSession
 from .inputs import DecodeInputs, DecodeOutputs
 
@@ -41,7 +41,7 @@ class KVAppend(Protocol):
     """Puts the new tokens' K and V where the next step will look."""
 
     def __call__(self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]) -> None:
-        """Append one token to every session; keys, values: for each layer [B, H, D].
+        """Append one token to every session; keys, values: for each layer [B, H_kv, D].
 
         Raises `KVCacheExhausted` where a session needs a block and none is free. A block that other sessions own too is
         copied before it is written.
@@ -70,7 +70,7 @@ class CacheFactory(Protocol):
         self,
         *,
         num_layers: int,
-        num_heads: int,
+        num_kv_heads: int,
         head_dim: int,
         block_size: int,
         num_blocks: int,
@@ -89,10 +89,10 @@ class DecodeParts:
     """
 
     cache: CacheFactory
-    step: Callable[[DecodeParts, GPT2, Any, EngineConfig], Step]
-    block_tables: Callable[[GPT2, Any, EngineConfig], BlockTables]
-    forward: Callable[[GPT2, Any, EngineConfig], Forward]
-    kv_append: Callable[[GPT2, Any, EngineConfig], KVAppend]
+    step: Callable[[DecodeParts, Model, Any, EngineConfig], Step]
+    block_tables: Callable[[Model, Any, EngineConfig], BlockTables]
+    forward: Callable[[Model, Any, EngineConfig], Forward]
+    kv_append: Callable[[Model, Any, EngineConfig], KVAppend]
 
     def with_(self, **parts: Any) -> DecodeParts:
         """The same parts with some replaced, such as `BASELINE.with_(kv_append=MyKVAppend)`."""

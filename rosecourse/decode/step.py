@@ -18,7 +18,7 @@ import torch
 from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
 from ..kv.buffers import StagingBuffer
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from ..request.session import InferenceSession
 from .inputs import DecodeInputs
 from .parts import BlockTables, DecodeParts, Forward, KVAppend
@@ -30,7 +30,7 @@ class AppendAfterForward:
 
     stages = ("block_tables", "forward", "kv_append")
 
-    def __init__(self, parts: DecodeParts, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.block_tables: BlockTables = parts.block_tables(model, kv, config)
         self.forward: Forward = parts.forward(model, kv, config)
         self.kv_append: KVAppend = parts.kv_append(model, kv, config)

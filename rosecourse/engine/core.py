@@ -14,7 +14,7 @@ from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
 from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
 from ..kv.prefix_cache import PrefixCache
-from ..models.gpt2 import GPT2, GPT2Shape
+from ..models.shape import Model, require_model
 from ..request.sampling import sample
 from ..request.session import InferenceSession, Prompt
 from .exclusive import Exclusive
@@ -28,8 +28,8 @@ class EngineCore:
     are made of. Two threads in them at once are refused with `EngineBusy`.
     """
 
-    def __init__(self, model: GPT2, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
-        require_a(GPT2Shape, getattr(model, "shape", None), "the shape of the model")
+    def __init__(self, model: Model, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
+        require_model(model)
         config = EngineConfig() if config is None else config
         require_a(EngineConfig, config, "config")
         require_a(DecodeParts, parts, "parts")
@@ -42,7 +42,7 @@ class EngineCore:
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
         self.kv = parts.cache(
             num_layers=shape.num_layers,
-            num_heads=shape.num_heads,
+            num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
             block_size=config.block_size,
             num_blocks=num_blocks,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
+from ..kv.buffers import index_tensor
 from ..kv.layout import CacheLayout
-from ..models.gpt2 import GPT2
+from ..models.shape import Model, query_heads_per_kv_head
 from ..request.session import InferenceSession
 
 
 class Group(NamedTuple):
-    """Sessions that stand together and have equal lengths: their attention is one call."""
+    """Neighbouring sessions of equal lengths: their attention is one call."""
 
     cached: int  # tokens of each whose K and V are in the cache already (a prefix hit)
     new: int  # tokens of each to compute
@@ -24,7 +25,7 @@ class Group(NamedTuple):
 
 
 def group_by_lengths(lengths: Sequence[tuple[int, int]]) -> list[Group]:
-    """Consecutive sessions of equal (cached, new) lengths, put together."""
+    """Put consecutive sessions of equal (cached, new) lengths together."""
     groups: list[Group] = []
     for (cached, new), same in groupby(lengths):
         size = len(list(same))
@@ -35,23 +36,27 @@ def group_by_lengths(lengths: Sequence[tuple[int, int]]) -> list[Group]:
 
 
 class Prefill:
-    """One prefill pass. Of each session the first `num_cached_tokens` tokens (a prefix hit) are not computed again."""
+    """One prefill pass. The first `num_cached_tokens` tokens of a session (a prefix hit) are not computed again.
 
-    def __init__(self, model: GPT2, kv: CacheLayout, sessions: Sequence[InferenceSession]) -> None:
+    Its index tensors go to the device without waiting, as those of the decode step do.
+    """
+
+    def __init__(self, model: Model, kv: CacheLayout, sessions: Sequence[InferenceSession]) -> None:
         self.model = model
         self.kv = kv
+        self.heads_per_kv_head = query_heads_per_kv_head(model.shape.num_heads, model.shape.num_kv_heads)
         lengths = [(s.num_cached_tokens, len(s.token_ids) - s.num_cached_tokens) for s in sessions]
         self.groups = group_by_lengths(lengths)
         token_ids = [t for s in sessions for t in s.token_ids[s.num_cached_tokens :]]
         positions = [p for cached, new in lengths for p in range(cached, cached + new)]
-        self.token_ids = torch.tensor(token_ids, device=kv.device)  # [N], N tokens in all
-        self.positions = torch.tensor(positions, device=kv.device)
-        new_lens = torch.tensor([new for _, new in lengths], device=kv.device)
-        self.last_rows = new_lens.cumsum(0) - 1  # [B]
+        session_of = [b for b, (_, new) in enumerate(lengths) for _ in range(new)]
+        per_token = index_tensor([token_ids, positions, session_of], kv.device)  # [3, N], N tokens in all
+        self.token_ids, self.positions, session_of_token = per_token.unbind()
+        ends = accumulate(new for _, new in lengths)
+        self.last_rows = index_tensor([end - 1 for end in ends], kv.device)  # [B], each session's last token
         self.tables = kv.block_indices([session.table for session in sessions])  # [L, B, blocks]
         # Where the K and V of each token go: a block [L, N], and a slot in it [N].
-        session_of = torch.arange(len(sessions), device=kv.device).repeat_interleave(new_lens)
-        self.blocks = self.tables[:, session_of, self.positions // kv.block_size]
+        self.blocks = self.tables[:, session_of_token, self.positions // kv.block_size]
         self.slots = self.positions % kv.block_size
 
     def run(self) -> torch.Tensor:
@@ -60,7 +65,7 @@ class Prefill:
         return self.model.logits(hidden[self.last_rows])
 
     def attend(self, layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Write K and V to the cache, then causal attention; q, k, v and the result: [N, H, D]."""
+        """Write K and V to the cache, then causal attention; q and the result: [N, H, D], k and v: [N, H_kv, D]."""
         self.kv.write_tokens(layer_idx, self.blocks[layer_idx], self.slots, k, v)
         return torch.cat([self._attend_group(group, layer_idx, q, k, v) for group in self.groups])
 
@@ -69,16 +74,20 @@ class Prefill:
     ) -> torch.Tensor:
         q, k, v = (
             x[group.rows].unflatten(0, (-1, group.new)).transpose(1, 2) for x in (q, k, v)
-        )  # [members, H, new, D]
-        if group.cached == 0:
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
+        )  # [members, H or H_kv, new, D]
+        mask = None
+        if group.cached:
             total = group.cached + group.new
             table = self.tables[layer_idx, group.members, : -(-total // self.kv.block_size)]
             k, v = (
-                cache[table].transpose(1, 2).flatten(2, 3)[:, :, :total]  # [members, H, total, D]
+                cache[table].transpose(1, 2).flatten(2, 3)[:, :, :total]  # [members, H_kv, total, D]
                 for cache in (self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx])
             )
             mask = torch.ones(group.new, total, dtype=torch.bool, device=q.device).tril(diagonal=group.cached)
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        k, v = (self._for_query_heads(x) for x in (k, v))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return out.transpose(1, 2).flatten(0, 1)
+
+    def _for_query_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """K or V [members, H_kv, T, D] to [members, H, T, D]; a view where each query head has its own."""
+        return x[:, :, None].expand(-1, -1, self.heads_per_kv_head, -1, -1).flatten(1, 2)

@@ -18,7 +18,7 @@ if TRITON_AVAILABLE:
     from .kv_append import kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
 else:
-    kv_append_triton = kv_append_triton_full_batch = TritonAttention = None
+    kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
 __all__ = [
     "TRITON_AVAILABLE",
@@ -36,17 +36,22 @@ __all__ = [
 class PagedAttention(Protocol):
     """Attention of a decode step: planned once for the step, run once for each layer (FlashInfer's two calls)."""
 
-    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None: ...
+    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
+        """block_tables: int [L, B, max_blocks]; the rest as in `reference.paged_attention_decode`."""
 
-    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor: ...
+    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
+        """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
 
 
-def paged_attention_for(kv: KVBlockManager) -> PagedAttention:
-    """The implementation for the device and dtype of a cache: chosen once, when an engine is built."""
+def paged_attention_for(kv: KVBlockManager, num_heads: int) -> PagedAttention:
+    """The implementation for the device and dtype of a cache: chosen once, when an engine is built.
+
+    num_heads: of q, a multiple of the K and V heads of the cache.
+    """
     if kv.device.type == "cuda" and TRITON_AVAILABLE:
         return TritonAttention(kv)
     sparse = kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
-    return SparseAttention(kv) if sparse else ReferenceAttention(kv)
+    return SparseAttention(kv, num_heads) if sparse else ReferenceAttention(kv)
 
 
 def triton_runs_on(device: torch.device) -> bool:

@@ -1,7 +1,7 @@
 """Triton kernels that write one token's K and V for each session of a batch into the blocks of a layer.
 
-The caches are contiguous [num_blocks, H, block_size, D]; K and V of the new tokens are [B, H, D], each [H, D]
-contiguous, and may be views of one fused projection.
+The caches are contiguous [num_blocks, H, block_size, D], where H counts K and V heads. K and V of the new tokens are
+[B, H, D]: those of one token are contiguous, and the tensors may be views of one fused projection.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from .compile import compiled
+from .heads import Size, require_same_heads
 from .launch import Launch
 
 TENSORS = ["k_cache_ptr", "v_cache_ptr", "key_ptr", "value_ptr", "batch_idx_ptr", "block_idx_ptr", "pos_ptr"]
@@ -56,14 +57,18 @@ def _compile(
     kernel: triton.JITFunction,
     num_ints: int,
     dtypes: tuple[torch.dtype, ...],
-    H: int,
-    D: int,
-    block_size: int,
+    sizes: tuple[Size, ...],
     device: torch.device,
 ) -> Launch:
-    """A kernel for tensors of these types, followed by so many integers; a binary belongs to one device."""
-    sizes = {"H": H, "D": D, "BLOCK_SIZE": block_size, "BLOCK_HD": triton.next_power_of_2(H * D)}
-    return compiled(kernel, [*dtypes, *[0] * num_ints], **sizes)
+    """A kernel for tensors of these types, followed by so many integers; a binary belongs to one device.
+
+    sizes: of the caches of K and V, and of one new token's K and V. Raises `ConfigError` for heads that differ.
+    """
+    k_cache, v_cache, key_new, value_new = sizes
+    require_same_heads(k_cache, v_cache, key_new=key_new, value_new=value_new)
+    _, H, block_size, D = k_cache
+    constants = {"H": H, "D": D, "BLOCK_SIZE": block_size, "BLOCK_HD": triton.next_power_of_2(H * D)}
+    return compiled(kernel, [*dtypes, *[0] * num_ints], **constants)
 
 
 _launch = cache(partial(_compile, _kv_append_kernel, 2))
@@ -80,9 +85,9 @@ def kv_append_triton(
     pos: torch.Tensor,
 ) -> None:
     """For each i: session batch_idx[i] of key_new, value_new goes to slot pos[i] of block block_idx[i]; ints [n]."""
-    _, H, block_size, D = k_cache_layer.shape
     tensors = (k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
-    launch = _launch(tuple(tensor.dtype for tensor in tensors), H, D, block_size, k_cache_layer.device)
+    sizes = k_cache_layer.shape, v_cache_layer.shape, key_new.shape[1:], value_new.shape[1:]
+    launch = _launch(tuple([tensor.dtype for tensor in tensors]), sizes, k_cache_layer.device)
     launch((len(batch_idx), 1, 1), *tensors, key_new.stride(0), value_new.stride(0))
 
 
@@ -95,7 +100,7 @@ def kv_append_triton_full_batch(
     pos: int,
 ) -> None:
     """Session b of key_new, value_new goes to slot `pos` of block block_idx[b]; ints [B]."""
-    _, H, block_size, D = k_cache_layer.shape
     tensors = (k_cache_layer, v_cache_layer, key_new, value_new, block_idx)
-    launch = _launch_full_batch(tuple(tensor.dtype for tensor in tensors), H, D, block_size, k_cache_layer.device)
+    sizes = k_cache_layer.shape, v_cache_layer.shape, key_new.shape[1:], value_new.shape[1:]
+    launch = _launch_full_batch(tuple([tensor.dtype for tensor in tensors]), sizes, k_cache_layer.device)
     launch((len(block_idx), 1, 1), *tensors, pos, key_new.stride(0), value_new.stride(0))

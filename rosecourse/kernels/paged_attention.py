@@ -1,8 +1,9 @@
-"""The Triton kernel of paged decode attention: one program per session and head, an online softmax over the context.
+"""The Triton kernel of paged decode attention: one program per session and query head, an online softmax over the
+context.
 
-The online softmax is Milakov and Gimelshein's (2018), as FlashAttention uses it; reading K and V through a block table
-is vLLM's PagedAttention. With TRITON_INTERPRET=1 set before this module is imported, the kernel runs on a CPU (slowly:
-for tests).
+The online softmax is Milakov and Gimelshein's (2018), as FlashAttention uses it. Reading K and V through a block table
+is vLLM's PagedAttention. With TRITON_INTERPRET=1 set before this module is imported, the kernel runs on a CPU, slowly,
+for tests.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import triton.language as tl
 
 from ..kv.blocks import KVBlockManager
 from .compile import compiled
+from .heads import Size, group_size
 from .launch import Launch
 
 TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
@@ -28,16 +30,18 @@ TILE = 64  # context positions that a program reads at a time; a tile may span b
 def _paged_attn_decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lens_ptr, k_new_ptr, v_new_ptr, out_ptr,
     q_stride, k_stride, v_stride, table_stride, scale,
-    H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK_D: tl.constexpr,
+    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1)
+    h_kv = h // GROUP  # of K and V: GROUP query heads read the same
     d = tl.arange(0, BLOCK_D)
     in_head = d < D
     # All arithmetic is in float32, whatever the cache holds.
     q = tl.load(q_ptr + b * q_stride + h * D + d, mask=in_head, other=0.0).to(tl.float32) * scale
-    k_new = tl.load(k_new_ptr + b * k_stride + h * D + d, mask=in_head, other=0.0).to(tl.float32)
-    v_new = tl.load(v_new_ptr + b * v_stride + h * D + d, mask=in_head, other=0.0).to(tl.float32)
+    k_new = tl.load(k_new_ptr + b * k_stride + h_kv * D + d, mask=in_head, other=0.0).to(tl.float32)
+    v_new = tl.load(v_new_ptr + b * v_stride + h_kv * D + d, mask=in_head, other=0.0).to(tl.float32)
 
     # The new token comes first, so that the running maximum is a score from the start.
     running_max = tl.sum(q * k_new, axis=0)
@@ -50,7 +54,7 @@ def _paged_attn_decode_kernel(
         live = position < context_len
         # int64 before the multiplication: a large pool has more than 2^31 elements.
         block = tl.load(table_ptr + b * table_stride + position // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
-        row = (block * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
+        row = (block * (H // GROUP) + h_kv) * BLOCK_SIZE + position % BLOCK_SIZE
         offsets = row[:, None] * D + d[None, :]
         mask = live[:, None] & in_head[None, :]
         k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
@@ -67,14 +71,23 @@ def _paged_attn_decode_kernel(
 
 
 @cache
-def _launch(
-    dtypes: tuple[torch.dtype, ...], H: int, D: int, block_size: int, aligned: bool, device: torch.device
-) -> Launch:
-    """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device."""
-    sizes = {"H": H, "D": D, "BLOCK_SIZE": block_size, "TILE": TILE, "BLOCK_D": triton.next_power_of_2(D)}
+def _launch(dtypes: tuple[torch.dtype, ...], sizes: tuple[Size, ...], aligned: bool, device: torch.device) -> Launch:
+    """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device.
+
+    sizes: those that `group_size` takes, which refuses some of them.
+    """
+    (H, D), (_, _, block_size, _) = sizes[:2]
+    constants = {
+        "H": H,
+        "GROUP": group_size(*sizes),
+        "D": D,
+        "BLOCK_SIZE": block_size,
+        "TILE": TILE,
+        "BLOCK_D": triton.next_power_of_2(D),
+    }
     if not aligned:  # left to the JIT, which makes another binary, of narrower reads
-        return Launch(_paged_attn_decode_kernel, tuple(sizes.values()))
-    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], **sizes)
+        return Launch(_paged_attn_decode_kernel, tuple(constants.values()))
+    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], **constants)
 
 
 def paged_attention_decode(
@@ -89,14 +102,16 @@ def paged_attention_decode(
 ) -> torch.Tensor:
     """The same as `reference.paged_attention_decode`, arguments and all, in one kernel.
 
-    q, k_new and v_new may be views of one fused projection: each [H, D] must be contiguous, sessions any stride apart.
-    k_layer and v_layer must be contiguous, block_table's rows too.
+    q, k_new and v_new may be views of one fused projection: the heads of a session must be contiguous, sessions any
+    stride apart. k_layer and v_layer must be contiguous, block_table's rows too.
     """
     B, H, D = q.shape
-    out = torch.empty((B, H, D), dtype=q.dtype, device=q.device)
+    out = q.new_empty(B, H, D)
     tensors = (q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out)
+    dtypes = tuple([tensor.dtype for tensor in tensors])  # a list is faster to make than a generator
+    sizes = (H, D), k_layer.shape, v_layer.shape, k_new.shape[1:], v_new.shape[1:]
     aligned = (k_layer.data_ptr() | v_layer.data_ptr()) % 16 == 0
-    launch = _launch(tuple(tensor.dtype for tensor in tensors), H, D, k_layer.shape[2], aligned, q.device)
+    launch = _launch(dtypes, sizes, aligned, q.device)
     launch((B, H, 1), *tensors, q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0), D**-0.5)
     return out
 
@@ -114,7 +129,7 @@ class TritonAttention:
         self.max_context_len = max_context_len
 
     def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
-        """Attention of one layer: q, k_new, v_new and the result [B, H, D]."""
+        """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
         return paged_attention_decode(
             q,
             self.kv.k_layers[layer_idx],

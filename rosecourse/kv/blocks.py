@@ -49,7 +49,7 @@ class KVBlockInfo:
 
 
 class KVBlockManager:
-    """K and V of all sessions, [num_layers, num_blocks, num_heads, block_size, head_dim], and the owners of the blocks.
+    """K and V of all sessions, [num_layers, num_blocks, num_kv_heads, block_size, head_dim], and who owns each block.
 
     A call that needs a block when none is free raises `KVCacheExhausted` and changes nothing.
     """
@@ -58,7 +58,7 @@ class KVBlockManager:
         self,
         *,
         num_layers: int,
-        num_heads: int,
+        num_kv_heads: int,
         head_dim: int,
         block_size: int,
         num_blocks: int,
@@ -68,7 +68,7 @@ class KVBlockManager:
         sizes = {
             "num_layers": num_layers,
             "num_blocks": num_blocks,
-            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
             "block_size": block_size,
             "head_dim": head_dim,
         }

@@ -25,7 +25,7 @@ def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
 
 
 def kv_pool(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V, each [num_layers, num_blocks, num_heads, block_size, head_dim]; not cleared, for nothing reads a slot
+    """K and V, each [num_layers, num_blocks, num_kv_heads, block_size, head_dim]; not cleared, for nothing reads a slot
     before it is written. Raises `ConfigError` where they do not fit into memory.
     """
     try:

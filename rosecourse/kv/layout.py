@@ -66,7 +66,7 @@ class CacheLayout(Protocol):
         ...
 
     def write_tokens(self, layer_idx: int, block_indices: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write K and V of T tokens [T, H, D] of one layer into blocks [T] and slots in them [T]."""
+        """Write K and V of T tokens [T, H_kv, D] of one layer into blocks [T] and slots in them [T]."""
         ...
 
     def check(self, holders: Iterable[Table], cached: Iterable[Any] = ()) -> None:

@@ -15,7 +15,7 @@ from ..decode.forward import DecodeForward
 from ..engine.engine import InferenceEngine
 from ..errors import LessonError
 from ..kv.blocks import KVBlockManager
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from .block_tables import l035_rebuilt_rows
 from .kv_append import l035_per_token, l038_batched, l059_rollover, l060_identity_const_pos
 from .workloads import A, ArticleWorkload, B, C
@@ -90,7 +90,7 @@ class Lesson:
         """The same, for a notebook."""
         return Diff(self.diff())
 
-    def engines(self, model: GPT2, config: EngineConfig | None = None) -> tuple[InferenceEngine, InferenceEngine]:
+    def engines(self, model: Model, config: EngineConfig | None = None) -> tuple[InferenceEngine, InferenceEngine]:
         """An engine as it is before the lesson and one as it is after it, over the same weights."""
         return InferenceEngine(model, config, self.before), InferenceEngine(model, config, self.after)
 

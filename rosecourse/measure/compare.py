@@ -14,7 +14,7 @@ from ..config import EngineConfig
 from ..engine.engine import InferenceEngine
 from ..errors import RosecourseError
 from ..lessons import LESSONS, Lesson
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from .provenance import device_name
 from .samples import Samples
 from .stats import FEWEST_PAIRS, Ratio, interleave_all, ratio
@@ -170,7 +170,7 @@ def compare(
 
 
 def compare_ladder(
-    model: GPT2,
+    model: Model,
     workload: Workload,
     rounds: int = 5,
     config: EngineConfig | None = None,

@@ -14,11 +14,11 @@ from statistics import median
 
 import torch
 
-from ..models.gpt2 import GPT2, GPT2Shape
+from ..models.shape import Model, ModelShape
 from .workload import Run, Workload
 
 
-def weight_bytes(shape: GPT2Shape, dtype: torch.dtype) -> int:
+def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
     """Bytes of the weights that a decode step reads, each once.
 
     The output projection is the token embedding: it counts once, and the few of its rows that the inputs need are
@@ -27,12 +27,12 @@ def weight_bytes(shape: GPT2Shape, dtype: torch.dtype) -> int:
     return dtype.itemsize * sum(math.prod(size) for name, size in shape.parameters().items() if name != "wpe.weight")
 
 
-def kv_bytes_per_position(shape: GPT2Shape, dtype: torch.dtype) -> int:
+def kv_bytes_per_position(shape: ModelShape, dtype: torch.dtype) -> int:
     """Bytes of K and V of one token in all layers."""
-    return dtype.itemsize * 2 * shape.num_layers * shape.width
+    return dtype.itemsize * 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
 
 
-def bytes_per_step(model: GPT2, context_lens: Sequence[int]) -> int:
+def bytes_per_step(model: Model, context_lens: Sequence[int]) -> int:
     """Bytes that one decode step must read: the weights once, and K and V of each live position once.
 
     context_lens: tokens in the cache of each session. What a step writes, one position a session, is left out.
@@ -40,7 +40,7 @@ def bytes_per_step(model: GPT2, context_lens: Sequence[int]) -> int:
     return weight_bytes(model.shape, model.dtype) + sum(context_lens) * kv_bytes_per_position(model.shape, model.dtype)
 
 
-def bytes_per_run(model: GPT2, workload: Workload, run: Run) -> int:
+def bytes_per_run(model: Model, workload: Workload, run: Run) -> int:
     """Bytes that the decode steps of a run must read. The first token of a request is prefill's and needs none.
 
     Exact for a run without preemptions: what a preempted request computes again, prefill does."""
@@ -61,7 +61,7 @@ def share_of_floor(num_bytes: float, seconds: float, bandwidth: float) -> float:
     return num_bytes / bandwidth / seconds
 
 
-def share_of_runs(model: GPT2, workload: Workload, runs: Sequence[Run], bandwidth: float) -> float:
+def share_of_runs(model: Model, workload: Workload, runs: Sequence[Run], bandwidth: float) -> float:
     """The median over runs of floor seconds / seconds spent in decode steps; bandwidth as in `share_of_floor`."""
     return median(
         share_of_floor(bytes_per_run(model, workload, run), run.stats.decode_seconds, bandwidth) for run in runs

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from ..checks import shown
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
+from ..errors import ConfigError
 from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from .stats import interleave
 
 
@@ -24,8 +27,13 @@ def transformers_run(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_t
     return out[:, ids.shape[1] :].tolist()
 
 
-def as_transformers(model: GPT2) -> GPT2LMHeadModel:
-    """The same weights in the model of `transformers`, which makes all the tokens that it is asked for."""
+def as_transformers(model: Model) -> GPT2LMHeadModel:
+    """A GPT-2's weights in the model of `transformers`, which makes all the tokens that it is asked for.
+
+    Raises `ConfigError` for a model of another family.
+    """
+    if not isinstance(model, GPT2):
+        raise ConfigError(f"the model {shown(model.name)} is not a GPT-2: give one to compare with `transformers`")
     shape = model.shape
     config = GPT2Config(
         vocab_size=shape.vocab_size,

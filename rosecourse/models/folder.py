@@ -1,4 +1,4 @@
-"""A model's folder, looked at before anything is loaded from it: what is missing, damaged or not to be opened."""
+"""A look at a model's folder before anything is loaded from it: is a file missing, damaged or not safe to open?"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from ..checks import one_line
 from ..errors import ModelError
 from .gpt2 import GPT2Shape
 
@@ -18,8 +19,13 @@ PREFIX = "transformer."
 ANEW = "get the folder anew, or write it with `save_pretrained` of transformers"
 
 
+def unreadable(what: str, error: Exception) -> ModelError:
+    """The error for a file or model that another library cannot read, with at most 200 characters of its reason."""
+    return ModelError(f"{what} cannot be read: {one_line(error)[:200]}; {ANEW}")
+
+
 def check_json(folder: Path) -> None:
-    """Raise `ModelError` for a JSON file of the folder that is none; it says which and where."""
+    """Raise `ModelError` for the first file of the folder that is called `.json` and holds no JSON object."""
     for path in sorted(folder.glob("*.json")):
         read_json(path)
 
@@ -27,26 +33,26 @@ def check_json(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises `ModelError`."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds a {type(found).__name__}, no object")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, no object")
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read: {one_line(error)}; {ANEW}") from error
-    return found
+        raise unreadable(repr(str(path)), error) from error
+    return content
 
 
 def check_weights(folder: Path, shape: GPT2Shape) -> None:
-    """Raise `ModelError` unless the folder's safetensors hold the weights of this shape, and no others.
+    """Raise `ModelError` unless the folder's safetensors hold the weights of this GPT-2, and no others.
 
     Only headers are read. A pickle beside them is never opened.
     """
-    found: dict[str, tuple[list[int], str]] = {}
+    headers: dict[str, tuple[list[int], str]] = {}
     for path in _weight_files(folder):
-        found |= _header(path)
-    bare = {name.removeprefix(PREFIX): about for name, about in found.items() if not name.endswith(MASKS)}
-    bare.pop("lm_head.weight", None)  # the same as wte.weight: variants with another one are refused by their config
+        headers |= _header(path)
+    bare = {name.removeprefix(PREFIX): header for name, header in headers.items() if not name.endswith(MASKS)}
+    bare.pop("lm_head.weight", None)  # the same as wte.weight: a config that says otherwise has been refused
     where = f"the weights in {str(folder)!r} cannot be read"
-    if 12 * shape.num_layers > len(bare):  # before so many names are made up
+    if 12 * shape.num_layers > len(bare):  # before `parameters` lists the names of a billion layers
         raise ModelError(f"{where}: config.json says {shape.num_layers} layers, the files have fewer; {ANEW}")
     wanted = shape.parameters()
     for name, size in wanted.items():
@@ -61,7 +67,7 @@ def check_weights(folder: Path, shape: GPT2Shape) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a folder: one file, or those that its index names."""
+    """The safetensors files of a folder: a single one, or all that its index names."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
@@ -79,15 +85,10 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _header(path: Path) -> dict[str, tuple[list[int], str]]:
-    """Shape and type of each tensor in a file; safetensors checks that they lie in it, side by side."""
+    """Shape and type of each tensor in a file. safetensors checks that the tensors fill the file without a gap."""
     try:
         with safe_open(path, "pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
             return {name: (one.get_shape(), one.get_dtype()) for name, one in slices.items()}
     except (SafetensorError, OSError, ValueError, MemoryError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read: {one_line(error)}; {ANEW}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """What an error of another library says, on one line and no longer than 200 characters."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+        raise unreadable(repr(str(path)), error) from error

@@ -1,12 +1,12 @@
-"""GPT-2, the forward pass alone: tokens in one flat row, attention left to the caller.
+"""GPT-2: the forward pass alone, with tokens in one flat row and attention left to the caller.
 
-The same few lines serve prefill (the tokens of all prompts, one after another) and decode (one token per session): they
-differ only in `attend`, which knows where earlier keys and values are.
+The same few lines serve prefill (the tokens of all prompts, one after another) and decode (one token per session). The
+two differ only in `attend`, which knows where earlier keys and values are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,12 @@ import torch.nn.functional as F
 
 from ..checks import is_count, is_within, shown
 from ..errors import ModelError
-
-# attend(layer_idx, q, k, v) -> attention output; all [N, H, D], N tokens in a flat row
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+from .shape import Attend
 
 
 @dataclass(frozen=True)
 class GPT2Shape:
-    """The sizes of a GPT-2."""
+    """The sizes of a GPT-2, as `ModelShape` names them."""
 
     vocab_size: int
     context: int  # positions that the model knows
@@ -39,6 +37,10 @@ class GPT2Shape:
             raise ModelError(f"a GPT-2 of width {self.width} cannot have {self.num_heads} heads: give a divisor")
         if not is_within(self.layer_norm_eps, 0, 1):
             raise ModelError(f"a GPT-2 of layer_norm_eps {shown(self.layer_norm_eps)}: give 0 to 1, such as 1e-5")
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.num_heads
 
     @property
     def head_dim(self) -> int:
@@ -74,8 +76,18 @@ class GPT2Layer:
     """The weights of one transformer layer; names as in the Hugging Face format, with `_` for `.`."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor], prefix: str, shape: GPT2Shape) -> None:
-        for name in _layer_parameters(shape.width):
-            setattr(self, name.replace(".", "_"), weights[prefix + name])
+        self.ln_1_weight = weights[prefix + "ln_1.weight"]
+        self.ln_1_bias = weights[prefix + "ln_1.bias"]
+        self.attn_c_attn_weight = weights[prefix + "attn.c_attn.weight"]
+        self.attn_c_attn_bias = weights[prefix + "attn.c_attn.bias"]
+        self.attn_c_proj_weight = weights[prefix + "attn.c_proj.weight"]
+        self.attn_c_proj_bias = weights[prefix + "attn.c_proj.bias"]
+        self.ln_2_weight = weights[prefix + "ln_2.weight"]
+        self.ln_2_bias = weights[prefix + "ln_2.bias"]
+        self.mlp_c_fc_weight = weights[prefix + "mlp.c_fc.weight"]
+        self.mlp_c_fc_bias = weights[prefix + "mlp.c_fc.bias"]
+        self.mlp_c_proj_weight = weights[prefix + "mlp.c_proj.weight"]
+        self.mlp_c_proj_bias = weights[prefix + "mlp.c_proj.bias"]
         self.shape = shape
 
     def __call__(self, x: torch.Tensor, layer_idx: int, attend: Attend) -> torch.Tensor:
@@ -107,7 +119,7 @@ class GPT2:
         self.dtype, self.device = self.wte.dtype, self.wte.device
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """token_ids, positions: int [N]. Returns [N, C], what the last layer says of each token."""
+        """token_ids, positions: int [N]. Returns [N, C], the output of the last layer for each token."""
         x = F.embedding(token_ids, self.wte) + F.embedding(positions, self.wpe)
         for layer_idx, layer in enumerate(self.layers):
             x = layer(x, layer_idx, attend)

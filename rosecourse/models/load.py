@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
 from transformers.utils import logging
 
-from ..checks import is_count, shown
+from ..checks import is_count, one_line, shown
 from ..config import DATA
 from ..errors import ModelError
-from .folder import ANEW, check_json, check_weights, one_line
+from .folder import ANEW, check_json, check_weights, unreadable
 from .gpt2 import GPT2, GPT2Shape
+from .shape import Model, ModelShape
 
 SHIPPED_MODEL = DATA / "tiny-gpt2"
 RANDOM_SHAPES = {
@@ -33,36 +34,36 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     if isinstance(device, str) and device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        known = torch.device(device)
     except (RuntimeError, TypeError, ValueError):
         raise ModelError(f"no device is called {shown(device)}: give 'auto', 'cpu' or 'cuda'") from None
-    if found.type not in ("cpu", "cuda"):
+    if known.type not in ("cpu", "cuda"):
         raise ModelError(f"the engine does not run on {shown(device)}: give 'auto', 'cpu' or 'cuda'")
-    if found.type == "cpu":
-        return torch.device("cpu")  # there is one, whatever number it is given
-    if found.type == "cuda" and (not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count()):
+    if known.type == "cpu":
+        return torch.device("cpu")  # torch has a single CPU device, whatever its number
+    if not torch.cuda.is_available() or (known.index or 0) >= torch.cuda.device_count():
         raise ModelError(
             f"there is no {str(device)!r} on this machine: give device='cpu', or 'auto' to take what is there"
         )
-    return found
+    return known
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
     """None is float32 on a CPU and float16 on CUDA."""
     if dtype is None:
         return torch.float16 if device.type == "cuda" else torch.float32
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or found not in DTYPES.values():
+    known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(known, torch.dtype) or known not in DTYPES.values():
         raise ModelError(f"the engine does not compute in {shown(dtype)}: give one of {', '.join(DTYPES)}")
-    return found
+    return known
 
 
 def load_model(
     name_or_path: str | Path | None = None,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "auto",
-) -> GPT2:
-    """A GPT-2: the one that ships with the course (None), a Hugging Face folder, or a hub id such as `gpt2`.
+) -> Model:
+    """The model that ships with the course (None), one from a Hugging Face folder, or a hub id such as `gpt2`.
 
     dtype: `float32`, `float16` or `bfloat16`; None is float32 on a CPU, float16 on CUDA. The weights are cast once.
     Raises `ModelError` for a folder that is missing, damaged or of another architecture, a hub id that cannot be
@@ -73,31 +74,45 @@ def load_model(
     source = _source(SHIPPED_MODEL if name_or_path is None else name_or_path)
     with _quiet():
         config = _config(source)
-        shape = _shape(config, source)
-        if os.path.isdir(source):
-            check_weights(Path(source), shape)
-        try:
-            model, report = GPT2LMHeadModel.from_pretrained(
-                source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
-            raise ModelError(f"the model {source!r} cannot be read: {one_line(error)}; {ANEW}") from error
-    if report["missing_keys"]:  # transformers makes up what is missing
-        raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
+        return LOADERS[config.model_type](source, config, dtype, device)
+
+
+def _load_gpt2(source: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> GPT2:
+    shape = _gpt2_shape(config, source)
+    if os.path.isdir(source):
+        check_weights(Path(source), shape)
+    model, tokenizer = _read(GPT2LMHeadModel, source, config)
     _check_tokenizer(tokenizer, shape, source)
     return from_transformers(model, tokenizer, Path(source).resolve().name, dtype, device)
 
 
+# The families that the engine runs: by the `model_type` of a config, loader(source, config, dtype, device).
+LOADERS: dict[str, Callable[[str, PreTrainedConfig, torch.dtype, torch.device], Model]] = {"gpt2": _load_gpt2}
+
+
+def _read(family: Any, source: str, config: PreTrainedConfig) -> tuple[Any, Any]:
+    """A model in float32 and its tokenizer, as `transformers` reads them; family: its class for this architecture."""
+    try:
+        model, report = family.from_pretrained(
+            source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
+        raise unreadable(f"the model {source!r}", error) from error
+    if report["missing_keys"]:  # transformers makes up what is missing
+        raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
+    return model, tokenizer
+
+
 def _source(name_or_path: str | Path) -> str:
-    """A folder's path or a hub id. Raises `ModelError` for what can be neither."""
+    """A folder's path or a hub id. Raises `ModelError` for anything else."""
     is_name = isinstance(name_or_path, (str, Path)) and 0 < len(str(name_or_path)) <= LONGEST_PATH
     if not is_name or "\0" in str(name_or_path):
         raise ModelError(f"no model is called {shown(name_or_path)}: give a folder, or a hub id such as 'gpt2'")
     return str(name_or_path)
 
 
-def _check_tokenizer(tokenizer: Any, shape: GPT2Shape, source: str) -> None:
+def _check_tokenizer(tokenizer: Any, shape: ModelShape, source: str) -> None:
     """Raise `ModelError` for a tokenizer of another model. It may have fewer tokens: vocabularies are padded."""
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(f"the model {source!r} cannot be read: it has no tokenizer.json, from which text is streamed")
@@ -120,18 +135,21 @@ def _config(source: str) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)  # else transformers would ask
     except Exception as error:
-        is_folder = os.path.isdir(source)
-        what = "read" if is_folder else "fetched (a hub id needs the network once)"
-        remedy = f"; {ANEW}" if is_folder else ""
-        raise ModelError(f"the model {source!r} cannot be {what}: {one_line(error)}{remedy}") from error
-    if config.model_type != "gpt2":
-        raise ModelError(f"{source!r} is a {config.model_type!r} model: the engine runs only 'gpt2'")
+        if os.path.isdir(source):
+            raise unreadable(f"the model {source!r}", error) from error
+        reason = one_line(error)[:200]
+        raise ModelError(
+            f"the model {source!r} cannot be fetched (a hub id needs the network once): {reason}"
+        ) from error
+    if config.model_type not in LOADERS:
+        known = ", ".join(map(repr, LOADERS))
+        raise ModelError(f"{source!r} is a {config.model_type!r} model: the engine runs only {known}")
     return config
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """While a model is loaded: no bar, report or warning of transformers and its hub client; we tell what is wrong."""
+    """No bar, report or warning of transformers and its hub client: our own errors say what is wrong."""
     bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     hub_verbosity = hub_logging.get_verbosity()
     logging.disable_progress_bar()
@@ -154,7 +172,7 @@ def from_transformers(
     device: str | torch.device = "cpu",
 ) -> GPT2:
     """The engine's form of a `transformers` GPT-2, cast and moved once."""
-    shape = _shape(model.config, name)
+    shape = _gpt2_shape(model.config, name)
     state = model.transformer.state_dict()
     weights = {}
     for parameter in shape.parameters():
@@ -166,8 +184,8 @@ def from_transformers(
     return GPT2(shape, weights, tokenizer, name)
 
 
-def _shape(config: PreTrainedConfig, name: str) -> GPT2Shape:
-    """The sizes of a GPT-2. Raises `ModelError` for a variant that the engine lacks, and for sizes that cannot be."""
+def _gpt2_shape(config: PreTrainedConfig, name: str) -> GPT2Shape:
+    """The sizes of a GPT-2. Raises `ModelError` for a variant that the engine lacks, and for impossible sizes."""
     if config.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
         raise ModelError(f"{name!r} uses the activation {config.activation_function!r}: the engine has only 'gelu_new'")
     if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights or not config.tie_word_embeddings:
@@ -195,9 +213,9 @@ def random_model(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "auto",
 ) -> GPT2:
-    """A model of a known shape with seeded random weights: for speed, which does not depend on what the weights say.
+    """A model of a known shape with seeded random weights, for measuring speed, which does not depend on the weights.
 
-    It reads prompts with the shipped model's tokenizer, which needs no download.
+    Its tokenizer is the shipped model's, so nothing is downloaded.
     """
     if not isinstance(name, str) or name not in RANDOM_SHAPES:
         raise ModelError(f"no random model is called {shown(name)}: give one of {', '.join(RANDOM_SHAPES)}")

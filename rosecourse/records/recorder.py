@@ -29,7 +29,7 @@ from ..measure.provenance import driver_version, provenance
 from ..measure.stats import interleave
 from ..measure.timeline import Timeline
 from ..measure.workload import RUNNERS, Run, Workload
-from ..models.gpt2 import GPT2
+from ..models.shape import Model
 from .archive import sealed, slug
 from .files import write_json
 from .runs import FORMAT, Recorded, load, packed
@@ -56,7 +56,7 @@ class Recorder:
     """Records lessons over one model, on one machine, from one source, into a folder for each GPU."""
 
     def __init__(
-        self, model: GPT2, prompt_ids: list[int], config: EngineConfig, source: dict[str, Any], folder: Path
+        self, model: Model, prompt_ids: list[int], config: EngineConfig, source: dict[str, Any], folder: Path
     ) -> None:
         """config: of the engines, but for their sizes; source: commit and dirty flag, as in `provenance`."""
         found = provenance()

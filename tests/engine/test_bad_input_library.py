@@ -90,7 +90,7 @@ def streamed(engine, prompt=(1, 2), params=TWO, **more):
 
 
 def pool(**changed):
-    sizes = dict.fromkeys(("num_layers", "num_heads", "head_dim", "block_size", "num_blocks"), 2)
+    sizes = dict.fromkeys(("num_layers", "num_kv_heads", "head_dim", "block_size", "num_blocks"), 2)
     KVBlockManager(**(sizes | {"dtype": torch.float32, "device": torch.device("cpu")} | changed)).allocate(3)
 
 
@@ -147,7 +147,7 @@ for name in ("max_batch_size", "prefill_max_batch_size", "admission"):
         CALLS[f"{kind.__name__}({name})"] = lambda engine, value, kind=kind, name=name: (
             callable(value) or scheduled(kind, engine, **{name: value})
         )
-for name in ("num_layers", "num_heads", "head_dim", "block_size", "num_blocks", "dtype", "device"):
+for name in ("num_layers", "num_kv_heads", "head_dim", "block_size", "num_blocks", "dtype", "device"):
     CALLS[f"KVBlockManager({name})"] = lambda engine, value, name=name: pool(**{name: value})
 for field in fields(EngineConfig):
     CALLS[f"EngineConfig({field.name})"] = lambda engine, value, name=field.name: small(engine.model, **{name: value})

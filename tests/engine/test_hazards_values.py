@@ -138,7 +138,7 @@ def test_the_append_reaches_blocks_past_2_to_the_31_elements(rung, monkeypatch):
     parts, min_batch = RUNGS[rung]
     H, D, block_size = 2, 32, 64
     num_blocks = 2**31 // (H * D * block_size) + 3
-    shape = {"num_heads": H, "head_dim": D, "block_size": block_size, "dtype": torch.float16}
+    shape = {"num_kv_heads": H, "head_dim": D, "block_size": block_size, "dtype": torch.float16}
     kv = KVBlockManager(num_layers=1, num_blocks=4, device=torch.device("cpu"), **shape)
     big = torch.empty((num_blocks, H, block_size, D), dtype=torch.float16)
     kv.k_layers, kv.v_layers, kv.num_blocks = (big,), (big,), num_blocks

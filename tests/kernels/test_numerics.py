@@ -30,7 +30,7 @@ ARITHMETIC = 2e-6
 
 def by_sparse(q, k_layer, v_layer, block_table, context_lens, max_context_len, k_new, v_new):
     """`SparseAttention` with the arguments of the others."""
-    sparse = SparseAttention(SimpleNamespace(k_layers=[k_layer], v_layers=[v_layer]))
+    sparse = SparseAttention(SimpleNamespace(k_layers=[k_layer], v_layers=[v_layer]), q.shape[1])
     sparse.plan(block_table[None], context_lens, max_context_len)
     return sparse.run(0, q, k_new, v_new)
 

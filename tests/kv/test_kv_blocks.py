@@ -15,7 +15,7 @@ L, H, D = 2, 2, 3
 def make_kv(block_size: int = 4, num_blocks: int = 8) -> KVBlockManager:
     kv = KVBlockManager(
         num_layers=L,
-        num_heads=H,
+        num_kv_heads=H,
         head_dim=D,
         block_size=block_size,
         num_blocks=num_blocks,
@@ -309,9 +309,11 @@ def test_check_sees_a_broken_pool(break_it):
         kv.check([lists])
 
 
-@pytest.mark.parametrize("name", ["num_layers", "num_blocks", "num_heads", "block_size", "head_dim", "dtype", "device"])
+@pytest.mark.parametrize(
+    "name", ["num_layers", "num_blocks", "num_kv_heads", "block_size", "head_dim", "dtype", "device"]
+)
 def test_an_argument_that_cannot_be_is_named_with_its_value(name):
-    good = {"num_layers": 1, "num_blocks": 2, "num_heads": 1, "block_size": 4, "head_dim": 3}
+    good = {"num_layers": 1, "num_blocks": 2, "num_kv_heads": 1, "block_size": 4, "head_dim": 3}
     good |= {"dtype": torch.float32, "device": torch.device("cpu")}
     with pytest.raises(ConfigError, match=rf"^{name} is -7"):
         KVBlockManager(**good | {name: -7})

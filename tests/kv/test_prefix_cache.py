@@ -154,7 +154,7 @@ def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_an_entry_that_is_evicted_or_discarded_leaves_nothing_behind(num_layers):
     """Its blocks are other people's next: who looks them up must not find what they were."""
-    sizes = {"num_layers": num_layers, "num_heads": 1, "head_dim": 1, "block_size": 2, "num_blocks": 1}
+    sizes = {"num_layers": num_layers, "num_kv_heads": 1, "head_dim": 1, "block_size": 2, "num_blocks": 1}
     kv = KVBlockManager(**sizes, dtype=torch.float32, device=torch.device("cpu"))
     cache = module.PrefixCache(kv)
     first = kv.allocate(2)

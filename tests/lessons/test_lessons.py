@@ -27,7 +27,7 @@ class Appender:
 
     def __init__(self, rung: str, block_size: int = 4, num_blocks: int = 64) -> None:
         part, min_batch = RUNGS[rung]
-        shape = {"num_layers": L, "num_heads": H, "head_dim": D, "block_size": block_size, "num_blocks": num_blocks}
+        shape = {"num_layers": L, "num_kv_heads": H, "head_dim": D, "block_size": block_size, "num_blocks": num_blocks}
         self.kv = KVBlockManager(dtype=torch.float32, device=DEVICE, **shape)
         for cache in (*self.kv.k_layers, *self.kv.v_layers):
             cache.fill_(float("nan"))

@@ -21,9 +21,10 @@ def hf_next_logits(hf, token_ids: list[int]) -> torch.Tensor:
 
 
 def attention(q, k, v):
-    """q [H, D] over k, v [T, H, D], in float64: returns [H, D]."""
-    q, k, v = q.double(), k.double(), v.double()
-    scores = torch.einsum("hd,thd->ht", q, k) / q.shape[-1] ** 0.5
+    """q [H, D] over k, v [T, H_kv, D], in float64: returns [H, D]. Query head h reads K and V head h // (H / H_kv)."""
+    group = len(q) // k.shape[1]
+    k, v = (torch.stack([x[:, h // group] for h in range(len(q))], dim=1).double() for x in (k, v))  # [T, H, D]
+    scores = torch.einsum("hd,thd->ht", q.double(), k) / q.shape[-1] ** 0.5
     return torch.einsum("ht,thd->hd", scores.softmax(-1), v)
 
 

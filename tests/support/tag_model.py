@@ -1,6 +1,6 @@
 """A model without weights, for tests that take very many steps: exact whole numbers, and tokens that tell on the cache.
 
-It has what the engine uses of `GPT2`. The K and V that a token leaves in a slot say which token, position, layer and
+It is a `Model` as the engine wants one. The K and V that a token leaves in a slot say which token, position, layer and
 head they are, and above the first layer what the whole prefix was. Its next token depends on every V of the context
 (one head takes their mean) and on a K (the other head looks one position up by it): a wrong, stale or foreign slot
 makes another token. All numbers are whole and small enough for float32 to hold them, so that the order of a sum, and
@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import torch
 
-from rosecourse.models.gpt2 import Attend, GPT2Shape
+from rosecourse.models.gpt2 import GPT2Shape
+from rosecourse.models.shape import Attend
 
 VOCAB, CONTEXT, LAYERS, HEADS, HEAD_DIM = 61, 48, 2, 2, 4
 EOS = 0
@@ -25,7 +26,7 @@ class TagModel:
     def __init__(self) -> None:
         self.shape = GPT2Shape(VOCAB, CONTEXT, HEADS * HEAD_DIM, LAYERS, HEADS)
         self.dtype, self.device = torch.float32, torch.device("cpu")
-        self.tokenizer = SimpleNamespace(eos_token_id=EOS)
+        self.tokenizer, self.name = SimpleNamespace(eos_token_id=EOS), "tags"
         place = torch.arange(LAYERS * HEADS, dtype=torch.float32).view(LAYERS, 1, HEADS)
         self.places = torch.zeros(LAYERS, 2, 1, HEADS, HEAD_DIM)  # in K and in V, the last number: which layer and head
         self.places[:, 0, ..., 3], self.places[:, 1, ..., 3] = 100 + place, 200 + place

@@ -161,7 +161,7 @@ TABLES = [
         "__init__ without arguments",
         r"BlockTables.__init__ cannot be called: .*def __init__\(self, model, kv, config\)",
         ONLY,
-        (("def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig)", "def __init__(self)"),),
+        (("def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig)", "def __init__(self)"),),
     ),
     # correct, and no more
     Wrong(

@@ -10,7 +10,7 @@ from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...kv.blocks import KVBlockManager
 from ...lessons import BASELINE, Lesson
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
 from ..world.oracle import random_gpt2
@@ -37,7 +37,7 @@ def same_tokens(learner: Learner, changed: Lesson, device: str = "cpu") -> str:
 
 
 @lru_cache
-def _baseline(model: GPT2, config: EngineConfig) -> list[list[int]]:
+def _baseline(model: Model, config: EngineConfig) -> list[list[int]]:
     """What the baseline makes of it; once is enough."""
     return _play(model, config, BASELINE)
 
@@ -46,7 +46,7 @@ def _guarded(learner: Learner) -> type:
     """The learner's class as a part whose exceptions are told as in the other scenarios."""
 
     class Guarded:
-        def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+        def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
             self.made = learner.build(model, kv, config)
 
         def __call__(self, *arguments: object) -> object:
@@ -55,7 +55,7 @@ def _guarded(learner: Learner) -> type:
     return Guarded
 
 
-def _play(model: GPT2, config: EngineConfig, parts: DecodeParts) -> list[list[int]]:
+def _play(model: Model, config: EngineConfig, parts: DecodeParts) -> list[list[int]]:
     """The completions of all sessions; the cache is checked at the end."""
     engine = InferenceEngine(model, config, parts)
     scheduler = OnlineScheduler(engine)

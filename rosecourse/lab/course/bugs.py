@@ -8,7 +8,7 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 from ..hunts import scenes
 
 LINE = "the line of the listing that is to blame: its number, or its text"
@@ -26,7 +26,7 @@ class Bug:
     new: str
     config: EngineConfig
     scene: Callable[[InferenceEngine], Iterator[scenes.Sessions]]
-    truth: Callable[[Any, GPT2], scenes.Truth]
+    truth: Callable[[Any, Model], scenes.Truth]
     explanation: str
     needs_triton: bool = False
 

@@ -22,8 +22,8 @@ from ...lessons import Lesson, lesson
 from ...measure.compare import Ladder, compare_ladder
 from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
 from ...measure.workload import Workload
-from ...models.gpt2 import GPT2
 from ...models.load import load_model
+from ...models.shape import Model
 from ...pictures.plots import ladder_throughput
 
 ROUNDS = 11
@@ -89,7 +89,7 @@ class Race:
 
 
 def race(
-    part: Callable[..., Any], number: str, model: GPT2 | None = None, rounds: int = ROUNDS, progress: bool = False
+    part: Callable[..., Any], number: str, model: Model | None = None, rounds: int = ROUNDS, progress: bool = False
 ) -> Race:
     """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
 
@@ -121,7 +121,7 @@ def race(
         return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
 
 
-def trouble_with(mine: DecodeParts, rung: Lesson, model: GPT2, name: str) -> str:
+def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> str:
     """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
     expected = _completions(model, rung.before)
     try:
@@ -147,7 +147,7 @@ def _nothing_timed(why: str, name: str, number: str) -> str:
     return f'{why}. Nothing was timed: check({name}, "{number}") says what is wrong.'
 
 
-def _completions(model: GPT2, parts: DecodeParts) -> list[list[int]]:
+def _completions(model: Model, parts: DecodeParts) -> list[list[int]]:
     """The greedy tokens of prompts of mixed lengths over several blocks, each with a fork that goes another way."""
     engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=16, prefix_cache=False), parts)
     for cache in (*engine.kv.k_layers, *engine.kv.v_layers):

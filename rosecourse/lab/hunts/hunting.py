@@ -23,8 +23,8 @@ from ...engine.engine import InferenceEngine
 from ...errors import LessonError
 from ...kernels import triton_runs_on
 from ...lessons import lesson
-from ...models.gpt2 import GPT2
 from ...models.load import load_model
+from ...models.shape import Model
 from ..course.bugs import BUGS, Bug
 from .scenes import Sessions, key_at
 
@@ -83,7 +83,7 @@ class Hunt:
         """The broken class with the numbers of its lines."""
         return "\n".join(f"{n:3}  {line}".rstrip() for n, line in enumerate(self.source.splitlines(), 1))
 
-    def engines(self, model: GPT2) -> tuple[InferenceEngine, InferenceEngine]:
+    def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
         """A right engine and a broken one over the same weights; their caches hold zeros where nothing is written.
 
         Raises `ConfigError` where the part would not do what it is about: lesson 061 without Triton's kernels.

@@ -15,7 +15,7 @@ import torch
 from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
 from ...kv.blocks import KVBlockManager
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 from ...request.session import InferenceSession
 
 Sessions = dict[str, InferenceSession]
@@ -58,7 +58,7 @@ def _fork(engine: InferenceEngine, session: InferenceSession) -> InferenceSessio
     return fork
 
 
-def side_by_side(hunt: Any, model: GPT2) -> Iterator[tuple[int, InferenceEngine, Sessions, InferenceEngine, Sessions]]:
+def side_by_side(hunt: Any, model: Model) -> Iterator[tuple[int, InferenceEngine, Sessions, InferenceEngine, Sessions]]:
     """(step, right engine, its sessions, broken engine, its sessions) at each moment of the scene."""
     right, broken = hunt.engines(model)
     moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
@@ -66,7 +66,7 @@ def side_by_side(hunt: Any, model: GPT2) -> Iterator[tuple[int, InferenceEngine,
         yield step, right, ours, broken, theirs
 
 
-def _first_wrong_keys(hunt: Any, model: GPT2) -> tuple[InferenceEngine, Sessions, InferenceEngine, list]:
+def _first_wrong_keys(hunt: Any, model: Model) -> tuple[InferenceEngine, Sessions, InferenceEngine, list]:
     """The first moment in which keys differ: the right engine and its sessions, the broken one, and the wrong places.
 
     A place is (name, the broken engine's session, position).
@@ -100,7 +100,7 @@ def scene_036(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from _steps(engine, sessions, 9)
 
 
-def truth_036(hunt: Any, model: GPT2) -> Truth:
+def truth_036(hunt: Any, model: Model) -> Truth:
     for step, _, _, broken, sessions in side_by_side(hunt, model):
         tables = broken.decode_step.block_tables(list(sessions.values()))[0]
         for row, (name, session) in zip(tables.tolist(), sessions.items(), strict=True):
@@ -121,7 +121,7 @@ def scene_038(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from _steps(engine, sessions, 8)
 
 
-def truth_038(hunt: Any, model: GPT2) -> Truth:
+def truth_038(hunt: Any, model: Model) -> Truth:
     right, ours, broken, wrong = _first_wrong_keys(hunt, model)
     name, session, position = wrong[0]
     whose = _owner_of(key_at(broken.kv, session, position), right.kv, ours)
@@ -142,7 +142,7 @@ def scene_059(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from _steps(engine, sessions, 6)
 
 
-def truth_059(hunt: Any, model: GPT2) -> Truth:
+def truth_059(hunt: Any, model: Model) -> Truth:
     for step, _, _, broken, sessions in side_by_side(hunt, model):
         tables = [session.block_ids_per_layer[0] for session in sessions.values()]
         for block_id in sorted({block_id for ids in tables for block_id in ids}):
@@ -164,7 +164,7 @@ def scene_060(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from _steps(engine, sessions, 3)
 
 
-def truth_060(hunt: Any, model: GPT2) -> Truth:
+def truth_060(hunt: Any, model: Model) -> Truth:
     _, _, _, wrong = _first_wrong_keys(hunt, model)
     old = [(name, position) for name, session, position in wrong if position < session.num_cached_tokens - 1]
     return {"session": {old[0][0]}, "position": {str(old[0][1])}}
@@ -183,7 +183,7 @@ def scene_061(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from _steps(engine, sessions, 3)
 
 
-def truth_061(hunt: Any, model: GPT2) -> Truth:
+def truth_061(hunt: Any, model: Model) -> Truth:
     right, ours, broken, wrong = _first_wrong_keys(hunt, model)
     holders = {
         _owner_of(key_at(broken.kv, session, position), right.kv, ours): name for name, session, position in wrong

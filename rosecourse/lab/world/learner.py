@@ -16,7 +16,7 @@ import torch
 from ...config import EngineConfig
 from ...errors import KVCacheExhausted
 from ...kv.blocks import BlockTable, KVBlockInfo, KVBlockManager
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 from ...request.session import InferenceSession
 from .error_reading import NOT_THEIRS, place, raised
 from .fault import Fault, PartIsWrong
@@ -40,7 +40,7 @@ class Learner:
         self.kv: KVBlockManager | None = None  # that of the object made last
         self._ours = {ours: dict(vars(ours)) for ours in OURS}
 
-    def build(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> Any:
+    def build(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
         self.kv = kv
         self._takes(self.part, f"{self.part.__name__}.__init__", ("model", "kv", "config"))

@@ -109,7 +109,7 @@ class Oracle:
             self.tags = replace(self.tags, sessions=3, first=1)
         self.kv = KVBlockManager(
             num_layers=sizes.layers,
-            num_heads=sizes.heads,
+            num_kv_heads=sizes.heads,
             head_dim=sizes.head_dim,
             block_size=sizes.block_size,
             num_blocks=sizes.num_blocks,

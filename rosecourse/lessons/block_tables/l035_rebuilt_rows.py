@@ -10,14 +10,14 @@ from ...config import EngineConfig
 from ...decode.ranges import range_for
 from ...kv.blocks import KVBlockManager
 from ...kv.buffers import StagingBuffer
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 from ...request.session import InferenceSession
 
 
 class BlockTables:
     """Rows built from Python lists, for every layer, at every step; one asynchronous copy to the device for all."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.max_blocks = config.blocks_for(config.max_seq_len)
         self.range = range_for(kv.device, config.nvtx)

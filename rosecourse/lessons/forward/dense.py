@@ -9,13 +9,13 @@ from torch.nn.utils.rnn import pad_sequence
 from ...config import EngineConfig
 from ...decode.inputs import DecodeInputs, DecodeOutputs
 from ...kv.blocks import KVBlockManager
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 
 
 class DecodeForward:
     """Every step copies the whole context of every session, in every layer, session by session."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.model = model
         self.kv = kv
 
@@ -30,16 +30,18 @@ class DecodeForward:
             values.append(v)
             k_dense = self.gather(inputs, layer_idx, self.kv.k_layers[layer_idx], k)
             v_dense = self.gather(inputs, layer_idx, self.kv.v_layers[layer_idx], v)
-            return F.scaled_dot_product_attention(q[:, :, None], k_dense, v_dense, attn_mask=mask)[:, :, 0]
+            # The query heads that share a K and V head stand where sequences have their positions.
+            grouped = q.unflatten(1, (k.shape[1], -1))  # [B, H_kv, G, D]
+            return F.scaled_dot_product_attention(grouped, k_dense, v_dense, attn_mask=mask).flatten(1, 2)
 
         hidden = self.model.hidden(inputs.token_ids, inputs.context_lens, attend)
         return DecodeOutputs(self.model.logits(hidden), keys, values)
 
     def gather(self, inputs: DecodeInputs, layer_idx: int, cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """The cached K or V of each session and its new one behind them, padded with zeros: [B, H, T + 1, D]."""
+        """Each session's cached K or V and its new token's after them, padded with zeros: [B, H_kv, T + 1, D]."""
         rows = []
         for idx, session in enumerate(inputs.sessions):
             block_indices = [self.kv.block_index(block_id) for block_id in session.block_ids_per_layer[layer_idx]]
-            dense = cache[block_indices].transpose(1, 2).flatten(0, 1)  # [blocks * block_size, H, D]
+            dense = cache[block_indices].transpose(1, 2).flatten(0, 1)  # [blocks * block_size, H_kv, D]
             rows.append(torch.cat([dense[: session.num_cached_tokens], new[idx, None]]))
         return pad_sequence(rows, batch_first=True).transpose(1, 2)

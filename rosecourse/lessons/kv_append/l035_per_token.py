@@ -8,14 +8,14 @@ import torch
 
 from ...config import EngineConfig
 from ...kv.blocks import KVBlockManager
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 from ...request.session import InferenceSession
 
 
 class KVAppend:
     """One `append_token` for every layer and every session: L x B calls a step."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
 
     def __call__(

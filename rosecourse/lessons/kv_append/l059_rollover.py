@@ -9,14 +9,14 @@ import torch
 from ...config import EngineConfig
 from ...kv.blocks import KVBlockInfo, KVBlockManager
 from ...kv.buffers import index_tensor
-from ...models.gpt2 import GPT2
+from ...models.shape import Model
 from ...request.session import InferenceSession
 
 
 class KVAppend:
     """One `append_token_batch` a layer: full blocks roll over in the scan, so that only copies are made one by one."""
 
-    def __init__(self, model: GPT2, kv: KVBlockManager, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
 
     def __call__(

@@ -1,0 +1,140 @@
+"""A whole model with grouped heads: the engine's greedy tokens are those of a plain forward over the full sequence."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse.decode import DecodeForward
+from rosecourse.kernels import ReferenceAttention, TritonAttention
+from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.measure.floor import bytes_per_step, kv_bytes_per_position
+from rosecourse.models.shape import require_model
+from tests.support.grouped_model import GroupedModel, GroupedShape, full_greedy, full_logits
+from tests.support.oracles import prompts_of
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
+SHAPES = {1: GroupedShape(2, 2), 2: GroupedShape(6, 3), 3: GroupedShape(6, 2, 8), 4: GroupedShape(4, 1, 7)}
+
+
+class ReferenceForward(DecodeForward):
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.paged_attention = ReferenceAttention(kv)
+
+
+class TritonForward(DecodeForward):
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.paged_attention = TritonAttention(kv)
+
+
+FORWARDS = {"dense": DenseForward, "reference": ReferenceForward}
+PARTS = {rung.number: rung.after for rung in LESSONS} | {n: BEST.with_(forward=f) for n, f in FORWARDS.items()}
+LENGTHS = [1, 3, 4, 5, 8, 8, 17]
+
+
+@pytest.fixture(scope="module")
+def grouped(model):
+    """The model with groups of a size, and what it says to the prompts; each made once."""
+
+    @cache
+    def of(group):
+        made = GroupedModel(SHAPES[group], model.tokenizer, DEVICE, seed=group)
+        prompts = prompts_of(LENGTHS, made.shape.vocab_size, seed=group)
+        return made, prompts, [full_greedy(made, prompt, 12) for prompt in prompts]
+
+    return of
+
+
+def completions(model, prompts, max_new_tokens, parts=BEST, **config):
+    engine = InferenceEngine(model, EngineConfig(**config), parts)
+    params = SamplingParams(max_new_tokens=max_new_tokens, stop_on_eos=False)
+    token_ids = [result.token_ids for result in engine.generate(prompts, params)]
+    engine.check([])
+    return token_ids
+
+
+def test_the_oracle_tells_groups_apart(grouped):
+    """Its tokens depend on the whole prompt, on every head of K and V, and on which of them a query head reads."""
+    model, prompts, expected = grouped(2)
+    assert len({tuple(tokens) for tokens in expected}) == len(prompts)
+    logits = full_logits(model, prompts[-1])
+    assert not torch.allclose(full_logits(model, [prompts[-1][0] % 100 + 1, *prompts[-1][1:]]), logits)
+    D = model.shape.head_dim
+    for columns in [slice(0, D), slice(D, 2 * D), slice(-D, None)]:
+        other = GroupedModel(model.shape, None, DEVICE, seed=2)
+        other.weights["h.1.kv"][:, columns] *= 1.5
+        assert not torch.allclose(full_logits(other, prompts[-1]), logits)
+    swapped = GroupedModel(model.shape, None, DEVICE, seed=2)
+    kv = swapped.weights["h.0.kv"].view(-1, 2, 3, D)
+    kv.copy_(kv.flip(2))
+    assert not torch.allclose(full_logits(swapped, prompts[-1]), logits)
+
+
+@pytest.mark.parametrize("group", SHAPES)
+@pytest.mark.parametrize("block_size", [1, 4, 64])
+@pytest.mark.parametrize("parts", PARTS)
+def test_greedy_tokens_of_every_rung(grouped, parts, block_size, group):
+    model, prompts, expected = grouped(group)
+    assert completions(model, prompts, 12, PARTS[parts], block_size=block_size, max_batch_size=7) == expected
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_greedy_tokens_by_the_triton_kernels(grouped, group):
+    """Attention and both kernels of the append; on a CPU through the interpreter."""
+    model, prompts, expected = grouped(group)
+    config = {"block_size": 4, "max_batch_size": 3, "triton_kv_append_min_batch": 1}
+    parts = BEST.with_(forward=TritonForward)
+    for few in (slice(1, 4), slice(4, 6)):  # mixed positions, and equal ones
+        assert completions(model, prompts[few], 6, parts, **config) == [tokens[:6] for tokens in expected[few]]
+
+
+@pytest.mark.parametrize("group", SHAPES)
+def test_greedy_tokens_under_preemption(grouped, group):
+    model, prompts, expected = grouped(group)
+    assert completions(model, prompts, 12, block_size=4, max_batch_size=4, num_blocks=9) == expected
+
+
+@pytest.mark.parametrize("group", SHAPES)
+def test_a_prefill_with_and_without_a_prefix_hit(grouped, group):
+    """Sessions that hit, by more and less, beside one that does not, in one prefill."""
+    model, prompts, _ = grouped(group)
+    stem = prompts[-1]
+    engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=8))
+    params = SamplingParams(max_new_tokens=2)
+    engine.prefill([engine.new_session(stem, params)])
+    sessions = [engine.new_session(p, params) for p in ([*stem, 7, 8], stem[:9], [5, *stem], [*stem, 9, 10])]
+    for session in sessions:
+        engine.reserve(session)
+    assert [session.num_cached_tokens for session in sessions] == [16, 8, 0, 16]
+    for session, row in zip(sessions, engine.prefill(sessions), strict=True):
+        torch.testing.assert_close(row, full_logits(model, session.token_ids), atol=1e-4, rtol=1e-4)
+
+
+def test_a_fork_writes_to_a_copy(grouped):
+    """Copy-on-write of blocks with fewer K and V heads: siblings with different tokens do not see each other's."""
+    model, prompts, _ = grouped(3)
+    engine = InferenceEngine(model, EngineConfig(block_size=8, max_batch_size=2))
+    first = engine.new_session(prompts[3], SamplingParams(max_new_tokens=8))
+    engine.take_tokens([first], engine.prefill([first]))
+    second = engine.fork(first)
+    second.token_ids[-1] = first.token_ids[-1] % 100 + 1
+    for _ in range(3):
+        logits = engine.decode_step_sessions([first, second])
+        for session, row in zip((first, second), logits, strict=True):
+            torch.testing.assert_close(row, full_logits(model, session.token_ids), atol=1e-4, rtol=1e-4)
+        engine.take_tokens([first, second], logits)
+
+
+def test_the_cache_and_the_floor_count_k_and_v_heads(grouped):
+    """6 query heads over 3 of K and V, of 5 numbers, in 2 layers; 4 bytes a number."""
+    model, _, _ = grouped(2)
+    require_model(model)
+    engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=2, max_seq_len=16))
+    assert engine.kv.k_layers[0].shape == engine.kv.v_layers[1].shape == (8, 3, 4, 5)
+    assert kv_bytes_per_position(model.shape, torch.float32) == 4 * 2 * 2 * 3 * 5
+    weights = sum(weight.numel() for name, weight in model.weights.items() if name != "wpe.weight")
+    assert bytes_per_step(model, [10, 5]) == 4 * weights + 15 * 4 * 2 * 2 * 3 * 5

@@ -1,0 +1,124 @@
+"""What the engine asks of a model: a model that lacks something is refused by the name of what it lacks."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import rosecourse
+from rosecourse import ConfigError, InferenceEngine, ModelError, load_model
+from rosecourse.models import load
+from rosecourse.models.gpt2 import GPT2Shape
+from rosecourse.models.shape import require_model
+from tests.support.grouped_model import GroupedModel, GroupedShape
+from tests.support.tag_model import TagModel
+
+SIZES = {
+    "num_layers": 2,
+    "num_heads": 6,
+    "num_kv_heads": 3,
+    "head_dim": 4,
+    "width": 24,
+    "context": 32,
+    "vocab_size": 50,
+}
+MODEL = {
+    "dtype": torch.float32,
+    "device": torch.device("cpu"),
+    "tokenizer": None,
+    "name": "a stand-in",
+    "hidden": lambda token_ids, positions, attend: None,
+    "logits": lambda hidden: None,
+}
+
+
+def stand_in(without=None, **sizes):
+    """A model of another class, which may lack one of its names."""
+    shape = SIZES | {"parameters": dict} | sizes
+    shape = SimpleNamespace(**{name: value for name, value in shape.items() if name != without})
+    return SimpleNamespace(**{name: value for name, value in (MODEL | {"shape": shape}).items() if name != without})
+
+
+def refused(model, message):
+    for take in (require_model, InferenceEngine):
+        with pytest.raises(ConfigError, match=message) as caught:
+            take(model)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 200
+
+
+def test_models_of_several_classes_are_taken(model, small_model):
+    for known in (model, small_model, TagModel(), GroupedModel(GroupedShape(4, 2), None), stand_in()):
+        require_model(known)
+        assert InferenceEngine(known).kv.k_layers[0].shape[1] == known.shape.num_kv_heads
+    assert model.shape.num_kv_heads == model.shape.num_heads == 4
+
+
+@pytest.mark.parametrize("name", [*MODEL, "shape"])
+def test_what_a_model_lacks_is_named(name):
+    refused(stand_in(without=name), f"^the model is .*: give an object of type Model, this one has no {name!r}$")
+
+
+@pytest.mark.parametrize("name", [*SIZES, "parameters"])
+def test_what_a_shape_lacks_is_named(name):
+    refused(
+        stand_in(without=name), f"^the shape of the model is .*: give an object of type ModelShape, .* no {name!r}$"
+    )
+
+
+@pytest.mark.parametrize("value", ["gpt2", None, 3, torch.zeros(2)])
+def test_what_is_no_model_is_shown(value):
+    refused(value, f"^the model is {re.escape(repr(value))}: give an object of type Model, this one has no ")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, None, "3", True])
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_cannot_be_is_named_with_its_value(name, value):
+    refused(stand_in(**{name: value}), f"^{name} of the model is {re.escape(repr(value))}: give 1 or more$")
+
+
+@pytest.mark.parametrize("num_heads", [1, 4, 7])
+def test_heads_that_cannot_share(num_heads):
+    refused(
+        stand_in(num_heads=num_heads), f"^{num_heads} query heads cannot share 3 KV heads evenly: give a multiple of 3$"
+    )
+
+
+def test_few_modules_know_a_family():
+    """Those that load it, the lab's tiny model, and the comparison with `transformers`."""
+    package = Path(rosecourse.__file__).parent
+    known = {
+        path for path in package.rglob("*.py") if re.search(r"^from \S*gpt2 import", path.read_text(), re.MULTILINE)
+    }
+    allowed = ["models/folder.py", "models/load.py", "measure/rivals.py", "lab/world/oracle.py"]
+    assert {str(path.relative_to(package)) for path in known} == set(allowed)
+
+
+def test_a_second_family_is_an_entry_in_a_table(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    calls = []
+
+    def loader(source, config, dtype, device):
+        calls.append((source, config.model_type, dtype, device))
+        return TagModel()
+
+    monkeypatch.setitem(load.LOADERS, "llama", loader)
+    assert isinstance(load_model(tmp_path, dtype="bfloat16", device="cpu"), TagModel)
+    assert calls == [(str(tmp_path), "llama", torch.bfloat16, torch.device("cpu"))]
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ModelError, match=r"is a 'bert' model: the engine runs only 'gpt2', 'llama'$"):
+        load_model(tmp_path, device="cpu")
+
+
+def test_each_weight_of_a_layer_is_an_attribute_of_its_name(small_model):
+    layer = small_model.layers[1]
+    own = {name: weight for name, weight in vars(layer).items() if isinstance(weight, torch.Tensor)}
+    prefix = "h.1."
+    expected = {
+        name.removeprefix(prefix).replace(".", "_"): w for name, w in small_model.weights.items() if prefix in name
+    }
+    assert own.keys() == expected.keys()
+    assert all(own[name] is expected[name] for name in own)
+    assert GPT2Shape(10, 8, 12, 1, 3).num_kv_heads == 3
