@@ -98,9 +98,9 @@ def test_a_lesson_is_one_short_diff_of_the_live_source():
         lines = rung.diff().splitlines()
         changed = [line for line in lines if re.match(r"[+-](?![+-])", line)]
         assert lines[0] == f"--- {rung.changes[0]} before {rung.number}"
-        assert 0 < len(changed) <= 50
-    assert "-                self.kv.append_token(" in lesson("038").diff()
-    assert "+            self.append_token_batch(layer_idx" in lesson("038").diff()
+        assert 0 < len(changed) <= 30
+    assert "-            self.kv.append_token(layer_idx, block_ids, key_new[b], value_new[b])" in lesson("038").diff()
+    assert "+            self.write(layer_idx, fast_batch_idx" in lesson("038").diff()
 
 
 def test_a_notebook_shows_the_diff_and_builds_both_engines(small_model):

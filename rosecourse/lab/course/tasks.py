@@ -96,30 +96,25 @@ TASKS = {
         minutes=30,
         text=(
             "Append a layer's whole batch at once. As it stands, the cell runs and is right: it calls "
-            "`append_token` for every layer and every session. Steps 2 and 3 belong together; it is right before "
-            "and after each of the others."
+            "`append_token` for every layer and every session. Steps 1 and 2 belong together; it is right before "
+            "and after step 3."
         ),
         docstring=(
             "Put the new token's K and V into the cache.\n\n"
-            "Now it makes L x B calls of `append_token` in a step. Make it L calls of `append_token_batch`, "
-            "which writes all that is simple with one indexed store for K and one for V, and leaves the rest to "
-            "`append_token`."
+            "Now it makes L x B calls of `append_token` in a step. Make `append_token_batch` write all that is "
+            "simple with one indexed store for K and one for V, and leave only the rest to `append_token`."
         ),
         goals={
-            "for idx, session in enumerate(sessions):": (
-                "1. one call a layer: the list of the sessions' block ids, and the layer's K and V, to "
-                "`append_token_batch`"
-            ),
             "for b, block_ids in enumerate(block_ids_list):": (
-                "2. scan: who has a last block with a free slot, and for himself alone? They go to `write`, "
+                "1. scan: who has a last block with a free slot, and for himself alone? They go to `write`, "
                 "together; all others to `append_token`, one by one"
             ),
             "self.kv.append_token(layer_idx, block_ids, key_new[b], value_new[b])": (
-                "3. who counts the tokens? `append_token` raises the `length` of a block by itself, `write` does not. "
+                "2. who counts the tokens? `append_token` raises the `length` of a block by itself, `write` does not. "
                 "And is there anybody to write?"
             ),
             "for b, info in zip(batch_idx, infos, strict=True):": (
-                "4. store: the loop as one indexed store for K and one for V, with three index tensors: rows of "
+                "3. store: the loop as one indexed store for K and one for V, with three index tensors: rows of "
                 "the batch, blocks, slots (`index_tensor(numbers, self.kv.device)` makes one of a list)"
             ),
         },
@@ -129,20 +124,14 @@ TASKS = {
             "own it (`owners`). Which of these decide that an append is only a write into the next slot?"
         ),
         do=(
-            "* Step 1: `[session.block_ids_per_layer[layer_idx] for session in sessions]`, `keys[layer_idx]`, "
-            "`values[layer_idx]`.\n"
-            "* Step 2: three lists: the batch rows and the infos of the fast ones, the batch rows of the slow "
+            "* Step 1: three lists: the batch rows and the infos of the fast ones, the batch rows of the slow "
             "ones. Slow is: no block yet, a full one, or one with several owners.\n"
-            "* Step 3: call `write` only if there is a fast one; then raise `length` of *their* blocks. The slow "
+            "* Step 2: call `write` only if there is a fast one; then raise `length` of *their* blocks. The slow "
             "ones are known by their row `b` in the batch: their K is `key_new[b]`.\n"
-            "* Step 4: `index_tensor(list, self.kv.device)` makes an index tensor. `key_new.index_select(0, "
+            "* Step 3: `index_tensor(list, self.kv.device)` makes an index tensor. `key_new.index_select(0, "
             "rows)` are the K of the fast ones, and `k_layer[blocks, :, slots]` is where they go."
         ),
         stubs={
-            "append_token_batch": """
-                for b, block_ids in enumerate(block_ids_list):
-                    self.kv.append_token(layer_idx, block_ids, key_new[b], value_new[b])
-                """,
             "write": """
                 for b, info in zip(batch_idx, infos, strict=True):
                     self.kv.k_layers[layer_idx][info.block_index, :, info.length] = key_new[b]

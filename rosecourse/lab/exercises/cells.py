@@ -150,7 +150,8 @@ def _imports(parts: Iterable[type], code: str, wanted: Iterable[str]) -> str:
     origins |= _origins(str(KERNELS), "rosecourse.kernels.kv_append")
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
     groups = ("collections", "torch triton", "rosecourse")
-    sorted_groups = [sorted(line for line in lines if line[0].split(".")[0] in group.split()) for group in groups]
+    lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
+    sorted_groups = [[line for line in lines if line[0].split(".")[0] in group.split()] for group in groups]
     return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+from torch import Tensor
 
 from ...config import EngineConfig
 from ...kv.blocks import KVBlockInfo, KVBlockManager
@@ -19,16 +19,14 @@ class KVAppend:
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
 
-    def __call__(
-        self, sessions: Sequence[InferenceSession], keys: list[torch.Tensor], values: list[torch.Tensor]
-    ) -> None:
+    def __call__(self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]) -> None:
         """keys, values: for each layer [B, H, D]."""
         for layer_idx in range(self.kv.num_layers):
             block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
             self.append_token_batch(layer_idx, block_ids_list, keys[layer_idx], values[layer_idx])
 
     def append_token_batch(
-        self, layer_idx: int, block_ids_list: list[list[int]], key_new: torch.Tensor, value_new: torch.Tensor
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
         """Append one token to each of B sessions in one layer; key_new, value_new: [B, H, D]."""
         fast_batch_idx, fast_infos, slow_batch_idx = [], [], []
@@ -52,12 +50,7 @@ class KVAppend:
             self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
 
     def write(
-        self,
-        layer_idx: int,
-        batch_idx: list[int],
-        infos: list[KVBlockInfo],
-        key_new: torch.Tensor,
-        value_new: torch.Tensor,
+        self, layer_idx: int, batch_idx: list[int], infos: list[KVBlockInfo], key_new: Tensor, value_new: Tensor
     ) -> None:
         """Write the K and V of the sessions batch_idx into the next slot of their blocks."""
         device = self.kv.device
