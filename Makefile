@@ -13,7 +13,7 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test soak mutants lint format doctor constraints clean
+.PHONY: help env lab test wheel soak mutants lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ test: env  ## Lint, run every test and check every notebook, whatever fails (ARG
 	$(PYTEST) $(ARGS) || tests=failed; \
 	echo "lint: $$lint, tests: $$tests"; \
 	test "$$lint $$tests" = 'passed passed'
+
+wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
+	$(BIN)/python -m tests.repo.wheel
 
 soak: env  ## A million random steps over tiny pools, each slot checked (ARGS='--seed 7 --worlds 250')
 	$(BIN)/python -m tests.support.soak $(ARGS)

@@ -93,7 +93,7 @@ def test_environment_yml_installs_what_make_installs():
     assert shlex.split(" ".join(pip_lines)) == make_install_arguments("env")
 
 
-@pytest.mark.parametrize("target", ["env", "lab", "test", "lint", "format", "doctor"])
+@pytest.mark.parametrize("target", ["env", "lab", "test", "wheel", "lint", "format", "doctor"])
 def test_make_installs_the_package_with_the_constraints(target):
     arguments = make_install_arguments(target)
     extras = re.fullmatch(r"\.\[(.*)\]", arguments[-1]).group(1).split(",")
@@ -183,16 +183,27 @@ def test_make_lint_is_what_make_test_lints(tmp_path):
     assert made.returncode == 0
 
 
-def test_ci_runs_make_test_in_the_repository_and_passes_its_status_on(tmp_path):
+@pytest.mark.parametrize(
+    ("failing", "made"),
+    [("neither", ["test", "wheel"]), ("test", ["test"]), ("wheel", ["test", "wheel"])],
+)
+def test_ci_makes_the_tests_and_the_wheel_and_passes_their_status_on(tmp_path, failing, made):
     script = ROOT / ".ci" / "run"
     # Read before it is run: a script that ran the tests by another way would run this test again, and so on for ever.
-    assert [line.split()[0] for line in script.read_text().splitlines()] == ["#!/usr/bin/env", "set", "cd", "make"]
+    lines = script.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["#!/usr/bin/env", "set", "cd", "make", "make"]
 
     fake_make = tmp_path / "make"
-    fake_make.write_text('#!/bin/sh\necho "$PWD: make $*"\nexit 7\n')
+    fake_make.write_text(f'#!/bin/sh\necho "$PWD: make $*"\ntest "$1" != {failing} || exit 7\n')
     fake_make.chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     run = subprocess.run([script], cwd=tmp_path, env=env, capture_output=True, text=True)
 
-    assert run.stdout == f"{ROOT}: make test\n"
-    assert run.returncode == 7
+    assert run.stdout.splitlines() == [f"{ROOT}: make {target}" for target in made]
+    assert run.returncode == (0 if failing == "neither" else 7)
+
+
+def test_make_wheel_runs_what_looks_at_the_wheel(tmp_path):
+    ran, made = make_with_fakes("wheel", tmp_path)
+    assert ran == ["python -m tests.repo.wheel"]
+    assert made.returncode == 0
