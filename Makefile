@@ -13,7 +13,7 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test soak mutants lint format doctor constraints clean
+.PHONY: help env lab test wheel soak mutants lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,8 +33,18 @@ $(STAMP): pyproject.toml constraints.txt
 lab: env  ## Open the notebooks in Jupyter Lab (ARGS='--no-browser --port 8899')
 	$(IN_VENV) jupyter lab notebooks/ $(ALLOW_ROOT) $(ARGS)
 
-test: lint  ## Lint, then run every test and check every notebook (ARGS='-k scheduler')
-	$(IN_VENV) python -m pytest --nbval --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
+LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+PYTEST := $(IN_VENV) python -m pytest --nbval --numprocesses logical --maxprocesses 4 --dist loadfile
+
+test: env  ## Lint, run every test and check every notebook, whatever fails (ARGS='-k scheduler')
+	@lint=passed; tests=passed; \
+	$(LINT) || lint=failed; \
+	$(PYTEST) $(ARGS) || tests=failed; \
+	echo "lint: $$lint, tests: $$tests"; \
+	test "$$lint $$tests" = 'passed passed'
+
+wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
+	$(BIN)/python -m tests.repo.wheel
 
 soak: env  ## A million random steps over tiny pools, each slot checked (ARGS='--seed 7 --worlds 250')
 	$(BIN)/python -m tests.support.soak $(ARGS)
@@ -46,9 +56,8 @@ mutants: env  ## Change the code in small ways: a test must fail (half an hour; 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
-lint: env  ## Check style and formatting
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
+lint: env  ## Check style, formatting and types
+	$(LINT)
 
 format: env  ## Fix style and formatting
 	$(BIN)/ruff check --fix
@@ -72,5 +81,5 @@ constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
 	rm -rf $(SCRATCH)
 
 clean:  ## Remove .venv, caches and build outputs
-	rm -rf $(VENV) $(SCRATCH) build dist mutants *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SCRATCH) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,10 @@
-"""Settings for the notebooks' tests (`pytest --nbval`); a machine without nbval can still run the others."""
+"""Time limits, and settings for the notebooks (`pytest --nbval`). Without these plugins the other tests still run."""
 
 from importlib.util import find_spec
+
+import pytest
+
+LIMIT = 180  # seconds, for each test and for each cell of a notebook
 
 # Triton exists for Linux only.
 NEED_TRITON = [
@@ -17,6 +21,15 @@ collect_ignore = [] if find_spec("triton") else NEED_TRITON
 
 
 def pytest_configure(config):
-    if hasattr(config.option, "nbval_current_env"):
-        config.option.nbval_current_env = True  # the Python that runs pytest, whatever kernels the machine has
-        config.option.nbval_cell_timeout = 180
+    options = config.option
+    if hasattr(options, "nbval_current_env"):
+        options.nbval_current_env = True  # the Python that runs pytest, whatever kernels the machine has
+        options.nbval_cell_timeout = LIMIT
+    if hasattr(options, "timeout") and options.timeout is None:
+        options.timeout = LIMIT
+
+
+def pytest_itemcollected(item):
+    """For a cell nbval keeps the limit: it stops the kernel and says which cell it was."""
+    if item.path.suffix == ".ipynb" and item.config.pluginmanager.hasplugin("timeout"):
+        item.add_marker(pytest.mark.timeout(0))

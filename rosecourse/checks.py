@@ -29,11 +29,11 @@ def require_a(kind: type, value: object, name: str) -> None:
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def is_within(value: object, least: float, most: float) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and least <= value <= most
+    return isinstance(value, Real) and not isinstance(value, bool) and not value < least and value <= most
 
 
 def make_plain(settings: Any) -> None:

@@ -14,7 +14,7 @@ from transformers import GPT2LMHeadModel
 from rosecourse import OnlineScheduler, load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
 from tests.support.managers import managers
-from tests.support.oracles import random_gpt2
+from tests.support.oracles import hf_random_gpt2
 from tests.support.scheduling import make_engine
 
 
@@ -33,7 +33,7 @@ def hf_model():
 @pytest.fixture(scope="session")
 def small_pair(model):
     """A small random GPT-2, as `transformers` and as the engine have it."""
-    hf = random_gpt2()
+    hf = hf_random_gpt2()
     return hf, from_transformers(hf, model.tokenizer, "small")
 
 

@@ -362,3 +362,18 @@ def test_a_decode_step_takes_1_to_max_batch_size_sessions(small_model, count):
     sessions = start(engine, prompts_of([2] * 8, 211))
     with pytest.raises(ConfigError, match="1 to 8 fit"):
         engine.decode_step_sessions((sessions * 2)[:count])
+
+
+def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(small_model):
+    built = []
+
+    def watched(part):
+        def build(*given):
+            built.append(given)
+            return part(*given)
+
+        return build
+
+    parts = BEST.with_(**{name: watched(getattr(BEST, name)) for name in ("block_tables", "forward", "kv_append")})
+    engine = InferenceEngine(small_model, parts=parts)
+    assert built == [(small_model, engine.kv, engine.config)] * 3

@@ -5,7 +5,7 @@ import pytest
 from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 from rosecourse.models.load import from_transformers
-from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of, random_gpt2
+from tests.support.oracles import hf_greedy, hf_next_logits, hf_random_gpt2, prompts_of
 
 PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": BEST.with_(forward=DenseForward)}
 
@@ -48,7 +48,7 @@ def test_shipped_model_up_to_the_context_limit(model, hf_model):
 @pytest.mark.parametrize(("num_heads", "head_dim"), [(1, 8), (2, 16), (3, 8), (4, 32), (5, 12)])
 @pytest.mark.parametrize("block_size", [1, 4, 16, 64])
 def test_random_models(model, num_heads, head_dim, block_size):
-    hf = random_gpt2(num_heads, head_dim, seed=num_heads)
+    hf = hf_random_gpt2(num_heads, head_dim, seed=num_heads)
     ours = from_transformers(hf, model.tokenizer)
     lengths = sorted({1, *(n for b in (block_size, 2 * block_size) for n in (b - 1, b, b + 1) if 0 < n <= 66)})
     prompts = prompts_of(lengths, 211, seed=block_size)

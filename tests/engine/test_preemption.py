@@ -8,7 +8,7 @@ import pytest
 from rosecourse import LESSONS, OfflineScheduler, OnlineScheduler, RequestError, SamplingParams, SchedulerManager
 from rosecourse.commands import benchmark_scheduler, benchmark_streaming
 from rosecourse.models.load import from_transformers
-from tests.support.oracles import hf_greedy, prompts_of, random_gpt2
+from tests.support.oracles import hf_greedy, hf_random_gpt2, prompts_of
 from tests.support.scheduling import BLOCK, ROOMY, make_engine, run, submit
 
 
@@ -68,7 +68,7 @@ def test_a_block_is_kept_free_for_a_session_whose_last_token_but_one_needs_it(sm
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_a_model_of_one_layer(model, prefix_cache):
-    hf = random_gpt2(num_layers=1)
+    hf = hf_random_gpt2(num_layers=1)
     engine = make_engine(from_transformers(hf, model.tokenizer, "one layer"), num_blocks=9, prefix_cache=prefix_cache)
     scheduler = OnlineScheduler(engine)
     sessions = submit(scheduler, [5, 11, 7, 3], new=17)

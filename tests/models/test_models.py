@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, GPT2LMHeadModel, LlamaConfig
 
 from rosecourse import EngineConfig, InferenceEngine, ModelError, SamplingParams, load_model, random_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers, resolve_device, resolve_dtype
-from tests.support.oracles import hf_next_logits, prompts_of, random_gpt2
+from tests.support.oracles import hf_next_logits, hf_random_gpt2, prompts_of
 
 PROMPTS = [
     "It is a truth universally acknowledged",
@@ -154,7 +154,7 @@ def test_a_pickle_is_not_read(tmp_path):
     ],
 )
 def test_variants_that_the_engine_lacks_are_refused(change, message, model):
-    hf = random_gpt2()
+    hf = hf_random_gpt2()
     for name, value in change.items():
         setattr(hf.config, name, value)
     with pytest.raises(ModelError, match=message):

@@ -93,7 +93,7 @@ def test_environment_yml_installs_what_make_installs():
     assert shlex.split(" ".join(pip_lines)) == make_install_arguments("env")
 
 
-@pytest.mark.parametrize("target", ["env", "lab", "test", "lint", "format", "doctor"])
+@pytest.mark.parametrize("target", ["env", "lab", "test", "wheel", "lint", "format", "doctor"])
 def test_make_installs_the_package_with_the_constraints(target):
     arguments = make_install_arguments(target)
     extras = re.fullmatch(r"\.\[(.*)\]", arguments[-1]).group(1).split(",")
@@ -121,26 +121,89 @@ def test_make_accepts_the_pythons_that_pyproject_accepts():
     assert SpecifierSet(PROJECT["requires-python"]).contains(high)
 
 
-def test_make_test_lints_checks_the_format_and_runs_pytest():
-    check, check_format, run_tests = make_would_run("test")[-3:]
+LINT = ["ruff check", "ruff format --check", "mypy"]
+FAKE = """#!/bin/sh
+echo "${0##*/}${*:+ $*}" >> "$RAN"
+case "$FAILING" in *"${0##*/}${1:+ $1}"*) exit 3;; esac
+"""
 
-    assert check.endswith("ruff check")
-    assert check_format.endswith("ruff format --check")
-    command, _, how = run_tests.partition(" --numprocesses ")
-    assert command.endswith("python -m pytest --nbval")
+
+def make_with_fakes(target, folder, failing=""):
+    """What `make target` ran, and how it ended, where the environment's commands only write down that they were called.
+
+    failing: those that fail, each with its first argument.
+    """
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+    commands = folder / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    for name in ("ruff", "mypy", "python"):
+        (commands / name).write_text(FAKE)
+        (commands / name).chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    (folder / ".venv" / "installed.stamp").touch()  # the environment is up to date
+    env = {"PATH": os.environ["PATH"], "RAN": str(folder / "ran"), "FAILING": failing}
+    made = subprocess.run(["make", target], cwd=folder, env=env, capture_output=True, text=True)
+    return (folder / "ran").read_text().splitlines(), made
+
+
+def test_make_test_lints_and_runs_pytest(tmp_path):
+    (*lint, pytest_and_flags), made = make_with_fakes("test", tmp_path)
+
+    assert lint == LINT
+    command, _, how = pytest_and_flags.partition(" --numprocesses ")
+    assert command == "python -m pytest --nbval"
     assert how.split() == ["logical", "--maxprocesses", "4", "--dist", "loadfile"]  # a notebook's cells stay together
+    assert made.stdout.splitlines()[-1] == "lint: passed, tests: passed"
+    assert made.returncode == 0
 
 
-def test_ci_runs_make_test_in_the_repository_and_passes_its_status_on(tmp_path):
+@pytest.mark.parametrize(
+    ("failing", "summary"),
+    [
+        ("ruff check", "lint: failed, tests: passed"),
+        ("ruff format", "lint: failed, tests: passed"),
+        ("mypy", "lint: failed, tests: passed"),
+        ("python -m", "lint: passed, tests: failed"),
+        ("ruff check, python -m", "lint: failed, tests: failed"),
+    ],
+)
+def test_make_test_runs_pytest_though_lint_fails_and_fails_if_either_does(tmp_path, failing, summary):
+    ran, made = make_with_fakes("test", tmp_path, failing)
+
+    assert ran[-1].startswith("python -m pytest ")
+    assert made.stdout.splitlines()[-1] == summary
+    assert made.returncode != 0
+
+
+def test_make_lint_is_what_make_test_lints(tmp_path):
+    ran, made = make_with_fakes("lint", tmp_path)
+    assert ran == LINT
+    assert made.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("failing", "made"),
+    [("neither", ["test", "wheel"]), ("test", ["test"]), ("wheel", ["test", "wheel"])],
+)
+def test_ci_makes_the_tests_and_the_wheel_and_passes_their_status_on(tmp_path, failing, made):
     script = ROOT / ".ci" / "run"
     # Read before it is run: a script that ran the tests by another way would run this test again, and so on for ever.
-    assert [line.split()[0] for line in script.read_text().splitlines()] == ["#!/usr/bin/env", "set", "cd", "make"]
+    lines = script.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["#!/usr/bin/env", "set", "cd", "make", "make"]
 
     fake_make = tmp_path / "make"
-    fake_make.write_text('#!/bin/sh\necho "$PWD: make $*"\nexit 7\n')
+    fake_make.write_text(f'#!/bin/sh\necho "$PWD: make $*"\ntest "$1" != {failing} || exit 7\n')
     fake_make.chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     run = subprocess.run([script], cwd=tmp_path, env=env, capture_output=True, text=True)
 
-    assert run.stdout == f"{ROOT}: make test\n"
-    assert run.returncode == 7
+    assert run.stdout.splitlines() == [f"{ROOT}: make {target}" for target in made]
+    assert run.returncode == (0 if failing == "neither" else 7)
+
+
+def test_make_wheel_runs_what_looks_at_the_wheel(tmp_path):
+    ran, made = make_with_fakes("wheel", tmp_path)
+    assert ran == ["python -m tests.repo.wheel"]
+    assert made.returncode == 0

@@ -63,18 +63,19 @@ class Gate:
 
 @contextmanager
 def time_limit():
-    """What hangs in the main thread fails, and fails again if it hangs in cleaning up."""
+    """A test that hangs in the main thread fails, and its clean-up fails if that hangs too."""
 
     def stop(*_):
         raise TimeoutError(f"it hangs: {LIMIT} seconds")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT, 5)
+    handler = signal.signal(signal.SIGALRM, stop)
+    timer = signal.setitimer(signal.ITIMER_REAL, LIMIT, 5)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # pytest-timeout's, which goes on
 
 
 @contextmanager

@@ -34,10 +34,10 @@ def prompts_of(lengths: list[int], vocab_size: int, seed: int = 0) -> list[list[
     return [torch.randint(1, vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
 
-def random_gpt2(
+def hf_random_gpt2(
     num_heads: int = 2, head_dim: int = 8, seed: int = 0, context: int = 96, num_layers: int = 3
 ) -> GPT2LMHeadModel:
-    """A small GPT-2 with seeded random weights, large enough ones for the tokens to depend on the whole context."""
+    """A small GPT-2 of `transformers` with random weights, large enough for tokens to depend on the whole context."""
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=211,
