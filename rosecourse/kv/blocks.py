@@ -142,6 +142,10 @@ class KVBlockManager:
         """Id -> description of each block that is held or cached. It cannot be written, and stays up to date."""
         return MappingProxyType(self._block_infos)
 
+    def free_blocks(self, layer_idx: int) -> list[int]:
+        """The indices of a layer's free blocks, in reverse: the last is the next to be taken. They may be reordered."""
+        return self._free_block_indices[layer_idx]
+
     # -- whole sessions -------------------------------------------------------------------------------------------
 
     def allocate(self, num_tokens: int, shared: BlockIdsPerLayer | None = None) -> BlockTable:

@@ -53,7 +53,8 @@ class Learner:
 
     def call(self, made: Any, *arguments: Any) -> Any:
         """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`."""
-        with self._watched(arguments[0]):
+        named = dict(zip(self.called_with, arguments, strict=False))
+        with self._watched(named.get("sessions", ())):
             return made(*arguments)
 
     def remarks(self) -> tuple[str, ...]:

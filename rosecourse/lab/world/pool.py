@@ -119,30 +119,18 @@ class Pool:
     def _shuffle_free_blocks(self) -> None:
         """So that no block has the number that comes to mind, and each layer has other ones."""
         for layer in range(self.sizes.layers):
-            alone = self.take_free_blocks(layer)
-            random.Random(self.sizes.seed + layer).shuffle(alone)
-            for table in alone:
-                self.kv.free(table)
-
-    def take_free_blocks(self, layer: int) -> list[BlockTable]:
-        """All free blocks of a layer, in the order in which they are taken, each in a table of its own.
-
-        The block that is freed last is the next to be taken.
-        """
-        tables = []
-        for _ in range(self.kv.num_available(layer)):
-            tables.append(BlockTable([] for _ in range(self.sizes.layers)))
-            tables[-1][layer].append(self.kv.allocate_block(layer))
-        return tables
+            free = self.kv.free_blocks(layer)
+            free.sort()
+            random.Random(self.sizes.seed + layer).shuffle(free)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def start(self, length: int) -> Tracked:
         """A new session of `length` tokens, as a prefill leaves it."""
+        table = self.kv.allocate(length)
         session = InferenceSession([1] * max(length, 1), SamplingParams())
+        session.table, session.num_cached_tokens = table, length
         dense = self.tags.of([self.started] * length, list(range(length)), self.sizes.dtype)
-        session.num_cached_tokens = length
-        session.table = self.kv.allocate(length)
         tracked = self._track(session, dense)
         self._prefill(tracked)
         return tracked
@@ -182,6 +170,15 @@ class Pool:
     def next_tokens(self, batch: Sequence[Tracked]) -> torch.Tensor:
         """K and V of the next token of each session of a batch, [2, L, B, H, D]."""
         return self.tags.of([t.number for t in batch], [t.length for t in batch], self.sizes.dtype)
+
+    def append_next_tokens(self, batch: Sequence[Tracked]) -> torch.Tensor:
+        """Let the manager append the next tokens, where no part does; returns their K and V, [2, L, B, H, D]."""
+        tokens = self.next_tokens(batch)
+        for layer in range(self.sizes.layers):
+            rows = list(enumerate(batch))
+            for b, tracked in reversed(rows) if layer % 2 else rows:  # so that no layer's list tells another's
+                self.kv.append_token(layer, tracked.table[layer], tokens[0, layer, b], tokens[1, layer, b])
+        return tokens
 
     # -- what judges ask ----------------------------------------------------------------------------------------------
 

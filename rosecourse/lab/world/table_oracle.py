@@ -1,4 +1,4 @@
-"""The oracle for parts that make block tables: they only read, and the manager itself appends the tokens.
+"""The oracle for parts that make block tables: they only read, and the pool itself appends the tokens.
 
 It can also bring about what happens to an engine by chance: a session on blocks, or at an address, that another had.
 """
@@ -31,12 +31,7 @@ class TableOracle(Oracle):
 
     def work(self, batch: Sequence[Tracked]) -> torch.Tensor:
         self.look(*batch)
-        tokens = self.next_tokens(batch)
-        for layer in range(self.sizes.layers):
-            rows = list(enumerate(batch))
-            for b, tracked in reversed(rows) if layer % 2 else rows:  # so that no layer's list tells another's
-                self.kv.append_token(layer, tracked.table[layer], tokens[0, layer, b], tokens[1, layer, b])
-        return tokens
+        return self.append_next_tokens(batch)
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
         return ([t.session for t in batch],)
@@ -63,10 +58,8 @@ class TableOracle(Oracle):
     def next_blocks(self, *indices: int) -> None:
         """Let these free blocks be the next that each layer takes, in this order."""
         for layer in range(self.sizes.layers):
-            tables = {self.index(table[layer][0]): table for table in self.take_free_blocks(layer)}
-            others = [index for index in tables if index not in indices]
-            for index in (*reversed(others), *reversed(indices)):  # who is freed last is taken first
-                self.kv.free(tables[index])
+            free = self.kv.free_blocks(layer)
+            free[:] = [index for index in free if index not in indices] + list(reversed(indices))
 
     def resize(self, tracked: Tracked, length: int) -> None:
         """A session that holds no blocks has another number of tokens when it is computed again."""
