@@ -13,10 +13,29 @@ from pathlib import Path
 from ..checks import one_line
 from ..errors import ConfigError
 from ..lab.checks.checking import check
+from ..lab.course import COURSES
 from ..lab.exercises.racing import race
+from ..lessons import LESSONS
 from .parser import Parser, command, run
 
-DEFAULT_LESSON = "060"  # the last one that is about Python alone: 061 needs Triton
+
+def default_lesson() -> str:
+    """The last lesson with a course whose part launches no kernels: it is about Python alone."""
+    return next(rung.number for rung in reversed(LESSONS) if rung.number in COURSES and not rung.kernels)
+
+
+def lessons_by_part() -> str:
+    """The numbers of the lessons for each kind of part, such as "036 for block tables; 038 or 059 for a KV append"."""
+    numbers: dict[str, list[str]] = {}
+    for rung in LESSONS:
+        if rung.number in COURSES:
+            numbers.setdefault(COURSES[rung.number].world.words, []).append(rung.number)
+    return "; ".join(f"{_one_of(known)} for {part}" for part, known in numbers.items())
+
+
+def _one_of(words: list[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def make_parser() -> Parser:
@@ -24,9 +43,9 @@ def make_parser() -> Parser:
     parser.add_argument("part", metavar="FILE.py:CLASS", help="a Python file, and the class in it that is the part")
     parser.add_argument(
         "--lesson",
-        default=DEFAULT_LESSON,
+        default=default_lesson(),
         metavar="NNN",
-        help="what it is to be, and is raced against: 036 for block tables; 038, 059, 060 or 061 for a KV append",
+        help=f"what it is to be, and is raced against: {lessons_by_part()}",
     )
     parser.add_argument("--no-race", action="store_true", help="check it, and time nothing")
     return parser
@@ -76,8 +95,7 @@ def lab(args: argparse.Namespace) -> bool:
     print(verdict, flush=True)
     if not args.no_race and verdict.correct:
         print(f"\nRacing against lesson {args.lesson}, in some ten seconds ...", flush=True)
-        found = race(part, args.lesson)
-        print(found)
+        print(race(part, args.lesson))
     return verdict.passed
 
 

@@ -10,8 +10,9 @@ session holds it, but the prefix cache does and gives it back when the pool runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -135,6 +136,15 @@ class KVBlockManager:
     def _release(self, block_id: int) -> None:
         info = self._block_infos.pop(block_id)
         self._free_block_indices[info.layer].append(info.block_index)
+
+    @property
+    def blocks_in_use(self) -> Mapping[int, KVBlockInfo]:
+        """Id -> description of each block that is held or cached. It cannot be written, and stays up to date."""
+        return MappingProxyType(self._block_infos)
+
+    def free_blocks(self, layer_idx: int) -> list[int]:
+        """The indices of a layer's free blocks, in reverse: the last is the next to be taken. They may be reordered."""
+        return self._free_block_indices[layer_idx]
 
     # -- whole sessions -------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class Spoils(NoCall):
         self.kv = kv
 
     def __call__(self, sessions, keys, values):
-        for info in self.kv._block_infos.values():
+        for info in self.kv.blocks_in_use.values():
             info.length = None
 
 

@@ -5,16 +5,18 @@ import linecache
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from rosecourse import EngineConfig, InferenceEngine, LessonError, SamplingParams, lesson
-from rosecourse.lab.course.tasks import TASKS
+from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
 from rosecourse.measure.counters import count_step
 
+EXERCISES = {number: course.exercise for number, course in COURSES.items()}
 PARAMS = SamplingParams(max_new_tokens=40, stop_on_eos=False)
 # Counted are what lessons are about; the learner's methods have other names and numbers of calls than ours.
 COUNTED = ("append_token calls", "tensors built from Python lists", "bytes of these", "index_select", "index_put")
@@ -30,7 +32,7 @@ def run_cell(source, name):
 
 
 def part_of(source, number):
-    return run_cell(source, number)[TASKS[number].name]
+    return run_cell(source, number)[EXERCISES[number].name]
 
 
 def engine_with(model, number, part, **config):
@@ -69,7 +71,7 @@ def counted(engine, number):
     return found
 
 
-@pytest.mark.parametrize("number", TASKS)
+@pytest.mark.parametrize("number", EXERCISES)
 def test_an_untouched_exercise_is_the_part_before_the_lesson(number, small_model):
     part = part_of(exercise(number), number)
     before = getattr(lesson(number).before, lesson(number).changes[0])
@@ -79,7 +81,7 @@ def test_an_untouched_exercise_is_the_part_before_the_lesson(number, small_model
     assert counted(mine, number) == counted(theirs, number)
 
 
-@pytest.mark.parametrize("number", TASKS)
+@pytest.mark.parametrize("number", EXERCISES)
 def test_a_solution_is_the_part_after_the_lesson(number, small_model):
     part = part_of(solution(number), number)
     after = getattr(lesson(number).after, lesson(number).changes[0])
@@ -106,7 +108,7 @@ def test_the_gate_of_061_can_be_written_before_the_kernel(small_model):
     assert found[0]["kv_append_triton_full_batch"] == small_model.shape.num_layers
 
 
-@pytest.mark.parametrize("number", TASKS)
+@pytest.mark.parametrize("number", EXERCISES)
 @pytest.mark.parametrize("build", [exercise, solution])
 def test_a_cell_is_formatted_and_lints(number, build, tmp_path):
     source = build(number)
@@ -118,10 +120,10 @@ def test_a_cell_is_formatted_and_lints(number, build, tmp_path):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("number", TASKS)
+@pytest.mark.parametrize("number", EXERCISES)
 def test_an_exercise_differs_from_its_source_by_what_is_said_of_it(number):
     """Without comments, docstrings and the stubs, nothing is left of it but the part as it was."""
-    asked, rung = TASKS[number], lesson(number)
+    asked, rung = EXERCISES[number], lesson(number)
     old = inspect_class(rung.before, rung)
     tree = ast.parse(exercise(number))
     new = next(node for node in tree.body if isinstance(node, ast.ClassDef))
@@ -142,11 +144,12 @@ def inspect_class(parts, rung):
     return next(node for node in tree.body if isinstance(node, ast.ClassDef))
 
 
-@pytest.mark.parametrize("number", TASKS)
+@pytest.mark.parametrize("number", EXERCISES)
 def test_an_exercise_gives_nothing_of_the_solution_away(number):
     """No statement or condition that the lesson adds stands in it, but for what the stubs do in a plain way."""
     rung = lesson(number)
-    given = [ast.parse(dedent(body)) for body in (*TASKS[number].stubs.values(), *TASKS[number].functions.values())]
+    asked = EXERCISES[number]
+    given = [ast.parse(dedent(body)) for body in (*asked.stubs.values(), *asked.kernel_code.functions.values())]
     added = statements(inspect_class(rung.after, rung)) - statements(inspect_class(rung.before, rung))
     assert added & statements(ast.parse(exercise(number))) <= statements(*given)
     assert added <= statements(ast.parse(solution(number)))
@@ -161,10 +164,10 @@ def statements(*trees):
     return {text for text in found | conditions if not text.startswith(("'", '"'))}  # docstrings are no code
 
 
-@pytest.mark.parametrize("number", TASKS)
+@pytest.mark.parametrize("number", EXERCISES)
 def test_goals_are_numbered_and_hints_unfold_in_three_steps(number):
     comments = [line.strip() for line in exercise(number).splitlines() if re.match(r" +# \d", line)]
-    assert sorted(int(line[2]) for line in comments) == list(range(1, len(TASKS[number].goals) + 1))
+    assert sorted(int(line[2]) for line in comments) == list(range(1, len(EXERCISES[number].goals) + 1))
     text = hints(number)
     assert text.count("<details>") == text.count("</details>") == 3
     places = [text.index(title) for title in ("What to look at", "What to do", "The code", "class My")]
@@ -180,7 +183,8 @@ def test_a_lesson_without_an_exercise_is_refused():
 
 
 def test_a_source_that_moves_away_from_its_goals_is_noticed(monkeypatch):
-    goals = {"no such line": "1. do it", **TASKS["059"].goals}
-    monkeypatch.setitem(TASKS, "059", type(TASKS["059"])(**{**vars(TASKS["059"]), "goals": goals}))
+    asked = EXERCISES["059"]
+    asked = replace(asked, goals={"no such line": "1. do it", **asked.goals})
+    monkeypatch.setitem(COURSES, "059", replace(COURSES["059"], exercise=asked))
     with pytest.raises(LessonError, match="'no such line' stands on 0 lines of the exercise"):
         exercise("059")

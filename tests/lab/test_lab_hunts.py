@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from rosecourse import ConfigError, LessonError, lesson
-from rosecourse.lab.course.bugs import BUGS
+from rosecourse.lab.course import COURSES
+from rosecourse.lab.course.scenes import key_at, side_by_side, start
 from rosecourse.lab.hunts import hunting as bug_hunt
 from rosecourse.lab.hunts.hunting import explanation, hunt
-from rosecourse.lab.hunts.scenes import _start, key_at, side_by_side
 
-NUMBERS = list(BUGS)
+NUMBERS = list(COURSES)
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def _one_model(model, monkeypatch):
 def tokens(engine, lengths, steps=14, fork_at=None, order=None):
     """The tokens of prompts by name; a fork of the first one, which goes on with another word, may join at a step."""
     prompts = {name: [10 * n + 3] * length for n, (name, length) in enumerate(lengths.items())}
-    sessions = _start(engine, {name: prompts[name] for name in order or prompts})
+    sessions = start(engine, {name: prompts[name] for name in order or prompts})
     for step in range(steps):
         if step == fork_at:
             sessions["fork"] = engine.fork(next(iter(sessions.values())))
@@ -66,11 +66,11 @@ def test_a_hunt_tells_its_symptom_and_what_to_find(number):
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_broken_part_is_the_lessons_source_with_one_replacement(number):
     found = hunt(number)
-    part = getattr(lesson(number).after, found.kind)
+    part = COURSES[number].part(lesson(number).after)
     assert inspect.getsource(part).count(found.bug.old) == 1
     assert found.source.replace(found.bug.new, found.bug.old) == inspect.getsource(part)
     assert inspect.getsource(found.part.__call__).strip() in found.source  # a debugger finds its lines
-    assert found.broken == lesson(number).after.with_(**{found.kind: found.part})
+    assert found.broken == lesson(number).after.with_(**{COURSES[number].world.part: found.part})
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -193,7 +193,8 @@ def test_061_wants_its_kernels(model, monkeypatch):
 
 
 def test_a_source_without_the_place_of_the_bug_is_noticed(monkeypatch):
-    monkeypatch.setitem(BUGS, "060", replace(BUGS["060"], old="not in the source"))
+    course = COURSES["060"]
+    monkeypatch.setitem(COURSES, "060", replace(course, bug=replace(course.bug, old="not in the source")))
     with pytest.raises(LessonError, match="'not in the source' stands 0 times in the source, not once"):
         hunt("060")
 

@@ -1,14 +1,11 @@
-"""The notebooks hold what the lab says: exercises, hints and explanations, to the letter.
-
-Goes into tests/lab/test_lab_exercises.py once the notebooks have the cells.
-"""
+"""The notebooks hold what the lab says: exercises, hints and explanations, to the letter."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from rosecourse.lab.course.tasks import TASKS
+from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction
 from rosecourse.lab.hunts.hunting import explanation
 
@@ -27,10 +24,10 @@ def test_the_notebooks_hold_the_exercises():
         tagged = ["".join(c["source"]) for c in cells if "exercise" in c["metadata"].get("tags", [])]
         if tagged:
             held[file.name[:3]] = tagged
-    assert held == {number: [exercise(number).rstrip("\n")] for number in TASKS}
+    assert held == {number: [exercise(number).rstrip("\n")] for number in COURSES}
 
 
-@pytest.mark.parametrize("number", TASKS)
+@pytest.mark.parametrize("number", COURSES)
 def test_a_notebook_holds_the_hints_and_the_explanation(number):
     texts = ["".join(cell["source"]) for cell in cells_of(number) if cell["cell_type"] == "markdown"]
     for wanted in (hints(number), explanation(number)):

@@ -9,11 +9,12 @@ from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...kv.blocks import KVBlockManager
-from ...lessons import BASELINE, Lesson
+from ...lessons import BASELINE
 from ...models.shape import Model
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
-from ..world.oracle import random_gpt2
+from ..world.tiny_gpt2 import random_gpt2
+from .trial import Trial
 
 NAME = "a whole engine: mixed prompts, shared prefixes, forks, and too few blocks for all of them"
 STEM = [7, 7, 7, 7, 8, 8, 8, 8]  # two full blocks, which the prefix cache shares
@@ -21,24 +22,23 @@ PROMPTS = [[*STEM, 3], [5], [9] * 11, [*STEM, 4, 4], [2] * 4, [6, 1, 6]]
 FORKS = {3: 0, 5: 2, 6: 1}  # at a step: which of the running sessions is forked
 
 
-def same_tokens(learner: Learner, changed: Lesson, device: str = "cpu") -> str:
+def same_tokens(trial: Trial) -> str:
     """What was compared, in words. Raises `PartIsWrong` with the first token that differs."""
     tokens = 0
     for num_blocks, gate in ((60, 128), (12, 2)):
         config = EngineConfig(
             block_size=4, max_batch_size=8, num_blocks=num_blocks, max_seq_len=40, triton_kv_append_min_batch=gate
         )
-        model = random_gpt2(2, 2, 4, 40, device)
+        model = random_gpt2(2, 2, 4, 40, trial.device)
         right = _baseline(model, config)
-        found = _play(model, config, changed.before.with_(**{learner.kind: _guarded(learner)}))
-        _compare(right, found)
+        _compare(right, _play(model, config, trial.parts_with(_guarded(trial.learner))))
         tokens += sum(map(len, right))
     return f"a whole engine, twice: {tokens} tokens of {2 * len(right)} sessions, all those of the baseline"
 
 
 @lru_cache
 def _baseline(model: Model, config: EngineConfig) -> list[list[int]]:
-    """What the baseline makes of it; once is enough."""
+    """The completions of the baseline; once is enough."""
     return _play(model, config, BASELINE)
 
 
@@ -77,8 +77,8 @@ def _play(model: Model, config: EngineConfig, parts: DecodeParts) -> list[list[i
     return [session.completion_ids for session in sessions]
 
 
-def _compare(right: list[list[int]], found: list[list[int]]) -> None:
-    for number, (tokens, theirs) in enumerate(zip(right, found, strict=True)):
+def _compare(right: list[list[int]], given: list[list[int]]) -> None:
+    for number, (tokens, theirs) in enumerate(zip(right, given, strict=True)):
         for position, (token, other) in enumerate(zip(tokens, theirs, strict=True)):
             if token != other:
                 what = f"request {number}: new token {position} is {other}; the baseline's is {token}"

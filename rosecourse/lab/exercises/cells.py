@@ -2,7 +2,7 @@
 
 An exercise is the part as it is *before* the lesson, under another name and with sub-goals as comments; methods that
 the lesson brings are there with their signatures and plain bodies that are right and slow. So the untouched cell runs,
-makes the right tokens, and stays right after each sub-goal. What is said about a lesson lies in `lab/tasks.py`.
+makes the right tokens, and stays right after each sub-goal. What is said about a lesson is in its course.
 """
 
 from __future__ import annotations
@@ -17,55 +17,53 @@ from textwrap import dedent, indent, wrap
 from ... import kernels
 from ...errors import LessonError
 from ...lessons import lesson
-from ..course.tasks import TASKS, Task
+from ..course import course_of
+from ..course.form import Course, KernelCode
 
 LINE_LENGTH = 120
-KERNELS = Path(kernels.__file__).with_name("kv_append.py")  # read, not imported: it is there without Triton too
 
 
-def task(number: str) -> Task:
-    """What lesson `number` asks for. Raises `LessonError` for a lesson without an exercise."""
-    if number not in TASKS:
-        raise LessonError(f"lesson {number!r} has no exercise: give one of {', '.join(TASKS)}")
-    return TASKS[number]
+def _course(number: str) -> Course:
+    return course_of(number, "exercise")
 
 
 def introduction(number: str) -> str:
     """Markdown that stands above the exercise: what to do, how hard it is, and how long it takes."""
-    asked = task(number)
+    asked = _course(number).exercise
     stars = "★" * asked.difficulty + "☆" * (3 - asked.difficulty)
     return f"**Exercise** · difficulty {stars} · about {asked.minutes} minutes\n\n{asked.text}\n"
 
 
 def exercise(number: str) -> str:
     """Source of the exercise cell of a lesson: imports, and a class that behaves as the part before the lesson."""
-    asked, rung = task(number), lesson(number)
-    before, after = (getattr(parts, rung.changes[0]) for parts in (rung.before, rung.after))
+    course, rung = _course(number), lesson(number)
+    asked, kernel_code = course.exercise, course.exercise.kernel_code
+    before, after = course.part(rung.before), course.part(rung.after)
     code = _renamed(before, asked.name, asked.docstring)
     for member, body in asked.stubs.items():
         code += "\n" + indent(_stub(_member(after, member), body), "    ")
-    for function, body in asked.functions.items():
-        code = _stub(_kernel_source(function), body) + "\n\n" + code
+    for function, body in kernel_code.functions.items():
+        code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
     for anchor, goal in asked.goals.items():
         code = _with_comment(code, anchor, goal)
-    return _imports((before, after), code, asked.wanted) + "\n\n" + code
+    return _imports((before, after), kernel_code, code, asked.wanted) + "\n\n" + code
 
 
 def solution(number: str) -> str:
     """Source of a cell with the part as it is after the lesson, under the name that the exercise has."""
-    asked, rung = task(number), lesson(number)
-    after = getattr(rung.after, rung.changes[0])
-    code = _renamed(after, asked.name, inspect.getdoc(after))
-    for function, body in asked.launches.items():
-        code = _stub(_kernel_source(function), body) + "\n\n" + code
-    for kernel, decorator in asked.kernels.items():
-        code = f"{decorator}\n{_kernel_source(kernel)}\n\n{code}"
-    return _imports((after,), code, ()) + "\n\n" + code
+    course = _course(number)
+    kernel_code, after = course.exercise.kernel_code, course.part(lesson(number).after)
+    code = _renamed(after, course.exercise.name, inspect.getdoc(after))
+    for function, body in kernel_code.launches.items():
+        code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
+    for kernel, decorator in kernel_code.kernels.items():
+        code = f"{decorator}\n{_kernel_source(kernel_code, kernel)}\n\n{code}"
+    return _imports((after,), kernel_code, code, ()) + "\n\n" + code
 
 
 def hints(number: str) -> str:
     """Markdown that folds open in three steps, each within the one before: what to look at, what to do, the code."""
-    asked = task(number)
+    asked = _course(number).exercise
     code = f"```python\n{solution(number)}```"
     steps = (("What to look at", asked.look), ("What to do", asked.do), ("The code", code))
     text = ""
@@ -107,24 +105,28 @@ def _stub(source: str, body: str) -> str:
     return f'{head}    """{first}"""\n{indent(dedent(body).strip(), "    ")}\n'
 
 
-def _kernel_source(name: str) -> str:
-    """A function of `kernels/kv_append.py` without its decorators."""
-    text = KERNELS.read_text(encoding="utf-8")
+def _kernel_file(kernel_code: KernelCode) -> Path:
+    return Path(kernels.__file__).with_name(f"{kernel_code.module}.py")
+
+
+def _kernel_source(kernel_code: KernelCode, name: str) -> str:
+    """A function of a file of kernels without its decorators."""
+    text = _kernel_file(kernel_code).read_text(encoding="utf-8")
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])
-    raise LessonError(f"kernels/kv_append.py has no function {name!r}")
+    raise LessonError(f"kernels/{kernel_code.module}.py has no function {name!r}")
 
 
 def _with_comment(code: str, anchor: str, text: str) -> str:
     """A comment above the one line that reads `anchor`, indented as that line."""
     lines = code.splitlines()
-    found = [number for number, line in enumerate(lines) if line.strip() == anchor]
-    if len(found) != 1:
-        raise LessonError(f"{anchor!r} stands on {len(found)} lines of the exercise, not on one: mend lab/tasks.py")
-    space = " " * (len(lines[found[0]]) - len(anchor))
+    places = [number for number, line in enumerate(lines) if line.strip() == anchor]
+    if len(places) != 1:
+        raise LessonError(f"{anchor!r} stands on {len(places)} lines of the exercise, not on one: mend its course")
+    space = " " * (len(lines[places[0]]) - len(anchor))
     comment = wrap(text, LINE_LENGTH - len(space), initial_indent="# ", subsequent_indent="#    ")
-    lines[found[0] : found[0]] = [space + line for line in comment]
+    lines[places[0] : places[0]] = [space + line for line in comment]
     return "\n".join(lines) + "\n"
 
 
@@ -137,8 +139,8 @@ def _once(text: str, old: str, new: str) -> str:
 # -- imports ------------------------------------------------------------------------------------------------------
 
 
-def _imports(parts: Iterable[type], code: str, wanted: Iterable[str]) -> str:
-    """Absolute imports of the names that `code` uses, as the modules of `parts` import them, in ruff's order.
+def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: Iterable[str]) -> str:
+    """Absolute imports of the names that `code` uses, as the modules of its parts and kernels do, in ruff's order.
 
     wanted: names that the untouched code does not use, but its reader is going to.
     """
@@ -147,7 +149,8 @@ def _imports(parts: Iterable[type], code: str, wanted: Iterable[str]) -> str:
     origins = {"kernels": "rosecourse"}
     for part in parts:
         origins |= _origins(sys.modules[part.__module__].__file__, part.__module__)
-    origins |= _origins(str(KERNELS), "rosecourse.kernels.kv_append")
+    if kernel_code.module:
+        origins |= _origins(str(_kernel_file(kernel_code)), f"{kernels.__name__}.{kernel_code.module}")
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
     groups = ("collections", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
@@ -157,10 +160,10 @@ def _imports(parts: Iterable[type], code: str, wanted: Iterable[str]) -> str:
 
 def _import_lines(names: Iterable[str], origins: dict[str, str], remark: str) -> list[tuple[str, str]]:
     """(module, line) for each module that some of the names come from."""
-    found: dict[str, list[str]] = {}
+    by_module: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(origins[name], []).append(name)
-    return [(module, _import_line(module, names) + remark) for module, names in found.items()]
+        by_module.setdefault(origins[name], []).append(name)
+    return [(module, _import_line(module, names) + remark) for module, names in by_module.items()]
 
 
 def _import_line(module: str, names: list[str]) -> str:
@@ -173,11 +176,11 @@ def _import_line(module: str, names: list[str]) -> str:
 
 def _origins(file: str, module: str) -> dict[str, str]:
     """Name -> the absolute module that a file of ours, known as `module`, imports it from."""
-    found = {}
+    origins = {}
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
-            found |= {alias.asname or alias.name: alias.name for alias in node.names}
+            origins |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             package = module.rsplit(".", node.level)[0] + "." if node.level else ""
-            found |= {alias.name: package + node.module for alias in node.names}
-    return found
+            origins |= {alias.name: package + node.module for alias in node.names}
+    return origins

@@ -18,13 +18,14 @@ from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...errors import LessonError, RosecourseError
-from ...lessons import Lesson, lesson
+from ...lessons import LESSONS, Lesson, lesson
 from ...measure.compare import Ladder, compare_ladder
 from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
 from ...measure.workload import Workload
 from ...models.load import load_model
 from ...models.shape import Model
 from ...pictures.plots import ladder_throughput
+from ..course import course_of
 
 ROUNDS = 11
 
@@ -80,12 +81,12 @@ class Race:
             f"{self.ladder.provenance}.",
         ]
 
-    def _claim(self, found: Ratio, than: str) -> str:
+    def _claim(self, times: Ratio, than: str) -> str:
         rounds = self.ladder.conditions.rounds
         if rounds < FEWEST_PAIRS:
-            return f"{found}, and {rounds} rounds are too few to tell: take {FEWEST_PAIRS} or more"
-        verdict = f"{found.verdict} {than}" if found.verdict in ("faster", "slower") else found.verdict
-        return f"{found}, {verdict}"
+            return f"{times}, and {rounds} rounds are too few to tell: take {FEWEST_PAIRS} or more"
+        verdict = f"{times.verdict} {than}" if times.verdict in ("faster", "slower") else times.verdict
+        return f"{times}, {verdict}"
 
 
 def race(
@@ -93,17 +94,18 @@ def race(
 ) -> Race:
     """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
 
-    part: a class with the interface of the part that the lesson changes. number: of the lesson, such as "038".
+    part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. The default takes some ten seconds on a laptop's CPU. Raises
     `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
     if not rung.changes:
-        raise LessonError(f"lesson {rung.number} changes nothing: give 036 or a later one")
+        first = next(other.number for other in LESSONS if other.changes)
+        raise LessonError(f"lesson {rung.number} changes nothing: give {first} or a later one")
     require(rounds >= 1, f"rounds is {rounds!r}: give 1 or more")
     name = getattr(part, "__name__", str(part))
     model = model or load_model()
-    mine = rung.before.with_(**{rung.changes[0]: part})
+    mine = rung.after.with_(**{course_of(rung.number).world.part: part})
     trouble = trouble_with(mine, rung, model, name)
     if trouble:
         return Race(rung.number, name, None, trouble)
@@ -125,19 +127,19 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
     """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
     expected = _completions(model, rung.before)
     try:
-        found = _completions(model, mine)
+        given = _completions(model, mine)
     except Exception as error:  # whatever the learner's code raises: it is told, not timed
         said = " ".join(str(error).split())
         return _nothing_timed(f"{name} raised {type(error).__name__}{': ' if said else ''}{said}", name, rung.number)
-    wrong = [n for n, (right, ours) in enumerate(zip(expected, found, strict=True)) if right != ours]
+    wrong = [n for n, (right, ours) in enumerate(zip(expected, given, strict=True)) if right != ours]
     if not wrong:
         return ""
     token = next(
-        n for n, pair in enumerate(zip(expected[wrong[0]], found[wrong[0]], strict=True)) if len(set(pair)) > 1
+        n for n, pair in enumerate(zip(expected[wrong[0]], given[wrong[0]], strict=True)) if len(set(pair)) > 1
     )
     where = f"request {wrong[0]} from its new token {token} on"
     return _nothing_timed(
-        f"{name} gives other tokens than before the lesson, first in {where} ({len(wrong)} of {len(found)} requests)",
+        f"{name} gives other tokens than before the lesson, first in {where} ({len(wrong)} of {len(given)} requests)",
         name,
         rung.number,
     )

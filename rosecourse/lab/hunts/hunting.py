@@ -25,8 +25,9 @@ from ...kernels import triton_runs_on
 from ...lessons import lesson
 from ...models.load import load_model
 from ...models.shape import Model
-from ..course.bugs import BUGS, Bug
-from .scenes import Sessions, key_at
+from ..course import course_of
+from ..course.form import Bug
+from ..course.scenes import Sessions, key_at
 
 
 class Answer:
@@ -52,16 +53,17 @@ class Hunt:
     key_at = staticmethod(key_at)
 
     def __init__(self, number: str) -> None:
+        course, rung = course_of(number, "bug hunt"), lesson(number)
         self.number = number
-        self.bug = _bug(number)
+        self.bug = course.bug
         self.symptom, self.questions = self.bug.symptom, dict(self.bug.questions)
-        self.right: DecodeParts = lesson(number).after
-        self.kind = lesson(number).changes[0]
-        right_part = getattr(self.right, self.kind)
+        self.needs_triton = bool(rung.kernels)
+        self.right: DecodeParts = rung.after
+        right_part = course.part(self.right)
         self.right_source = getsource(right_part)
         self.source = _replaced(self.right_source, self.bug)
         self.part: type = _class_from(self.source, right_part, f"<bug hunt {number}>")
-        self.broken: DecodeParts = self.right.with_(**{self.kind: self.part})
+        self.broken: DecodeParts = self.right.with_(**{course.world.part: self.part})
 
     def __str__(self) -> str:
         asked = "\n".join(f"  {name}: {question}" for name, question in self.questions.items())
@@ -86,10 +88,10 @@ class Hunt:
     def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
         """A right engine and a broken one over the same weights; their caches hold zeros where nothing is written.
 
-        Raises `ConfigError` where the part would not do what it is about: lesson 061 without Triton's kernels.
+        Raises `ConfigError` where the part would not do what it is about: a lesson's kernels where Triton does not run.
         """
         require(
-            not self.bug.needs_triton or triton_runs_on(model.device),
+            not self.needs_triton or triton_runs_on(model.device),
             f"the kernels of lesson {self.number} do not run here: use a GPU, or set TRITON_INTERPRET=1 in the "
             "environment before rosecourse is imported",
         )
@@ -146,7 +148,7 @@ class Hunt:
     @cached_property
     def _truth(self) -> dict[str, set[str]]:
         """What may be answered to each question, found by playing the scene with both engines."""
-        on_cpu = not self.bug.needs_triton or triton_runs_on(torch.device("cpu"))
+        on_cpu = not self.needs_triton or triton_runs_on(torch.device("cpu"))
         truth = self.bug.truth(self, load_model(device="cpu" if on_cpu else "auto", dtype="float32"))
         lines = self.source.splitlines()
         return {
@@ -169,19 +171,13 @@ def hunt(number: str) -> Hunt:
 
 def explanation(number: str) -> str:
     """Markdown that unfolds: what the bug was, why it shows as it does, and the lines."""
-    found = Hunt(number)
-    sources = (source.splitlines(keepends=True) for source in (found.source, found.right_source))
+    bug_hunt = Hunt(number)
+    sources = (source.splitlines(keepends=True) for source in (bug_hunt.source, bug_hunt.right_source))
     diff = "".join(unified_diff(*sources, "broken", "right", n=1))
     return (
         "<details><summary><b>What it was</b> (after your answer)</summary>\n\n"
-        f"{found.bug.explanation}\n\n```diff\n{diff}```\n\n</details>\n"
+        f"{bug_hunt.bug.explanation}\n\n```diff\n{diff}```\n\n</details>\n"
     )
-
-
-def _bug(number: str) -> Bug:
-    if number not in BUGS:
-        raise LessonError(f"lesson {number!r} has no bug hunt: give one of {', '.join(BUGS)}")
-    return BUGS[number]
 
 
 def _replaced(source: str, bug: Bug) -> str:

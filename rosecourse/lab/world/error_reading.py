@@ -51,11 +51,11 @@ def _reason(
         error
     ):
         return "a tensor of an empty list is float: when nobody is simple, do not write"
-    found = re.search(r"index (\d+) is out of bounds for dimension (\d+) with size (\d+)", message)
-    if found and kv is not None:
-        return _why_out_of_bounds(*map(int, found.groups()), kv)
-    found = re.search(r"shape mismatch: value tensor of shape \[(\d+).*\] .* indexing result of shape \[(\d+)", message)
-    if found and int(found[1]) == len(sessions) > int(found[2]):
+    sizes = re.search(r"index (\d+) is out of bounds for dimension (\d+) with size (\d+)", message)
+    if sizes and kv is not None:
+        return _why_out_of_bounds(*map(int, sizes.groups()), kv)
+    sizes = re.search(r"shape mismatch: value tensor of shape \[(\d+).*\] .* indexing result of shape \[(\d+)", message)
+    if sizes and int(sizes[1]) == len(sessions) > int(sizes[2]):
         return "K and V are those of the whole batch: only the rows `batch_idx` go into the store"
     return ""
 
@@ -66,16 +66,16 @@ def _has_empty_list(sessions: Sequence[InferenceSession]) -> bool:
 
 def _has_nothing(error: BaseException) -> bool:
     """Whether a variable where the error was raised is an empty list, or an empty tensor of floats."""
-    found: list[Any] = []
+    values: list[Any] = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not frame.f_code.co_filename.startswith(NOT_THEIRS):
-            found = list(frame.f_locals.values())
-    empty = [x for x in found if isinstance(x, torch.Tensor) and x.numel() == 0 and x.is_floating_point()]
-    return bool(empty) or any(isinstance(x, list) and not x for x in found)
+            values = list(frame.f_locals.values())
+    empty = [x for x in values if isinstance(x, torch.Tensor) and x.numel() == 0 and x.is_floating_point()]
+    return bool(empty) or any(isinstance(x, list) and not x for x in values)
 
 
 def _why_out_of_bounds(index: int, dimension: int, size: int, kv: KVBlockManager) -> str:
-    if dimension == 0 and size == kv.num_blocks and index in kv._block_infos:
+    if dimension == 0 and size == kv.num_blocks and index in kv.blocks_in_use:
         return f"perhaps {index} is a block's id; the cache of a layer is indexed by `info.block_index`"
     if dimension > 0 and index == size == kv.block_size:
         return f"the block is full: the slot must be less than block_size, {size}"

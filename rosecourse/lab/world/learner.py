@@ -22,7 +22,7 @@ from .error_reading import NOT_THEIRS, place, raised
 from .fault import Fault, PartIsWrong
 
 OURS = (KVBlockManager, KVBlockInfo, BlockTable, InferenceSession)  # what a part is given objects of
-CALLED_WITH = {"block_tables": ("sessions",), "kv_append": ("sessions", "keys", "values")}
+BUILT_WITH = ("model", "kv", "config")
 LIMIT = 20.0  # seconds for a call: more than any takes, the first launch of a kernel included
 
 
@@ -31,11 +31,11 @@ class TookTooLongError(BaseException):
 
 
 class Learner:
-    """A class that is to be a part of the kind `block_tables` or `kv_append`."""
+    """A class that is to be a part of the decode step. called_with: the arguments that a step calls the part with."""
 
-    def __init__(self, part: type, kind: str) -> None:
+    def __init__(self, part: type, called_with: tuple[str, ...]) -> None:
         self.part = part
-        self.kind = kind
+        self.called_with = called_with
         self.printed = io.StringIO()
         self.kv: KVBlockManager | None = None  # that of the object made last
         self._ours = {ours: dict(vars(ours)) for ours in OURS}
@@ -43,17 +43,18 @@ class Learner:
     def build(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
         self.kv = kv
-        self._takes(self.part, f"{self.part.__name__}.__init__", ("model", "kv", "config"))
+        self._takes(self.part, f"{self.part.__name__}.__init__", BUILT_WITH)
         with self._watched():
             made = self.part(model, kv, config)
         if not callable(made):
             raise PartIsWrong(Fault(f"an object of {self.part.__name__} cannot be called: {self._wanted('__call__')}"))
-        self._takes(made, f"{self.part.__name__}.__call__", CALLED_WITH[self.kind])
+        self._takes(made, f"{self.part.__name__}.__call__", self.called_with)
         return made
 
     def call(self, made: Any, *arguments: Any) -> Any:
         """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`."""
-        with self._watched(arguments[0]):
+        named = dict(zip(self.called_with, arguments, strict=False))
+        with self._watched(named.get("sessions", ())):
             return made(*arguments)
 
     def remarks(self) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ class Learner:
             return
 
     def _wanted(self, method: str) -> str:
-        arguments = ("model", "kv", "config") if method == "__init__" else CALLED_WITH[self.kind]
+        arguments = BUILT_WITH if method == "__init__" else self.called_with
         return f"define `def {method}({', '.join(('self', *arguments))}):`"
 
     @contextmanager

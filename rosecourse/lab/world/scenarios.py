@@ -1,7 +1,6 @@
 """The stories that a part has to live through: each with a name in plain words, over a pool of its own.
 
-The same stories serve both kinds of parts. A part that appends is looked at after each step; one that makes block
-tables before it, and it has stories of its own in `table_scenarios.py`.
+The same stories serve all kinds of parts: the oracle of a kind knows what a step of it is.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..world.oracle import NEVER_FULL, Oracle, Sizes
-from .table_scenarios import TABLES
+from .oracle import Oracle
+from .pool import NEVER_FULL, Sizes
 
 SMALL = Sizes()
 
@@ -233,7 +232,7 @@ def chance(oracle: Oracle) -> None:
 
 # -- the list ---------------------------------------------------------------------------------------------------------
 
-COMMON = [
+COMMON = (
     Scenario("one session alone, through two block boundaries", alone),
     Scenario("sessions without any block yet", from_nothing),
     Scenario("lengths around a block boundary: some roll over in a step, others do not", around_a_boundary),
@@ -262,23 +261,14 @@ COMMON = [
     Scenario("a cache in float16", fork_in_a_block, Sizes(heads=1, max_seq_len=16, dtype=torch.float16)),
     Scenario("two engines in turn", two_engines),
     *(Scenario(f"traffic by chance, number {n}", chance, Sizes(seed=n, num_blocks=60)) for n in (3, 4, 5)),
-]
-APPEND = [*COMMON, Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3))]
+)
+APPEND = (*COMMON, Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3)))
 
+# Where Triton's kernels can be launched they are let in by turns: always, never, or for some batches.
+GATES = ((1, None), (2, 3), (NEVER_FULL, 2))
 NARROW, WIDE = Sizes(1, 3, 8, num_blocks=12, gates=(1, None)), Sizes(1, 5, 32, num_blocks=12, gates=(1, None))
-KERNELS = [
+APPEND_WITH_KERNELS = (
+    *(replace(s, sizes=replace(s.sizes, gates=GATES[n % 3])) for n, s in enumerate(APPEND)),
     Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),
     Scenario("rows of 5 heads of 32", in_step, WIDE),
-]
-
-
-def scenarios(kind: str, triton_on: str | None = None) -> list[Scenario]:
-    """Those for a kind of part. triton_on: a device on which lesson 061's kernels can run: they are let in by turns,
-    always, never, or for some batches."""
-    if kind == "block_tables":  # their own stories come early: in others an old row shows by chance
-        return [COMMON[0], *(Scenario(name, story) for name, story in TABLES.items()), *COMMON[1:]]
-    if triton_on is None:
-        return APPEND
-    gates = [(1, None), (2, 3), (NEVER_FULL, 2)]
-    stories = [replace(s, sizes=replace(s.sizes, gates=gates[n % 3])) for n, s in enumerate(APPEND)]
-    return [replace(s, sizes=replace(s.sizes, device=triton_on)) for s in (*stories, *KERNELS)]
+)

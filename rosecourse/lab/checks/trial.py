@@ -1,0 +1,51 @@
+"""A trial: the learner's class at a lesson, on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...decode import DecodeParts
+from ...errors import LessonError
+from ...kernels import triton_runs_on
+from ...lessons import LESSONS, Lesson, lesson
+from ..course import COURSES, course_of
+from ..course.form import Course
+from ..world.learner import Learner
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is tried. kernels_on: the device on which the lesson's kernels run; None if it has none, or none run."""
+
+    learner: Learner
+    rung: Lesson
+    course: Course
+    kernels_on: str | None
+
+    @property
+    def device(self) -> str:
+        return self.kernels_on or "cpu"
+
+    def parts_with(self, part: Any) -> DecodeParts:
+        """The parts after the lesson, with another one in the place of the lesson's own."""
+        return self.rung.after.with_(**{self.course.world.part: part})
+
+
+def lesson_with_a_part(number: str) -> Lesson:
+    """A lesson with a part to write. Raises `LessonError` for one that is not on the ladder, or replaces no part."""
+    rung = lesson(number)
+    if not rung.changes:
+        known = ", ".join(other.number for other in LESSONS if other.number in COURSES)
+        raise LessonError(f"lesson {number!r} replaces no part: give one of {known}")
+    return rung
+
+
+def trial_of(part: type, rung: Lesson) -> Trial:
+    """A class at a lesson, on the GPU if the lesson has kernels and there is one."""
+    course = course_of(rung.number)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    runs = bool(rung.kernels) and triton_runs_on(torch.device(device))
+    return Trial(Learner(part, course.world.called_with), rung, course, device if runs else None)

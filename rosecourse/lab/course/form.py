@@ -1,0 +1,97 @@
+"""The form of a course: all that the lab knows of one lesson beside its rung of the ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.worlds import World
+from .costs import NO_LAUNCH, Cost, Idea
+from .scenes import Played, Sessions, Truth
+
+LINE = "the line of the listing that is to blame: its number, or its text"
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """What an exercise takes from a file of kernels, which is read and not imported: it is there without Triton too.
+
+    module: the file's name in `rosecourse/kernels`, without `.py`; empty for an exercise without kernels. functions:
+    those that the learner writes -> their bodies until then. kernels: of the solution -> how they are decorated there.
+    launches: functions of the solution that launch them -> their bodies there.
+    """
+
+    module: str = ""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    launches: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What is said about an exercise; its code comes from the ladder's sources.
+
+    name: of the learner's class. difficulty: 1 to 3. minutes: of a reader who has come so far. text: markdown above
+    the cell. docstring: of the class. goals: a line of the exercise -> the comment above it. look, do: the first two
+    hints, markdown. stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that
+    only the written part uses. kernel_code: what it takes from a file of kernels.
+    """
+
+    name: str
+    difficulty: int
+    minutes: int
+    text: str
+    docstring: str
+    goals: Mapping[str, str]
+    look: str
+    do: str
+    stubs: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[str, ...] = ()
+    kernel_code: KernelCode = KernelCode()
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug to hunt.
+
+    old, new: what is replaced in the source of the lesson's part. questions: name -> what is asked; hints: for a wrong
+    answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each. truth:
+    plays it with both engines, and returns the answers.
+    """
+
+    minutes: int
+    symptom: str
+    questions: Mapping[str, str]
+    hints: Mapping[str, str]
+    old: str
+    new: str
+    config: EngineConfig
+    scene: Callable[[InferenceEngine], Iterator[Sessions]]
+    truth: Callable[[Played, Model], Truth]
+    explanation: str
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """One lesson's course.
+
+    number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas: what it is
+    counted by. no_launch: for a lesson with kernels, what is counted where its own part launches one; `check` adds it.
+    unseen: what a check of kernels in Triton's interpreter cannot see, in the words of a verdict.
+    """
+
+    number: str
+    world: World
+    exercise: Exercise
+    bug: Bug
+    ideas: tuple[Idea, ...]
+    no_launch: Cost = NO_LAUNCH
+    unseen: str = ""
+
+    def part(self, parts: Any) -> type:
+        """The class in some `DecodeParts` that is of the kind that the learner writes."""
+        return getattr(parts, self.world.part)

@@ -1,0 +1,184 @@
+"""Lesson 036, the block-table cache: a row is built only when it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.oracle import Oracle
+from ..world.pool import Tracked
+from ..world.situations import Situation, of
+from ..world.worlds import BLOCK_TABLES
+from .costs import Cost, Seen, ideas
+from .form import LINE, Bug, Course, Exercise
+from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyBlockTables",
+    difficulty=2,
+    minutes=25,
+    text=(
+        "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the "
+        "right tables: it builds every row at every step. It stays right after each of the four steps; after the "
+        "first alone it makes *more* tensors than before, and the others bring them down."
+    ),
+    docstring=(
+        "Where, for each layer and session, the blocks lie: int32 [L, B, max_blocks].\n\n"
+        "Now it builds every row at every step. Make it keep each row, and build one only when its signature "
+        "changes. What is kept belongs to the session's block table: `table.row_cache`, which is None for a "
+        "new table."
+    ),
+    goals={
+        "rows: list[list[int]] = []": (
+            "1. gather: ask `get_paged_block_table_row_cpu` for each session's row, and put the rows of a "
+            "layer together with one `torch.stack(..., out=...)`"
+        ),
+        "ids = table[layer_idx]": (
+            "2. keep: if `table.row_cache` is still None, put an empty row and a signature that no list has "
+            "into it, for each layer"
+        ),
+        "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
+            "3. compare: while the signature of `ids` is the one that was kept, the kept row is right (a list "
+            "without a block has no last id)"
+        ),
+        "return row": "4. remember: the row and its signature, for the next step",
+    },
+    look=(
+        "`session.block_ids_per_layer` is a `BlockTable`: a list of lists with one more attribute, "
+        "`row_cache`. Look at the table with the column *signature* above: in which steps does it change, "
+        "and which entries of the row have changed by then?"
+    ),
+    do=(
+        "* Step 1: a list of B tensors `[max_blocks]`; `torch.stack(rows, out=block_tables_cpu[layer_idx])`.\n"
+        "* Step 2: `table.row_cache` holds, for each layer, a pair: the row (int32, zeros) and its "
+        "signature. `(-1, -1)` is a signature that no list has.\n"
+        "* Step 3: the signature is `(number of ids, last id)`. A rollover changes both, a copy-on-write only the "
+        "second: the number alone is not enough. (The last id alone would do; the number says besides where to "
+        "begin writing.)\n"
+        "* Step 4: write the new ids into the kept row, from the last one that it had: what lies before "
+        "cannot change. Through `row.numpy()` a slice can be written from a list without a tensor."
+    ),
+    stubs={
+        "get_paged_block_table_row_cpu": """
+            ids = table[layer_idx]
+            row = torch.zeros(self.max_blocks, dtype=torch.int32)
+            row[: len(ids)] = torch.tensor([block_id - offset for block_id in ids], dtype=torch.int32)
+            return row
+            """,
+    },
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start(engine, {"S": [5, 6, 7, 8, 9, 10, 11, 12, 13], "T": [20, 21, 22, 23, 24]})
+    yield sessions
+    yield from steps(engine, sessions, 1)
+    sessions["fork"] = fork(engine, sessions["S"])
+    yield from steps(engine, sessions, 9)
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    for step, _, _, broken, sessions in side_by_side(hunt, model):
+        tables = broken.decode_step.block_tables(list(sessions.values()))[0]
+        for row, (name, session) in zip(tables.tolist(), sessions.items(), strict=True):
+            ids = session.block_ids_per_layer[0]
+            wrong = [shown for shown, block_id in zip(row, ids, strict=False) if shown != block_id]
+            if wrong:
+                return {"session": {name}, "step": {str(step)}, "block": {str(wrong[0])}}
+    raise AssertionError("the broken part gives the right tables: it is not broken")
+
+
+BUG = Bug(
+    minutes=10,
+    symptom=(
+        "A request is forked in the middle of a block. From then on one of the two goes on as if it had read the "
+        "other's words. When it comes to its next block, it reads its own again. Requests that are never forked "
+        "are right. No key is ever written to a wrong place."
+    ),
+    questions={
+        "session": "which of `S`, `T` and `fork` is told to read a wrong block",
+        "step": "after which step of the scene the part first gives a wrong table",
+        "block": "the physical block of layer 0 that the wrong row shows",
+        "line": LINE,
+    },
+    hints={
+        "session": ("Set the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`."),
+        "step": (
+            "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the tables at any moment; look "
+            "after every step. The moment before the first step is number 0."
+        ),
+        "block": "Not the block that the session holds, but the one that its row shows instead.",
+        "line": "A row is built anew when its signature changes. Which change does this signature not see?",
+    },
+    old="ids[-1] if ids else -1)",
+    new="ids[0] if ids else -1)",
+    config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    explanation=(
+        "The signature looks at the *first* id. A list that grows changes its length, so rollovers are seen. A "
+        "copy-on-write replaces the *last* id and leaves the length as it is: it is not seen, and the row goes "
+        "on showing the block that now belongs to the other one. The next rollover writes the end of the row "
+        "anew, and the trace is gone. That is why the signature holds the **last id** beside the length."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+
+def ids_put_into_rows(seen: Seen) -> int:
+    return seen.translated
+
+
+def signatures_never_equal(at: Situation, seen: Seen, right: int) -> str:
+    never = at is UNCHANGED and seen.kept and seen.translated == seen.ids
+    return "rows are kept, but no kept signature was ever equal: is what is stored what is compared?" if never else ""
+
+
+def six_blocks(n: int) -> list[int]:
+    return [42 + i % 6 for i in range(n)]
+
+
+def some_have_grown(oracle: Oracle, n: int) -> list[Tracked]:
+    """One in four has got a new block since the step before; they come last."""
+    grown = [oracle.start(40) for _ in range(n // 4)]
+    made = [oracle.start(41 + i % 6) for i in range(n - len(grown))]
+    oracle.step(*made, *grown)
+    return made + grown
+
+
+def in_another_order(oracle: Oracle, n: int) -> list[Tracked]:
+    return of(six_blocks)(oracle, n)[::-1]
+
+
+def some_of_them(oracle: Oracle, n: int) -> list[Tracked]:
+    return of(six_blocks)(oracle, 2 * n)[1::2]
+
+
+UNCHANGED = Situation("whose block lists have not changed", of(six_blocks))
+SOME_GROWN = Situation("for the 12 whose block lists have not changed", some_have_grown)
+REORDERED = Situation("whose block lists have not changed, in another order than before", in_another_order)
+FEWER = Situation("whose block lists have not changed, and half of those of the step before", some_of_them, n=7)
+UNCHANGED_ONE = replace(UNCHANGED, name="whose block list has not changed", n=1)
+TABLES = (UNCHANGED, SOME_GROWN, REORDERED, FEWER, UNCHANGED_ONE)
+
+TENSORS = Cost("tensors built from Python lists", lambda seen: seen.counts.list_tensors)
+ARRAYS = Cost("NumPy arrays built from Python lists", lambda seen: seen.arrays)
+OLD_IDS = Cost("block ids put into rows", ids_put_into_rows, hint=signatures_never_equal)
+
+COURSE = Course(
+    number="036",
+    world=BLOCK_TABLES,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=(*ideas((UNCHANGED, REORDERED, FEWER, UNCHANGED_ONE), TENSORS, ARRAYS), *ideas(TABLES, OLD_IDS)),
+)

@@ -1,0 +1,198 @@
+"""Lesson 061, the Triton full-batch append: one launch a layer, and a kernel with few arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.situations import always, any_blocks, gated, half_full, of, same_slot
+from ..world.worlds import KV_APPEND
+from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, launches, stores
+from .form import LINE, Bug, Course, Exercise, KernelCode
+from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, owner_of, start_lengths, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyKVAppend",
+    difficulty=3,
+    minutes=40,
+    text=(
+        "First the gate (15 minutes): when may the full-batch kernel run? Until you write it, the function "
+        "in the cell calls the course's kernel, so that the gate can be checked by itself. Then the kernel "
+        "(25 minutes): your own, after the pattern of the generic one above; of the arguments of its decorator "
+        'yours needs `do_not_specialize=["pos"]` (trap 2 below says why). As it stands, the cell runs and is '
+        "right: no kernel is launched."
+    ),
+    docstring=(
+        "Put the new token's K and V into the cache.\n\n"
+        "Now it writes with indexed stores only. Make it launch `kv_append_triton_full_batch` for a large, "
+        "whole batch with a constant position, and `kv_append_triton` for any other large one."
+    ),
+    goals={
+        "self.kv = kv": (
+            "1. what the gates ask for: does Triton run on `kv.device`, and from how many sessions on "
+            "(`triton_kv_append_min_batch` and `triton_kv_append_full_batch_min_batch` of `config`; None is "
+            "the former)"
+        ),
+        "if not full_fast:": (
+            "2. gates: the special kernel where all of its conditions hold; else the generic one, from its "
+            "threshold on; else the indexed stores below. One way, then return"
+        ),
+        "kernels.kv_append_triton_full_batch(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)": (
+            "3. your kernel: a function with @triton.jit above this one, and its launch here: one program "
+            "for each session. It is told the caches, K and V, `block_idx`, `pos`, and how far two rows of K "
+            "and of V are apart"
+        ),
+    },
+    look=(
+        "`full_fast`, `const_pos` and `n` are there already, or nearly: they are what lesson 060 computes. "
+        "The generic kernel needs three index tensors, the special one only the blocks. In the generic "
+        "kernel, which lines use `batch_idx_ptr` and `pos_ptr`?"
+    ),
+    do=(
+        "* Step 1: `triton_runs_on(kv.device)`, and two numbers of `config`; `None or x` is `x`.\n"
+        "* Step 2: four conditions for the special kernel: Triton runs, the batch is whole, the position is "
+        "constant, and it is large enough. The generic one takes `idx_t, blk_t, pos_t`, and needs only the "
+        "first and the last.\n"
+        "* Step 3: from the generic kernel: the row is the number of the program; the slot is `pos`, for "
+        'all. Cast the block to `tl.int64` before you multiply. `@triton.jit(do_not_specialize=["pos"])`, or '
+        "it is compiled anew. It is launched as `kernel[(len(block_idx),)](..., H=H, D=D, "
+        "BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D))`: constants by name, the rest in order."
+    ),
+    wanted=(
+        "kv_append_triton",
+        "triton_runs_on",
+        "triton",
+        "tl",
+    ),
+    kernel_code=KernelCode(
+        module="kv_append",
+        functions={
+            "kv_append_triton_full_batch": """
+                kernels.kv_append_triton_full_batch(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
+                """,
+        },
+        kernels={"_kv_append_full_batch_kernel": '@triton.jit(do_not_specialize=["pos"])'},
+        launches={
+            "kv_append_triton_full_batch": """
+                _, H, block_size, D = k_cache_layer.shape
+                _kv_append_full_batch_kernel[(len(block_idx),)](
+                    k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos,
+                    key_new.stride(0), value_new.stride(0),
+                    H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
+                )  # fmt: skip
+                """,
+        },
+    ),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start_lengths(engine, dict.fromkeys("ABCD", 4))
+    yield sessions
+    yield from steps(engine, sessions, 2)
+    first, *others = sessions
+    sessions = {first: sessions[first], "fork": fork(engine, sessions[first]), **{n: sessions[n] for n in others}}
+    yield from steps(engine, sessions, 3)
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    right, ours, broken, wrong = first_wrong_keys(hunt, model)
+    holders = {
+        owner_of(key_at(broken.kv, session, position), right.kv, ours): name for name, session, position in wrong
+    }
+    return {"session": {holders["fork"]}, "position": {str(wrong[0][2])}}
+
+
+BUG = Bug(
+    minutes=15,
+    symptom=(
+        "A request is forked in the middle of a block. It and its fork are right. The *other* requests of the "
+        "batch go wrong in that step, and only in that step: before it and after it they get the right keys. "
+        "With a threshold above the size of the batch, nothing happens."
+    ),
+    questions={
+        "session": "the request that has the key of `fork` in its own block",
+        "position": "the position at which it stands",
+        "line": LINE,
+    },
+    hints={
+        "session": (
+            "In the step of the fork, compare each request's newest key with those that the right engine has "
+            "written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
+        ),
+        "position": "The keys before it are right, and so are those after it.",
+        "line": (
+            "Count the launches of the two engines in that step. Which kernel runs in one and not in the other, "
+            "and what does it take for granted?"
+        ),
+    },
+    old="if self.triton and full_fast and const_pos and n >= self.full_batch_min_batch:",
+    new="if self.triton and const_pos and n >= self.full_batch_min_batch:",
+    config=EngineConfig(
+        block_size=8, max_batch_size=8, max_seq_len=48, prefix_cache=False, triton_kv_append_min_batch=2
+    ),
+    scene=scene,
+    truth=truth,
+    explanation=(
+        "The gate asks for a large batch with a constant position, and forgets to ask whether it is *whole*. The "
+        "full-batch kernel takes row b of `key_new` for block b of its list. In the step of the fork two "
+        "requests go to the slow path, the list has only the others, and their blocks get the rows that stand "
+        "first in the batch. Every other step has a whole batch."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+BOTH, ENOUGH = "as many as both gates ask for", "more than both gates ask for"
+WHOLE = (
+    gated(f"at the same slot, {BOTH}", of(always(5)), 4, None),
+    gated("at the same slot, as many as the gate for whole batches asks for", of(always(5)), 5, 4),
+    gated(f"at the same slot of first, second and third blocks, {ENOUGH}", of(same_slot(5)), 2, 4, n=5),
+    gated(f"whose last blocks are full, {ENOUGH}", of(always(8)), 2, None, n=3),
+    gated(f"inside its block, {BOTH}", of(always(11)), 1, None, n=1),
+)
+NOT_WHOLE = (
+    gated("at the same slot, as many as the first gate asks for, too few for the second", of(always(5)), 4, 5),
+    gated(f"at the same slot, one of them in a shared block, {BOTH}", of(always(13), forks=1), 4, None, n=5),
+)
+MIXED = (
+    gated(f"inside their blocks, {BOTH}", of(any_blocks), 4, None),
+    gated(f"of whose last blocks half are full, {ENOUGH}", of(half_full), 2, None, n=3),
+)
+BELOW = (
+    gated("at the same slot, fewer than the gates ask for", of(always(5)), 5, None),
+    gated("inside their blocks, enough for whole batches at one slot alone", of(any_blocks), 5, 4),
+    gated("at the same slot, too few without the one in a shared block", of(always(5), 1), 5, None, n=5),
+    gated("at the same slot, one in a shared block, enough for whole batches alone", of(always(5), 1), 6, 4, n=5),
+)
+LARGE = (*WHOLE, *NOT_WHOLE, *MIXED)
+
+
+def writes_without_kernel(seen: Seen) -> int:
+    return stores(seen) if launches(seen) else max(1, stores(seen))
+
+
+COURSE = Course(
+    number="061",
+    world=KV_APPEND,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=(
+        *ideas(LARGE, COPIES),
+        *ideas(WHOLE, INDEX_TENSORS),  # how the generic kernel gets its lists is left open
+        *ideas((*LARGE, *BELOW), LAUNCHES),
+    ),
+    no_launch=Cost("writes of K and V without a Triton kernel", writes_without_kernel),
+    unseen=(
+        "offsets past 2^31 elements (is the block an int64?), reads behind a row, a compilation for each `pos`, and "
+        "whether the gate asks if Triton runs"
+    ),
+)

@@ -1,0 +1,107 @@
+"""What the scenes of the bug hunts are made of, and the truths about them.
+
+A scene is a generator: it yields the live sessions by name, before the first decode step and after each. A truth plays
+it with a right engine and a broken one, side by side, and returns for each question the texts that answer it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import torch
+
+from ...config import SamplingParams
+from ...engine.engine import InferenceEngine
+from ...kv.blocks import KVBlockManager
+from ...models.shape import Model
+from ...request.session import InferenceSession
+
+Sessions = dict[str, InferenceSession]
+Truth = dict[str, set[str]]
+
+
+class Played(Protocol):
+    """A bug hunt, as far as a truth needs it."""
+
+    def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
+        """A right engine and a broken one."""
+        ...
+
+    def scene(self, engine: InferenceEngine) -> Iterator[Sessions]:
+        """The scene, played on an engine."""
+        ...
+
+
+# -- scenes -----------------------------------------------------------------------------------------------------------
+
+
+def start(engine: InferenceEngine, prompts: Mapping[str, list[int]]) -> Sessions:
+    """Prefilled sessions that have their first token."""
+    params = SamplingParams(max_new_tokens=24, stop_on_eos=False)
+    sessions = {name: engine.new_session(prompt, params) for name, prompt in prompts.items()}
+    live = list(sessions.values())
+    engine.take_tokens(live, engine.prefill(live))
+    return sessions
+
+
+def start_lengths(engine: InferenceEngine, lengths: Mapping[str, int]) -> Sessions:
+    """Prefilled sessions with prompts of these lengths, each of another word."""
+    return start(engine, {name: [10 * n + 3] * length for n, (name, length) in enumerate(lengths.items())})
+
+
+def steps(engine: InferenceEngine, sessions: Sessions, number: int) -> Iterator[Sessions]:
+    """So many decode steps; yields the sessions after each."""
+    for _ in range(number):
+        live = list(sessions.values())
+        engine.take_tokens(live, engine.decode_step_sessions(live))
+        yield sessions
+
+
+def fork(engine: InferenceEngine, session: InferenceSession) -> InferenceSession:
+    """A fork that goes on with another word."""
+    child = engine.fork(session)
+    child.token_ids[-1] = 99
+    return child
+
+
+# -- truths -----------------------------------------------------------------------------------------------------------
+
+
+def key_at(kv: KVBlockManager, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
+    """The key [H, D] that a session's table shows at a position: what attention is going to read there."""
+    block_id = session.block_ids_per_layer[layer_idx][position // kv.block_size]
+    return kv.k_layers[layer_idx][kv.info(block_id).block_index, :, position % kv.block_size]
+
+
+def side_by_side(
+    hunt: Played, model: Model
+) -> Iterator[tuple[int, InferenceEngine, Sessions, InferenceEngine, Sessions]]:
+    """(step, right engine, its sessions, broken engine, its sessions) at each moment of the scene."""
+    right, broken = hunt.engines(model)
+    moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
+    for step, (ours, theirs) in enumerate(moments):
+        yield step, right, ours, broken, theirs
+
+
+def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessions, InferenceEngine, list]:
+    """The first moment in which keys differ: the right engine and its sessions, the broken one, and the wrong places.
+
+    A place is (name, the broken engine's session, position).
+    """
+    for _, right, ours, broken, theirs in side_by_side(hunt, model):
+        wrong = [
+            (name, theirs[name], position)
+            for name, session in ours.items()
+            for position in range(session.num_cached_tokens)
+            if not torch.equal(key_at(right.kv, session, position), key_at(broken.kv, theirs[name], position))
+        ]
+        if wrong:
+            return right, ours, broken, wrong
+    raise AssertionError("the broken part writes the right keys: it is not broken")
+
+
+def owner_of(key: torch.Tensor, kv: KVBlockManager, sessions: Sessions) -> str:
+    """The session whose newest key this is."""
+    names = [n for n, s in sessions.items() if torch.equal(key_at(kv, s, s.num_cached_tokens - 1), key)]
+    return names[0]

@@ -1,0 +1,216 @@
+"""Judges of the books: block lists, lengths and owners, and what a part must not touch.
+
+Each looks at one thing and raises `PartIsWrong` with the first fault that it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...kv.blocks import KVBlockManager
+from ...pictures.sheet import counted
+from .number_judges import place_of
+from .pool import Before, Pool, Tracked
+from .telling import block_name, fail, names_of
+
+LEFT_OUT = "nothing was written for session {} in this layer: it was left out"
+
+
+# -- the manager and the sessions -------------------------------------------------------------------------------------
+
+
+def look_at_manager(pool: Pool, as_made: Mapping[str, Any]) -> None:
+    """The part may use the manager and keep things of its own there, but replace nothing.
+
+    as_made: the manager's attributes before the part was built.
+    """
+    now = vars(pool.kv)
+    for name in sorted(set(as_made) | set(now)):
+        replaced = now.get(name) is not as_made[name] if name in as_made else hasattr(KVBlockManager, name)
+        if replaced:
+            fail(
+                pool,
+                f"the part replaced kv.{name}: the manager is shared with prefill and with every other part",
+                reason="write the new way into the part itself, and leave the manager as it is",
+            )
+
+
+def look_at_sessions(pool: Pool) -> None:
+    """The part leaves the sessions' tokens and their number alone."""
+    for t in pool.sessions:
+        if t.session.num_cached_tokens != t.length:
+            fail(
+                pool,
+                f"session {t.name}: num_cached_tokens is {t.session.num_cached_tokens} after the step, not {t.length}",
+                reason="the decode step itself counts the token; a part must not",
+            )
+        if t.session.token_ids != t.session.prompt_ids:
+            fail(pool, f"session {t.name}: the part changed its token_ids")
+
+
+# -- lists of blocks --------------------------------------------------------------------------------------------------
+
+
+def look_at_lists(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
+    """Each live session shows as many blocks of the layer as its tokens fill, and keeps those that it had."""
+    for t in pool.sessions:
+        if not isinstance(t.table, list) or len(t.table) != pool.sizes.layers:
+            fail(pool, f"session {t.name}: block_ids_per_layer is no longer a list of {pool.sizes.layers} lists")
+        for layer, ids in enumerate(t.table):
+            _look_at_ids(pool, t, layer, ids)
+            then = before.lists[t.number][layer]
+            if t not in batch and ids != then:
+                fail(
+                    pool,
+                    f"session {t.name} is not to be appended to, and its block list of layer {layer} has changed",
+                    f"expected: {then}",
+                    f"found:    {ids}",
+                    reason="its list was taken for another session's; whose it is, the batch says, not its place",
+                    layer=layer,
+                    marked=ids,
+                )
+            _look_at_kept_blocks(pool, before, t, layer, ids, then)
+            _look_at_number_of_blocks(pool, t, layer, ids, then)
+
+
+def _look_at_ids(pool: Pool, t: Tracked, layer: int, ids: Any) -> None:
+    if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
+        fail(pool, f"session {t.name}: its block list of layer {layer} is {ids!s:.60}, not a list of whole numbers")
+    for block_id in ids:
+        where = f"session {t.name}: its block list of layer {layer}, {ids},"
+        if not 0 <= block_id < pool.sizes.layers * pool.sizes.num_blocks:
+            fail(pool, f"{where} shows {block_id}, which is no block's id", layer=layer)
+        if block_id // pool.sizes.num_blocks != layer:
+            of = block_id // pool.sizes.num_blocks
+            reason = f"allocated from layer {of}; or a block index, where the id (layer × num_blocks + index) belongs"
+            fail(pool, f"{where} shows {block_id}, a block of layer {of}", reason=reason, layer=layer)
+        if not pool.in_use(block_id):
+            reason = "the block was given back while this session still shows it: owner count lowered too often?"
+            fail(pool, f"{where} shows {block_id}, which is free", reason=reason, layer=layer, marked=[block_id])
+        if ids.count(block_id) > 1:
+            fail(pool, f"{where} shows {block_id} twice", layer=layer, marked=[block_id])
+
+
+def _look_at_kept_blocks(pool: Pool, before: Before, t: Tracked, layer: int, ids: list[int], then: list[int]) -> None:
+    for n, block_id in enumerate(then):
+        info = before.infos[block_id]
+        full = info.length == pool.sizes.block_size
+        if n < len(ids) and (ids[n] == block_id or (info.owners > 1 and not full)):
+            continue
+        now = f"shows {block_name(pool, ids[n])} in its place" if n < len(ids) else "does not show it any more"
+        what = f"session {t.name} had {block_name(pool, block_id)}, {'full' if full else 'its own'}, and {now}"
+        reason = "a block of which the session is the only owner is written where it is"
+        if full:
+            reason = "a full block is never written again: it need not be copied, even if shared; a new one follows it"
+        marked = [i for i in (block_id, *ids[n : n + 1]) if pool.in_use(i)]
+        fail(pool, what, reason=reason, layer=layer, marked=marked)
+
+
+def _look_at_number_of_blocks(pool: Pool, t: Tracked, layer: int, ids: list[int], then: list[int]) -> None:
+    needed = pool.blocks_needed(t.length)
+    if len(ids) == needed:
+        return
+    tokens, blocks = counted(t.length, "token"), counted(needed, "block")
+    what = f"session {t.name} has {tokens}: {blocks}; it shows {len(ids)} in layer {layer}"
+    if len(ids) > needed:
+        reason = f"a new block was taken though the last one had a free slot (block_size is {pool.sizes.block_size})"
+    elif needed > len(then):
+        reason = "nothing was appended, or the new block was not put into the session's list"
+    else:
+        reason = "a block was removed from the list"
+    fail(pool, what, f"its list: {ids}", reason=reason, layer=layer, marked=ids)
+
+
+# -- lengths ----------------------------------------------------------------------------------------------------------
+
+
+def look_at_shared_blocks(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
+    """A session that has written has its last block to itself."""
+    for t in batch:
+        for layer, ids in enumerate(t.table):
+            holders = [s for s in pool.sessions if ids[-1] in s.table[layer]]
+            if len(holders) == 1:
+                continue
+            others = [s for s in holders if s is not t]
+            own = "a copy of its own" if ids[-1] in before.infos else "a new block of its own"
+            shown = f"{block_name(pool, ids[-1])}, which {names_of(others)} {'share' if others[1:] else 'shares'}"
+            what = f"position {t.length - 1} of session {t.name} was to go into {own}; {t.name} still shows {shown}"
+            reason = "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
+            info = pool.info(ids[-1])
+            if info.start + info.length < t.length:
+                reason = LEFT_OUT.format(t.name)
+            fail(pool, what, reason=reason, layer=layer, marked=ids[-1:])
+
+
+def look_at_lengths(pool: Pool, before: Before) -> None:
+    """Each block begins at the position at which it has to, and counts as many tokens as are in it."""
+    size = pool.sizes.block_size
+    for t in pool.sessions:
+        for layer, ids in enumerate(t.table):
+            for n, block_id in enumerate(ids):
+                info, start = pool.info(block_id), n * size
+                length = min(size, t.length - start)
+                where = f"session {t.name}: {block_name(pool, block_id)}, its {_nth(n)},"
+                if (info.layer, info.block_index) != divmod(block_id, pool.sizes.num_blocks):
+                    fail(pool, f"{where} is described as another block: {info}", layer=layer)
+                if info.start != start:
+                    what = f"{where} says that it begins at position {info.start}; it begins at {start}"
+                    reason = "a new block's start is the position of its first token: the start before it + its length"
+                    fail(pool, what, reason=reason, layer=layer, marked=[block_id])
+                if info.length != length:
+                    are = "is" if length == 1 else "are"
+                    what = f"{where} counts {counted(info.length, 'token')}; {length} {are} to be in it"
+                    reason = _why_length(pool, before, t, layer, block_id, info.length - length)
+                    fail(pool, what, reason=reason, layer=layer, marked=[block_id])
+
+
+def _nth(n: int) -> str:
+    return {0: "first", 1: "second", 2: "third"}.get(n, f"number {n + 1}")
+
+
+def _why_length(pool: Pool, before: Before, t: Tracked, layer: int, block_id: int, more: int) -> str:
+    if more > 0:
+        left_out = [n for n, ids in enumerate(t.table) if not ids or _end(pool, ids) < t.length]
+        instead = f", or the lists of layer {layer} were given for layer {left_out[0]}" if left_out else ""
+        return f"the length was raised more than once for one token{instead}"
+    if place_of(pool.caches()[0, layer], t.dense[0, layer, -1, 0]) is None:
+        return LEFT_OUT.format(t.name)
+    reason = "K and V were written, and the block's length was not raised after it"
+    gone = (info for info, length in before.gone if info.length > length)
+    if any((info.layer, info.block_index) == divmod(block_id, pool.sizes.num_blocks) for info in gone):
+        reason += "; it was raised in the info of a block that has been freed: ask `kv.info` anew"
+    return reason
+
+
+def _end(pool: Pool, ids: list[int]) -> int:
+    info = pool.info(ids[-1])
+    return info.start + info.length if info else 0
+
+
+# -- owners -----------------------------------------------------------------------------------------------------------
+
+
+def look_at_owners(pool: Pool, before: Before) -> None:
+    """Each block in use is shown by a session, and counts as many owners as sessions show it."""
+    for block_id in range(pool.sizes.layers * pool.sizes.num_blocks):
+        info = pool.info(block_id)
+        if info is None:
+            continue
+        layer = block_id // pool.sizes.num_blocks
+        holders = [t for t in pool.sessions if block_id in t.table[layer]]
+        where = block_name(pool, block_id)
+        owners = counted(info.owners, "owner")
+        if not holders:
+            what = f"{where} counts {owners}, and no session shows it: it never comes back (a leak)"
+            reason = "whoever copies a shared block leaves it: its owner count goes down by one, and at 0 it is free"
+            if block_id not in before.infos:
+                reason = "a block was allocated and then not used"
+            fail(pool, what, reason=reason, layer=layer, marked=[block_id])
+        if info.owners != len(holders):
+            shown = f"{len(holders)} session{'s show' if len(holders) > 1 else ' shows'} it ({names_of(holders)})"
+            reason = "too few: it would be given away while it is in use; a block of one's own counts one owner"
+            if info.owners > len(holders):
+                reason = "whoever copies a shared block leaves it: its owner count goes down by one"
+            what = f"{where} counts {owners}, and {shown}"
+            fail(pool, what, reason=reason, layer=layer, marked=[block_id])

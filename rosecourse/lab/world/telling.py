@@ -1,0 +1,43 @@
+"""How a fault is told: with a picture of the blocks, and with names for blocks and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ...errors import RosecourseError
+from ...pictures.blocks import Picture, block_map
+from .fault import Fault, PartIsWrong
+from .pool import Pool, Tracked
+
+
+def fail(
+    pool: Pool, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
+) -> NoReturn:
+    """Raise `PartIsWrong`, with a picture of a layer, some blocks (ids) of it marked."""
+    raise PartIsWrong(Fault(what, details, reason, picture=picture(pool, layer, marked)))
+
+
+def picture(pool: Pool, layer: int, marked: Sequence[int] = ()) -> Picture | None:
+    """The blocks of a layer as they are. A session that cannot be drawn, its list being wrong, is left out."""
+    tables: dict[str, Any] = {}
+    drawn = None
+    for tracked in [None, *pool.sessions]:
+        more = tables | ({tracked.name: tracked.table} if tracked else {})
+        ids = {i for i in marked if i // pool.sizes.num_blocks == layer}
+        try:
+            drawn = block_map(pool.kv, more, layer, highlight=ids)
+            tables = more
+        except (RosecourseError, TypeError, AttributeError):
+            continue
+    return drawn
+
+
+def block_name(pool: Pool, block_id: int) -> str:
+    """A block as the pictures number it, and its id where that is another number."""
+    layer, index = divmod(block_id, pool.sizes.num_blocks)
+    return f"block {index} of layer {layer}" + (f" (id {block_id})" if layer else "")
+
+
+def names_of(tracked: Sequence[Tracked]) -> str:
+    return ", ".join(t.name for t in tracked) or "no session"

@@ -1,0 +1,39 @@
+"""The worlds in which parts are tried, one for each kind of part. A course says which world its part belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .oracle import AppendOracle, Oracle
+from .scenarios import APPEND, APPEND_WITH_KERNELS, Scenario
+from .table_oracle import TableOracle
+from .table_scenarios import TABLES
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A kind of part, and all that it takes to try one.
+
+    part: its name in `DecodeParts`. words: what the command line calls it. called_with: the names of the arguments that
+    a step calls it with. oracle: drives it through steps. scenarios: what it has to live through.
+    scenarios_with_kernels: the same for a lesson that brings kernels, on a device where they can be launched; empty
+    where they are let in without a gate.
+    """
+
+    part: str
+    words: str
+    called_with: tuple[str, ...]
+    oracle: type[Oracle]
+    scenarios: tuple[Scenario, ...]
+    scenarios_with_kernels: tuple[Scenario, ...] = ()
+
+    def scenarios_on(self, device: str | None) -> tuple[Scenario, ...]:
+        """The scenarios for kernels on a device; None: for a part without kernels, or where none can be launched."""
+        if device is None:
+            return self.scenarios
+        gated = self.scenarios_with_kernels or self.scenarios
+        return tuple(replace(s, sizes=replace(s.sizes, device=device)) for s in gated)
+
+
+BLOCK_TABLES = World("block_tables", "block tables", ("sessions",), TableOracle, TABLES)
+KV_APPEND = World("kv_append", "a KV append", ("sessions", "keys", "values"), AppendOracle, APPEND, APPEND_WITH_KERNELS)

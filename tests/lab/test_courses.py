@@ -1,0 +1,48 @@
+"""Each lesson that replaces a part has one course, in a file of its own, that fits its rung of the ladder."""
+
+import importlib
+
+import pytest
+
+from rosecourse import LESSONS, lesson
+from rosecourse.decode.block_tables import BlockTables
+from rosecourse.lab.checks.trial import Trial
+from rosecourse.lab.course import COURSES
+from rosecourse.lab.world.learner import Learner
+from rosecourse.lessons.workloads import A
+from tests.support.toy_lesson import COURSE, ToyAppend
+
+
+def test_the_courses_are_those_of_the_ladder_in_its_order():
+    assert list(COURSES) == [rung.number for rung in LESSONS if rung.changes]
+
+
+@pytest.mark.parametrize("number", COURSES)
+def test_a_course_is_one_object_in_the_file_of_its_number(number):
+    module = importlib.import_module(f"rosecourse.lab.course.l{number}")
+    assert module.COURSE is COURSES[number]
+    assert module.COURSE.number == number
+
+
+@pytest.mark.parametrize("number", COURSES)
+def test_a_course_fits_its_rung(number):
+    course, rung = COURSES[number], lesson(number)
+    assert course.world.part in rung.changes
+    assert course.part(rung.before) is not course.part(rung.after)
+    assert course.bug.questions.keys() == course.bug.hints.keys()
+    assert course.ideas
+    assert bool(course.exercise.kernel_code.module) == bool(rung.kernels)
+
+
+def test_of_a_lesson_that_replaces_two_parts_the_learner_writes_one():
+    class OtherTables(BlockTables):
+        pass
+
+    class Mine(ToyAppend):
+        pass
+
+    rung = LESSONS[-1].then("996", "two parts", A, kv_append=ToyAppend, block_tables=OtherTables)
+    assert set(rung.changes) == {"block_tables", "kv_append"}
+    trial = Trial(Learner(Mine, COURSE.world.called_with), rung, COURSE, None)
+    assert trial.parts_with(Mine) == rung.after.with_(kv_append=Mine)
+    assert trial.parts_with(Mine).block_tables is OtherTables

@@ -1,0 +1,191 @@
+"""A lesson is two objects, its rung and its course: all that the package does with a lesson follows from them."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rosecourse import BEST, LESSONS, InferenceEngine, LessonError, lesson
+from rosecourse.commands import lab, record
+from rosecourse.kernels import TRITON_AVAILABLE
+from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solution
+from rosecourse.lab.course import COURSES
+from rosecourse.lab.hunts import hunting
+from rosecourse.measure.timeline import STEP, Range, Timeline
+from rosecourse.records import recorder, timelines
+from rosecourse.records.runs import recorded
+from tests.support import toy_lesson
+from tests.support.right_parts import OwnKernel
+from tests.support.toy_lesson import COURSE, KERNEL_COURSE, KERNEL_RUNG, RUNG, ToyAppend, ToyWithKernels, WrongToy
+
+FILE = Path(toy_lesson.__file__)
+STEP_TAKEN = Timeline((Range(STEP, 0.0, 2000.0), Range("roseinfer.model.forward", 500.0, 1000.0)), (), "CPU", 1500.0)
+SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2"]
+needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Puts a rung on the ladder and a course beside it, for one test."""
+    added = []
+
+    def add(rung, course):
+        LESSONS.append(rung)
+        added.append(rung)
+        monkeypatch.setitem(COURSES, course.number, course)
+
+    yield add
+    for rung in added:
+        LESSONS.remove(rung)
+
+
+@pytest.fixture
+def toy(register):
+    register(RUNG, COURSE)
+
+
+# -- the toy ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_has_a_diff_and_engines(toy, small_model):
+    rung = lesson("999")
+    assert rung is lesson("best") is RUNG
+    assert rung.diff().startswith("--- kv_append before 999\n+++ kv_append after 999\n")
+    assert "+        self.infos = kv.blocks_in_use\n" in rung.diff()
+    parts = [engine.decode_step.kv_append for engine in rung.engines(small_model)]
+    assert list(map(type, parts)) == [BEST.kv_append, ToyAppend]
+
+
+def test_its_part_passes_and_the_one_before_it_lacks_the_idea(toy):
+    verdict = check(ToyAppend, "999")
+    assert verdict.passed, verdict
+    assert str(verdict).startswith("✓ ToyAppend, lesson 999: passed.")
+    assert str(verdict).endswith("calls of info")
+    verdict = check(BEST.kv_append, "999")
+    assert verdict.correct
+    assert not verdict.passed
+    assert verdict.missing == (
+        "still 96 calls of info in a step of 16 sessions inside their blocks; the course's part of lesson 999 makes 0",
+    )
+
+
+def test_its_part_has_the_ideas_of_the_lessons_before_it(toy):
+    verdict = check(lesson("038").after.kv_append, "999")
+    assert verdict.correct
+    assert "the course's part of lesson 059 makes 0" in str(verdict)
+
+
+def test_a_wrong_part_is_refused_with_its_cause(toy):
+    verdict = check(WrongToy, "999")
+    assert not verdict.correct
+    assert "K and V are swapped" in str(verdict)
+
+
+def test_it_races(toy, small_model):
+    ran = race(ToyAppend, "999", small_model, rounds=2)
+    assert list(ran.table()["lesson"]) == ["as before 999", "ToyAppend", "toy"]
+    assert "other tokens than before the lesson" in str(race(WrongToy, "999", small_model, rounds=1))
+
+
+def test_its_bug_is_hunted(toy, model, monkeypatch):
+    monkeypatch.setattr(hunting, "load_model", lambda **_: model)
+    bug_hunt = hunt("999")
+    assert COURSE.bug.symptom in str(bug_hunt)
+    right, broken = bug_hunt.engines(model)
+    assert isinstance(right.decode_step.kv_append, ToyAppend)
+    assert type(broken.decode_step.kv_append) is bug_hunt.part
+    assert [list(sessions) for sessions in bug_hunt.scene(broken)] == [["A", "B", "C"]] * 3
+    assert bug_hunt.answer(session="B", position=4, line=COURSE.bug.new).found
+    said = bug_hunt.answer(session="A", position=4, line=COURSE.bug.new)
+    assert not said.found
+    assert "session: it is not A. Compare keys." in str(said)
+    assert "It looks at the ends alone." in explanation("999")
+
+
+def test_its_exercise_is_the_part_before_it_and_its_solution_passes(toy, small_model):
+    cells = {}
+    for build in (exercise, solution):
+        exec(compile(build("999"), "<cell>", "exec"), cells.setdefault(build, {"__name__": "__main__"}))
+    untouched, solved = (cells[build]["MyAppend"] for build in (exercise, solution))
+    assert "# 2. look up in it" in exercise("999")
+    assert solution("999") in hints("999")
+    parts = (RUNG.before, RUNG.before.with_(kv_append=untouched))
+    before, mine = (InferenceEngine(small_model, parts=each).generate([[1, 2, 3], [4] * 20]) for each in parts)
+    assert [one.token_ids for one in before] == [one.token_ids for one in mine]
+    assert check(solved, "999").passed
+
+
+def test_the_command_knows_it(toy, capsys):
+    assert lab.main([f"{FILE}:ToyAppend", "--lesson", "999", "--no-race"]) == 0
+    assert capsys.readouterr().out.startswith("✓ ToyAppend, lesson 999: passed.")
+    assert lab.main([f"{FILE}:WrongToy", "--lesson", "999", "--no-race"]) == 1
+    capsys.readouterr()
+    assert lab.main(["--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "036 for block tables; 038, 059, 060, 061 or 999 for a KV append (default: 999)" in told
+
+
+def test_it_is_recorded(toy, model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(recorder, "copy_bandwidth", lambda device: 1e10)
+    monkeypatch.setattr(recorder, "take_timeline", lambda engine, sessions: STEP_TAKEN)
+    monkeypatch.setattr(record, "model_of", lambda args: model)
+    assert record.main(["--lessons", "999", *SMALL, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("999 toy: ")
+    found = recorded("999", folder=tmp_path)
+    assert found.title == "toy"
+    assert found.same_tokens
+    assert len(found.before) == len(found.after) == 5
+    assert found.document["settings"]["benchmark"] == RUNG.workload.benchmark
+    assert set(timelines.recorded("999", folder=tmp_path)) == {"before", "after"}
+
+
+def test_nothing_of_it_is_left():
+    assert [rung.number for rung in LESSONS if rung.number > "9"] == []
+    for call in (check, hunt, exercise):
+        with pytest.raises(LessonError):
+            call(*((ToyAppend, "999") if call is check else ("999",)))
+
+
+def test_a_rung_without_a_course_is_refused(register):
+    register(RUNG, replace(COURSE, number="997"))
+    with pytest.raises(LessonError, match="lesson '999' has no course: give one of 036, 038, 059, 060, 061"):
+        check(ToyAppend, "999")
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+ALONE = replace(COURSE.world)  # the same world, in which no earlier lesson counts anything
+
+
+@needs_triton
+def test_with_kernels_its_part_passes_and_so_does_a_kernel_of_the_learners_own(register):
+    register(KERNEL_RUNG, replace(KERNEL_COURSE, world=ALONE))
+    verdict = check(ToyWithKernels, "998")
+    assert verdict.passed, verdict
+    verdict = check(OwnKernel, "998")
+    assert verdict.passed, verdict
+
+
+NO_LAUNCH = (
+    "no Triton kernel is launched in a step of 4 sessions at the same slot, and let in; the course's part of lesson "
+    "998 launches one"
+)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("course", "says"),
+    [
+        (replace(KERNEL_COURSE, world=ALONE), NO_LAUNCH),
+        (replace(KERNEL_COURSE, world=ALONE, ideas=()), "no Triton kernel is launched in any step that is counted"),
+        (replace(KERNEL_COURSE, ideas=()), r"still \d+ writes of K and V without a Triton kernel in a step of"),
+    ],
+    ids=["its own idea", "nothing counted", "the ideas before it"],
+)
+def test_a_part_that_launches_no_kernel_does_not_pass(register, course, says):
+    register(KERNEL_RUNG, course)
+    verdict = check(lesson("060").after.kv_append, "998")
+    assert verdict.correct, verdict
+    assert not verdict.passed
+    assert re.search(says, str(verdict)), verdict
