@@ -89,5 +89,5 @@ class Prefill:
         return out.transpose(1, 2).flatten(0, 1)
 
     def _for_query_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """K or V [members, H_kv, T, D] to [members, H, T, D]; a view where each query head has its own."""
-        return x[:, :, None].expand(-1, -1, self.heads_per_kv_head, -1, -1).flatten(1, 2)
+        """Each head of K or V [members, H_kv, T, D] once for each query head that reads it; x where that is one."""
+        return x if self.heads_per_kv_head == 1 else x.repeat_interleave(self.heads_per_kv_head, dim=1)

@@ -15,7 +15,10 @@ Size = tuple[int, ...]
 
 
 def require_same_heads(k_layer: Size, v_layer: Size, **new: Size) -> None:
-    """Raise `ConfigError` unless the caches of K and V are alike, and new K and V, by name, have their heads."""
+    """Raise `ConfigError` unless the caches of K and V have one size and the new K and V have its heads.
+
+    new: the sizes of K and V of a new token, under the names that the message calls them.
+    """
     _, heads, _, head_dim = k_layer
     require(v_layer == k_layer, f"the cache of K is {list(k_layer)}, that of V {list(v_layer)}: give two of one size")
     for name, size in new.items():

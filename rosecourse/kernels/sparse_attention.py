@@ -11,10 +11,10 @@ import warnings
 
 import torch
 
-from ..checks import require
+from ..errors import ConfigError
 from ..kv.blocks import KVBlockManager
 from ..models.shape import query_heads_per_kv_head
-from .heads import group_size
+from .heads import group_size, require_same_heads
 from .reference import context_positions, context_rows
 
 # torch warns of the first sparse CSR tensor of a process that they are in beta; what is used of them here is tested.
@@ -31,11 +31,12 @@ class SparseAttention:
 
     def __init__(self, kv: KVBlockManager, num_heads: int) -> None:
         self.cache_sizes = kv.k_layers[0].shape, kv.v_layers[0].shape
-        _, self.num_kv_heads, self.block_size, head_dim = kv.k_layers[0].shape
+        require_same_heads(*self.cache_sizes)
+        _, self.num_kv_heads, self.block_size, self.head_dim = kv.k_layers[0].shape
         self.num_heads, self.group = num_heads, query_heads_per_kv_head(num_heads, self.num_kv_heads)
         # Each layer as rows [num_blocks * H_kv * block_size, D]; K transposed, as the product wants it.
-        self.k_columns = [k.view(-1, head_dim).t() for k in kv.k_layers]
-        self.v_rows = [v.view(-1, head_dim) for v in kv.v_layers]
+        self.k_columns = [k.view(-1, self.head_dim).t() for k in kv.k_layers]
+        self.v_rows = [v.view(-1, self.head_dim) for v in kv.v_layers]
 
     def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
         """block_tables: int [L, B, max_blocks]; the rest as in `reference.paged_attention_decode`.
@@ -44,30 +45,43 @@ class SparseAttention:
         cache yet: `run` puts its score there.
         """
         L, B, _ = block_tables.shape
-        H_kv, G, width = self.num_kv_heads, self.group, max_context_len + 1
+        H, H_kv, width = self.num_heads, self.num_kv_heads, max_context_len + 1
+        self.sizes = (B, H, self.head_dim), (B, H_kv, self.head_dim), (B, H_kv, self.head_dim)  # of q, k_new, v_new
         positions, mask = context_positions(context_lens, width)
-        rows = context_rows(block_tables, positions, H_kv, self.block_size)[:, :, :, None]  # [L, B, H_kv, 1, width]
-        self.rows = rows.expand(L, B, H_kv, G, width).reshape(L, -1).unbind()
+        rows = context_rows(block_tables, positions, H_kv, self.block_size)  # [L, B, H_kv, width]
+        self.rows = self._for_query_heads(rows, 2).view(L, -1).unbind()
         mask[..., -1] = 0.0
-        self.mask = mask[:, :, None] if bool((context_lens < max_context_len).any()) else None  # [B, 1, 1, width]
-        self.scores = torch.zeros(B, H_kv, G, width)  # cleared: `beta=0` below multiplies what is there
-        starts = torch.arange(0, self.scores.numel() + 1, width)
+        self.mask = mask if bool((context_lens < max_context_len).any()) else None
+        self.scores = torch.zeros(B, H, width)  # cleared: `beta=0` below multiplies what is there
+        starts = torch.arange(0, B * H * width + 1, width)
         # Two bags a row: its context, and the new token's place, which is not wanted.
         self.bags = torch.stack([starts[:-1], starts[1:] - 1], dim=1).flatten()
-        size, values = (B * H_kv * G, len(self.v_rows[0])), self.scores.view(-1)
+        size, values = (B * H, len(self.v_rows[0])), self.scores.view(-1)
         self.patterns = [torch.sparse_csr_tensor(starts, r, values, size, check_invariants=False) for r in self.rows]
 
     def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
         """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
-        _, num_heads, D = q.shape
-        group_size(q.shape[1:], *self.cache_sizes, k_new.shape[1:], v_new.shape[1:])
-        require(num_heads == self.num_heads, f"q has {num_heads} heads, planned were {self.num_heads}: give the same")
-        q = (q * D**-0.5).unflatten(1, (self.num_kv_heads, self.group))
+        if (q.shape, k_new.shape, v_new.shape) != self.sizes:
+            self._refuse(q, k_new, v_new)
+        B, H, D = q.shape
+        k_new, v_new = self._for_query_heads(k_new, 1), self._for_query_heads(v_new, 1)
+        q = q * D**-0.5
         pattern, scores = self.patterns[layer_idx], self.scores
         torch.sparse.sampled_addmm(pattern, q.view(-1, D), self.k_columns[layer_idx], beta=0.0, out=pattern)
-        scores[..., -1] = torch.linalg.vecdot(q, k_new[:, :, None])  # [B, H_kv, G]
+        scores[..., -1] = torch.linalg.vecdot(q, k_new)
         weights = (scores if self.mask is None else scores + self.mask).softmax(dim=-1)
         bags = torch.embedding_bag(
             self.v_rows[layer_idx], self.rows[layer_idx], self.bags, False, 0, False, weights.view(-1)
         )
-        return torch.addcmul(bags[0][::2].view_as(q), weights[..., -1:], v_new[:, :, None]).flatten(1, 2)
+        return torch.addcmul(bags[0][::2].view(B, H, D), weights[..., -1:], v_new)
+
+    def _for_query_heads(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """Each K and V head, in dimension `dim`, once for each query head that reads it; x where that is one."""
+        return x if self.group == 1 else x.repeat_interleave(self.group, dim)
+
+    def _refuse(self, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> None:
+        """Raise `ConfigError` for tensors of other sizes than planned."""
+        group_size(q.shape[1:], *self.cache_sizes, k_new.shape[1:], v_new.shape[1:])
+        raise ConfigError(
+            f"q is {list(q.shape)}, planned was {list(self.sizes[0])}: plan for the sessions and heads of q"
+        )

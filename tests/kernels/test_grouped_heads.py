@@ -185,7 +185,9 @@ def test_query_heads_other_than_those_planned_for_are_refused():
     kv = KVBlockManager(**sizes, dtype=q.dtype, device=DEVICE)
     attention = SparseAttention(kv, 6)
     attention.plan(table[None], lens, longest)
-    with pytest.raises(ConfigError, match=r"^q has 4 heads, planned were 6: give the same$"):
+    with pytest.raises(
+        ConfigError, match=r"^q is \[2, 4, 8\], planned was \[2, 6, 8\]: plan for the sessions and heads"
+    ):
         attention.run(0, q, k_new, v_new)
     with pytest.raises(ConfigError, match=r"^5 query heads cannot share 2 KV heads evenly"):
         paged_attention_for(kv, 5)

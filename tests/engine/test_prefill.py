@@ -1,0 +1,50 @@
+"""Prefill: what goes to the device, and that nobody waits for it. Its results are compared in other files."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from rosecourse import EngineConfig, InferenceEngine, SamplingParams, random_model
+from rosecourse.engine import prefill
+from tests.support.oracles import prompts_of
+
+PARAMS = SamplingParams(max_new_tokens=2)
+
+
+def sessions_of(engine, stem, lengths):
+    """A prefilled stem, and sessions to prefill: one that hits all of the stem, one half of it, and new ones."""
+    engine.prefill([engine.new_session(stem, PARAMS)])
+    prompts = [[*stem, 5, 6], [*stem[: len(stem) // 2], 7], *prompts_of(lengths, 200, seed=1)]
+    return [engine.new_session(prompt, PARAMS) for prompt in prompts]
+
+
+@pytest.mark.parametrize("lengths", [[], [3], [3, 3, 8, 1]])
+def test_three_index_tensors_go_to_the_device_whatever_the_batch(small_model, lengths):
+    """By `index_tensor`, which does not wait; numbers of tokens, rows of logits, block tables."""
+    engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=8))
+    sessions = sessions_of(engine, prompts_of([16], 200)[0], lengths)
+    with (
+        patch.object(prefill, "index_tensor", wraps=prefill.index_tensor) as index_tensor,
+        patch.object(torch, "tensor", wraps=torch.tensor) as tensor,
+    ):
+        engine.prefill(sessions)
+    assert index_tensor.call_count == tensor.call_count == 3
+    assert [session.num_cached_tokens for session in sessions] == [18, 9, *lengths]
+    (rows,) = [call.args[0] for call in index_tensor.call_args_list if isinstance(call.args[0][0], int)]
+    computed = [2, 1, *lengths]
+    assert rows == [sum(computed[: n + 1]) - 1 for n in range(len(computed))]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_prefill_does_not_wait_for_the_device():
+    engine = InferenceEngine(random_model("gpt2"), EngineConfig(max_batch_size=8))
+    (stem, again) = prompts_of([128, 128], 200)
+    engine.prefill(sessions_of(engine, stem, [3, 3, 64, 65]))  # whatever is set up once is set up now
+    sessions = sessions_of(engine, again, [3, 3, 64, 65])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        engine.prefill(sessions)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
