@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from .parser import command
+from .parser import command_parser
 
 NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas")
 DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
@@ -128,7 +128,7 @@ def first_line(error: Exception) -> str:
 
 def main(argv: Sequence[str] = ()) -> int:
     """Run all checks; returns 1 if one failed."""
-    command("doctor", DESCRIPTION).parse_args(argv)
+    command_parser("doctor", DESCRIPTION).parse_args(argv)
     failed = 0
     for check in checks():
         try:

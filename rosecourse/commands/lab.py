@@ -14,13 +14,15 @@ from ..checks import one_line
 from ..errors import ConfigError
 from ..lab.checks.checking import check
 from ..lab.exercises.racing import race
-from .parser import Parser, command, run
+from .parser import Parser, command_parser, run_command
 
 DEFAULT_LESSON = "060"  # the last one that is about Python alone: 061 needs Triton
 
 
 def make_parser() -> Parser:
-    parser = command("lab", "Check a part of the decode step that you have written, and race it against the course's.")
+    parser = command_parser(
+        "lab", "Check a part of the decode step that you have written, and race it against the course's."
+    )
     parser.add_argument("part", metavar="FILE.py:CLASS", help="a Python file, and the class in it that is the part")
     parser.add_argument(
         "--lesson",
@@ -84,5 +86,5 @@ def lab(args: argparse.Namespace) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0 for a part that passes, 1 for one that does not, 2 for bad input."""
     passed: list[bool] = []
-    code = run(make_parser(), lambda args: passed.append(lab(args)), argv)
+    code = run_command(make_parser(), lambda args: passed.append(lab(args)), argv)
     return code or int(passed == [False])

@@ -16,7 +16,7 @@ from ..models.gpt2 import GPT2
 from .stats import interleave
 
 
-def transformers_run(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
+def transformers_completions(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
     """Greedy completions by `transformers` generate with its dynamic cache."""
     ids = torch.tensor(prompts, device=model.device)
     mask = torch.ones_like(ids)
@@ -25,7 +25,7 @@ def transformers_run(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_t
 
 
 def as_transformers(model: GPT2) -> GPT2LMHeadModel:
-    """The same weights in the model of `transformers`, which makes all the tokens that it is asked for."""
+    """The same weights in the model of `transformers`, set to generate all the tokens that it is asked for."""
     shape = model.shape
     config = GPT2Config(
         vocab_size=shape.vocab_size,
@@ -44,15 +44,15 @@ def as_transformers(model: GPT2) -> GPT2LMHeadModel:
 
 @dataclass
 class PairedRuns:
-    """Seconds of each counted run of both, and whether they made the same tokens."""
+    """The seconds of each counted run of both, and whether they made the same tokens."""
 
     transformers: list[float]
     engine: list[float]
     same_tokens: bool
 
 
-def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> PairedRuns:
-    """Both complete the prompts, in interleaved runs."""
+def time_pairs(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> PairedRuns:
+    """Let `transformers` and the engine complete the prompts, in interleaved runs."""
     theirs = as_transformers(engine.model)
     tokens: dict[str, list[list[int]]] = {}
 
@@ -62,7 +62,7 @@ def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: Samplin
         return time.perf_counter() - start
 
     before, after = interleave(
-        lambda: seconds_of("transformers", lambda: transformers_run(theirs, prompts, params.max_new_tokens)),
+        lambda: seconds_of("transformers", lambda: transformers_completions(theirs, prompts, params.max_new_tokens)),
         lambda: seconds_of("engine", lambda: [result.token_ids for result in engine.generate(prompts, params)]),
         pairs,
         progress=sys.stderr.isatty(),

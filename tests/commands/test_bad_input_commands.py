@@ -110,7 +110,7 @@ ODD += [
     "{0}",
 ]
 ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "035,,036", "best,best", "mine.py:Part", ":"]
-SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--force", "--no-race"]
+SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--force", "--no-race"]
 WRONG = ["--nonsense", "--max-new", "--prom", "-h", "-p", "--hf-model-id", "--json", "--seed", "stray", "--help", "-"]
 
 
@@ -159,12 +159,12 @@ def small_machine(model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
-        patch.setattr("rosecourse.commands.flags.load_model", loaded)
+        patch.setattr("rosecourse.commands.building.load_model", loaded)
         patch.setattr(doctor, "checks", lambda: [doctor.check_python])
-        patch.setattr(record.Recorder, "record", lambda self, task, *_: self.head(task))
+        patch.setattr(record.Recorder, "record_runs", lambda self, task, *_: self.head(task))
         patch.setattr(record.Recorder, "record_timelines", lambda self, task, *_: self.head(task))
-        patch.setattr(record, "summary", json.dumps)
-        patch.setattr(record, "timeline_summary", lambda rung, found: json.dumps(found))
+        patch.setattr(record, "comparison_summary", json.dumps)
+        patch.setattr(record, "timelines_summary", lambda rung, timelines: json.dumps(timelines))
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 
