@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from .parser import command_parser
+from .parser import command_parser, run_command
 
 NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas")
 DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
@@ -32,7 +32,7 @@ def check_python() -> str:
 
 
 def check_package(name: str) -> str:
-    """The package is there, can be imported, and is as new as ours asks for."""
+    """The package can be imported, and is as new as ours requires."""
     if name == "triton" and sys.platform != "linux":
         return "triton: not for this system; the torch path is used"
     try:
@@ -126,9 +126,8 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def main(argv: Sequence[str] = ()) -> int:
-    """Run all checks; returns 1 if one failed."""
-    command_parser("doctor", DESCRIPTION).parse_args(argv)
+def report() -> int:
+    """Print a line for each check; returns 1 if one failed."""
     failed = 0
     for check in checks():
         try:
@@ -136,8 +135,13 @@ def main(argv: Sequence[str] = ()) -> int:
         except Problem as problem:
             failed += 1
             print(f"[FAIL] {problem}")
-        except Exception as error:  # a check that breaks is a finding, too
+        except Exception as error:  # a check that breaks is a finding too
             failed += 1
             print(f"[FAIL] {check.__name__.removeprefix('check_')}: {first_line(error)}: {REINSTALL}")
     print("All is well." if not failed else f"{failed} to mend.")
     return min(failed, 1)
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Run the command; returns its exit code: 0 if all is well, 1 if a check failed, 2 for bad input."""
+    return run_command(command_parser("doctor", DESCRIPTION), lambda args: report(), argv)

@@ -37,10 +37,13 @@ def command_parser(name: str, description: str) -> Parser:
     )
 
 
-def run_command(parser: Parser, work: Callable[[argparse.Namespace], None], argv: Sequence[str] | None = None) -> int:
+def run_command(
+    parser: Parser, work: Callable[[argparse.Namespace], int | None], argv: Sequence[str] | None = None
+) -> int:
     """Parse, call `work(args)`, and turn bad input, a full disk and a full memory into one line and exit code 2.
 
-    Returns the exit code: 0, 2, 130 for an interruption, or 141 where the reader of the output has gone.
+    Returns the exit code: what `work` returns, None being 0; 2; 130 for an interruption; or 141 where the reader of the
+    output has gone.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
@@ -49,7 +52,7 @@ def run_command(parser: Parser, work: Callable[[argparse.Namespace], None], argv
     except SystemExit as end:  # --help (0) or a bad flag (2)
         return int(end.code or 0)
     try:
-        work(args)
+        code = work(args)
         flush_output()
     except KeyboardInterrupt:
         return 130
@@ -63,7 +66,7 @@ def run_command(parser: Parser, work: Callable[[argparse.Namespace], None], argv
             drop_output()
         print(f"{parser.prog}: error: {one_line(error)}", file=sys.stderr)
         return 2
-    return 0
+    return code or 0
 
 
 def no_device_memory() -> tuple[type[Exception], ...]:

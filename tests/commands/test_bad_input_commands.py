@@ -140,7 +140,7 @@ def command_lines(draw):
 def flags_of(name, known={}):  # noqa: B006 (a cache)
     if name not in known:
         out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(out):
             COMMANDS[name].main(["--help"])
         known[name] = set(out.getvalue().replace(",", " ").split())
     return known[name]
@@ -173,10 +173,7 @@ def run(name, argv):
     """Exit code, standard output and standard error of a command, in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = COMMANDS[name].main(argv)
-        except SystemExit as end:  # doctor's parser
-            code = end.code
+        code = COMMANDS[name].main(argv)
     return code, out.getvalue(), err.getvalue()
 
 
