@@ -24,11 +24,11 @@ class Problem(Exception):
 
 
 def check_python() -> str:
-    found = sys.version.split()[0]
+    number = sys.version.split()[0]
     if sys.version_info[:2] < OLDEST_PYTHON:
-        raise Problem(f"Python {found}: the course needs 3.11 or later; make an environment with one")
+        raise Problem(f"Python {number}: the course needs 3.11 or later; make an environment with one")
     newer = sys.version_info[:2] > NEWEST_TESTED
-    return f"Python {found}" + (" (the course is tested with 3.11 to 3.13)" if newer else "")
+    return f"Python {number}" + (" (the course is tested with 3.11 to 3.13)" if newer else "")
 
 
 def check_package(name: str) -> str:
@@ -36,15 +36,15 @@ def check_package(name: str) -> str:
     if name == "triton" and sys.platform != "linux":
         return "triton: not for this system; the torch path is used"
     try:
-        found = version_of(name)
+        installed = version_of(name)
     except Exception as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == name
         what = "is not installed" if absent else f"cannot be imported ({first_line(error)})"
         raise Problem(f"{name} {what}: {REINSTALL}") from None
     least = least_version(name)
-    if as_numbers(found) < as_numbers(least):
-        raise Problem(f"{name} {found} is too old, {least} is needed: {REINSTALL}")
-    return f"{name} {found}"
+    if as_numbers(installed) < as_numbers(least):
+        raise Problem(f"{name} {installed} is too old, {least} is needed: {REINSTALL}")
+    return f"{name} {installed}"
 
 
 def version_of(name: str) -> str:
@@ -62,13 +62,13 @@ def least_version(name: str) -> str:
         wanted = "\n".join(requires("rosecourse") or [])
     except PackageNotFoundError:  # run from a clone, not installed
         wanted = PYPROJECT.read_text().replace('"', "") if PYPROJECT.is_file() else ""
-    found = re.search(rf"^\s*{name}\s*>=\s*([0-9.]+)", wanted, re.MULTILINE)
-    return found[1] if found else "0"
+    bound = re.search(rf"^\s*{name}\s*>=\s*([0-9.]+)", wanted, re.MULTILINE)
+    return bound[1] if bound else "0"
 
 
-def as_numbers(found: str) -> list[int]:
+def as_numbers(release: str) -> list[int]:
     """2.13.0+cpu as [2, 13, 0]."""
-    return [int("".join(filter(str.isdigit, part)) or 0) for part in found.split("+")[0].split(".")]
+    return [int("".join(filter(str.isdigit, part)) or 0) for part in release.split("+")[0].split(".")]
 
 
 def check_device() -> str:
@@ -109,10 +109,10 @@ def check_kernel() -> str:
     python = spec.argv[0] if Path(spec.argv[0]).is_absolute() else sys.executable  # Jupyter takes its own for `python`
     code = "import ipykernel, rosecourse, sys; print(sys.version.split()[0])"
     try:  # -P: not from the current folder, which a notebook does not have
-        found = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        number = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         raise Problem("the notebook kernel `python3` cannot import rosecourse: start Jupyter with `make lab`") from None
-    return f"notebook kernel: python3, Python {found}"
+    return f"notebook kernel: python3, Python {number}"
 
 
 def checks() -> Iterator[Callable[[], str]]:

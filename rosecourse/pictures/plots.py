@@ -72,19 +72,19 @@ def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int,
     _finish_along_steps(ax, title, ncols=3)
 
 
-def itl_along_steps_compared(ax: Axes, found: Comparison, title: str) -> None:
+def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
 
     Where the length of the prompt is known, the axis shows positions, and steps in which a block begins are marked:
     before lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture
     at the top; `highest` leaves them out.
     """
-    device, prompt_tokens = found.conditions.device, found.conditions.prompt_tokens
-    steps = np.arange(len(found.after.itl_along_steps_ms)) + (2 if prompt_tokens is None else prompt_tokens)
-    starts = np.zeros(len(steps), bool) if prompt_tokens is None else steps % found.conditions.block_size == 0
+    device, prompt_tokens = comparison.conditions.device, comparison.conditions.prompt_tokens
+    steps = np.arange(len(comparison.after.itl_along_steps_ms)) + (2 if prompt_tokens is None else prompt_tokens)
+    starts = np.zeros(len(steps), bool) if prompt_tokens is None else steps % comparison.conditions.block_size == 0
     _block_boundaries(ax, steps[starts])
     top = 0.0
-    for side in found.sides:
+    for side in comparison.sides:
         style, gaps = STYLES[side.name], side.itl_along_steps_ms
         highest = gaps[min(SETTLED, len(gaps) - 1) :].max()
         top = max(top, 1.1 * highest)
@@ -92,7 +92,7 @@ def itl_along_steps_compared(ax: Axes, found: Comparison, title: str) -> None:
         label += f"; p99 of all gaps {side.figure('ITL', 'p99'):.2f} ms"
         ax.plot(steps, gaps, color=style["color"], linewidth=1.5, label=label)
         ax.plot(steps[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
-    _finish_along_steps(ax, f"{title}\nmedian of {len(found.after.runs)} runs, {device}", ncols=1)
+    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {device}", ncols=1)
     ax.set(ylim=(0, top), xlabel="token of the request" if prompt_tokens is None else "position in the sequence")
 
 
@@ -117,15 +117,15 @@ def _finish_along_steps(ax: Axes, title: str, ncols: int) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def throughput_compared(ax: Axes, found: Comparison, title: str) -> None:
+def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     """Every run as a dot, and each side's median with its 95 % interval; the ratio with its interval in the title."""
-    for place, side in enumerate(found.sides):
+    for place, side in enumerate(comparison.sides):
         _runs_and_median(ax, place, side, STYLES[side.name])
-    ax.set_xticks(range(len(found.sides)), [side.name for side in found.sides])
-    claim = found.claim(found.speedup, "faster", "slower")
-    ax.set(title=f"{title}: {claim}\n{found.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 1.9))
+    ax.set_xticks(range(len(comparison.sides)), [side.name for side in comparison.sides])
+    claim = comparison.claim(comparison.speedup, "faster", "slower")
+    ax.set(title=f"{title}: {claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 1.9))
     ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
-    ax.set_ylim(0, 1.12 * max(found.before.throughputs + found.after.throughputs))
+    ax.set_ylim(0, 1.12 * max(comparison.before.throughputs + comparison.after.throughputs))
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -146,12 +146,12 @@ def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[st
     )
 
 
-def itl_distribution(ax: Axes, found: Comparison, title: str) -> None:
+def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     """The share of gaps between tokens that are longer than x, before and after, pooled over requests and runs.
 
     The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights.
     """
-    for side in found.sides:
+    for side in comparison.sides:
         style, gaps = STYLES[side.name], np.sort(side.itl_ms)
         longer = 1 - np.arange(len(gaps)) / len(gaps)
         ax.step(gaps, longer, where="pre", color=style["color"], linewidth=1.5)
@@ -161,26 +161,26 @@ def itl_distribution(ax: Axes, found: Comparison, title: str) -> None:
     for share, name in ((0.5, "p50"), (0.05, "p95"), (0.01, "p99")):
         ax.axhline(share, color="#BBBBBB", linewidth=0.8, zorder=0)
         ax.annotate(name, (1, share), (4, 0), ax.get_yaxis_transform(), "offset points", va="center", color=INK)
-    ax.set(title=f"{title}\n{found.conditions.device}", yscale="log", ylim=(5e-4, 1.3))
+    ax.set(title=f"{title}\n{comparison.conditions.device}", yscale="log", ylim=(5e-4, 1.3))
     ax.set(xlabel="inter-token latency (ms)", ylabel="share of gaps that are longer")
     ax.set_yticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
-    ax.set_xlim(0, 1.05 * max(float(np.percentile(s.itl_ms, 99.95)) for s in found.sides))
+    ax.set_xlim(0, 1.05 * max(float(np.percentile(s.itl_ms, 99.95)) for s in comparison.sides))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def ladder_throughput(ax: Axes, found: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
+def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
     """Throughput of each lesson, and its ratio to the first, with their 95 % intervals.
 
     shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
     """
-    middles = [rung.throughput for rung in found.rungs]
+    middles = [rung.throughput for rung in ladder.rungs]
     values = [middle.value for middle in middles]
     errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
     places = np.arange(len(values))
     ax.bar(places, values, 0.62, color="#56B4E9", edgecolor="white")
     ax.errorbar(places, values, errors, color=INK, linestyle="none", capsize=5, linewidth=1.5)
-    for place, (middle, speedup) in enumerate(zip(middles, found.speedups, strict=True)):
+    for place, (middle, speedup) in enumerate(zip(middles, ladder.speedups, strict=True)):
         text = f"{middle.value:,.0f}" + (
             f"\n{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]" if place else ""
         )
@@ -188,9 +188,9 @@ def ladder_throughput(ax: Axes, found: Ladder, title: str, shares: Sequence[floa
         ax.annotate(
             text, (place, middle.high), (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=9
         )
-    names = (f"{rung.name}\n{fill(name, 15)}" for rung, name in zip(found.rungs, found.titles, strict=True))
+    names = (f"{rung.name}\n{fill(name, 15)}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True))
     ax.set_xticks(places, list(names))
-    ax.set(title=f"{title}\n{found.conditions.device}", ylabel="throughput (tokens/s)")
+    ax.set(title=f"{title}\n{ladder.conditions.device}", ylabel="throughput (tokens/s)")
     ax.set_xlabel("whiskers: 95 % interval of the median; ratios: to the first, of neighbouring runs", color=INK)
     ax.set_ylim(0, 1.35 * max(middle.high for middle in middles))
     ax.spines[["top", "right"]].set_visible(False)
