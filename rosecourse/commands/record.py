@@ -126,12 +126,12 @@ def record_lessons(parser: Parser, args: argparse.Namespace) -> None:
 
 def comparison_summary(recording: RecordedComparison) -> str:
     """One line on a lesson's recorded runs."""
-    lesson = "{lesson} {title}".format(**recording.document)
+    known = recording.document
     tpot = " to ".join(f"{side.figure('TPOT', 'p50'):.2f}" for side in recording.sides)
     speedup = recording.speedup
     effect = f"{speedup}, {speedup.verdict}" if recording.before.runs else "the starting point"
     tokens = "same tokens" if recording.same_tokens else "other tokens (rounding)"
-    return f"{lesson}: {effect}; TPOT p50 {tpot} ms; {tokens}"
+    return f"{known['lesson']} {known['title']}: {effect}; TPOT p50 {tpot} ms; {tokens}"
 
 
 def timelines_summary(rung: Lesson, timelines: dict[str, Timeline]) -> str:

@@ -25,9 +25,6 @@ class Measured:
     samples: Samples
 
 
-# -- printed ------------------------------------------------------------------------------------------------------
-
-
 def print_scheduler_summary(mode: str, measured: Measured) -> None:
     """The summary of benchmark_scheduler: medians and means, over the runs, or over the requests of all runs."""
     values = measured.samples.values

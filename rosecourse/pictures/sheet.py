@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from xml.etree import ElementTree
 
-# Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart; the most different ones
+# Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart; those that differ most
 # come first.
 OWNER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 OTHER_COLOUR, CACHED_COLOUR = "#8C8C8C", "#C8C8C8"  # an owner without a name here; a block without any owner
