@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from ..measure.workload import run_offline, run_scheduler
-from .benchmark import add_benchmark_flags, measure
-from .parser import command, run
+from .benchmark import add_benchmark_flags, measure_and_write
+from .parser import command_parser, run_command
 from .summary import print_scheduler_summary
 
 NAME = "benchmark_scheduler"
@@ -16,11 +16,11 @@ MODES = {"online": run_scheduler, "offline": run_offline}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = command(NAME, "Measure a scheduler: continuous batching (online) or static batches (offline).")
+    parser = command_parser(NAME, "Measure a scheduler: continuous batching (online) or static batches (offline).")
     parser.add_argument("--mode", choices=MODES, default="online", help="continuous batching, or static batches")
-    add_benchmark_flags(parser, num_requests=32, max_new_tokens=64)
+    add_benchmark_flags(parser)
 
     def benchmark(args: argparse.Namespace) -> None:
-        print_scheduler_summary(args.mode, measure(parser, args, MODES[args.mode]))
+        print_scheduler_summary(args.mode, measure_and_write(parser, args, MODES[args.mode]))
 
-    return run(parser, benchmark, argv)
+    return run_command(parser, benchmark, argv)

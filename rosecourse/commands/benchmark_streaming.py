@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from ..measure.workload import run_streaming
-from .benchmark import add_benchmark_flags, measure
-from .parser import command, run
+from .benchmark import add_benchmark_flags, measure_and_write
+from .parser import command_parser, run_command
 from .summary import print_streaming_summary
 
 NAME = "benchmark_streaming"
@@ -15,10 +15,12 @@ NAME = "benchmark_streaming"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = command(NAME, "Measure streaming: requests arrive on a schedule, and their tokens are read as they come.")
-    add_benchmark_flags(parser, num_requests=32, max_new_tokens=64)
+    parser = command_parser(
+        NAME, "Measure streaming: requests arrive on a schedule, and their tokens are read as they come."
+    )
+    add_benchmark_flags(parser)
 
     def benchmark(args: argparse.Namespace) -> None:
-        print_streaming_summary(measure(parser, args, run_streaming))
+        print_streaming_summary(measure_and_write(parser, args, run_streaming))
 
-    return run(parser, benchmark, argv)
+    return run_command(parser, benchmark, argv)

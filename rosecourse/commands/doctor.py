@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from .parser import command
+from .parser import command_parser, run_command
 
 NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas")
 DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
@@ -24,27 +24,27 @@ class Problem(Exception):
 
 
 def check_python() -> str:
-    found = sys.version.split()[0]
+    number = sys.version.split()[0]
     if sys.version_info[:2] < OLDEST_PYTHON:
-        raise Problem(f"Python {found}: the course needs 3.11 or later; make an environment with one")
+        raise Problem(f"Python {number}: the course needs 3.11 or later; make an environment with one")
     newer = sys.version_info[:2] > NEWEST_TESTED
-    return f"Python {found}" + (" (the course is tested with 3.11 to 3.13)" if newer else "")
+    return f"Python {number}" + (" (the course is tested with 3.11 to 3.13)" if newer else "")
 
 
 def check_package(name: str) -> str:
-    """The package is there, can be imported, and is as new as ours asks for."""
+    """The package can be imported, and is as new as ours requires."""
     if name == "triton" and sys.platform != "linux":
         return "triton: not for this system; the torch path is used"
     try:
-        found = version_of(name)
+        installed = version_of(name)
     except Exception as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == name
         what = "is not installed" if absent else f"cannot be imported ({first_line(error)})"
         raise Problem(f"{name} {what}: {REINSTALL}") from None
     least = least_version(name)
-    if as_numbers(found) < as_numbers(least):
-        raise Problem(f"{name} {found} is too old, {least} is needed: {REINSTALL}")
-    return f"{name} {found}"
+    if as_numbers(installed) < as_numbers(least):
+        raise Problem(f"{name} {installed} is too old, {least} is needed: {REINSTALL}")
+    return f"{name} {installed}"
 
 
 def version_of(name: str) -> str:
@@ -62,13 +62,13 @@ def least_version(name: str) -> str:
         wanted = "\n".join(requires("rosecourse") or [])
     except PackageNotFoundError:  # run from a clone, not installed
         wanted = PYPROJECT.read_text().replace('"', "") if PYPROJECT.is_file() else ""
-    found = re.search(rf"^\s*{name}\s*>=\s*([0-9.]+)", wanted, re.MULTILINE)
-    return found[1] if found else "0"
+    bound = re.search(rf"^\s*{name}\s*>=\s*([0-9.]+)", wanted, re.MULTILINE)
+    return bound[1] if bound else "0"
 
 
-def as_numbers(found: str) -> list[int]:
+def as_numbers(release: str) -> list[int]:
     """2.13.0+cpu as [2, 13, 0]."""
-    return [int("".join(filter(str.isdigit, part)) or 0) for part in found.split("+")[0].split(".")]
+    return [int("".join(filter(str.isdigit, part)) or 0) for part in release.split("+")[0].split(".")]
 
 
 def check_device() -> str:
@@ -109,10 +109,10 @@ def check_kernel() -> str:
     python = spec.argv[0] if Path(spec.argv[0]).is_absolute() else sys.executable  # Jupyter takes its own for `python`
     code = "import ipykernel, rosecourse, sys; print(sys.version.split()[0])"
     try:  # -P: not from the current folder, which a notebook does not have
-        found = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        number = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         raise Problem("the notebook kernel `python3` cannot import rosecourse: start Jupyter with `make lab`") from None
-    return f"notebook kernel: python3, Python {found}"
+    return f"notebook kernel: python3, Python {number}"
 
 
 def checks() -> Iterator[Callable[[], str]]:
@@ -126,9 +126,8 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def main(argv: Sequence[str] = ()) -> int:
-    """Run all checks; returns 1 if one failed."""
-    command("doctor", DESCRIPTION).parse_args(argv)
+def report() -> int:
+    """Print a line for each check; returns 1 if one failed."""
     failed = 0
     for check in checks():
         try:
@@ -136,8 +135,13 @@ def main(argv: Sequence[str] = ()) -> int:
         except Problem as problem:
             failed += 1
             print(f"[FAIL] {problem}")
-        except Exception as error:  # a check that breaks is a finding, too
+        except Exception as error:  # a check that breaks is a finding too
             failed += 1
             print(f"[FAIL] {check.__name__.removeprefix('check_')}: {first_line(error)}: {REINSTALL}")
     print("All is well." if not failed else f"{failed} to mend.")
     return min(failed, 1)
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Run the command; returns its exit code: 0 if all is well, 1 if a check failed, 2 for bad input."""
+    return run_command(command_parser("doctor", DESCRIPTION), lambda args: report(), argv)

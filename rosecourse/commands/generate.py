@@ -8,28 +8,21 @@ from collections.abc import Sequence
 
 from ..config import SamplingParams
 from ..measure.provenance import provenance
-from ..records.files import check_writable, write_json
-from .flags import (
-    add_engine_flags,
-    add_json_flag,
-    add_model_flags,
-    command_line,
-    engine_of,
-    flags_of,
-    lesson_of,
-    model_of,
-    text_of,
-)
-from .parser import Parser, command, run
+from ..records.json_file import require_writable_json, write_json
+from .building import engine_of, model_of, parts_of
+from .flags import add_engine_flags, add_json_flag, add_model_flags, command_line, flags_of, text_of
+from .parser import Parser, command_parser, run_command
 
 
 def make_parser() -> Parser:
-    parser = command("generate", "Complete a prompt; the text is streamed to standard output as it comes.")
+    parser = command_parser("generate", "Complete a prompt; the text is streamed to standard output as it comes.")
     parser.add_argument("--prompt", required=True, help="the text to complete, or - to read it from standard input")
     parser.add_argument("--max-new-tokens", type=int, default=100, help="most tokens to write")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most probable token (greedy)")
-    parser.add_argument("--top-k", type=int, default=0, help="sample from so many tokens; 0: from all")
-    parser.add_argument("--top-p", type=float, default=1.0, help="sample from the fewest tokens that reach so much")
+    parser.add_argument("--top-k", type=int, default=0, help="sample from this many tokens; 0: from all")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, help="sample from the fewest tokens with this probability together"
+    )
     parser.add_argument("--no-stop-on-eos", action="store_true", help="go on after the end of text")
     add_json_flag(parser)
     add_model_flags(parser)
@@ -38,7 +31,7 @@ def make_parser() -> Parser:
 
 
 def generate(args: argparse.Namespace) -> None:
-    check_writable(args.json)
+    require_writable_json(args.json)
     params = SamplingParams(
         max_new_tokens=args.max_new_tokens,
         temperature=args.temperature,
@@ -47,7 +40,7 @@ def generate(args: argparse.Namespace) -> None:
         seed=args.seed,
         stop_on_eos=not args.no_stop_on_eos,
     )
-    parts = lesson_of(args).after
+    parts = parts_of(args)
     prompt = text_of(args.prompt)
     stream = engine_of(args, model_of(args), parts, max_batch_size=1).stream(prompt, params)
     print(prompt, end="", flush=True)
@@ -74,4 +67,4 @@ def generate(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    return run(make_parser(), generate, argv)
+    return run_command(make_parser(), generate, argv)

@@ -16,7 +16,7 @@ from ..lab.checks.checking import check
 from ..lab.course import COURSES
 from ..lab.exercises.racing import race
 from ..lessons import LESSONS
-from .parser import Parser, command, run
+from .parser import Parser, command_parser, run_command
 
 
 def default_lesson() -> str:
@@ -39,7 +39,9 @@ def _one_of(words: list[str]) -> str:
 
 
 def make_parser() -> Parser:
-    parser = command("lab", "Check a part of the decode step that you have written, and race it against the course's.")
+    parser = command_parser(
+        "lab", "Check a part of the decode step that you have written, and race it against the course's."
+    )
     parser.add_argument("part", metavar="FILE.py:CLASS", help="a Python file, and the class in it that is the part")
     parser.add_argument(
         "--lesson",
@@ -102,5 +104,5 @@ def lab(args: argparse.Namespace) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0 for a part that passes, 1 for one that does not, 2 for bad input."""
     passed: list[bool] = []
-    code = run(make_parser(), lambda args: passed.append(lab(args)), argv)
+    code = run_command(make_parser(), lambda args: passed.append(lab(args)), argv)
     return code or int(passed == [False])

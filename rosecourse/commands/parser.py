@@ -1,4 +1,4 @@
-"""The command lines' parser: one line for what is wrong. It needs nothing that must be installed."""
+"""The parser of every command: what is wrong is told in one line. It needs nothing that must be installed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if action.default is None or action.default is False else super()._get_help_string(action)
 
 
-def command(name: str, description: str) -> Parser:
+def command_parser(name: str, description: str) -> Parser:
     """The parser of `rosecourse <name>`."""
     return Parser(
         prog=f"rosecourse {name}",
@@ -37,20 +37,26 @@ def command(name: str, description: str) -> Parser:
     )
 
 
-def run(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequence[str] | None = None) -> int:
-    """Parse, run `main(args)`, and turn bad input, a full disk and a full memory into one line and exit code 2."""
+def run_command(
+    parser: Parser, work: Callable[[argparse.Namespace], int | None], argv: Sequence[str] | None = None
+) -> int:
+    """Parse, call `work(args)`, and turn bad input, a full disk and a full memory into one line and exit code 2.
+
+    Returns the exit code: what `work` returns, None being 0; 2; 130 for an interruption; or 141 where the reader of the
+    output has gone.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     try:
         args = parser.parse_args(argv)
-    except SystemExit as end:  # of --help (0) or of a bad flag (2)
+    except SystemExit as end:  # --help (0) or a bad flag (2)
         return int(end.code or 0)
     try:
-        main(args)
+        code = work(args)
         flush_output()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
+    except BrokenPipeError:  # the reader of our output has gone: there is nobody to tell
         drop_output()
         return 141
     except (RosecourseError, OSError, MemoryError, *no_device_memory()) as error:
@@ -60,20 +66,20 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Sequen
             drop_output()
         print(f"{parser.prog}: error: {one_line(error)}", file=sys.stderr)
         return 2
-    return 0
+    return code or 0
 
 
 def no_device_memory() -> tuple[type[Exception], ...]:
-    """torch's exception for a full device; none where nothing has imported torch."""
+    """torch's exception for a full device; nothing where torch has not been imported."""
     torch = sys.modules.get("torch")
     return (torch.OutOfMemoryError,) if torch is not None else ()
 
 
 def flush_output() -> None:
-    if sys.stdout is not None:  # it is None where the caller has closed it
+    if sys.stdout is not None:  # the caller may have closed it
         sys.stdout.flush()
 
 
 def drop_output() -> None:
-    """Standard output takes nothing any more: keep Python from trying again when it ends."""
+    """Send the rest to nowhere: standard output takes nothing more, and Python would try again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,29 +15,32 @@ from ..measure.profiling import STEPS
 from ..measure.provenance import provenance
 from ..measure.timeline import Timeline
 from ..models.load import resolve_device
-from ..records.archive import RESULTS
-from ..records.files import check_folder
+from ..records.comparisons import RecordedComparison
+from ..records.json_file import require_writable_folder
 from ..records.recorder import Assignment, Recorder
-from ..records.runs import Recorded
-from ..records.timelines import path_of
-from .flags import add_model_flags, check_counts, command_line, config_of, flags_of, model_of, text_of
-from .parser import Parser, command, run
+from ..records.results import RESULTS
+from .building import config_of, model_of
+from .flags import add_model_flags, command_line, flags_of, require_counts, text_of
+from .parser import Parser, command_parser, run_command
 
 NAME = "record"
 LEAST_PAIRS = 5  # with fewer, the interval of a ratio says next to nothing
+LEASTS = {"pairs": LEAST_PAIRS, "num_requests": 1, "max_new_tokens": 2, "max_batch_size": 1}
 RANDOM_WEIGHTS = "gpt2"  # on a GPU: the articles' model, whose speed does not depend on its weights
 SIZES = ("num_requests", "max_new_tokens", "max_batch_size")
 
 
 def make_parser() -> Parser:
-    parser = command(NAME, "Record each lesson's before and after on its article's workload, in interleaved runs.")
+    parser = command_parser(
+        NAME, "Record each lesson's before and after on its article's workload, in interleaved runs."
+    )
     known = ",".join(rung.number for rung in LESSONS)
     parser.add_argument("--lessons", default=known, metavar="NNN,NNN", help="which, in this order")
     parser.add_argument(
         "--pairs", type=int, default=LEAST_PAIRS, help="pairs of runs that count, after one that warms up"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the results (default: data/results)")
-    parser.add_argument("--force", action="store_true", help="record what is there for this commit and settings, too")
+    parser.add_argument("--force", action="store_true", help="record anew what is there for this commit and settings")
     parser.add_argument(
         "--commit", metavar="SHA", help="where there is no git: the source's commit, with -dirty if it has been changed"
     )
@@ -69,24 +72,19 @@ def assignment(rung: Lesson, parser: Parser, args: argparse.Namespace) -> Assign
 
 def source_of(args: argparse.Namespace) -> dict[str, Any]:
     """Commit and dirty flag: git's, or where there is no git those that `--commit` states."""
-    found = {key: value for key, value in provenance().items() if key in ("commit", "dirty")}
+    known = {key: value for key, value in provenance().items() if key in ("commit", "dirty")}
     if args.commit is None:
-        return found
+        return known
     commit, dirty = args.commit.removesuffix("-dirty"), args.commit.endswith("-dirty")
     is_sha = 7 <= len(commit) <= 40 and set(commit) <= set("0123456789abcdef")
     require(is_sha, f"commit is {args.commit!r}: give 7 to 40 digits of `git rev-parse HEAD`, and -dirty if it is")
-    here = found["commit"]
+    here = known["commit"]
     require(here is None or here.startswith(commit), f"commit is {commit}, but git says {here}: leave --commit out")
-    return {"commit": here or commit, "dirty": found["dirty"] if here else dirty}
+    return {"commit": here or commit, "dirty": known["dirty"] if here else dirty}
 
 
-def check_flags(args: argparse.Namespace) -> None:
-    leasts = {"pairs": LEAST_PAIRS, "num_requests": 1, "max_new_tokens": 2, "max_batch_size": 1}
-    check_counts(args, leasts)
-
-
-def check_requests(prompt_ids: Sequence[int], workloads: Sequence[ArticleWorkload], context: int) -> None:
-    """Raise `ConfigError` for what the model can never serve, before the first lesson runs."""
+def require_room(prompt_ids: Sequence[int], workloads: Sequence[ArticleWorkload], context: int) -> None:
+    """Raise `ConfigError` for a request that the model can never serve, before the first lesson runs."""
     require(len(prompt_ids) > 0, "the prompt is empty: give at least one token")
     longest = max(STEPS + 1, *(work.max_new_tokens for work in workloads))  # a timeline takes STEPS after the prefill
     require(
@@ -102,8 +100,8 @@ def check_requests(prompt_ids: Sequence[int], workloads: Sequence[ArticleWorkloa
 def record_lessons(parser: Parser, args: argparse.Namespace) -> None:
     """Check all that was asked for, then record lesson after lesson, each written as soon as it is measured."""
     rungs = lessons_of(args)
-    check_flags(args)
-    check_folder(args.out or RESULTS)
+    require_counts(args, LEASTS)
+    require_writable_folder(args.out or RESULTS)
     args.prompt = text_of(args.prompt)
     is_named = args.hf_model_id is not None or args.random_weights is not None
     if not is_named and resolve_device(args.device).type == "cuda":
@@ -111,38 +109,39 @@ def record_lessons(parser: Parser, args: argparse.Namespace) -> None:
     model = model_of(args)
     prompt_ids = model.tokenizer.encode(args.prompt, verbose=False)
     tasks = [assignment(rung, parser, args) for rung in rungs]
-    check_requests(prompt_ids, [task.workload for task in tasks], model.shape.context)
+    require_room(prompt_ids, [task.workload for task in tasks], model.shape.context)
     recorder = Recorder(model, prompt_ids, config_of(args), source_of(args), args.out or RESULTS)
     for rung in rungs:
-        for path in (recorder.path(rung), path_of(recorder.folder, rung.number)):
+        for path in (recorder.runs_path(rung), recorder.timelines_path(rung)):
             require(not path.is_dir(), f"{path} is a folder: move it away, or give another --out")
     untaken = [task for task in tasks if args.force or not recorder.has_timelines(task)]
     for task in tasks:
         if args.force or not recorder.has_runs(task):
-            print(summary(recorder.record(task, args.pairs, args.seed)), flush=True)
+            print(comparison_summary(recorder.record_runs(task, args.pairs, args.seed)), flush=True)
         elif task not in untaken:
             print(f"{task.lesson.number}: is there, of this commit and settings (--force records it anew)", flush=True)
     for task in untaken:  # after all runs: see `records.recorder`
-        print(timeline_summary(task.lesson, recorder.record_timelines(task, args.seed)), flush=True)
+        print(timelines_summary(task.lesson, recorder.record_timelines(task, args.seed)), flush=True)
 
 
-def summary(found: Recorded) -> str:
-    """One line on a lesson's recording."""
-    tpot = [f"{found.figure(side, 'TPOT', 'p50'):.2f}" for side in ("before", "after") if found.runs(side)]
-    speed = found.ratio()
-    effect = "the starting point" if speed is None else f"{speed}, {speed.verdict}"
-    tokens = "same tokens" if found.same_tokens else "other tokens (rounding)"
-    return f"{found.lesson} {found.title}: {effect}; TPOT p50 {' to '.join(tpot)} ms; {tokens}"
+def comparison_summary(recording: RecordedComparison) -> str:
+    """One line on a lesson's recorded runs."""
+    known = recording.document
+    tpot = " to ".join(f"{side.figure('TPOT', 'p50'):.2f}" for side in recording.sides)
+    speedup = recording.speedup
+    effect = f"{speedup}, {speedup.verdict}" if recording.before.runs else "the starting point"
+    tokens = "same tokens" if recording.same_tokens else "other tokens (rounding)"
+    return f"{known['lesson']} {known['title']}: {effect}; TPOT p50 {tpot} ms; {tokens}"
 
 
-def timeline_summary(rung: Lesson, found: dict[str, Timeline]) -> str:
+def timelines_summary(rung: Lesson, timelines: dict[str, Timeline]) -> str:
     """One line on a lesson's timelines."""
-    steps = " to ".join(f"{one.step_us / 1e3:.2f}" for one in found.values())
-    kernels = " to ".join(f"{len(one.kernels):,}" for one in found.values())
+    steps = " to ".join(f"{one.step_us / 1e3:.2f}" for one in timelines.values())
+    kernels = " to ".join(f"{len(one.kernels):,}" for one in timelines.values())
     return f"{rung.number} timeline of a step, with the profiler on: {steps} ms, {kernels} kernels"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = make_parser()
-    return run(parser, lambda args: record_lessons(parser, args), argv)
+    return run_command(parser, lambda args: record_lessons(parser, args), argv)

@@ -49,6 +49,8 @@ class Lesson:
     workload: what its article measures, and `rosecourse record` records.
     kernels: the functions whose kernels its part launches where Triton runs.
     counted: rows of `measure.counters.Counts` that a step has fewer of after the lesson.
+    about: what changes, in a few words. headline: the figure that its article is about, a metric of
+    `measure.metrics.UNITS` and a statistic.
     """
 
     number: str  # as in the series, such as "035"
@@ -58,6 +60,8 @@ class Lesson:
     workload: ArticleWorkload
     kernels: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
+    about: str = ""
+    headline: tuple[str, str] = ("TPOT", "mean")
 
     def then(
         self,
@@ -67,10 +71,13 @@ class Lesson:
         *,
         kernels: tuple[str, ...] = (),
         counted: tuple[str, ...] = (),
+        about: str = "",
+        headline: tuple[str, str] = ("TPOT", "mean"),
         **parts: Callable[..., Any],
     ) -> Lesson:
         """The next rung, which replaces these parts: `LESSONS[-1].then("062", "one table", A, block_tables=...)`."""
-        return Lesson(number, title, self.after, self.after.with_(**parts), workload, kernels, counted)
+        after = self.after.with_(**parts)
+        return Lesson(number, title, self.after, after, workload, kernels, counted, about, headline)
 
     @property
     def changes(self) -> list[str]:
@@ -108,13 +115,21 @@ def ladder(first: Lesson, *rungs: dict[str, Any]) -> list[Lesson]:
 
 
 LESSONS = ladder(
-    Lesson("035", "paged decode baseline", BASELINE, BASELINE, A),
+    Lesson(
+        "035",
+        "paged decode baseline",
+        BASELINE,
+        BASELINE,
+        A,
+        about="the starting point: everything per layer and per request, in Python",
+    ),
     {
         "number": "036",
         "title": "block-table cache",
         "block_tables": BEST.block_tables,
         "workload": A,
         "counted": ("tensors built from Python lists",),
+        "about": "rows of block tables are kept until they change",
     },
     {
         "number": "038",
@@ -122,6 +137,7 @@ LESSONS = ladder(
         "kv_append": l038_batched.KVAppend,
         "workload": A,
         "counted": ("append_token calls",),
+        "about": "one append per layer, not per layer and request",
     },
     {
         "number": "059",
@@ -129,6 +145,8 @@ LESSONS = ladder(
         "kv_append": l059_rollover.KVAppend,
         "workload": B,
         "counted": ("append_token calls",),  # in a step in which blocks begin
+        "about": "a full block no longer breaks up the batch",
+        "headline": ("ITL", "p99"),
     },
     {
         "number": "060",
@@ -136,6 +154,8 @@ LESSONS = ladder(
         "kv_append": l060_identity_const_pos.KVAppend,
         "workload": B,
         "counted": ("tensors built from Python lists", "index_select"),
+        "about": "no index tensors where none are needed",
+        "headline": ("total throughput", "mean"),
     },
     {
         "number": "061",
@@ -144,6 +164,8 @@ LESSONS = ladder(
         "workload": C,
         "kernels": ("kv_append_triton_full_batch",),
         "counted": ("index_put",),
+        "about": "one kernel with next to no arguments",
+        "headline": ("total throughput", "mean"),
     },
 )
 

@@ -14,7 +14,7 @@ from ..request.session import InferenceSession
 
 
 class Stopwatch:
-    """A callable that does what another does, and adds up its seconds."""
+    """Calls another callable and keeps the seconds of each call."""
 
     def __init__(self, work: Callable[..., Any], synchronize: Callable[[], None]) -> None:
         self._work = work
@@ -34,8 +34,8 @@ class Stopwatch:
 def stopwatches(engine: InferenceEngine) -> Iterator[dict[str, Stopwatch]]:
     """Put a stopwatch around each part of an engine's decode step, and take them off again.
 
-    On CUDA each part is waited for, so that its work on the device counts as its own; the sum is then more than a step
-    takes when host and device overlap.
+    On CUDA a stopwatch waits for the device, so that a part's kernels count as its own. The sum is then more than what
+    a step takes when host and device overlap.
     """
     cuda = engine.model.device.type == "cuda"
     step = engine.decode_step
@@ -51,7 +51,7 @@ def stopwatches(engine: InferenceEngine) -> Iterator[dict[str, Stopwatch]]:
 
 
 def decode_anatomy(engine: InferenceEngine, sessions: list[InferenceSession], steps: int) -> dict[str, list[float]]:
-    """Decode `steps` steps of prefilled sessions; seconds of each step by part, and `rest` for all around the parts."""
+    """Decode `steps` steps of prefilled sessions. Returns each step's seconds by part, and `rest`: all around them."""
     whole = []
     with stopwatches(engine) as watches:
         for _ in range(steps):

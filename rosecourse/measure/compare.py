@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,19 +15,34 @@ from ..engine.engine import InferenceEngine
 from ..errors import RosecourseError
 from ..lessons import LESSONS, Lesson
 from ..models.shape import Model
+from .metrics import UNITS
 from .provenance import device_name
 from .samples import Samples
 from .stats import FEWEST_PAIRS, Ratio, interleave_all, ratio
-from .workload import Run, Workload, run_scheduler
+from .workload import Run, Runner, Workload, run_scheduler
+
+# The rows of a table: metric and statistic.
+HEADLINES = [
+    ("total throughput", "p50"),
+    ("decode throughput", "p50"),
+    ("TPOT", "p50"),
+    ("ITL", "p50"),
+    ("ITL", "p95"),
+    ("ITL", "p99"),
+    ("TTFT", "p50"),
+]
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What was measured, and on what. tokens: completion tokens of a run; prompt_tokens: of the first request."""
+    """What was measured, and on what.
+
+    tokens: completion tokens of a run; prompt_tokens: of the first request, None where a file does not say.
+    """
 
     requests: int
     tokens: int
-    prompt_tokens: int
+    prompt_tokens: int | None
     block_size: int
     rounds: int
     model: str
@@ -44,7 +59,10 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two engines under one workload: the same tokens, and the runs of each, in pairs."""
+    """Two engines under one workload: the runs of each, in pairs, measured here or read from a file.
+
+    A recording of the first lesson has no runs before it: NaN stands for their figures and for every ratio.
+    """
 
     before: Samples
     after: Samples
@@ -56,50 +74,81 @@ class Comparison:
         return str(self.conditions)
 
     @property
+    def sides(self) -> list[Samples]:
+        """Before and after; for the first lesson only after."""
+        return [side for side in (self.before, self.after) if side.runs]
+
+    @property
+    def pairs(self) -> list[tuple[Samples, Samples]]:
+        """The runs before and after, each by itself, in pairs; none for the first lesson."""
+        return list(zip(self.before.each_run, self.after.each_run, strict=True)) if self.before.runs else []
+
+    def ratio(self, metric: str, statistic: str = "p50") -> Ratio:
+        """How many times better `after` is in a metric of `UNITS`, from the pairs of runs.
+
+        More throughput is better, and less of any time. Each run gives one figure: percentiles are over its requests.
+        """
+        before = [one.figure(metric, statistic) for one, _ in self.pairs]
+        after = [one.figure(metric, statistic) for _, one in self.pairs]
+        return ratio(after, before) if UNITS[metric] == "tokens/s" else ratio(before, after)
+
+    @property
     def speedup(self) -> Ratio:
         """How many times the throughput; the tokens are the same, so also how many times less time it all takes."""
-        return ratio(self.before.seconds, self.after.seconds)
+        return self.ratio("total time")
 
     @property
     def tail_ratio(self) -> Ratio:
         """ITL p99/p50 before / after, run by run: above 1.0, the tail is shorter after."""
-        before, after = ([Samples(s.name, [run]).itl_tail for run in s.runs] for s in (self.before, self.after))
-        return ratio(before, after)
+        return ratio([one.itl_tail for one, _ in self.pairs], [one.itl_tail for _, one in self.pairs])
 
     @property
     def steady_tail_ratio(self) -> Ratio:
-        """`steady_tail` before / after, with whole pairs of runs resampled: less noise in it than in `tail_ratio`."""
+        """`steady_tail` before / after, with whole pairs of runs resampled: less noisy than `tail_ratio`."""
         before, after = self.before, self.after
+        if not self.pairs:
+            return ratio([], [])
         chosen = np.random.default_rng(0).integers(0, len(before.runs), size=(1_000, len(before.runs)))
-        found = [
+        tails = [
             Samples("", [before.runs[i] for i in pairs]).steady_tail
             / Samples("", [after.runs[i] for i in pairs]).steady_tail
             for pairs in chosen
         ]
-        low, high = np.percentile(found, [2.5, 97.5])
+        low, high = np.percentile(tails, [2.5, 97.5])
         return Ratio(before.steady_tail / after.steady_tail, float(low), float(high))
 
+    def rows(self) -> dict[str, tuple[float, float, str]]:
+        """The rows of the table: figures over all runs before and after, and how many times better from the pairs."""
+        return {f"{metric} {stat} ({UNITS[metric]})": self._row(metric, stat) for metric, stat in HEADLINES}
+
+    def _row(self, metric: str, statistic: str) -> tuple[float, float, str]:
+        before, after = self.before.figure(metric, statistic), self.after.figure(metric, statistic)
+        return before, after, str(self.ratio(metric, statistic)) if self.before.runs else ""
+
     def table(self) -> pd.DataFrame:
-        """Medians over the runs, and pooled percentiles, before and after. Its `attrs` hold the provenance."""
-        table = pd.DataFrame({"before": self.before.summary(), "after": self.after.summary()})
+        """Figures over all runs, before and after; `times better` with its 95 % interval comes from pairs of runs.
+
+        Its `attrs` hold the provenance.
+        """
+        table = pd.DataFrame.from_dict(self.rows(), orient="index", columns=["before", "after", "times better"])
         table.attrs["provenance"] = self.provenance
         return table
 
-    def claim(self, found: Ratio, above: str, below: str) -> str:
-        """What may be said of a ratio: `above` or `below` 1.0, no difference, or nothing, for want of pairs."""
-        pairs = len(self.before.runs)
+    def claim(self, better: Ratio, above: str, below: str) -> str:
+        """What may be said of a ratio: `above` or `below` 1.0, no difference, or nothing where pairs are too few."""
+        pairs = len(self.pairs)
         if pairs < FEWEST_PAIRS:
             word = f"too few pairs to tell, take {FEWEST_PAIRS} or more"
         else:
-            word = {"faster": above, "slower": below}.get(found.verdict, found.verdict)
-        return f"{word} ({found} over {pairs} interleaved pair{'s' if pairs > 1 else ''})"
+            word = {"faster": above, "slower": below}.get(better.verdict, better.verdict)
+        return f"{word} ({better} over {pairs} interleaved pair{'s' if pairs > 1 else ''})"
 
     def verdict(self, name: str) -> str:
         """One sentence on what may be said of `name`."""
         return f"{name}: {self.claim(self.speedup, 'faster', 'slower')}"
 
     def sentences(self, name: str) -> list[str]:
-        """What the numbers say of `name`, and no more: throughput, inter-token latency, and the provenance."""
+        """What the numbers say of `name`, and no more: throughput, inter-token latency and the provenance."""
         before, after = self.before, self.after
         (b50, _, b99), (a50, _, a99) = before.itl_percentiles_ms, after.itl_percentiles_ms
         rates = f"{before.throughput.value:,.0f} tokens/s before, {after.throughput.value:,.0f} after"
@@ -133,23 +182,24 @@ class Ladder:
 
     def table(self) -> pd.DataFrame:
         """One row for each rung. Its `attrs` hold the provenance."""
-        found = zip(self.rungs, self.titles, self.speedups, strict=True)
-        rows = {rung.name: _ladder_row(rung, title, speedup) for rung, title, speedup in found}
+        rungs = zip(self.rungs, self.titles, self.speedups, strict=True)
+        rows = {rung.name: _ladder_row(rung, title, speedup) for rung, title, speedup in rungs}
         table = pd.DataFrame.from_dict(rows, orient="index")
         table.attrs["provenance"] = self.provenance
         return table
 
 
 def _ladder_row(rung: Samples, title: str, speedup: Ratio) -> dict[str, str | float]:
-    summary = rung.summary()
-    wanted = ("ITL p50 (ms)", "ITL p99 (ms)", "ITL p99/p50")
+    itl_p50, _, itl_p99 = rung.itl_percentiles_ms
     return {
         "lesson": title,
-        "throughput (tokens/s)": summary["throughput (tokens/s)"],
+        "throughput (tokens/s)": rung.throughput.value,
         "ratio to the first": speedup.value,
         "ratio, low": speedup.low,
         "ratio, high": speedup.high,
-        **{name: summary[name] for name in wanted},
+        "ITL p50 (ms)": itl_p50,
+        "ITL p99 (ms)": itl_p99,
+        "ITL p99/p50": rung.itl_tail,
     }
 
 
@@ -158,14 +208,14 @@ def compare(
     after: InferenceEngine,
     workload: Workload,
     pairs: int = 5,
-    run: Callable[[InferenceEngine, Workload], Run] = run_scheduler,
+    runner: Runner = run_scheduler,
     progress: bool = False,
 ) -> Comparison:
-    """Equal tokens first, then interleaved runs. Raises `RosecourseError` when the tokens differ.
+    """Measure two engines in interleaved runs. Raises `RosecourseError` as soon as their tokens differ.
 
-    run: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
+    runner: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
     """
-    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, run, progress)
+    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, runner, progress)
     return Comparison(one, other, conditions)
 
 
@@ -175,12 +225,12 @@ def compare_ladder(
     rounds: int = 5,
     config: EngineConfig | None = None,
     rungs: Sequence[Lesson] = LESSONS,
-    run: Callable[[InferenceEngine, Workload], Run] = run_scheduler,
+    runner: Runner = run_scheduler,
     progress: bool = False,
 ) -> Ladder:
     """Like `compare`, with an engine for each rung, as it is after its lesson; all share the model's weights."""
     engines = {rung.number: InferenceEngine(model, config, rung.after) for rung in rungs}
-    samples, conditions = _measure(engines, workload, rounds, run, progress)
+    samples, conditions = _measure(engines, workload, rounds, runner, progress)
     return Ladder(samples, [rung.title for rung in rungs], conditions)
 
 
@@ -188,30 +238,29 @@ def _measure(
     engines: Mapping[str, InferenceEngine],
     workload: Workload,
     rounds: int,
-    run: Callable[[InferenceEngine, Workload], Run],
+    runner: Runner,
     progress: bool,
 ) -> tuple[list[Samples], Conditions]:
     require(is_count(rounds), f"{shown(rounds)} runs of each: give 1 or more")
     require_a(Workload, workload, "workload")
     for name, engine in engines.items():
         require_a(InferenceEngine, engine, name)
-    expected: list[list[list[int]]] = []  # the completions of every run, in the order of the runs
+    done: list[Run] = []
 
     def work(engine: InferenceEngine) -> Run:
-        found = run(engine, workload)
-        expected.append(found.completions)
-        if expected[-1] != expected[0]:
+        done.append(runner(engine, workload))
+        if done[-1].completions != done[0].completions:
             raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
-        return found
+        return done[-1]
 
-    found = interleave_all([lambda engine=engine: work(engine) for engine in engines.values()], rounds, progress)
-    samples = [Samples(name, runs) for name, runs in zip(engines, found, strict=True)]
+    runs_of_each = interleave_all([lambda engine=engine: work(engine) for engine in engines.values()], rounds, progress)
+    samples = [Samples(name, runs) for name, runs in zip(engines, runs_of_each, strict=True)]
     return samples, _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
 
 
 def _conditions(engine: InferenceEngine, workload: Workload, run: Run, rounds: int) -> Conditions:
     return Conditions(
-        requests=len(run.completions),
+        requests=len(run.times),
         tokens=run.num_tokens,
         prompt_tokens=len(engine.tokenize(workload.prompts[0])),
         block_size=engine.config.block_size,

@@ -1,8 +1,8 @@
 """Counters that are true on every machine: what a running engine does, seen from outside.
 
-Python calls are seen by the interpreter's profiler, torch operations by a dispatch mode, and where a tensor is to live
-by a function mode. Nothing of the engine is asked or changed, so a learner's own class is counted like ours. Only the
-thread that watches is seen.
+The interpreter's profiler sees Python calls, a dispatch mode sees torch operations, and a function mode sees for which
+device a tensor is made. The engine is neither asked nor changed, so a learner's own class is counted like ours. Only
+the thread that watches is seen.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ..request.session import InferenceSession
 
 TRITON_LAUNCHES = ("GridExecutor.__call__", "JITFunction.run")  # in the interpreter, and on a GPU
 OTHERS = sys.stdlib_module_names | {"torch"}  # whose Python calls say nothing of the engine
-# The operations that a table shows: those that move K, V, tables and indices. What the model computes is not among
-# them, because torch versions and devices split it in different ways.
+# The operations that a table shows: those that move K, V, tables and indices. The model's own are left out, because
+# torch versions and devices split them in different ways.
 OPERATIONS = ("index_select", "index_put", "index_copy", "index", "gather", "scatter", "stack", "cat", "copy")
 
 
 class OperationCounter(TorchDispatchMode):
     """Counts the torch operations that run inside a `with` block, by name, such as `index_select`.
 
-    A tensor made from a Python list counts as `from_list`. Views, which move nothing, count as what they are.
+    A tensor made from a Python list counts as `from_list`. Views, which move nothing, count under their own names.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class OperationCounter(TorchDispatchMode):
 class Counts:
     """What was seen while an engine ran.
 
-    calls: Python calls by qualified name, such as `KVBlockManager.append_token`; not those of torch and of Python.
+    calls: Python calls by qualified name, such as `KVBlockManager.append_token`, without those of torch and of Python.
     operations: torch operations by name, in-place ones with their `_`; views too. Those inside a launch do not count:
-        they are Triton's interpreter's, where there is no GPU.
+        without a GPU they are the work of Triton's interpreter.
     list_tensors, list_bytes: tensors made from Python lists (or other host data), and how many bytes they hold.
     device_bytes: bytes handed to the device: tensors made from lists with a `device=`, lists used as an index, and what
-        `StagingBuffer.to_device` gives. On CUDA they are copied; on a CPU nothing moves, and it is what would be.
+        `StagingBuffer.to_device` gives. On CUDA they are copied; on a CPU nothing moves, and these are what would be.
     numpy_views: tensors opened as NumPy arrays, through which they may be read or written unseen.
     launches: launches of Triton kernels, by the name of the function that launches them.
     """
@@ -71,7 +71,7 @@ class Counts:
     launches: Counter[str] = field(default_factory=Counter)
 
     def calls_of(self, name: str) -> int:
-        """Calls of all functions and methods of this name, whatever their class."""
+        """Calls of functions and methods of this name, in whatever class."""
         return sum(n for qualified, n in self.calls.items() if qualified.rpartition(".")[2] == name)
 
     def operations_of(self, name: str) -> int:
@@ -79,7 +79,7 @@ class Counts:
         return self.operations[name] + self.operations[name + "_"]
 
     def rows(self, launched: Sequence[str] | None = None) -> dict[str, int]:
-        """The counts in plain words, in the order of the table. launched: kernels with a row; None: those seen."""
+        """The counts in plain words, in the order of the table. launched: kernels that get a row; None: those seen."""
         kernels = sorted(self.launches) if launched is None else launched
         return {
             "append_token calls": self.calls_of("append_token"),
@@ -101,7 +101,7 @@ class _Operations(OperationCounter):
         super().__init__()
         self.seen, self.counts = counts, counts.operations
         self.on_host = False  # whether a tensor that is being made stays on the host
-        self.launch: FrameType | None = None  # the one that is going on
+        self.launch: FrameType | None = None  # the one in progress
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if self.launch is not None:
@@ -116,9 +116,9 @@ class _Operations(OperationCounter):
 
 
 class _Places(TorchFunctionMode):
-    """Sees for which device a tensor is made: on a CPU this is lost by the time that operations are dispatched.
+    """Sees for which device a tensor is made: on a CPU this is lost by the time operations are dispatched.
 
-    NumPy's views are no operations either, and are seen here.
+    It also sees NumPy's views, which are not operations either.
     """
 
     MAKERS = (torch.tensor, torch.as_tensor)
@@ -158,7 +158,7 @@ class Watch:
     def __enter__(self) -> Counts:
         self._places.__enter__()
         self._operations.__enter__()
-        self._profiler = sys.getprofile()  # another watch around this one, for instance: it goes on seeing
+        self._profiler = sys.getprofile()  # another watch around this one, for instance: it keeps seeing
         sys.setprofile(self._profile)
         return self.counts
 
@@ -226,7 +226,7 @@ def watch_part(engine: InferenceEngine, part: str) -> Iterator[Counts]:
 def count_step(engine: InferenceEngine, sessions: Sequence[InferenceSession], part: str | None = None) -> Counts:
     """Decode one step of prefilled sessions, which take their tokens; returns what happened in it.
 
-    part: `block_tables`, `forward` or `kv_append`, to count in it alone; None is the whole step without the sampling.
+    part: `block_tables`, `forward` or `kv_append`, to count in that part alone; None is the step without its sampling.
     """
     with watch() if part is None else watch_part(engine, part) as seen:
         logits = engine.decode_step_sessions(sessions)
@@ -236,6 +236,6 @@ def count_step(engine: InferenceEngine, sessions: Sequence[InferenceSession], pa
 
 def counts_table(counts: Mapping[str, Counts]) -> pd.DataFrame:
     """One column for each name, such as `before 038`; one row for each thing counted, unless it is 0 in all columns."""
-    launched = sorted({kernel for found in counts.values() for kernel in found.launches})
-    table = pd.DataFrame({name: found.rows(launched) for name, found in counts.items()})
+    launched = sorted({kernel for seen in counts.values() for kernel in seen.launches})
+    table = pd.DataFrame({name: seen.rows(launched) for name, seen in counts.items()})
     return table[(table != 0).any(axis=1)]

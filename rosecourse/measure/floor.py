@@ -21,8 +21,8 @@ from .workload import Run, Workload
 def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
     """Bytes of the weights that a decode step reads, each once.
 
-    The output projection is the token embedding: it counts once, and the few of its rows that the inputs need are
-    among it. Of the position embedding only a row per session is read: it is left out.
+    The output projection is the token embedding: it counts once, the few rows that the inputs need included. Of the
+    position embedding only one row a session is read: it is left out.
     """
     return dtype.itemsize * sum(math.prod(size) for name, size in shape.parameters().items() if name != "wpe.weight")
 
@@ -32,22 +32,16 @@ def kv_bytes_per_position(shape: ModelShape, dtype: torch.dtype) -> int:
     return dtype.itemsize * 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
 
 
-def bytes_per_step(model: Model, context_lens: Sequence[int]) -> int:
-    """Bytes that one decode step must read: the weights once, and K and V of each live position once.
-
-    context_lens: tokens in the cache of each session. What a step writes, one position a session, is left out.
-    """
-    return weight_bytes(model.shape, model.dtype) + sum(context_lens) * kv_bytes_per_position(model.shape, model.dtype)
-
-
 def bytes_per_run(model: Model, workload: Workload, run: Run) -> int:
-    """Bytes that the decode steps of a run must read. The first token of a request is prefill's and needs none.
+    """Bytes that the decode steps of a run must read: in each, the weights and K and V of each live position.
 
-    Exact for a run without preemptions: what a preempted request computes again, prefill does."""
+    The first token of a request comes from prefill and needs no step. What a step writes, one position a session, is
+    left out. Exact for a run without preemptions: what a preempted request computes again, prefill does.
+    """
     positions = 0
-    for prompt, completion in zip(workload.prompts, run.completions, strict=True):
+    for prompt, times in zip(workload.prompts, run.times, strict=True):
         length = len(model.tokenizer.encode(prompt, verbose=False)) if isinstance(prompt, str) else len(prompt)
-        positions += sum(range(length, length + len(completion) - 1))
+        positions += sum(range(length, length + len(times.tokens) - 1))
     shape, dtype = model.shape, model.dtype
     return run.stats.decode_steps * weight_bytes(shape, dtype) + positions * kv_bytes_per_position(shape, dtype)
 
@@ -55,24 +49,27 @@ def bytes_per_run(model: Model, workload: Workload, run: Run) -> int:
 def share_of_floor(num_bytes: float, seconds: float, bandwidth: float) -> float:
     """Floor seconds / measured seconds: 1.0 is as fast as the memory allows.
 
-    num_bytes: of a step or of a run; seconds: what that took; bandwidth: bytes per second, of `copy_bandwidth`.
+    num_bytes: of a step or of a run; seconds: how long that took; bandwidth: bytes per second, of `copy_bandwidth`.
     A model that fits into the processor's cache may be above 1.0: its floor is the cache's, not the memory's.
     """
     return num_bytes / bandwidth / seconds
 
 
-def share_of_runs(model: Model, workload: Workload, runs: Sequence[Run], bandwidth: float) -> float:
-    """The median over runs of floor seconds / seconds spent in decode steps; bandwidth as in `share_of_floor`."""
-    return median(
-        share_of_floor(bytes_per_run(model, workload, run), run.stats.decode_seconds, bandwidth) for run in runs
-    )
+def share_of_runs(runs: Sequence[Run], num_bytes: Sequence[int], bandwidth: float) -> float:
+    """The median over runs of floor seconds / seconds spent in decode steps; NaN without runs.
+
+    num_bytes: of each run, such as `bytes_per_run` gives; bandwidth: as in `share_of_floor`.
+    """
+    pairs = zip(runs, num_bytes, strict=True)
+    shares = [share_of_floor(size, run.stats.decode_seconds, bandwidth) for run, size in pairs]
+    return median(shares) if shares else math.nan
 
 
 def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, budget: float = 0.3) -> float:
-    """Bytes per second that a device's memory moves when it copies, read and written bytes together: the best found.
+    """The most bytes per second, read and written together, that a device's memory moves when it copies.
 
     num_bytes: size of each of the two buffers, much more than a cache holds; None is 1 GiB on CUDA, 128 MiB on a CPU.
-    budget: seconds, about. On a CPU as many threads copy as torch has been given. Raises torch's out-of-memory error
+    budget: seconds to measure, about. On a CPU, torch's threads share the copy. Raises torch's out-of-memory error
     where the buffers do not fit.
     """
     device = torch.device(device)
@@ -80,7 +77,7 @@ def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, bud
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    copies = 10 if device.type == "cuda" else 1  # so many at a time that their launch does not count
+    copies = 10 if device.type == "cuda" else 1  # at a time: enough that launching them does not count
 
     def copy() -> None:
         for _ in range(copies):

@@ -1,6 +1,6 @@
-"""Each metric, defined once; as vLLM's serving benchmark defines them, where it has them.
+"""Each metric, defined once, and as vLLM's serving benchmark defines it where it has it.
 
-All inputs are the times of `SessionTimes` (seconds); each result is in the unit that its docstring names. Percentiles
+All inputs are the times of `SessionTimes`, in seconds; each result is in the unit that its docstring names. Percentiles
 are numpy's linear ones.
 """
 
@@ -66,7 +66,21 @@ def percentiles(samples: Sequence[float], which: Sequence[float] = (50, 95, 99))
     return np.percentile(samples, which).tolist() if len(samples) else [float("nan")] * len(which)
 
 
-# For the documents that are written: what each name means, in its own words.
+# The metrics that tables and files name, and the unit in which they show them.
+UNITS = {
+    "decode time": "s",
+    "total time": "s",
+    "decode throughput": "tokens/s",
+    "total throughput": "tokens/s",
+    "TTFT": "ms",
+    "TPOT": "ms/token",
+    "ITL": "ms",
+    "latency": "ms",
+    "queueing": "ms",
+}
+PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
+
+# What each name means, in its own words, for the files that are written.
 DEFINITIONS = {
     metric.__name__: " ".join((metric.__doc__ or "").split())
     for metric in (ttft, tpot, itl, latency, queueing, throughput)

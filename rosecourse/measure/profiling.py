@@ -21,9 +21,9 @@ APPEND = "roseinfer.kv.append_token"
 OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace repeats them above its kernels
 
 WARMUP = 20  # steps before the profiler starts
-KEPT = 5  # profiled steps, of which the one of median length is kept
+KEPT = 5  # profiled steps, of which the one of median length becomes the timeline
 PROFILER_WARMUP = 3  # steps that the profiler watches and forgets: its first ones are slow
-STEPS = WARMUP + PROFILER_WARMUP + KEPT  # of one timeline
+STEPS = WARMUP + PROFILER_WARMUP + KEPT  # that one timeline takes
 
 # What the full names of kernels contain, by their kind, one of `timeline.KIND_LABELS`; the first that fits counts.
 KINDS = {
@@ -51,11 +51,11 @@ class Event(NamedTuple):
 def take_timeline(
     engine: InferenceEngine, sessions: Sequence[InferenceSession], warmup: int = WARMUP, kept: int = KEPT
 ) -> Timeline:
-    """Decode prefilled sessions for warmup + PROFILER_WARMUP + kept steps; one of the last `kept`, of median length.
+    """The timeline of a step: of the last `kept` of warmup + PROFILER_WARMUP + kept steps, the one of median length.
 
-    A step in which a block begins, or the next, which reads it first, is left out where others are there. A profiler
-    may make a process slower for good: take times before. Raises `ConfigError` where there is no room for so many
-    steps, and `RosecourseError` where the profiler sees nothing.
+    The sessions are prefilled. Steps in which a block begins or is first read are left out while others remain. A
+    profiler may make a process slower for good, so measure times before. Raises `ConfigError` where the sessions have
+    no room for so many steps, and `RosecourseError` where the profiler sees nothing.
     """
     steps = warmup + PROFILER_WARMUP + kept
     room = engine.config.max_seq_len - max((len(s.token_ids) for s in sessions), default=0)
@@ -79,23 +79,23 @@ def take_timeline(
         for e in profiler.events()
     ]
     name = torch.cuda.get_device_name(device) if cuda else "CPU"
-    found = parse(events, steady[PROFILER_WARMUP:], name, plain_us)
-    if cuda and not found.kernels:
+    timeline = timeline_of(events, steady[PROFILER_WARMUP:], name, plain_us)
+    if cuda and not timeline.kernels:
         raise RosecourseError("the profiler saw no kernels: end other profilers on this GPU, and record once more")
-    return found
+    return timeline
 
 
 def _timed_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> float:
-    """One step, with the tokens on the host at its end, so that the device is done; its seconds."""
+    """The seconds of one step, which ends with its tokens on the host: by then the device is done."""
     start = time.perf_counter()
     engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
     return time.perf_counter() - start
 
 
-def parse(events: Iterable[Event], steady: Sequence[bool], device: str, plain_us: float) -> Timeline:
-    """The timeline of the step of median length, of those that are steady; of all where none is.
+def timeline_of(events: Iterable[Event], steady: Sequence[bool], device: str, plain_us: float) -> Timeline:
+    """The timeline of the steady step of median length; if no step is steady, of all steps.
 
-    events: of a profiler, in any order, with a range `STEP` on the host for each item of `steady`. Raises
+    events: what a profiler saw, in any order, with a range `STEP` on the host for each item of `steady`. Raises
     `RosecourseError` where these ranges are missing.
     """
     events = sorted(events, key=lambda event: (event.start_us, -event.end_us))
@@ -122,9 +122,9 @@ def parse(events: Iterable[Event], steady: Sequence[bool], device: str, plain_us
 
 
 def _launched_by_append(events: Sequence[Event]) -> set[Event]:
-    """What the device did for the append: by its launch, or if that is not there by the append's range on the device.
+    """What the device did for the append: told by its launch or, without one, by the append's range on the device.
 
-    The names say it only of our own kernels: copies in a loop have the names of any copy.
+    A name tells only our own kernels: the append's copies are named like any other copy.
     """
     launches = {event.id: event for event in events if not event.on_device and event.name.startswith("cu")}
     ranges = {where: [e for e in events if e.on_device == where and e.name == APPEND] for where in (False, True)}

@@ -1,4 +1,4 @@
-"""What a benchmark says: the printed summary with the articles' lines, and the JSON document with every raw sample."""
+"""Where a figure comes from: the commit, the machine, and the versions of the packages."""
 
 from __future__ import annotations
 
@@ -14,23 +14,18 @@ import torch
 
 from .. import __version__
 
+PACKAGES = ("torch", "triton", "transformers", "numpy")
+SOURCE = Path(__file__).resolve().parents[2]
+MEASURED_FILES = ("rosecourse", "data/tiny-gpt2")  # a change here may change a figure
+
 
 def driver_version() -> str | None:
-    """The NVIDIA driver's version; None where nvidia-smi does not say it."""
+    """The NVIDIA driver's version; None where nvidia-smi cannot tell."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return None
-
-
-PACKAGES = ("torch", "triton", "transformers", "numpy")
-
-
-SOURCE = Path(__file__).resolve().parents[2]
-
-
-MEASURED_FILES = ("rosecourse", "data/tiny-gpt2")  # a change here may change a figure
 
 
 def provenance() -> dict[str, Any]:
@@ -51,7 +46,7 @@ def provenance() -> dict[str, Any]:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of the checkout that this package is; None where it is no checkout of its own."""
+    """What git says in the checkout of this package; None where the package is not a checkout of its own."""
     try:
         top = subprocess.run(
             ["git", "rev-parse", "--show-toplevel"], cwd=SOURCE, capture_output=True, text=True, check=True
@@ -66,16 +61,18 @@ def git(*arguments: str) -> str | None:
 
 
 def package_versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    """The versions of `PACKAGES`; None for one that is not installed under its name."""
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def device_name(device: torch.device) -> str:
+    """The GPU's name, or the CPU's with the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()

@@ -19,7 +19,7 @@ from ..models.shape import Model
 from .stats import interleave
 
 
-def transformers_run(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
+def transformers_completions(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
     """Greedy completions by `transformers` generate with its dynamic cache."""
     ids = torch.tensor(prompts, device=model.device)
     mask = torch.ones_like(ids)
@@ -52,15 +52,15 @@ def as_transformers(model: Model) -> GPT2LMHeadModel:
 
 @dataclass
 class PairedRuns:
-    """Seconds of each counted run of both, and whether they made the same tokens."""
+    """The seconds of each counted run of both, and whether they made the same tokens."""
 
     transformers: list[float]
     engine: list[float]
     same_tokens: bool
 
 
-def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> PairedRuns:
-    """Both complete the prompts, in interleaved runs."""
+def time_pairs(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> PairedRuns:
+    """Let `transformers` and the engine complete the prompts, in interleaved runs."""
     theirs = as_transformers(engine.model)
     tokens: dict[str, list[list[int]]] = {}
 
@@ -70,7 +70,7 @@ def run_pairs(engine: InferenceEngine, prompts: list[list[int]], params: Samplin
         return time.perf_counter() - start
 
     before, after = interleave(
-        lambda: seconds_of("transformers", lambda: transformers_run(theirs, prompts, params.max_new_tokens)),
+        lambda: seconds_of("transformers", lambda: transformers_completions(theirs, prompts, params.max_new_tokens)),
         lambda: seconds_of("engine", lambda: [result.token_ids for result in engine.generate(prompts, params)]),
         pairs,
         progress=sys.stderr.isatty(),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
-from .metrics import per_request, percentiles, throughput
+from .metrics import PERCENTILES, per_request, percentiles
 from .stats import Interval, median_interval
 from .workload import Run
+
+# The metrics of `UNITS` that a run has one sample of; of the others each request has its own.
+OF_A_RUN = {
+    "decode time": attrgetter("stats.decode_seconds"),
+    "total time": attrgetter("total_seconds"),
+    "decode throughput": attrgetter("decode_throughput"),
+    "total throughput": attrgetter("total_throughput"),
+}
 
 
 @dataclass(frozen=True)
@@ -16,17 +25,35 @@ class Samples:
     """The counted runs of one engine. name: such as `before`, or the number of a lesson."""
 
     name: str
-    runs: list[Run]
+    runs: list[Run] = field(repr=False)
+
+    @property
+    def each_run(self) -> list[Samples]:
+        """Each run by itself."""
+        return [Samples(self.name, [run]) for run in self.runs]
+
+    def values(self, metric: str) -> list[float]:
+        """Every sample of a metric of `UNITS`, in its unit: one a run for times and throughputs, else pooled."""
+        if metric in OF_A_RUN:
+            return [OF_A_RUN[metric](run) for run in self.runs]
+        return [1e3 * seconds for seconds in per_request(run.times for run in self.runs)[metric.lower()]]
+
+    def figure(self, metric: str, statistic: str) -> float:
+        """A metric of `UNITS`, in its unit, over all samples; NaN without runs. statistic: p50, p95, p99 or mean."""
+        values = self.values(metric)
+        if not values:
+            return float("nan")
+        return float(np.mean(values) if statistic == "mean" else np.percentile(values, PERCENTILES[statistic]))
 
     @property
     def seconds(self) -> list[float]:
-        """What each run took, in all."""
-        return [run.total_seconds for run in self.runs]
+        """The total time of each run."""
+        return self.values("total time")
 
     @property
     def throughputs(self) -> list[float]:
         """Completion tokens a second of each run."""
-        return [throughput(run.num_tokens, run.total_seconds) for run in self.runs]
+        return self.values("total throughput")
 
     @property
     def throughput(self) -> Interval:
@@ -36,7 +63,7 @@ class Samples:
     @property
     def itl_ms(self) -> np.ndarray:
         """Every inter-token latency of every request of every run, float64, milliseconds."""
-        return 1e3 * np.asarray(per_request(run.times for run in self.runs)["itl"], dtype=float)
+        return np.asarray(self.values("ITL"), dtype=float)
 
     @property
     def itl_percentiles_ms(self) -> tuple[float, float, float]:
@@ -52,26 +79,15 @@ class Samples:
 
     @property
     def itl_along_steps_ms(self) -> np.ndarray:
-        """Milliseconds before each token of the first request but its first; the median over the runs at each.
+        """Milliseconds before each token of the first request but its first: at each, the median over the runs.
 
-        What is noise goes with the median, what belongs to a position (a new block) stays.
+        The median removes noise and keeps what belongs to a position, such as a new block. Empty without runs.
         """
-        return 1e3 * np.median([np.diff(run.times[0].tokens) for run in self.runs], axis=0)
+        gaps = [np.diff(run.times[0].tokens) for run in self.runs]
+        return 1e3 * np.median(gaps, axis=0) if gaps else np.empty(0)
 
     @property
     def steady_tail(self) -> float:
         """p99 / p50 of `itl_along_steps_ms`: the stalls that come at the same positions in every run."""
         p50, _, p99 = percentiles(self.itl_along_steps_ms)
         return p99 / p50
-
-    def summary(self) -> dict[str, float]:
-        """Medians over the runs and pooled percentiles: the rows of a table."""
-        p50, p95, p99 = self.itl_percentiles_ms
-        return {
-            "throughput (tokens/s)": self.throughput.value,
-            "TPOT p50 (ms)": 1e3 * percentiles(per_request(run.times for run in self.runs)["tpot"])[0],
-            "ITL p50 (ms)": p50,
-            "ITL p95 (ms)": p95,
-            "ITL p99 (ms)": p99,
-            "ITL p99/p50": self.itl_tail,
-        }

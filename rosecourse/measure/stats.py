@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,12 +12,10 @@ from tqdm import tqdm
 
 Sample = TypeVar("Sample")
 
-
 NO_DIFFERENCE = "no difference measurable here"
 
-
-# The 95 % interval of a median needs six samples, and five are nearly enough: of fewer, even the whole range is left
-# by the true median in more than 12 % of cases, so that nothing is claimed.
+# The 95 % interval of a median needs six samples, and five are nearly enough. With fewer, the true median lies outside
+# even their whole range in more than 12 % of cases, so that nothing is claimed.
 FEWEST_PAIRS = 5
 
 
@@ -39,22 +38,24 @@ class Ratio(Interval):
     @property
     def verdict(self) -> str:
         """What may be said of it."""
+        if math.isnan(self.value):
+            return "nothing to compare"
         if self.low > 1.0:
             return "faster"
         return "slower" if self.high < 1.0 else NO_DIFFERENCE
 
 
 def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int, progress: bool = False) -> list[list[Sample]]:
-    """Run all of them `rounds` times, in the order 0 1 .. n n .. 1 0 0 1 .., so that a drift of the machine meets all.
+    """Do each work `rounds` times, in the order 0 1 .. n n .. 1 0 0 1 .., so that a drift of the machine meets all.
 
-    Each callable does the work once and returns its sample. The first round warms up and does not count. Returns the
+    Each callable does its work once and returns one sample. The first round warms up and does not count. Returns the
     samples of each.
     """
     samples: list[list[Sample]] = [[] for _ in works]
     for number in tqdm(range(rounds + 1), desc="rounds", disable=not progress, leave=False):
         for which in range(len(works))[:: 1 if number % 2 == 0 else -1]:
             samples[which].append(works[which]())
-    return [found[1:] for found in samples]
+    return [of_one[1:] for of_one in samples]
 
 
 def interleave(
@@ -66,7 +67,12 @@ def interleave(
 
 
 def median_interval(samples: Sequence[float], resamples: int = 10_000, seed: int = 0) -> Interval:
-    """The median, and the interval in which it lies in 95 % of resamplings (Efron's percentile bootstrap)."""
+    """The median, and the interval in which it lies in 95 % of resamplings (Efron's percentile bootstrap).
+
+    All three are NaN where there are no samples.
+    """
+    if len(samples) == 0:
+        return Interval(math.nan, math.nan, math.nan)
     values = np.asarray(samples)
     chosen = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
     low, high = np.percentile(np.median(values[chosen], axis=1), [2.5, 97.5])
@@ -75,5 +81,5 @@ def median_interval(samples: Sequence[float], resamples: int = 10_000, seed: int
 
 def ratio(before: Sequence[float], after: Sequence[float], resamples: int = 10_000, seed: int = 0) -> Ratio:
     """The median of the pairs' ratios before / after, and the interval in which it lies in 95 % of resamplings."""
-    found = median_interval(np.asarray(before) / np.asarray(after), resamples, seed)
-    return Ratio(found.value, found.low, found.high)
+    middle = median_interval(np.asarray(before) / np.asarray(after), resamples, seed)
+    return Ratio(middle.value, middle.low, middle.high)

@@ -1,9 +1,4 @@
-"""Timelines: what host and device do in one decode step (`profiling` takes them), stored small, and drawn.
-
-`rosecourse record` writes data/results/<gpu>/<lesson>.timeline.json (`archive`): with the keys of a recorded
-file that say where it comes from (`recorded_runs`), and `before` (null for the first lesson) and `after`, each what
-`Timeline.document` gives.
-"""
+"""Timelines: what host and device do in one decode step. `profiling` takes them."""
 
 from __future__ import annotations
 
@@ -12,13 +7,11 @@ from typing import Any, NamedTuple
 
 STEP = "rosecourse.step"  # the range around a whole step: decode_step_sessions and take_tokens
 
-
 PARTS = {
     "roseinfer.decode_step_sessions.build_block_tables": "block_tables",
     "roseinfer.model.forward": "forward",
     "roseinfer.kv.append_token": "kv_append",
 }
-
 
 KIND_LABELS = {
     "attention": "attention",
@@ -27,9 +20,6 @@ KIND_LABELS = {
     "copy": "copies, host and device",
     "other": "other",
 }
-
-
-# -- a timeline ---------------------------------------------------------------------------------------------------
 
 
 class Range(NamedTuple):
@@ -53,10 +43,10 @@ class Timeline(NamedTuple):
     """One decode step as the profiler saw it, to a tenth of a microsecond.
 
     ranges: of the host, in the order of their starts; the first is the whole step. kernels: of the device, in the
-    order of their starts, none where the engine runs on a CPU. plain_us: what the steps before took at the median; a
-    profiler that has run before in the process makes them slower, too, so compare steps by TPOT instead. Launches are
-    asynchronous: a range of the host ends when its kernels have been launched, and they may run later, beside another
-    range.
+    order of their starts; there are none where the engine runs on a CPU. plain_us: the median of the steps before the
+    profiler started. A profiler that has run earlier in the process makes those slower too, so compare steps by TPOT.
+    Launches are asynchronous: a range of the host ends when its kernels have been launched, and they may run later,
+    beside another range.
     """
 
     ranges: tuple[Range, ...]
@@ -70,7 +60,7 @@ class Timeline(NamedTuple):
 
     @property
     def busy_share(self) -> float:
-        """The share of the step in which the device did something; what runs side by side counts once."""
+        """The share of the step in which the device was busy; kernels that run side by side count once."""
         busy = end = 0.0
         for kernel in self.kernels:
             stop = min(kernel.start_us + kernel.duration_us, self.step_us)
@@ -79,12 +69,12 @@ class Timeline(NamedTuple):
         return busy / self.step_us
 
     def part_us(self, part: str) -> float:
-        """Microseconds of the host in a part of `PARTS`, or in `rest`: all that is in none of them."""
+        """Microseconds that the host spent in a part of `PARTS`, or, for `rest`, in none of them."""
         times = {one: sum(r.duration_us for r in self.ranges if PARTS.get(r.name) == one) for one in PARTS.values()}
         return times[part] if part != "rest" else self.step_us - sum(times.values())
 
     def document(self) -> dict[str, Any]:
-        """What `of` reads, for a JSON file: times in `UNITS`, each name once."""
+        """What `of` reads, for a JSON file: times in tenths of a microsecond, each kernel's name once."""
         names = list(dict.fromkeys((kernel.kind, kernel.name) for kernel in self.kernels))
         number = {name: n for n, name in enumerate(names)}
         kernels: list[int] = []
@@ -107,16 +97,17 @@ class Timeline(NamedTuple):
         """The timeline of a `document`. Raises `ValueError` for one that cannot be."""
         try:
             ranges = tuple(Range(name, _us(start), _us(length)) for name, start, length in document["ranges"])
-            found = cls(ranges, tuple(_kernels(document)), document["device"], _us(document["plain"]))
+            timeline = cls(ranges, tuple(_kernels(document)), document["device"], _us(document["plain"]))
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError("a timeline is not of the form that is written") from error
-        if not all(isinstance(name, str) for name in (found.device, *(one.name for one in ranges + found.kernels))):
+        names = (timeline.device, *(one.name for one in ranges + timeline.kernels))
+        if not all(isinstance(name, str) for name in names):
             raise ValueError("a name in a timeline is no text")
-        if not ranges or ranges[0][:2] != (STEP, 0) or min(found.step_us, found.plain_us) <= 0:
+        if not ranges or ranges[0][:2] != (STEP, 0) or min(timeline.step_us, timeline.plain_us) <= 0:
             raise ValueError("a timeline without a step")
-        if any(one.start_us + one.duration_us > found.step_us + 0.25 for one in ranges):
+        if any(one.start_us + one.duration_us > timeline.step_us + 0.25 for one in ranges):
             raise ValueError("a range of a timeline ends after its step")
-        return found
+        return timeline
 
 
 def _us(tenths: Any) -> float:
@@ -135,6 +126,3 @@ def _kernels(document: dict[str, Any]) -> Iterator[Kernel]:
             raise ValueError(f"a kernel of the kind {kind!r:.20}")
         start += gap
         yield Kernel(text, kind, _us(start), _us(length))
-
-
-HOST, DEVICE, GAP = 1.1, 0.8, 0.5

@@ -1,4 +1,4 @@
-"""A workload: what is asked of an engine, and one measured run of it."""
+"""A workload, what is asked of an engine; and a run, what one measurement of it gave."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ..engine.engine import InferenceEngine
 from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
 from ..engine.streaming import SchedulerManager, TokenStream
 from ..request.session import InferenceSession, Prompt, SessionTimes
+from .metrics import throughput
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,44 @@ class Workload:
 
 @dataclass
 class Run:
-    """What one run gave. Times are seconds of `time.perf_counter`."""
+    """What one run gave, measured here or read from a file.
+
+    start: when it began, on the clock of `times`: seconds of `time.perf_counter`, 0 in a file.
+    times: of each request, with a moment for each of its completion tokens.
+    completions: the token ids of each request; None in a run from a file, which does not hold them.
+    """
 
     start: float
     total_seconds: float
     times: list[SessionTimes]
-    completions: list[list[int]]
+    completions: list[list[int]] | None
     stats: SchedulerStats
 
     @property
     def num_tokens(self) -> int:
-        return sum(map(len, self.completions))
+        """Completion tokens of all requests."""
+        return sum(len(times.tokens) for times in self.times)
+
+    @property
+    def total_throughput(self) -> float:
+        """Completion tokens a second of the whole run, the articles' Throughput(completion,total)."""
+        return throughput(self.num_tokens, self.total_seconds)
+
+    @property
+    def decode_throughput(self) -> float:
+        """Completion tokens a second of decode steps, the articles' Throughput(completion,decode)."""
+        return throughput(self.num_tokens, self.stats.decode_seconds)
 
     @classmethod
     def of(cls, start: float, sessions: list[InferenceSession], stats: SchedulerStats) -> Run:
-        """The run of finished sessions; it ends with the last token."""
+        """The run that made these sessions, all of them finished; it ends with the last token."""
         end = max(session.times.tokens[-1] for session in sessions)
         times = [session.times for session in sessions]
         return cls(start, end - start, times, [session.completion_ids for session in sessions], stats)
 
 
 class Arrival(NamedTuple):
-    """One request on its way. scheduled: when it is to come, in seconds of `time.perf_counter`."""
+    """A request and when it is due. scheduled: in seconds of `time.perf_counter`."""
 
     scheduled: float
     prompt: Prompt
@@ -128,7 +145,7 @@ def _arrivals(workload: Workload, start: float) -> deque[Arrival]:
 
 
 def _due(arrivals: deque[Arrival]) -> list[Arrival]:
-    """Take those whose time has come."""
+    """Take the requests that are due."""
     now = time.perf_counter()
     return [arrivals.popleft() for _ in list(takewhile(lambda arrival: arrival.scheduled <= now, arrivals))]
 
@@ -156,5 +173,7 @@ def _mapper(workload: Workload) -> Iterator[Callable[..., Iterator]]:
             yield pool.map
 
 
-# By the name of the command that runs it.
-RUNNERS = {"benchmark_scheduler": run_scheduler, "benchmark_streaming": run_streaming}
+Runner = Callable[[InferenceEngine, Workload], Run]
+
+# By the name of the command that measures it.
+RUNNERS: dict[str, Runner] = {"benchmark_scheduler": run_scheduler, "benchmark_streaming": run_streaming}

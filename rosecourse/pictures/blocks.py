@@ -1,7 +1,7 @@
 """Pictures of the paged KV cache, drawn from the running engine: they cannot disagree with it.
 
-A picture is SVG text. The same state of the engine gives the same bytes, on every machine: there are no dates, no
-random ids and no sizes that depend on a font. It is a snapshot: what the engine does later does not change it.
+A picture is SVG text. The same state of the engine gives the same bytes on every machine, because there are no dates,
+no random ids and no sizes that depend on a font. It is a snapshot: what the engine does later does not change it.
 
     before = block_map(engine.kv, {"A": a.block_ids_per_layer})
     engine.take_tokens([a], engine.decode_step_sessions([a]))
@@ -55,11 +55,11 @@ def block_map(
 ) -> Picture:
     """One layer of the pool: each block with its number, its filled slots, its owners and their count.
 
-    tables: name -> `session.block_ids_per_layer`; a block of sessions that are not in it is drawn as another's.
-    highlight: block ids, as the tables show them, to be drawn with a thick outline. since: an earlier picture of the
-    same layer; what has changed gets a thick outline and says what it was. columns: blocks in a row, 2 to 8.
-    Raises `BlockError` for a table that is freed or not of this cache, `ConfigError` for a layer, a block, a picture
-    or a number of columns that is not there.
+    tables: name -> `session.block_ids_per_layer`; the blocks of sessions that are not in it are drawn as another's.
+    highlight: block ids, as the tables show them, to draw with a thick outline. since: an earlier picture of the same
+    layer; what has changed since gets a thick outline and says how. columns: blocks in a row, 2 to 8. Raises
+    `BlockError` for a table that is freed or not of this cache, and `ConfigError` for a layer, a block, a picture or a
+    number of columns that cannot be.
     """
     snapshot, notes = _snapshot_and_notes(kv, tables, layer_idx, highlight, since, columns)
     shown = _shown(snapshot, notes, columns)
@@ -91,8 +91,8 @@ def table_map(
 ) -> Picture:
     """The block table of each session: for each logical block the physical one, with its fill and its owners.
 
-    Arguments and errors are those of `block_map`, and `ConfigError` when `tables` is empty. With `since`, an entry that
-    shows another block than before says which it was.
+    Arguments and errors are those of `block_map`; an empty `tables` is a `ConfigError` too. With `since`, an entry that
+    has changed says which block it showed before.
     """
     snapshot, notes = _snapshot_and_notes(kv, tables, layer_idx, highlight, since, columns)
     if not snapshot.tables:
@@ -153,7 +153,7 @@ def _snapshot_and_notes(
     since: Picture | None,
     columns: int,
 ) -> tuple[Snapshot, dict[int, list[str]]]:
-    """What both pictures start from: the state, and for each block with a thick outline what has changed in it."""
+    """What both pictures start from: the state, and for each block with a thick outline its changes, in words."""
     if type(columns) is not int or not 2 <= columns <= MAX_COLUMNS:
         raise ConfigError(f"columns is {columns!r}: give a number from 2 to {MAX_COLUMNS}")
     if type(layer_idx) is not int or not 0 <= layer_idx < kv.num_layers:
@@ -269,7 +269,7 @@ def _changes(then: BlockState, now: BlockState) -> list[str]:
 def _entry_notes(
     snapshot: Snapshot, notes: Mapping[int, list[str]], since: Picture | None
 ) -> dict[tuple[str, int], list[str]]:
-    """The notes of each marked entry (name, logical block): those of its block, after the block that it was."""
+    """The notes of each marked entry (name, logical block): which block it showed before, then its block's notes."""
     earlier = dict(since.snapshot.tables) if since and since.snapshot else {}
     result = {}
     for name, indices in snapshot.tables:
@@ -294,7 +294,7 @@ def _title(snapshot: Snapshot) -> str:
 
 
 def _id_rule(snapshot: Snapshot) -> str:
-    """Ids count through all layers, the numbers in a picture begin anew in each."""
+    """How a block's id follows from its number: ids count through all layers, numbers start again in each."""
     first = snapshot.layer_idx * len(snapshot.blocks)
     return f" (block id = {first} + #)" if first else ""
 
@@ -327,7 +327,7 @@ def _in_tables(snapshot: Snapshot) -> list[BlockState]:
 
 
 def _shown(snapshot: Snapshot, notes: Collection[int], columns: int) -> tuple[BlockState, ...]:
-    """All blocks, but for the free ones at the end of a large pool."""
+    """All blocks, except the free ones at the end of a large pool."""
     if len(snapshot.blocks) <= FOLDED:
         return snapshot.blocks
     last = max((s.block_index for s in snapshot.blocks if not s.free or s.block_index in notes), default=0)
@@ -335,7 +335,7 @@ def _shown(snapshot: Snapshot, notes: Collection[int], columns: int) -> tuple[Bl
 
 
 def _strips_in_row(num_tables: int, in_row: int, columns: int) -> int:
-    """How many tables stand side by side: few stand one above the other, so that a column is one logical block."""
+    """How many tables stand side by side. A few stand one above the other, so that a column is one logical block."""
     if num_tables <= 4:
         return 1
     return max(1, (cells_width(columns) + 4 * GAP) // (cells_width(in_row) + 4 * GAP))

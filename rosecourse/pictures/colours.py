@@ -1,15 +1,14 @@
-"""The colours of measurements, which the common kinds of colour blindness tell apart, and their names."""
+"""The colours of measurements, and the names of what they stand for."""
 
 from __future__ import annotations
 
-# Okabe and Ito's colours, which the common kinds of colour blindness tell apart.
+# Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart.
 COLOURS = {
     "block_tables": "#0072B2",
     "forward": "#999999",
     "kv_append": "#D55E00",
     "rest": "#F0E442",
 }
-
 
 LABELS = {
     "block_tables": "block tables",
@@ -18,21 +17,15 @@ LABELS = {
     "rest": "sample and the rest",
 }
 
-
 INK = "#333333"
-
 
 # Before is light and round, after dark and square: they differ without any colour too.
 BEFORE = {"color": "#E69F00", "marker": "o"}
-
-
 AFTER = {"color": "#0072B2", "marker": "s"}
-
 
 BOUNDARY = {"color": "#56B4E9", "linewidth": 1, "linestyle": ":", "label": "a new block begins"}
 
-
-# Kinds of kernels; all that the append launches is append.
+# Kinds of kernels; whatever the append launches counts as append.
 KIND_COLOURS = {
     "attention": "#009E73",
     "append": COLOURS["kv_append"],

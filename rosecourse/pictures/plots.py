@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
-from ..records.runs import Recorded
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK, LABELS
 
+STYLES = {"before": BEFORE, "after": AFTER}
 SETTLED = 4  # gaps after which all requests of a batch are running
 
 
@@ -65,52 +65,43 @@ def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int,
     positions = np.arange(first_position, first_position + len(itl_seconds))
     gaps = 1e3 * np.asarray(itl_seconds)
     p50, p99 = np.percentile(gaps, [50, 99])
-    _block_boundaries(ax, positions, block_size)
+    _block_boundaries(ax, positions[positions % block_size == 0])
     ax.plot(positions, gaps, color=INK, linewidth=1)
     for value, name, style in ((p50, "p50", "-"), (p99, "p99", "--")):
         ax.axhline(value, color="#D55E00", linewidth=1, linestyle=style, label=f"{name} {value:.2f} ms")
-    _finish_along_steps(ax, title)
+    _finish_along_steps(ax, title, ncols=3)
 
 
-def itl_along_steps_compared(ax: Axes, found: Comparison, title: str) -> None:
-    """Inter-token latency of the first request against the position, before and after, each the median over its runs.
+def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> None:
+    """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
 
-    Steps in which a block begins are marked: before lesson 059 they stand out.
+    Where the length of the prompt is known, the axis shows positions, and steps in which a block begins are marked:
+    before lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture
+    at the top; `highest` leaves them out.
     """
-    first = found.conditions.prompt_tokens
-    positions = np.arange(first, first + len(found.before.itl_along_steps_ms))
-    starts = positions % found.conditions.block_size == 0
-    _block_boundaries(ax, positions, found.conditions.block_size)
-    for samples, style in ((found.before, BEFORE), (found.after, AFTER)):
-        gaps = samples.itl_along_steps_ms
-        label = f"{samples.name}: median {np.median(gaps):.2f}, highest {np.max(gaps):.2f} ms"
-        ax.plot(positions, gaps, color=style["color"], linewidth=1.5, label=label)
-        ax.plot(positions[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
-    _finish_along_steps(ax, f"{title}\nmedian of {len(found.before.runs)} runs, {found.conditions.device}")
+    device, prompt_tokens = comparison.conditions.device, comparison.conditions.prompt_tokens
+    steps = np.arange(len(comparison.after.itl_along_steps_ms)) + (2 if prompt_tokens is None else prompt_tokens)
+    starts = np.zeros(len(steps), bool) if prompt_tokens is None else steps % comparison.conditions.block_size == 0
+    _block_boundaries(ax, steps[starts])
+    top = 0.0
+    for side in comparison.sides:
+        style, gaps = STYLES[side.name], side.itl_along_steps_ms
+        highest = gaps[min(SETTLED, len(gaps) - 1) :].max()
+        top = max(top, 1.1 * highest)
+        label = f"{side.name}: median {np.median(gaps):.2f}, highest {highest:.2f} ms"
+        label += f"; p99 of all gaps {side.figure('ITL', 'p99'):.2f} ms"
+        ax.plot(steps, gaps, color=style["color"], linewidth=1.5, label=label)
+        ax.plot(steps[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
+    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {device}", ncols=1)
+    ax.set(ylim=(0, top), xlabel="token of the request" if prompt_tokens is None else "position in the sequence")
 
 
-def recorded_along_steps(ax: Axes, found: Recorded, title: str) -> None:
-    """Inter-token latency of the first request of recorded runs, token by token, each the median over its runs.
-
-    The first gaps, in which other requests are still prefilled, may leave the picture at the top.
-    """
-    for side, style in (("before", BEFORE), ("after", AFTER)):
-        gaps = 1e3 * found.itl_along_steps(side)
-        label = f"{side}: median {np.median(gaps):.2f} ms, p99 of all gaps {found.figure(side, 'ITL', 'p99'):.2f} ms"
-        ax.plot(np.arange(2, len(gaps) + 2), gaps, color=style["color"], linewidth=1.2, label=label)
-    steady = np.concatenate([found.itl_along_steps(side)[SETTLED:] for side in ("before", "after")])
-    ax.set(title=f"{title}\n{found.gpu}, median of {len(found.after)} runs", xlabel="token of the request")
-    ax.set(ylabel="inter-token latency (ms)", ylim=(0, 1.1e3 * steady.max()))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _block_boundaries(ax: Axes, positions: np.ndarray, block_size: int) -> None:
-    for boundary in positions[positions % block_size == 0]:
+def _block_boundaries(ax: Axes, boundaries: np.ndarray) -> None:
+    for boundary in boundaries:
         ax.axvline(boundary, **BOUNDARY)
 
 
-def _finish_along_steps(ax: Axes, title: str) -> None:
+def _finish_along_steps(ax: Axes, title: str, ncols: int) -> None:
     ax.set(title=title, xlabel="position in the sequence", ylabel="inter-token latency (ms)", ylim=(0, None))
     handles, labels = ax.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
@@ -119,22 +110,22 @@ def _finish_along_steps(ax: Axes, title: str) -> None:
         unique.keys(),
         loc="upper center",
         bbox_to_anchor=(0.5, -0.18),
-        ncols=3,
+        ncols=ncols,
         frameon=False,
         columnspacing=1,
     )
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def throughput_compared(ax: Axes, found: Comparison, title: str) -> None:
+def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     """Every run as a dot, and each side's median with its 95 % interval; the ratio with its interval in the title."""
-    for place, (samples, style) in enumerate(((found.before, BEFORE), (found.after, AFTER))):
-        _runs_and_median(ax, place, samples, style)
-    ax.set_xticks([0, 1], [found.before.name, found.after.name])
-    claim = found.claim(found.speedup, "faster", "slower")
-    ax.set(title=f"{title}: {claim}\n{found.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 1.9))
+    for place, side in enumerate(comparison.sides):
+        _runs_and_median(ax, place, side, STYLES[side.name])
+    ax.set_xticks(range(len(comparison.sides)), [side.name for side in comparison.sides])
+    claim = comparison.claim(comparison.speedup, "faster", "slower")
+    ax.set(title=f"{title}: {claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 1.9))
     ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
-    ax.set_ylim(0, 1.12 * max(found.before.throughputs + found.after.throughputs))
+    ax.set_ylim(0, 1.12 * max(comparison.before.throughputs + comparison.after.throughputs))
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -155,41 +146,41 @@ def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[st
     )
 
 
-def itl_distribution(ax: Axes, found: Comparison, title: str) -> None:
+def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     """The share of gaps between tokens that are longer than x, before and after, pooled over requests and runs.
 
     The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights.
     """
-    for samples, style in ((found.before, BEFORE), (found.after, AFTER)):
-        gaps = np.sort(samples.itl_ms)
+    for side in comparison.sides:
+        style, gaps = STYLES[side.name], np.sort(side.itl_ms)
         longer = 1 - np.arange(len(gaps)) / len(gaps)
         ax.step(gaps, longer, where="pre", color=style["color"], linewidth=1.5)
-        marks = samples.itl_percentiles_ms
-        label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms (N = {:,})".format(samples.name, *marks, len(gaps))
+        marks = side.itl_percentiles_ms
+        label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms (N = {:,})".format(side.name, *marks, len(gaps))
         ax.plot(marks, [0.5, 0.05, 0.01], **style, linestyle="none", markersize=8, markeredgecolor="white", label=label)
     for share, name in ((0.5, "p50"), (0.05, "p95"), (0.01, "p99")):
         ax.axhline(share, color="#BBBBBB", linewidth=0.8, zorder=0)
         ax.annotate(name, (1, share), (4, 0), ax.get_yaxis_transform(), "offset points", va="center", color=INK)
-    ax.set(title=f"{title}\n{found.conditions.device}", yscale="log", ylim=(5e-4, 1.3))
+    ax.set(title=f"{title}\n{comparison.conditions.device}", yscale="log", ylim=(5e-4, 1.3))
     ax.set(xlabel="inter-token latency (ms)", ylabel="share of gaps that are longer")
     ax.set_yticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
-    ax.set_xlim(0, 1.05 * max(float(np.percentile(s.itl_ms, 99.95)) for s in (found.before, found.after)))
+    ax.set_xlim(0, 1.05 * max(float(np.percentile(s.itl_ms, 99.95)) for s in comparison.sides))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def ladder_throughput(ax: Axes, found: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
+def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
     """Throughput of each lesson, and its ratio to the first, with their 95 % intervals.
 
-    shares: for each rung floor seconds / seconds of its decode steps, of `measure.floor`; None leaves them out.
+    shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
     """
-    middles = [rung.throughput for rung in found.rungs]
+    middles = [rung.throughput for rung in ladder.rungs]
     values = [middle.value for middle in middles]
     errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
     places = np.arange(len(values))
     ax.bar(places, values, 0.62, color="#56B4E9", edgecolor="white")
     ax.errorbar(places, values, errors, color=INK, linestyle="none", capsize=5, linewidth=1.5)
-    for place, (middle, speedup) in enumerate(zip(middles, found.speedups, strict=True)):
+    for place, (middle, speedup) in enumerate(zip(middles, ladder.speedups, strict=True)):
         text = f"{middle.value:,.0f}" + (
             f"\n{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]" if place else ""
         )
@@ -197,9 +188,9 @@ def ladder_throughput(ax: Axes, found: Ladder, title: str, shares: Sequence[floa
         ax.annotate(
             text, (place, middle.high), (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=9
         )
-    names = (f"{rung.name}\n{fill(name, 15)}" for rung, name in zip(found.rungs, found.titles, strict=True))
+    names = (f"{rung.name}\n{fill(name, 15)}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True))
     ax.set_xticks(places, list(names))
-    ax.set(title=f"{title}\n{found.conditions.device}", ylabel="throughput (tokens/s)")
+    ax.set(title=f"{title}\n{ladder.conditions.device}", ylabel="throughput (tokens/s)")
     ax.set_xlabel("whiskers: 95 % interval of the median; ratios: to the first, of neighbouring runs", color=INK)
     ax.set_ylim(0, 1.35 * max(middle.high for middle in middles))
     ax.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""The sheet that `diagrams` draws on: what a block looks like, where things are, and how wide a text is, as SVG."""
+"""The sheet that `blocks` draws on, as SVG: what a block looks like, where things are, and how wide a text is."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from math import ceil
 from xml.etree import ElementTree
 
-# Okabe and Ito's colours, which the common kinds of colour blindness tell apart, those that differ most first.
+# Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart; those that differ most
+# come first.
 OWNER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 OTHER_COLOUR, CACHED_COLOUR = "#8C8C8C", "#C8C8C8"  # an owner without a name here; a block without any owner
 INK, FAINT_INK, LINE, EMPTY = "#1A1A1A", "#595959", "#8C8C8C", "#ECEFF1"
 
-WIDTH = 900  # of a notebook's output area, about
+WIDTH = 900  # about that of a notebook's output area
 MARGIN, GAP, MAX_COLUMNS = 8, 5, 8
 CELL, PAD, BAR = 104, 5, 14  # a block's width, the room around what is in it, and the height of its slots
 TEXT, LINE_HEIGHT = 11, 14
 BOLD = 1.15  # how much wider bold text is
-SLOTS_DRAWN = 16  # larger blocks get a bar: slots of a few pixels say nothing
-BANDS = 4  # colours that a block of many owners shows; its text says how many they are
-FOLDED = 64  # of a larger pool the free blocks at the end are only counted
+SLOTS_DRAWN = 16  # larger blocks get a bar without slots, which would be a few pixels wide
+BANDS = 4  # most colours in a block with many owners; its text says how many there are
+FOLDED = 64  # in a larger pool, the free blocks at the end are only counted
 
 
 # -- what is drawn --------------------------------------------------------------------
@@ -28,7 +29,7 @@ FOLDED = 64  # of a larger pool the free blocks at the end are only counted
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """One block at one moment. names: those of its owners that the picture knows, at most `owners` of them."""
+    """One block at one moment. names: of the owners that the picture knows, at most `owners` of them."""
 
     block_index: int
     start: int = 0
@@ -150,7 +151,7 @@ def _fit(text: str, width: float, size: float) -> str:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """Lines of at most `width`; a word that is longer is cut."""
+    """Lines of at most `width`; a longer word is cut."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".lstrip()
@@ -169,7 +170,7 @@ def cells_width(count: int) -> int:
 
 
 def cell_height(notes: Iterable[Sequence[str]]) -> int:
-    """Of every cell of a picture: room for the longest note in it."""
+    """The height of every cell of a picture, with room for the longest note."""
     return LINE_HEIGHT * (3 + max(map(len, notes), default=0)) + BAR + 2 * PAD
 
 

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ..measure.timeline import DEVICE, GAP, HOST, KIND_LABELS, PARTS, Timeline
+from ..measure.timeline import KIND_LABELS, PARTS, Timeline
 from .colours import COLOURS, INK, KIND_COLOURS, LABELS
 
-# -- the picture --------------------------------------------------------------------------------------------------
-
-ROOM = 1.0  # lanes: height of the line of text above them, of the host's, of the device's, and the gap between moments
-
-
+# Heights: the line of text above the lanes, the host's lane, the device's, and the gap between two moments.
+ROOM, HOST, DEVICE, GAP = 1.0, 1.1, 0.8, 0.5
 MOMENT = ROOM + HOST + DEVICE + GAP
 
 
@@ -22,8 +19,8 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> No
     """For each moment, such as before and after, the host's ranges above and the device's kernels below; one scale.
 
     Figures of 9 x 4.5 inches with `layout="constrained"` suit it. A range of the host ends when its kernels have been
-    launched: they may run later, beside another range. `rest` is all of the step that is in no other part: inputs,
-    sampling, waiting for the tokens.
+    launched: they may run later, beside another range. `rest` is whatever is in no other part: inputs, sampling,
+    waiting for the tokens.
     """
     longest = max(one.step_us for one in timelines.values()) / 1e3
     ax.set(title=title, xlabel="ms since the start of the step, with the profiler on", xlim=(0, 1.01 * longest))
@@ -51,7 +48,7 @@ def _headline(name: str, timeline: Timeline) -> str:
 def _draw_host(ax: Axes, timeline: Timeline, top: float, longest: float) -> None:
     """A bar for the whole step, in the colour of the rest, and over it one for each range of a part.
 
-    A bar says its name where it has room for it: about 80 letters go into the width of the axes.
+    A bar is labelled where the text fits: about 80 letters go into the width of the axes.
     """
     bars = [("rest", 0.0, timeline.step_us)]
     bars += [(PARTS[r.name], r.start_us, r.duration_us) for r in timeline.ranges if r.name in PARTS]
@@ -64,7 +61,7 @@ def _draw_host(ax: Axes, timeline: Timeline, top: float, longest: float) -> None
 
 
 def _draw_device(ax: Axes, timeline: Timeline, top: float) -> None:
-    """A thin bar for each kernel; a faint line for the time in which there is none."""
+    """A thin bar for each kernel, and a faint line through the time between them."""
     ax.hlines(top + DEVICE / 2, 0, timeline.step_us / 1e3, color="#CCCCCC", linewidth=0.8, zorder=0)
     for kind, colour in KIND_COLOURS.items():
         bars = [(k.start_us / 1e3, k.duration_us / 1e3) for k in timeline.kernels if k.kind == kind]
@@ -81,8 +78,8 @@ def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
 
     def entry(kind: str) -> str:
         mine = [[k.duration_us for k in one.kernels if k.kind == kind] for one in timelines]
-        times = arrow(f"{sum(found) / 1e3:.2f}" for found in mine)
-        return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(found):,}' for found in mine)})"
+        times = arrow(f"{sum(durations) / 1e3:.2f}" for durations in mine)
+        return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(durations):,}' for durations in mine)})"
 
     style = {"frameon": False, "fontsize": 9, "title_fontsize": 9, "alignment": "left", "borderaxespad": 0}
     parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in COLOURS}

@@ -1,1 +1,1 @@
-"""Files of measurements: written whole, sealed, checked when they are read, beside the published figures."""
+"""Files of measurements, written whole, sealed, and checked when they are read; and the published figures."""

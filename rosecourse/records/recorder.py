@@ -1,7 +1,7 @@
 """Recording: a lesson's before and after on its article's workload, and a timeline of one step of each.
 
-All runs come first, the timelines of all lessons after them: a profiler can slow a process down for good (CUPTI stays
-attached).
+The runs of all lessons come first and the timelines after them: a profiler can slow a process down for good, because
+CUPTI stays attached.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from ..measure.stats import interleave
 from ..measure.timeline import Timeline
 from ..measure.workload import RUNNERS, Run, Workload
 from ..models.shape import Model
-from .archive import sealed, slug
-from .files import write_json
-from .runs import FORMAT, Recorded, load, packed
-from .timelines import load as load_timelines
-from .timelines import path_of, sealed_document
+from .comparisons import FORMAT, RecordedComparison, read_comparison_file
+from .json_file import write_json
+from .results import gpu_folder
+from .run_json import packed_run
+from .sealed import seal
+from .timelines import read_timelines_file, timelines_document, timelines_file_name
 
 UNITS = "microseconds, from the start of a run; moments_us: the first, then the gaps; tokens: first, count, ..."
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A lesson to be recorded. workload: its article's, or what was asked for instead.
+    """A lesson to record. workload: its article's, or what was asked for instead.
 
-    command: as it can be typed again; flags: every flag's value.
+    command: as it can be typed again; flags: the value of every flag.
     """
 
     lesson: Lesson
@@ -58,19 +59,22 @@ class Recorder:
     def __init__(
         self, model: Model, prompt_ids: list[int], config: EngineConfig, source: dict[str, Any], folder: Path
     ) -> None:
-        """config: of the engines, but for their sizes; source: commit and dirty flag, as in `provenance`."""
-        found = provenance()
+        """config: of the engines, except for their sizes; source: commit and dirty flag, as in `provenance`."""
+        here = provenance()
         self.model, self.prompt_ids, self.config, self.source = model, prompt_ids, config, source
-        self.host = machine_of(model.device, found["host"])
-        self.versions = found["versions"]
-        self.folder = folder / slug(self.host["gpu"] or "cpu")
+        self.host = machine_of(model.device, here["host"])
+        self.versions = here["versions"]
+        self.folder = folder / gpu_folder(self.host["gpu"] or "cpu")
         self.bandwidth: float | None = None  # measured when it is first needed
 
-    def path(self, rung: Lesson) -> Path:
+    def runs_path(self, rung: Lesson) -> Path:
         return self.folder / f"{rung.number}.json"
 
+    def timelines_path(self, rung: Lesson) -> Path:
+        return self.folder / timelines_file_name(rung.number)
+
     def head(self, task: Assignment) -> dict[str, Any]:
-        """All that is known before a lesson is measured: if it is the same, so would be the figures."""
+        """All that is known before a lesson is measured. Where it is the same, the figures would be the same."""
         settings = task.flags | asdict(self.config) | asdict(task.workload)
         settings |= {
             "model": self.model.name,
@@ -90,15 +94,16 @@ class Recorder:
 
     def has_runs(self, task: Assignment) -> bool:
         """Whether the runs are recorded, of the same source, machine and settings."""
-        return self._is_there(task, lambda: load(self.path(task.lesson), task.lesson.number).document)
+        path = self.runs_path(task.lesson)
+        return self._is_recorded(task, lambda: read_comparison_file(path, task.lesson.number).document)
 
     def has_timelines(self, task: Assignment) -> bool:
         """Whether the timelines are recorded, of the same source, machine and settings."""
-        number = task.lesson.number
-        return self._is_there(task, lambda: load_timelines(path_of(self.folder, number), number))
+        path = self.timelines_path(task.lesson)
+        return self._is_recorded(task, lambda: read_timelines_file(path, task.lesson.number))
 
-    def _is_there(self, task: Assignment, read: Callable[[], dict[str, Any]]) -> bool:
-        """Whether there is a whole file of the same source, machine and settings. A changed source has no name."""
+    def _is_recorded(self, task: Assignment, read: Callable[[], dict[str, Any]]) -> bool:
+        """Whether there is a whole file of the same source, machine and settings; never for a source with changes."""
         if self.source["commit"] is None or self.source["dirty"] is not False:
             return False
         try:
@@ -107,7 +112,7 @@ class Recorder:
             return False
         return all(document.get(key) == value for key, value in self.head(task).items() if key != "format")
 
-    def record(self, task: Assignment, pairs: int, seed: int) -> Recorded:
+    def record_runs(self, task: Assignment, pairs: int, seed: int) -> RecordedComparison:
         """Measure a lesson's runs and write their file, whole or not at all."""
         self.bandwidth = self.bandwidth or float(copy_bandwidth(self.model.device))
         params = SamplingParams(max_new_tokens=task.workload.max_new_tokens, stop_on_eos=False, seed=seed)
@@ -126,24 +131,24 @@ class Recorder:
             "copy_bytes_per_second": self.bandwidth,
         }
         for name, side in sides.items():
-            document[name] = [packed(one, bytes_per_run(self.model, work, one)) for one in side]
-        found = Recorded.of(sealed(document))
+            document[name] = [packed_run(one, bytes_per_run(self.model, work, one)) for one in side]
+        recording = RecordedComparison.of(seal(document))
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.path(task.lesson), found.document)
-        return found
+        write_json(self.runs_path(task.lesson), recording.document)
+        return recording
 
     def _measure(self, task: Assignment, work: Workload, pairs: int) -> dict[str, list[Run]]:
-        """The counted runs before and after; before the first lesson there is nothing to run."""
-        run, sides = RUNNERS[task.workload.benchmark], self._sides(task.lesson)
+        """The counted runs before and after; the first lesson has nothing before it."""
+        runner, sides = RUNNERS[task.workload.benchmark], self._sides(task.lesson)
         engines = [self._engine(parts, task.workload, task.workload.max_new_tokens) for parts in sides.values()]
         total = len(engines) * (pairs + 1)
         # No bar where nobody watches (disable=None), and none that moves while the clock runs.
         with tqdm(total=total, desc=task.lesson.number, file=sys.stderr, leave=False, disable=None) as bar:
 
             def one(engine: InferenceEngine) -> Run:
-                done = run(engine, work)
+                run = runner(engine, work)
                 bar.update()
-                return done
+                return run
 
             if len(engines) == 1:
                 return {"before": [], "after": [one(engines[0]) for _ in range(total)][1:]}
@@ -151,15 +156,16 @@ class Recorder:
             return {"before": before, "after": after}
 
     def record_timelines(self, task: Assignment, seed: int) -> dict[str, Timeline]:
-        """Take a lesson's timelines, with as many sessions as its steps have; write their file, whole or not at all."""
-        found = {side: self._timeline(parts, task.workload, seed) for side, parts in self._sides(task.lesson).items()}
+        """Take a lesson's timelines, with the batch of its workload, and write their file, whole or not at all."""
+        sides = self._sides(task.lesson)
+        timelines = {side: self._timeline(parts, task.workload, seed) for side, parts in sides.items()}
         head = self.head(task) | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(path_of(self.folder, task.lesson.number), sealed_document(head, found))
-        return found
+        write_json(self.timelines_path(task.lesson), timelines_document(head, timelines))
+        return timelines
 
     def _timeline(self, parts: DecodeParts, workload: ArticleWorkload, seed: int) -> Timeline:
-        """A timeline of an engine like the runs', with room for its steps where a run has fewer."""
+        """A timeline of an engine like that of the runs, with room for its steps where a run has fewer."""
         new = max(workload.max_new_tokens, STEPS + 1)
         engine = self._engine(parts, workload, new)
         params = SamplingParams(max_new_tokens=new, stop_on_eos=False, seed=seed)
@@ -179,7 +185,7 @@ class Recorder:
 
 
 def machine_of(device: torch.device, host: dict[str, Any]) -> dict[str, Any]:
-    """The host, with the GPU that is measured (None: the CPU is) and its driver."""
+    """The host, with the GPU that is measured (None where the CPU is) and its driver."""
     cuda = device.type == "cuda"
     gpu = torch.cuda.get_device_name(device) if cuda else None
     return host | {"gpu": gpu, "driver": driver_version() if cuda else None}

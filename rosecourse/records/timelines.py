@@ -1,4 +1,8 @@
-"""Recorded timelines: how data/results/<gpu>/<lesson>.timeline.json is written and read."""
+"""Recorded timelines: how data/results/<gpu>/<lesson>.timeline.json is written and read.
+
+A file is one sealed JSON object (`sealed`), with the keys of a recorded comparison that say where it comes from, and
+`before` (null for the first lesson) and `after`, each of the form that `Timeline.document` gives.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +12,46 @@ from typing import Any
 
 from ..lessons import lesson as lesson_of
 from ..measure.timeline import Timeline
-from .archive import RESULTS, find, read, sealed
+from .results import RESULTS, results_file
+from .sealed import read_sealed, seal
 
 FORMAT = 1
-
-
 UNITS = "tenths of a microsecond; kernels: number in kernel_names, start after the start of the one before, duration"
 
 
-# -- taking one ---------------------------------------------------------------------------------------------------
+def timelines_file_name(number: str) -> str:
+    """The name of a lesson's file of timelines."""
+    return f"{number}.timeline.json"
 
 
-# -- files --------------------------------------------------------------------------------------------------------
-
-
-def path_of(folder: Path, number: str) -> Path:
-    """The file of a lesson in the folder of a GPU."""
-    return folder / f"{number}.timeline.json"
-
-
-def sealed_document(head: Mapping[str, Any], timelines: Mapping[str, Timeline]) -> dict[str, Any]:
-    """What a file has: where it comes from, the timelines `before` (if there is one) and `after`, and a checksum."""
+def timelines_document(head: Mapping[str, Any], timelines: Mapping[str, Timeline]) -> dict[str, Any]:
+    """A file's document, sealed. head: where it comes from; timelines: `before`, unless there is none, and `after`."""
     sides = {side: timelines[side].document() if side in timelines else None for side in ("before", "after")}
-    return sealed({**head, "format": FORMAT, "units": UNITS, **sides})
+    return seal({**head, "format": FORMAT, "units": UNITS, **sides})
 
 
-def load(path: Path, lesson: str) -> dict[str, Any]:
-    """A file's document, checked. Raises `RosecourseError` for one that is damaged, of another lesson or format."""
-
-    def parse(document: dict[str, Any]) -> dict[str, Any]:
-        timelines_of(document)
-        return document
-
-    return read(path, "timeline", lesson, FORMAT, parse)
-
-
-def timelines_of(document: Mapping[str, Any]) -> dict[str, Timeline]:
-    """The timelines of a file, `before` (not for the first lesson) and `after`. Raises `ValueError`."""
+def timelines_in(document: Mapping[str, Any]) -> dict[str, Timeline]:
+    """The timelines in a file's document: `before` (not for the first lesson) and `after`. Raises `ValueError`."""
     sides = ["before", "after"] if lesson_of(document["lesson"]).changes else ["after"]
     return {side: Timeline.of(document.get(side)) for side in sides}
 
 
-def recorded(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> dict[str, Timeline] | None:
-    """The recorded timelines of a lesson, `before` and `after` (the first lesson has no before), None without a file.
+def read_timelines_file(path: Path, lesson: str) -> dict[str, Any]:
+    """A file's document, checked. Raises `RosecourseError` if it is damaged, or of another lesson or format."""
 
-    gpu: a name such as `NVIDIA H200`, or the folder's, `nvidia-h200`; None is the course's own, else the first found.
-    Raises `LessonError` for a lesson that is not on the ladder, `RosecourseError` for a file that is damaged.
+    def parse(document: dict[str, Any]) -> dict[str, Any]:
+        timelines_in(document)
+        return document
+
+    return read_sealed(path, "timeline", lesson, FORMAT, parse)
+
+
+def recorded_timelines(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> dict[str, Timeline] | None:
+    """The recorded timelines of a lesson, `before` (not for the first lesson) and `after`, or None without a file.
+
+    Its arguments are those of `results_file`. Raises `LessonError` for a lesson that is not on the ladder,
+    `RosecourseError` for a file that is damaged.
     """
     number = lesson_of(lesson).number
-    path = find(path_of(Path(), number).name, gpu, folder)
-    return None if path is None else timelines_of(load(path, number))
+    path = results_file(timelines_file_name(number), gpu, folder)
+    return None if path is None else timelines_in(read_timelines_file(path, number))

@@ -110,7 +110,7 @@ ODD += [
     "{0}",
 ]
 ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "035,,036", "best,best", "mine.py:Part", ":"]
-SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--force", "--no-race"]
+SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--force", "--no-race"]
 WRONG = ["--nonsense", "--max-new", "--prom", "-h", "-p", "--hf-model-id", "--json", "--seed", "stray", "--help", "-"]
 
 
@@ -140,7 +140,7 @@ def command_lines(draw):
 def flags_of(name, known={}):  # noqa: B006 (a cache)
     if name not in known:
         out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(out):
             COMMANDS[name].main(["--help"])
         known[name] = set(out.getvalue().replace(",", " ").split())
     return known[name]
@@ -159,12 +159,12 @@ def small_machine(model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
-        patch.setattr("rosecourse.commands.flags.load_model", loaded)
+        patch.setattr("rosecourse.commands.building.load_model", loaded)
         patch.setattr(doctor, "checks", lambda: [doctor.check_python])
-        patch.setattr(record.Recorder, "record", lambda self, task, *_: self.head(task))
+        patch.setattr(record.Recorder, "record_runs", lambda self, task, *_: self.head(task))
         patch.setattr(record.Recorder, "record_timelines", lambda self, task, *_: self.head(task))
-        patch.setattr(record, "summary", json.dumps)
-        patch.setattr(record, "timeline_summary", lambda rung, found: json.dumps(found))
+        patch.setattr(record, "comparison_summary", json.dumps)
+        patch.setattr(record, "timelines_summary", lambda rung, timelines: json.dumps(timelines))
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 
@@ -173,10 +173,7 @@ def run(name, argv):
     """Exit code, standard output and standard error of a command, in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = COMMANDS[name].main(argv)
-        except SystemExit as end:  # doctor's parser
-            code = end.code
+        code = COMMANDS[name].main(argv)
     return code, out.getvalue(), err.getvalue()
 
 

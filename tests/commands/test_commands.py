@@ -8,14 +8,25 @@ import sys
 import pytest
 from transformers import LlamaConfig
 
-from rosecourse import LESSONS
-from rosecourse.commands import benchmark_scheduler, benchmark_streaming, doctor, generate
-from rosecourse.commands.flags import add_engine_flags, config_of
-from rosecourse.commands.parser import command
-from rosecourse.records.files import check_writable, write_json
+from rosecourse import LESSONS, lesson
+from rosecourse.commands import (
+    benchmark,
+    benchmark_scheduler,
+    benchmark_streaming,
+    benchmark_transformers,
+    building,
+    doctor,
+    generate,
+)
+from rosecourse.commands.building import config_of
+from rosecourse.commands.flags import add_engine_flags
+from rosecourse.commands.parser import command_parser
+from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.records.json_file import require_writable_json, write_json
 from tests.support.oracles import hf_greedy
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--warmup-runs", "0", "--repeat-runs", "2"]
+TRANSFORMERS = ["--device", "cpu", "--batch-size", "2", "--max-new-tokens", "2"]
 COMMANDS = {
     "generate": generate,
     "benchmark_scheduler": benchmark_scheduler,
@@ -64,14 +75,14 @@ def assert_lines(text, patterns):
         assert re.fullmatch(pattern, line), line
 
 
-@pytest.mark.parametrize("attention", [[], ["--paged-attn"]])
+@pytest.mark.parametrize("attention", [[], ["--paged-attn"], ["--dense"]])
 def test_benchmark_scheduler_prints_the_articles_lines(capsys, attention):
     assert benchmark_scheduler.main([*SMALL, "--no-stop-on-eos", *attention]) == 0
     assert_lines(capsys.readouterr().out, SCHEDULER_LINES)
 
 
 def test_benchmark_streaming_prints_the_articles_lines(capsys):
-    assert benchmark_streaming.main([*SMALL, "--no-stop-on-eos", "--paged-attn"]) == 0
+    assert benchmark_streaming.main([*SMALL, "--no-stop-on-eos"]) == 0
     assert_lines(capsys.readouterr().out, STREAMING_LINES)
 
 
@@ -92,7 +103,8 @@ def test_the_articles_command_lines_are_understood(capsys, tmp_path):
     "flags",
     [
         ["--mode", "offline"],
-        ["--lesson", "035", "--block-size", "4", "--paged-attn", "--dtype", "bfloat16"],
+        ["--lesson", "035", "--block-size", "4", "--dtype", "bfloat16"],
+        ["--lesson", "035", "--block-size", "4", "--dense", "--dtype", "bfloat16"],
         ["--tokenize-workers", "2", "--prefill-max-batch-size", "1", "--max-batch-size", "2"],
         ["--num-blocks", "1", "--max-batch-size", "3", "--no-prefix-cache"],
         ["--max-new-tokens", "1"],
@@ -129,6 +141,45 @@ def test_generate_writes_what_transformers_would(capsys, model, hf_model, tmp_pa
     found = json.loads(file.read_text())
     assert found["token_ids"] == expected
     assert found["finish_reason"] == "length"
+
+
+def forwards(monkeypatch):
+    """The forward parts of the engines that commands build from now on."""
+    built = []
+
+    def engine_of(args, model, parts, **more):
+        built.append(parts.forward)
+        return building.engine_of(args, model, parts, **more)
+
+    for module in (benchmark, benchmark_transformers, generate):
+        monkeypatch.setattr(module, "engine_of", engine_of)
+    return built
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "benchmark_transformers"])
+def test_attention_is_paged_unless_dense_is_asked_for(name, capsys, monkeypatch):
+    """Whatever the lesson."""
+    calls = {
+        "generate": (generate, ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "2"]),
+        "benchmark_transformers": (benchmark_transformers, [*TRANSFORMERS, "--pairs", "2"]),
+        "benchmark_scheduler": (benchmark_scheduler, SMALL),
+        "benchmark_streaming": (benchmark_streaming, SMALL),
+    }
+    command, argv = calls[name]
+    built = forwards(monkeypatch)
+    for number in ("035", "best"):
+        for flags in ([], ["--paged-attn"], ["--dense"]):
+            assert command.main([*argv, "--lesson", number, *flags]) == 0
+            assert built.pop() is (DenseForward if "--dense" in flags else lesson(number).after.forward)
+
+
+def test_dense_attention_writes_the_same_tokens(capsys):
+    argv = ["--prompt", "It is a truth", "--max-new-tokens", "30", "--device", "cpu"]
+    texts = []
+    for flags in ([], ["--dense"]):
+        assert generate.main([*argv, *flags]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
 
 
 def test_generate_samples_the_same_for_a_seed(capsys):
@@ -190,6 +241,8 @@ EVERYWHERE = [
     (["--json", "/no/such/folder/x.json"], "cannot be written: No such file or directory"),
     (["--json", "/"], "is a folder"),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
+    (["--paged-attn", "--dense"], "argument --dense: not allowed with argument --paged-attn"),
+    (["--dense", "--paged-attn"], "argument --paged-attn: not allowed with argument --dense"),
 ]
 GENERATE = [
     (["--temperature", "-1"], "temperature is -1.0"),
@@ -256,7 +309,7 @@ def test_an_unwritable_json_is_found_before_the_run(capsys, monkeypatch):
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     file = tmp_path / "old.json"
     file.write_text("old")
-    check_writable(file)
+    require_writable_json(file)
     assert file.read_text() == "old"
     for broken in ({"x": float("nan")}, {"x": object()}):
         with pytest.raises((ValueError, TypeError)):
@@ -269,11 +322,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 def test_the_environment_is_read_at_the_edge(capsys, monkeypatch):
     monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "lots")
-    assert_refused("benchmark_scheduler", ["--paged-attn"], "ROSELLM_TRITON_KV_APPEND_MIN_BATCH is 'lots'", capsys)
+    assert_refused("benchmark_scheduler", ["--pretok"], "ROSELLM_TRITON_KV_APPEND_MIN_BATCH is 'lots'", capsys)
     monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "0")
-    assert_refused("benchmark_scheduler", ["--paged-attn"], "triton_kv_append_min_batch is 0", capsys)
+    assert_refused("benchmark_scheduler", ["--pretok"], "triton_kv_append_min_batch is 0", capsys)
     monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "64")
-    parser = command("x", "")
+    parser = command_parser("x", "")
     add_engine_flags(parser)
     assert config_of(parser.parse_args([])).triton_kv_append_min_batch == 64
 

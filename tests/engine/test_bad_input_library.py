@@ -31,9 +31,10 @@ from rosecourse.measure.compare import compare
 from rosecourse.measure.workload import Workload
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records import timelines
-from rosecourse.records.published import beside_published, published
-from rosecourse.records.runs import recorded
+from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.records.published import published_figures
+from rosecourse.records.tables import published_and_recorded
+from rosecourse.records.timelines import recorded_timelines
 
 
 class Odd:
@@ -130,13 +131,13 @@ CALLS = {
     "random_model(name)": lambda engine, value: random_model(value, device="cpu"),
     "random_model(seed)": lambda engine, value: random_model("gpt2", value, device="cpu"),
     "lesson": lambda engine, value: lesson(value),
-    "recorded(lesson)": lambda engine, value: recorded(value),
-    "recorded(gpu)": lambda engine, value: recorded("036", value),
-    "recorded(folder)": lambda engine, value: recorded("036", folder=value),
-    "timelines.recorded(gpu)": lambda engine, value: timelines.recorded("036", value),
-    "timelines.recorded(folder)": lambda engine, value: timelines.recorded("036", folder=value),
-    "published": lambda engine, value: published(value),
-    "beside_published": lambda engine, value: beside_published(value),
+    "recorded_comparison(lesson)": lambda engine, value: recorded_comparison(value),
+    "recorded_comparison(gpu)": lambda engine, value: recorded_comparison("036", value),
+    "recorded_comparison(folder)": lambda engine, value: recorded_comparison("036", folder=value),
+    "recorded_timelines(gpu)": lambda engine, value: recorded_timelines("036", value),
+    "recorded_timelines(folder)": lambda engine, value: recorded_timelines("036", folder=value),
+    "published_figures": lambda engine, value: published_figures(value),
+    "published_and_recorded": lambda engine, value: published_and_recorded(value),
     "compare(before)": lambda engine, value: compared(engine, before=value),
     "compare(after)": lambda engine, value: compared(engine, after=value),
     "compare(workload)": lambda engine, value: compared(engine, workload=value),

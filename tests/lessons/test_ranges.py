@@ -5,8 +5,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rosecourse import LESSONS, InferenceEngine, SamplingParams
-from rosecourse.commands.flags import add_engine_flags, config_of
-from rosecourse.commands.parser import command
+from rosecourse.commands.building import config_of
+from rosecourse.commands.flags import add_engine_flags
+from rosecourse.commands.parser import command_parser
 from rosecourse.decode import ranges
 
 NAMES = {
@@ -53,6 +54,6 @@ def test_the_switch_is_read_at_the_edge(value, expected, monkeypatch):
     monkeypatch.delenv("ROSEINFER_NVTX", raising=False)
     if value is not None:
         monkeypatch.setenv("ROSEINFER_NVTX", value)
-    parser = command("x", "")
+    parser = command_parser("x", "")
     add_engine_flags(parser)
     assert config_of(parser.parse_args([])).nvtx is expected

@@ -17,10 +17,12 @@ from rosecourse import (
     lesson,
 )
 from rosecourse.commands import benchmark_transformers
-from rosecourse.measure.compare import Comparison, Conditions, compare, compare_ladder
+from rosecourse.engine.scheduler import SchedulerStats
+from rosecourse.measure.compare import HEADLINES, Comparison, Conditions, compare, compare_ladder
+from rosecourse.measure.metrics import UNITS
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import Ratio, interleave, interleave_all, median_interval, ratio
-from rosecourse.measure.workload import Workload, run_scheduler
+from rosecourse.measure.workload import Run, Workload, run_scheduler
 from rosecourse.request.session import SessionTimes
 
 
@@ -76,7 +78,7 @@ def run_of(*requests, seconds=None):
     """A run whose requests got their tokens at these times, in seconds from its start."""
     times = [SessionTimes(0.0, 0.0, list(moments)) for moments in requests]
     total = seconds or max(max(moments) for moments in requests)
-    return SimpleNamespace(total_seconds=total, times=times, num_tokens=sum(map(len, requests)))
+    return Run(0.0, total, times, None, SchedulerStats(decode_seconds=total / 2))
 
 
 def comparison(before_seconds, after_seconds):
@@ -105,6 +107,39 @@ def test_a_throughput_ratio_is_the_ratio_of_the_times():
     found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
     both = zip(found.before.throughputs, found.after.throughputs, strict=True)
     assert found.speedup.value == pytest.approx(np.median([after / before for before, after in both])) == 2.0
+
+
+def test_better_is_more_throughput_and_less_time():
+    found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
+    for metric in ("total time", "decode time", "total throughput", "decode throughput"):
+        assert found.ratio(metric).value == pytest.approx(2.0), metric
+        assert found.ratio(metric, "mean").low == pytest.approx(2.0), metric
+    assert found.speedup == found.ratio("total time")
+
+
+def test_each_metric_in_its_unit_by_hand():
+    """Two requests, of which the second waits 0.1 s; 1 s in all, half of it in decode steps."""
+    times = [SessionTimes(0.0, 0.0, [0.2, 0.3, 0.5]), SessionTimes(0.0, 0.1, [0.5, 0.7, 1.0])]
+    side = Samples("before", [Run(0.0, 1.0, times, None, SchedulerStats(decode_seconds=0.5))] * 2)
+    expected = {
+        "decode time": [0.5, 0.5],
+        "total time": [1.0, 1.0],
+        "decode throughput": [12.0, 12.0],
+        "total throughput": [6.0, 6.0],
+        "TTFT": [200, 500] * 2,
+        "TPOT": [150, 250] * 2,
+        "ITL": [100, 200, 200, 300] * 2,
+        "latency": [500, 1000] * 2,
+        "queueing": [0, 100] * 2,
+    }
+    assert list(expected) == list(UNITS)
+    for metric, values in expected.items():
+        assert side.values(metric) == pytest.approx(values), metric
+        assert side.figure(metric, "mean") == pytest.approx(np.mean(values))
+        for statistic, percent in (("p50", 50), ("p95", 95), ("p99", 99)):
+            assert side.figure(metric, statistic) == pytest.approx(np.percentile(values, percent))
+        assert np.isnan(Samples("before", []).figure(metric, "p50"))
+    assert [run.values("TTFT") for run in side.each_run] == [pytest.approx([200, 500])] * 2
 
 
 def test_the_tail_is_compared_run_by_run():
@@ -173,14 +208,19 @@ def test_two_engines_are_compared_by_their_runs(small_model):
     found = compare(*engines(small_model, rung.before, rung.after), workload, pairs=3)
     assert len(found.before.runs) == len(found.after.runs) == 3
     table = found.table()
-    assert list(table.columns) == ["before", "after"]
-    assert table.loc["throughput (tokens/s)", "before"] == pytest.approx(
+    assert list(table.columns) == ["before", "after", "times better"]
+    assert len(table) == len(HEADLINES)
+    assert table.loc["total throughput p50 (tokens/s)", "before"] == pytest.approx(
         np.median([12 / run.total_seconds for run in found.before.runs])
+    )
+    assert table.loc["decode throughput p50 (tokens/s)", "after"] == pytest.approx(
+        np.median([12 / run.stats.decode_seconds for run in found.after.runs])
     )
     pooled = np.concatenate([np.diff(times.tokens) for run in found.after.runs for times in run.times])
     assert table.loc["ITL p99 (ms)", "after"] == pytest.approx(1e3 * np.percentile(pooled, 99))
-    assert table.loc["ITL p99/p50", "after"] == pytest.approx(np.percentile(pooled, 99) / np.median(pooled))
+    assert found.after.itl_tail == pytest.approx(np.percentile(pooled, 99) / np.median(pooled))
     assert found.speedup == ratio(found.before.seconds, found.after.seconds)
+    assert table.loc["ITL p99 (ms)", "times better"] == str(found.ratio("ITL", "p99"))
     assert table.attrs["provenance"] == found.provenance
     assert found.provenance.startswith("2 requests x 6 tokens; 1 warm-up and 3 counted runs of each, interleaved; ")
     assert "(1 thread)" in found.provenance
@@ -201,7 +241,7 @@ def test_engines_with_other_tokens_are_not_compared_and_the_first_difference_end
 
     wrong = BEST.with_(kv_append=SwapsKeysAndValues)
     with pytest.raises(RosecourseError, match="different tokens"):
-        compare(*engines(small_model, BEST, wrong), Workload(((1, 2, 3),), PARAMS), pairs=5, run=run)
+        compare(*engines(small_model, BEST, wrong), Workload(((1, 2, 3),), PARAMS), pairs=5, runner=run)
     assert len(runs) == 2
     with pytest.raises(ConfigError, match="0 runs of each"):
         compare(*engines(small_model, BEST, BEST), Workload(((1, 2, 3),), PARAMS), pairs=0)
@@ -217,7 +257,7 @@ def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
         return run_scheduler(engine, workload)
 
     config = EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False)
-    found = compare_ladder(small_model, workload, rounds=2, config=config, run=run)
+    found = compare_ladder(small_model, workload, rounds=2, config=config, runner=run)
     rungs = [(r.after.block_tables, r.after.forward, r.after.kv_append) for r in LESSONS]
     assert order == [*rungs, *rungs[::-1], *rungs]
     assert [len(rung.runs) for rung in found.rungs] == [2] * len(LESSONS)
@@ -243,6 +283,12 @@ def test_a_ladder_of_engines_with_other_tokens_is_refused(small_model):
 SMALL = ["--device", "cpu", "--batch-size", "2", "--max-new-tokens", "4", "--pairs", "2"]
 
 
+@pytest.mark.parametrize(("flags", "kind"), [([], "paged"), (["--dense"], "gathered dense")])
+def test_benchmark_transformers_says_which_attention_it_was(capsys, flags, kind):
+    assert benchmark_transformers.main([*SMALL, "--lesson", "036", *flags]) == 0
+    assert f"Lesson: 036, block-table cache; attention over {kind} K and V\n" in capsys.readouterr().out
+
+
 def test_benchmark_transformers(capsys, tmp_path):
     file = tmp_path / "out.json"
     assert benchmark_transformers.main([*SMALL, "--lesson", "035", "--json", str(file)]) == 0
@@ -257,7 +303,7 @@ def test_benchmark_transformers(capsys, tmp_path):
 
 
 def test_other_tokens_end_the_comparison(capsys, monkeypatch):
-    monkeypatch.setattr("rosecourse.measure.rivals.transformers_run", lambda *_: [[1]])
+    monkeypatch.setattr("rosecourse.measure.rivals.transformers_completions", lambda *_: [[1]])
     assert benchmark_transformers.main(SMALL) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -1,23 +1,31 @@
 """The physical floor: the bytes by hand, and a bandwidth that is measured as it says."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.floor import (
     best_seconds,
     bytes_per_run,
-    bytes_per_step,
     copy_bandwidth,
     kv_bytes_per_position,
     share_of_floor,
     share_of_runs,
     weight_bytes,
 )
-from rosecourse.measure.workload import Workload, run_scheduler
+from rosecourse.measure.workload import Run, Workload, run_scheduler
 from rosecourse.models.load import RANDOM_SHAPES
+from rosecourse.request.session import SessionTimes
+
+
+def bytes_of_a_step(model, context_lens):
+    """The weights once, and K and V of each live position once."""
+    return weight_bytes(model.shape, model.dtype) + sum(context_lens) * kv_bytes_per_position(model.shape, model.dtype)
+
 
 GPT2 = SimpleNamespace(shape=RANDOM_SHAPES["gpt2"], dtype=torch.float16)  # no weights: only their sizes matter
 
@@ -26,9 +34,9 @@ def test_the_bytes_of_gpt2_in_float16():
     """247.3 MB, and 36,864 B for each live position; 851 MB at batch 64 and a mean context of 256."""
     assert weight_bytes(GPT2.shape, GPT2.dtype) == 2 * (124_439_808 - 1024 * 768) == 247_306_752
     assert kv_bytes_per_position(GPT2.shape, GPT2.dtype) == 12 * 2 * 768 * 2 == 36_864
-    assert bytes_per_step(GPT2, []) == 247_306_752
-    assert bytes_per_step(GPT2, [256] * 64) == bytes_per_step(GPT2, [0, 512] * 32) == 247_306_752 + 64 * 256 * 36_864
-    assert round(bytes_per_step(GPT2, [256] * 64) / 1e6) == 851
+    assert bytes_of_a_step(GPT2, []) == 247_306_752
+    assert bytes_of_a_step(GPT2, [256] * 64) == bytes_of_a_step(GPT2, [0, 512] * 32) == 247_306_752 + 64 * 256 * 36_864
+    assert round(bytes_of_a_step(GPT2, [256] * 64) / 1e6) == 851
     assert weight_bytes(GPT2.shape, torch.float32) == 2 * weight_bytes(GPT2.shape, torch.float16)
 
 
@@ -51,26 +59,30 @@ def test_the_bytes_of_a_run_are_those_of_its_steps(small_model):
     engine.decode_step_sessions = spy
     run = run_scheduler(engine, workload)
     assert seen == [[3, 5], [4, 6], [5, 7]]
-    expected = sum(bytes_per_step(small_model, lens) for lens in seen)
+    expected = sum(bytes_of_a_step(small_model, lens) for lens in seen)
     assert bytes_per_run(small_model, workload, run) == expected
-    run.stats.decode_seconds = 2.0
-    slower = SimpleNamespace(completions=run.completions, stats=SimpleNamespace(decode_steps=3, decode_seconds=4.0))
-    assert share_of_runs(small_model, workload, [run], expected) == pytest.approx(0.5)
-    assert share_of_runs(small_model, workload, [run, slower, slower], expected) == pytest.approx(0.25)
+
+
+def test_the_share_of_runs_is_their_median():
+    fast, slow = (Run(0.0, 9.0, [], None, SchedulerStats(decode_seconds=s)) for s in (2.0, 4.0))
+    assert share_of_runs([fast], [100], 100.0) == pytest.approx(0.5)
+    assert share_of_runs([fast, slow, slow], [100] * 3, 100.0) == pytest.approx(0.25)
+    assert share_of_runs([fast, slow, slow], [100, 400, 800], 100.0) == pytest.approx(1.0)
+    assert math.isnan(share_of_runs([], [], 100.0))
 
 
 def test_a_text_counts_with_the_tokens_that_it_has(model):
     prompt = "My dear sister,"
     ids = tuple(model.tokenizer.encode(prompt))
-    run = SimpleNamespace(completions=[[1, 2, 3]], stats=SimpleNamespace(decode_steps=2))
+    run = Run(0.0, 3.0, [SessionTimes(tokens=[1.0, 2.0, 3.0])], None, SchedulerStats(decode_steps=2))
     params = SamplingParams(max_new_tokens=3)
     text, tokens = (bytes_per_run(model, Workload((p,), params), run) for p in (prompt, ids))
-    assert text == tokens == bytes_per_step(model, [len(ids)]) + bytes_per_step(model, [len(ids) + 1])
+    assert text == tokens == bytes_of_a_step(model, [len(ids)]) + bytes_of_a_step(model, [len(ids) + 1])
 
 
 def test_the_share_is_floor_seconds_over_measured_seconds():
     """The figures of an H200: 851 MB at 4.26 TB/s are 0.2 ms; a step of 2 ms is at a tenth of the floor."""
-    assert share_of_floor(bytes_per_step(GPT2, [256] * 64), 0.002, 4.26e12) == pytest.approx(0.1, rel=0.01)
+    assert share_of_floor(bytes_of_a_step(GPT2, [256] * 64), 0.002, 4.26e12) == pytest.approx(0.1, rel=0.01)
     assert share_of_floor(100, 1.0, 100) == 1.0
 
 

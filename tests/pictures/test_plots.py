@@ -1,17 +1,17 @@
 """The pictures show the numbers that they are given: what each artist holds, in the units of its axis."""
 
-from types import SimpleNamespace
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import Comparison, Conditions, Ladder
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import median_interval, ratio
+from rosecourse.measure.workload import Run
 from rosecourse.pictures import plots
-from rosecourse.records import runs
+from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.request.session import SessionTimes
 
 CONDITIONS = Conditions(2, 20, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
@@ -27,7 +27,7 @@ def samples(name, step, spike=0.0, runs=5, tokens=10):
     for number in range(runs):
         moments = np.concatenate([[0.0], np.cumsum(gaps)]) * (1 + number / 100)
         times = [SessionTimes(0.0, 0.0, list(moments)) for _ in range(2)]
-        found.append(SimpleNamespace(total_seconds=moments[-1], times=times, num_tokens=2 * tokens))
+        found.append(Run(0.0, moments[-1], times, None, SchedulerStats(decode_seconds=moments[-1])))
     return Samples(name, found)
 
 
@@ -118,11 +118,12 @@ def test_along_the_steps_the_blocks_are_where_the_spikes_are(ax, found):
     assert list(marks.get_ydata()) == pytest.approx([5.1, 5.1])  # 2 + 3 ms, and 2 % in the middle one of five runs
     assert legend(ax) == [
         "a new block begins",
-        "before: median 2.04, highest 5.10 ms",
-        "after: median 1.02, highest 1.02 ms",
+        f"before: median 2.04, highest 5.10 ms; p99 of all gaps {found.before.itl_percentiles_ms[2]:.2f} ms",
+        f"after: median 1.02, highest 1.02 ms; p99 of all gaps {found.after.itl_percentiles_ms[2]:.2f} ms",
     ]
     assert ax.get_title() == "title\nmedian of 5 runs, a CPU (1 thread)"
-    assert ax.get_ylim()[0] == 0
+    assert ax.get_xlabel() == "position in the sequence"
+    assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
 
 
 def test_two_anatomies_share_a_scale(ax):
@@ -147,14 +148,36 @@ def test_two_anatomies_share_a_scale(ax):
 
 
 def test_recorded_gaps_are_drawn_token_by_token(ax):
-    found = runs.recorded("059")
-    plots.recorded_along_steps(ax, found, "title")
-    for line, side in zip(ax.lines, ("before", "after"), strict=True):
-        assert list(line.get_ydata()) == pytest.approx(list(1e3 * found.itl_along_steps(side)))
+    found = recorded_comparison("059")
+    plots.itl_along_steps_compared(ax, found, "title")
+    for side, style in zip(found.sides, (plots.BEFORE, plots.AFTER), strict=True):
+        (line,) = lines(ax, style["color"])
+        assert list(line.get_ydata()) == list(side.itl_along_steps_ms)
         assert list(line.get_xdata()[[0, -1]]) == [2, 256]  # the first token has no gap before it
-        assert f"p99 of all gaps {found.figure(side, 'ITL', 'p99'):.2f} ms" in line.get_label()
+        assert f"p99 of all gaps {side.figure('ITL', 'p99'):.2f} ms" in line.get_label()
+        assert f"highest {max(line.get_ydata()[plots.SETTLED :]):.2f} ms" in line.get_label()
+        assert max(line.get_ydata()[plots.SETTLED :]) < ax.get_ylim()[1]
+    assert "a new block begins" not in legend(ax)  # a file does not say how long the prompt was
+    assert ax.get_xlabel() == "token of the request"
     assert ax.get_ylim()[0] == 0
-    assert ax.get_title() == f"title\nNVIDIA H200, median of {len(found.after)} runs"
+    assert ax.get_title() == f"title\nmedian of {len(found.after.runs)} runs, NVIDIA H200"
+
+
+def test_the_first_gaps_may_leave_the_picture(ax, found):
+    for run in found.before.runs:
+        for times in run.times:
+            times.tokens[0] -= 1.0  # a second for the others' prefill
+    plots.itl_along_steps_compared(ax, found, "title")
+    assert found.before.itl_along_steps_ms[0] > 1000
+    assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
+    assert "highest 5.10 ms" in legend(ax)[1]
+
+
+@pytest.mark.parametrize("draw", [plots.throughput_compared, plots.itl_distribution, plots.itl_along_steps_compared])
+def test_a_first_lesson_is_drawn_without_a_before(ax, found, draw):
+    draw(ax, Comparison(Samples("before", []), found.after, CONDITIONS), "title")
+    assert not lines(ax, plots.BEFORE["color"])
+    assert len(ax.lines) > 0
 
 
 @pytest.mark.parametrize("shares", [None, [0.01, 0.1234]])

@@ -36,11 +36,21 @@ def test_no_path_host_or_user_is_written(tmp_path):
 
 def test_the_command_can_be_typed_again(tmp_path):
     file = tmp_path / "x.json"
-    argv = ["--mode", "offline", *SMALL, "--prompt", "It's you", "--no-stop-on-eos", "--paged-attn"]
+    argv = ["--mode", "offline", *SMALL, "--prompt", "It's you", "--no-stop-on-eos", "--dense"]
     assert benchmark_scheduler.main([*argv, "--json", str(file)]) == 0
     command = json.loads(file.read_text())["command"]
     assert command.startswith("rosecourse benchmark_scheduler --mode offline ")
     assert sorted(shlex.split(command)[2:]) == sorted(argv)
+
+
+@pytest.mark.parametrize(("flags", "dense"), [([], False), (["--paged-attn"], False), (["--dense"], True)])
+def test_the_settings_say_which_attention_it_was(tmp_path, flags, dense):
+    file = tmp_path / "x.json"
+    assert benchmark_scheduler.main([*SMALL, *flags, "--json", str(file)]) == 0
+    document = json.loads(file.read_text())
+    assert document["settings"]["dense"] is dense
+    assert ("--dense" in document["command"]) == dense
+    assert "--paged-attn" not in document["command"]  # it is the default
 
 
 def test_the_document_says_what_its_numbers_mean(tmp_path):
@@ -65,12 +75,15 @@ def test_what_one_token_cannot_have_is_not_a_number(name, capsys):
     assert ("Throughput(completion,decode) p50/mean: n/a" in out) == (name == "benchmark_scheduler")
 
 
-@pytest.mark.parametrize("flags", [[], ["--paged-attn"]])
-def test_the_summary_names_the_lesson_and_the_attention(flags, capsys):
-    assert benchmark_scheduler.main([*SMALL, *flags]) == 0
-    kind = "paged" if flags else "gathered dense"
-    best = lesson("best")
-    assert f"Lesson: {best.number}, {best.title}; attention over {kind} K and V\n" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("flags", "kind"), [([], "paged"), (["--paged-attn"], "paged"), (["--dense"], "gathered dense")]
+)
+@pytest.mark.parametrize("number", ["035", "best"])
+def test_the_summary_names_the_lesson_and_the_attention(flags, kind, number, capsys):
+    for benchmark in BENCHMARKS.values():
+        assert benchmark.main([*SMALL, "--lesson", number, *flags]) == 0
+        rung = lesson(number)
+        assert f"Lesson: {rung.number}, {rung.title}; attention over {kind} K and V\n" in capsys.readouterr().out
 
 
 def git(folder, *arguments):

@@ -5,15 +5,15 @@ import math
 import pytest
 
 from rosecourse import LESSONS, LessonError, RosecourseError
-from rosecourse.records import published as results
-from rosecourse.records.published import published
-from rosecourse.records.runs import UNITS
+from rosecourse.measure.metrics import UNITS
+from rosecourse.records import published
+from rosecourse.records.published import published_figures
 
 ARTICLES = ["036", "038", "059", "060", "061"]
 
 
 def article(lesson):
-    rows = published(lesson)
+    rows = published_figures(lesson)
     return rows[rows.source == f"article {lesson}"]
 
 
@@ -41,7 +41,7 @@ def test_what_an_article_says_of_its_figures_follows_from_them(lesson, metric, s
 
 
 def test_the_statements_on_the_original_code_follow_from_its_figures():
-    rows = published().query("source.str.startswith('original code') and stated != ''")
+    rows = published_figures().query("source.str.startswith('original code') and stated != ''")
     assert [f"{row.before / row.after:.{len(row.stated) - 3}f}x" for row in rows.itertuples()] == ["1.037x", "2.64x"]
     assert rows.stated.tolist() == ["1.037x", "2.64x"]
 
@@ -82,7 +82,7 @@ def test_the_three_runs_of_061_average_to_what_it_says():
 
 
 def test_every_row_is_whole_and_every_lesson_with_an_article_has_rows():
-    rows = published()
+    rows = published_figures()
     assert set(rows.lesson) == {*ARTICLES, "newest"}
     assert all(len(article(lesson)) for lesson in ARTICLES)
     assert rows.after.gt(0).all()
@@ -94,17 +94,17 @@ def test_every_row_is_whole_and_every_lesson_with_an_article_has_rows():
 
 
 def test_rows_of_one_lesson():
-    assert set(published("059").lesson) == {"059"}
-    assert published("best").equals(published(LESSONS[-1].number))
-    assert published("035").empty
+    assert set(published_figures("059").lesson) == {"059"}
+    assert published_figures("best").equals(published_figures(LESSONS[-1].number))
+    assert published_figures("035").empty
     with pytest.raises(LessonError, match="there is no lesson '042'"):
-        published("042")
+        published_figures("042")
 
 
 def test_a_missing_file_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published.csv")
+    monkeypatch.setattr(published, "PUBLISHED", tmp_path / "published.csv")
     with pytest.raises(RosecourseError, match=r"published\.csv cannot be read .*: restore it from git"):
-        published()
+        published_figures()
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_a_missing_file_says_so(monkeypatch, tmp_path):
 )
 def test_a_damaged_file_is_named_and_never_half_read(monkeypatch, tmp_path, change, message):
     damaged = tmp_path / "published.csv"
-    damaged.write_text(change(results.PUBLISHED.read_text()), errors="surrogateescape")
-    monkeypatch.setattr(results, "PUBLISHED", damaged)
+    damaged.write_text(change(published.PUBLISHED.read_text()), errors="surrogateescape")
+    monkeypatch.setattr(published, "PUBLISHED", damaged)
     with pytest.raises(RosecourseError) as caught:
-        published("036")
+        published_figures("036")
     text = str(caught.value)
     assert text.startswith(f"{damaged} cannot be read (")
     assert text.endswith("): restore it from git")

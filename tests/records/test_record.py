@@ -16,8 +16,9 @@ from rosecourse.measure.profiling import STEPS, take_timeline
 from rosecourse.measure.provenance import driver_version
 from rosecourse.measure.timeline import STEP, Range, Timeline
 from rosecourse.measure.workload import run_scheduler
-from rosecourse.records import recorder, timelines
-from rosecourse.records.runs import recorded
+from rosecourse.records import recorder
+from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.records.timelines import recorded_timelines
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2"]
 STEP_TAKEN = Timeline((Range(STEP, 0.0, 2000.0), Range("roseinfer.model.forward", 500.0, 1000.0)), (), "CPU", 1500.0)
@@ -64,16 +65,16 @@ def test_lessons_are_recorded_with_every_sample(tmp_path, capsys):
     assert captured.err == ""
     names = ["035.json", "035.timeline.json", "036.json", "036.timeline.json", "061.json", "061.timeline.json"]
     assert sorted(written(out)) == [f"cpu/{name}" for name in names]
-    assert recorded("035", folder=out).before == []
+    assert recorded_comparison("035", folder=out).before.runs == []
     for number in ("036", "061"):
-        found = recorded(number, folder=out)
-        assert len(found.before) == len(found.after) == 5
-        assert all(len(t.tokens) == 4 for run in found.before + found.after for t in run.times)
-        assert all(t.submitted <= t.admitted <= t.tokens[0] for run in found.after for t in run.times)
+        found = recorded_comparison(number, folder=out)
+        assert len(found.before.runs) == len(found.after.runs) == 5
+        assert all(len(t.tokens) == 4 for run in found.before.runs + found.after.runs for t in run.times)
+        assert all(t.submitted <= t.admitted <= t.tokens[0] for run in found.after.runs for t in run.times)
         assert found.document["commit"] == CLEAN["commit"]
         assert found.share_of_floor("after") > 0
         assert found.same_tokens
-    settings = recorded("061", folder=out).document["settings"]
+    settings = recorded_comparison("061", folder=out).document["settings"]
     assert settings["benchmark"] == "benchmark_streaming"
     assert (settings["model"], settings["dtype"], settings["prefix_cache"]) == ("tiny-gpt2", "float32", False)
 
@@ -108,13 +109,13 @@ def test_runs_are_interleaved_and_the_first_pair_does_not_count(tmp_path, monkey
     order = spy(monkeypatch, label)
     assert record.main(["--lessons", "036", *SMALL, "--pairs", "6", "--out", str(tmp_path)]) == 0
     assert "".join(order) == "ABBAABBAABBAAB"
-    found = recorded("036", folder=tmp_path)
-    assert [run.preemptions for run in found.before] == [4, 5, 8, 9, 12, 13]
-    assert [run.preemptions for run in found.after] == [3, 6, 7, 10, 11, 14]
+    found = recorded_comparison("036", folder=tmp_path)
+    assert [run.stats.preemptions for run in found.before.runs] == [4, 5, 8, 9, 12, 13]
+    assert [run.stats.preemptions for run in found.after.runs] == [3, 6, 7, 10, 11, 14]
     order.clear()
     assert record.main(["--lessons", "035", *SMALL, "--out", str(tmp_path)]) == 0
     assert "".join(order) == "A" * 6
-    assert [run.preemptions for run in recorded("035", folder=tmp_path).after] == [2, 3, 4, 5, 6]
+    assert [run.stats.preemptions for run in recorded_comparison("035", folder=tmp_path).after.runs] == [2, 3, 4, 5, 6]
 
 
 # -- again --------------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def test_other_tokens_are_an_error_in_float32_and_said_in_less(tmp_path, monkeyp
         assert written(tmp_path) == {}
     else:
         assert captured.out.splitlines()[0].endswith("other tokens (rounding)")
-        assert recorded("036", folder=tmp_path).same_tokens is False
+        assert recorded_comparison("036", folder=tmp_path).same_tokens is False
 
 
 # -- timelines ----------------------------------------------------------------------------------------------------
@@ -222,15 +223,15 @@ def test_a_lesson_gets_the_timelines_of_both_engines_after_all_runs(tmp_path, mo
     room = taken[0][3]
     assert taken == [(18, before, 2, room), (18, before, 2, room), (18, after, 2, room)]
     assert room >= STEPS + 2
-    assert timelines.recorded("035", folder=tmp_path) == {"after": STEP_TAKEN}
-    found = timelines.recorded("038", folder=tmp_path)
+    assert recorded_timelines("035", folder=tmp_path) == {"after": STEP_TAKEN}
+    found = recorded_timelines("038", folder=tmp_path)
     assert list(found) == ["before", "after"]
     assert all(0 < one.part_us("kv_append") < one.step_us for one in found.values())
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "035 timeline of a step, with the profiler on: 2.00 ms, 0 kernels"
     assert re.fullmatch(r"038 timeline of a step, .* on: [\d.]+ to [\d.]+ ms, 0 to 0 kernels", lines[3])
     document = json.loads((tmp_path / "cpu" / "038.timeline.json").read_text())
-    runs = recorded("038", folder=tmp_path).document
+    runs = recorded_comparison("038", folder=tmp_path).document
     assert all(document[key] == runs[key] for key in ("lesson", "command", "commit", "dirty", "host", "versions"))
 
 
@@ -253,7 +254,7 @@ def test_a_lesson_without_its_timelines_is_not_recorded_and_only_they_are_taken(
         assert record.main(argv) == 0
         assert capsys.readouterr().out.startswith("036 timeline of a step")
         assert (order, runs.read_bytes()) == ([], old)
-        assert timelines.recorded("036", folder=tmp_path) == {"before": STEP_TAKEN, "after": STEP_TAKEN}
+        assert recorded_timelines("036", folder=tmp_path) == {"before": STEP_TAKEN, "after": STEP_TAKEN}
     whole = path.read_bytes()
     assert record.main(argv) == 0
     assert capsys.readouterr().out.endswith("036: is there, of this commit and settings (--force records it anew)\n")
@@ -271,7 +272,7 @@ def test_where_there_is_no_git_the_commit_can_be_stated(tmp_path, source):
     for stated, dirty in (("c0ffee1", False), ("c0ffee1-dirty", True)):
         argv = ["--lessons", "035", *SMALL, "--out", str(tmp_path), "--commit", stated]
         assert record.main(argv) == 0
-        document = recorded("035", folder=tmp_path).document
+        document = recorded_comparison("035", folder=tmp_path).document
         assert (document["commit"], document["dirty"]) == ("c0ffee1", dirty)
         assert "--commit" not in document["command"]
 

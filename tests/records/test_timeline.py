@@ -10,13 +10,13 @@ from matplotlib.colors import to_hex, to_rgb
 
 from rosecourse import ConfigError, EngineConfig, InferenceEngine, LessonError, RosecourseError, SamplingParams
 from rosecourse.measure import profiling, timeline
-from rosecourse.measure.profiling import STEPS, Event, parse
+from rosecourse.measure.profiling import STEPS, Event, timeline_of
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.timeline import draw_timeline
-from rosecourse.records import timelines
-from rosecourse.records.archive import sealed
-from rosecourse.records.runs import recorded_gpus
+from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.records.sealed import seal
+from rosecourse.records.timelines import recorded_timelines, timelines_document, timelines_file_name
 
 TABLES, FORWARD, APPEND = timeline.PARTS
 H2D = "roseinfer.decode_step_sessions.h2d_block_tables"
@@ -51,7 +51,7 @@ def step_events(start=1000.0, length=100.0):
 
 def test_kernels_and_ranges_are_those_of_the_step():
     events = [*step_events(), Event("late", True, 1100.0, 1101.0), Event(FORWARD, False, 900.0, 910.0)]
-    found = parse(reversed(events), [True], "NVIDIA H200", 83.04)
+    found = timeline_of(reversed(events), [True], "NVIDIA H200", 83.04)
     assert found.ranges == (
         Range(STEP, 0.0, 100.0),
         Range(TABLES, 10.0, 10.0),
@@ -73,7 +73,7 @@ def test_kernels_and_ranges_are_those_of_the_step():
 
 def test_without_launches_the_range_on_the_device_says_what_the_append_did():
     events = [event for event in step_events() if not event.name.startswith("cu")]
-    kinds = [kernel.kind for kernel in parse(events, [True], "x", 1.0).kernels]
+    kinds = [kernel.kind for kernel in timeline_of(events, [True], "x", 1.0).kernels]
     assert kinds == ["copy", "attention", "matrix", "append", "append"]
 
 
@@ -82,7 +82,7 @@ def test_the_step_of_median_length_is_kept_but_none_in_which_a_block_begins():
     events = [event for n, length in enumerate(lengths) for event in step_events(1000.0 * n, length)]
 
     def chosen(*steady):
-        return parse(events, steady, "CPU", 1.0).step_us
+        return timeline_of(events, steady, "CPU", 1.0).step_us
 
     assert chosen(*[True] * 5) == chosen(*[False] * 5) == 120
     assert chosen(True, True, False, True, False) == 130
@@ -129,7 +129,7 @@ def decoding(small_model):
 def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(decoding, monkeypatch):
     steady = []
     monkeypatch.setattr(
-        profiling, "parse", lambda events, fits, *more: steady.extend(fits) or parse(events, fits, *more)
+        profiling, "timeline_of", lambda events, fits, *more: steady.extend(fits) or timeline_of(events, fits, *more)
     )
     engine, sessions = decoding
     found = profiling.take_timeline(engine, sessions)
@@ -182,7 +182,7 @@ HEAD = {"lesson": "038", "commit": "c0ffee", "host": {"gpu": "NVIDIA H200"}, "ve
 
 
 def write(folder, document, number="038"):
-    path = timelines.path_of(folder / "nvidia-h200", number)
+    path = folder / "nvidia-h200" / timelines_file_name(number)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, separators=(",", ":")))
     return path
@@ -190,32 +190,32 @@ def write(folder, document, number="038"):
 
 def test_a_file_is_small_and_comes_back_whole(tmp_path):
     before, after = large(200), large(99, 1900.0, 1)
-    path = write(tmp_path, timelines.sealed_document(HEAD, {"before": before, "after": after}))
+    path = write(tmp_path, timelines_document(HEAD, {"before": before, "after": after}))
     assert path.name == "038.timeline.json"
     assert path.stat().st_size < 10_000
-    assert timelines.recorded("038", folder=tmp_path) == {"before": before, "after": after}
-    assert timelines.recorded("038", "NVIDIA H200", tmp_path) == timelines.recorded("038", "nvidia-h200", tmp_path)
-    assert timelines.recorded("038", "another", tmp_path) is None
-    assert timelines.recorded("036", folder=tmp_path) is None
-    assert recorded_gpus("038", tmp_path) == []  # a timeline is no file of runs
+    assert recorded_timelines("038", folder=tmp_path) == {"before": before, "after": after}
+    assert recorded_timelines("038", "NVIDIA H200", tmp_path) == recorded_timelines("038", "nvidia-h200", tmp_path)
+    assert recorded_timelines("038", "another", tmp_path) is None
+    assert recorded_timelines("036", folder=tmp_path) is None
+    assert recorded_comparison("038", folder=tmp_path) is None  # a timeline is no file of runs
     with pytest.raises(LessonError):
-        timelines.recorded("042", folder=tmp_path)
-    write(tmp_path, timelines.sealed_document(HEAD | {"lesson": "035"}, {"after": after}), "035")
-    assert timelines.recorded("035", folder=tmp_path) == {"after": after}
+        recorded_timelines("042", folder=tmp_path)
+    write(tmp_path, timelines_document(HEAD | {"lesson": "035"}, {"after": after}), "035")
+    assert recorded_timelines("035", folder=tmp_path) == {"after": after}
 
 
 def refused(folder, message):
     with pytest.raises(RosecourseError) as caught:
-        timelines.recorded("038", folder=folder)
+        recorded_timelines("038", folder=folder)
     text = str(caught.value)
-    assert text.startswith(f"the timeline file {timelines.path_of(folder / 'nvidia-h200', '038')} cannot be used, ")
+    assert text.startswith(f"the timeline file {folder / 'nvidia-h200' / '038.timeline.json'} cannot be used, ")
     assert message in text
     assert text.endswith("restore it from git, or record it anew with `rosecourse record --lessons 038`")
     assert "\n" not in text
 
 
 def test_a_damaged_file_is_refused(tmp_path):
-    path = write(tmp_path, timelines.sealed_document(HEAD, {"before": large(), "after": large()}))
+    path = write(tmp_path, timelines_document(HEAD, {"before": large(), "after": large()}))
     whole = path.read_bytes()
     for content, message in (
         (b"", ""),
@@ -259,9 +259,9 @@ def test_a_damaged_file_is_refused(tmp_path):
     ],
 )
 def test_a_file_of_another_form_is_refused_though_its_checksum_fits(tmp_path, change, message):
-    document = timelines.sealed_document(HEAD, {"before": large(), "after": large()})
+    document = timelines_document(HEAD, {"before": large(), "after": large()})
     change(document)
-    write(tmp_path, sealed(document))
+    write(tmp_path, seal(document))
     refused(tmp_path, message)
 
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rosecourse import LESSONS
-from rosecourse.records.published import published
-from rosecourse.records.runs import recorded
+from rosecourse.records.tables import lessons_table
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -85,37 +83,8 @@ def test_code_in_prose_and_formats_are_not_prose():
     assert prose_of({"cell_type": "code", "source": "print(f'{x:.2f} ms')  # 2 ms"}) == ["# 2 ms", " ms"]
 
 
-# What each article is about: the figure that the README's table shows.
-FIGURES = {
-    "036": ("TPOT", "mean"),
-    "038": ("TPOT", "mean"),
-    "059": ("ITL", "p99"),
-    "060": ("total throughput", "mean"),
-    "061": ("total throughput", "mean"),
-}
-
-
-def in_words(number):
-    """The two figures of a lesson as the README has them: the article's, and the recorded one."""
-    metric, statistic = FIGURES[number]
-    name = {"TPOT": "TPOT", "ITL": "ITL p99", "total throughput": "throughput"}[metric]
-    unit, digits = ("tokens/s", ",.0f") if metric == "total throughput" else ("ms", ".2f")
-    rows = published(number).query("metric == @metric and statistic == @statistic")
-    (article,) = rows[rows.source.str.startswith("article")].itertuples()
-    ours = recorded(number)
-    before, after = (ours.figure(side, metric, statistic) for side in ("before", "after"))
-    found = ours.ratio(metric, statistic)
-    return (
-        f"{name} {article.before:.2f} to {article.after:.2f} {unit}",
-        f"{before:{digits}} to {after:{digits}} {unit}: {found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]",
-    )
-
-
-def test_the_readme_shows_the_figures_of_the_files():
-    rows = re.findall(
-        r"(?m)^\| \[(\d{3})\]\(notebooks/(.*?)\) (.*?) \| .*? \| (.*?) ?\| (.*?) ?\|$", (ROOT / "README.md").read_text()
-    )
-    assert [(number, file) for number, file, *_ in rows] == [(path.stem[:3], path.name) for path in NOTEBOOKS]
-    assert [title for _, _, title, *_ in rows] == [rung.title for rung in LESSONS]
-    for number, _, _, *figures in rows[1:]:
-        assert tuple(figures) == in_words(number)
+def test_the_readme_shows_the_table_that_the_ladder_and_the_records_make():
+    table = lessons_table(ROOT / "notebooks")
+    assert table in (ROOT / "README.md").read_text(), "run `python docs/readme_table.py`"
+    links = re.findall(r"(?m)^\| \[(\d{3})\]\(notebooks/(.*?)\)", table)
+    assert links == [(path.stem[:3], path.name) for path in NOTEBOOKS]  # no notebook without a rung

@@ -1,4 +1,4 @@
-"""Files that a command writes: whole or not at all, and it is known before the work whether they can be written."""
+"""Writing a JSON file: whole or not at all, and only after asking whether it can be written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..checks import require
 from ..errors import ConfigError
 
 
-def check_writable(path: Path | None) -> None:
-    """Raise `ConfigError` now if `write_json` could not write there later; leaves nothing behind."""
+def require_writable_json(path: Path | None) -> None:
+    """Raise `ConfigError` now if `write_json` could not write there later. Leaves nothing behind."""
     if path is None:
         return
     try:
-        usable = path.is_file() or not path.exists()  # a folder is not, and a device such as /dev/null neither
+        usable = path.is_file() or not path.exists()  # neither a folder nor a device such as /dev/null
         if usable:
             with tempfile.TemporaryFile(dir=path.resolve().parent):
                 pass
@@ -28,8 +28,8 @@ def check_writable(path: Path | None) -> None:
     require(usable, f"--json {path} is {'a folder' if path.is_dir() else 'no regular file'}: give the name of a file")
 
 
-def check_folder(folder: Path) -> None:
-    """Raise `ConfigError` now if no file could be written to a folder later; creates nothing."""
+def require_writable_folder(folder: Path) -> None:
+    """Raise `ConfigError` now if no file could be written to the folder later. Creates nothing."""
     require("\0" not in str(folder), f"--out {folder} cannot be written: a name has no NUL")
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -40,7 +40,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_json(path: Path | None, document: dict[str, Any]) -> None:
-    """Write a document as a whole: a reader sees the old file or the new one, never a part."""
+    """Write a document as a whole: a reader sees the old file or the new one, never a part. None: write nothing."""
     if path is None:
         return
     path = path.resolve()  # a link stays a link

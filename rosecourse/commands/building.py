@@ -1,0 +1,62 @@
+"""From a command's flags to what they describe: the model, the parts and the engine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import torch
+
+from ..checks import is_count, require, shown
+from ..config import EngineConfig
+from ..decode import DecodeParts
+from ..engine.engine import InferenceEngine
+from ..lessons import Lesson, lesson
+from ..lessons.forward.dense import DecodeForward as DenseForward
+from ..models.load import load_model, random_model
+from ..models.shape import Model
+from .flags import environment_settings
+
+SMALL_WIDTH = 512  # in a narrower model, a small operation is done before two threads have found each other
+
+
+def model_of(args: argparse.Namespace) -> Model:
+    """The model that the flags name, with torch's threads set to suit it."""
+    require(args.threads is None or 1 <= args.threads <= 1024, f"threads is {shown(args.threads)}: give 1 to 1024")
+    require(is_count(args.seed, 0) and args.seed < 2**63, f"seed is {shown(args.seed)}: give 0 to 2^63 - 1")
+    if args.random_weights is not None:
+        model = random_model(args.random_weights, args.seed, args.dtype, args.device)
+    else:
+        model = load_model(args.hf_model_id, args.dtype, args.device)
+    few = model.shape.width < SMALL_WIDTH or (os.cpu_count() or 1) <= 2
+    if args.threads is not None or few:
+        torch.set_num_threads(args.threads or 1)
+    return model
+
+
+def lesson_of(args: argparse.Namespace) -> Lesson:
+    """The lesson that `--lesson` names."""
+    return lesson(args.lesson)
+
+
+def parts_of(args: argparse.Namespace) -> DecodeParts:
+    """The parts of the lesson; with `--dense`, a forward over gathered K and V in place of the paged one."""
+    parts = lesson_of(args).after
+    return parts.with_(forward=DenseForward) if args.dense else parts
+
+
+def config_of(args: argparse.Namespace, **more: Any) -> EngineConfig:
+    """The engine's configuration, from the flags and the environment."""
+    return EngineConfig(
+        block_size=args.block_size,
+        num_blocks=args.num_blocks,
+        prefix_cache=not args.no_prefix_cache,
+        **environment_settings(),
+        **more,
+    )
+
+
+def engine_of(args: argparse.Namespace, model: Model, parts: DecodeParts, **more: Any) -> InferenceEngine:
+    """The engine that the flags describe. more: further arguments of `EngineConfig`."""
+    return InferenceEngine(model, config_of(args, **more), parts)

@@ -1,0 +1,118 @@
+"""A run as JSON: in plain seconds, as a benchmark's --json file has it, and packed, as a recorded file has it.
+
+All sessions of a step get their tokens at one moment, so a packed run stores each moment once. All its times are whole
+microseconds from the start of the run: `moments_us` is the first moment and then the gap from each to the next;
+`submitted_us` and `admitted_us` have one number a request. `tokens` has a list for each request, [first, count, first,
+count, ...]: its tokens came at `count` consecutive moments from moment number `first` on, and so on. Only what is below
+a microsecond is lost, and the token ids are not stored: every metric of `measure.metrics` can be computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine.scheduler import SchedulerStats
+from ..measure.workload import Run
+from ..request.session import SessionTimes
+
+PACKED_RUN = {  # see `sealed.require_form`
+    "total_us": int,
+    "prefill_us": int,
+    "decode_us": int,
+    "decode_steps": int,
+    "decode_bytes": int,
+    "preemptions": int,
+    "submitted_us": [int],
+    "admitted_us": [int],
+    "moments_us": [int],
+    "tokens": [[int]],
+}
+
+
+def plain_run(run: Run) -> dict[str, Any]:
+    """A run with every raw sample, in seconds from its start, to the microsecond."""
+
+    def relative(moment: float) -> float:
+        return round(moment - run.start, 6)
+
+    return {
+        "total_seconds": round(run.total_seconds, 6),
+        "prefill_seconds": round(run.stats.prefill_seconds, 6),
+        "decode_seconds": round(run.stats.decode_seconds, 6),
+        "decode_steps": run.stats.decode_steps,
+        "preemptions": run.stats.preemptions,
+        "requests": [
+            {
+                "submitted": relative(times.submitted),
+                "admitted": relative(times.admitted),
+                "tokens": [relative(moment) for moment in times.tokens],
+            }
+            for times in run.times
+        ],
+    }
+
+
+def packed_run(run: Run, decode_bytes: int) -> dict[str, Any]:
+    """A run as a recorded file has it, of the form `PACKED_RUN`.
+
+    decode_bytes: what its decode steps must at least read, from `measure.floor.bytes_per_run`.
+    """
+
+    def us(moment: float) -> int:
+        return round(1e6 * (moment - run.start))
+
+    moments = sorted({us(moment) for times in run.times for moment in times.tokens})
+    number = {moment: n for n, moment in enumerate(moments)}
+    return {
+        "total_us": round(1e6 * run.total_seconds),
+        "prefill_us": round(1e6 * run.stats.prefill_seconds),
+        "decode_us": round(1e6 * run.stats.decode_seconds),
+        "decode_steps": run.stats.decode_steps,
+        "decode_bytes": decode_bytes,
+        "preemptions": run.stats.preemptions,
+        "submitted_us": [us(times.submitted) for times in run.times],
+        "admitted_us": [us(times.admitted) for times in run.times],
+        "moments_us": np.diff(moments, prepend=0).tolist(),
+        "tokens": [_ranges([number[us(moment)] for moment in times.tokens]) for times in run.times],
+    }
+
+
+def unpacked_run(packed: dict[str, Any]) -> Run:
+    """The run that `packed_run` packed, of the form `PACKED_RUN`. Raises `ValueError` for one that it cannot have."""
+    moments = np.cumsum(packed["moments_us"], dtype=np.int64)
+    requests = zip(packed["submitted_us"], packed["admitted_us"], packed["tokens"], strict=True)
+    times = [
+        SessionTimes(submitted / 1e6, admitted / 1e6, _seconds_at(moments, tokens))
+        for submitted, admitted, tokens in requests
+    ]
+    if not times or min(packed["total_us"], packed["decode_us"]) <= 0 or min(packed["moments_us"]) < 0:
+        raise ValueError("a run without requests, or without time")
+    stats = SchedulerStats(
+        prefill_seconds=packed["prefill_us"] / 1e6,
+        decode_seconds=packed["decode_us"] / 1e6,
+        decode_steps=packed["decode_steps"],
+        preemptions=packed["preemptions"],
+    )
+    return Run(0.0, packed["total_us"] / 1e6, times, None, stats)
+
+
+def _ranges(numbers: Sequence[int]) -> list[int]:
+    """[4, 5, 6, 9] as first, count, first, count: [4, 3, 9, 1]."""
+    ranges: list[int] = []
+    for number in numbers:
+        if ranges and number == ranges[-2] + ranges[-1]:
+            ranges[-1] += 1
+        else:
+            ranges += [number, 1]
+    return ranges
+
+
+def _seconds_at(moments: np.ndarray, ranges: Sequence[int]) -> list[float]:
+    """The moments in these ranges, in seconds."""
+    pairs = list(zip(ranges[::2], ranges[1::2], strict=True))
+    if not pairs or any(first < 0 or count < 1 or first + count > len(moments) for first, count in pairs):
+        raise ValueError("a request's tokens came at moments that are not there")
+    return (np.concatenate([moments[first : first + count] for first, count in pairs]) / 1e6).tolist()

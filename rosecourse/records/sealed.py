@@ -1,0 +1,74 @@
+"""A sealed file: one JSON object that carries its own checksum, and is read whole or refused.
+
+`sha256` is the checksum of `canonical_bytes` of all the rest, `format` the number of the file's form, and `lesson` the
+number of the lesson that it is about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from ..errors import RosecourseError
+
+Parsed = TypeVar("Parsed")
+
+
+def canonical_bytes(document: dict[str, Any]) -> bytes:
+    """A document without its checksum as bytes that do not depend on the order of keys or on spaces."""
+    rest = {key: value for key, value in document.items() if key != "sha256"}
+    return json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def seal(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its checksum."""
+    return document | {"sha256": hashlib.sha256(canonical_bytes(document)).hexdigest()}
+
+
+def read_sealed(path: Path, what: str, lesson: str, form: int, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+    """What `parse` makes of a file's document; `parse` raises `ValueError` for a document that it does not accept.
+
+    what: what the error calls the file, such as `timeline`. Raises `RosecourseError` for a file that is damaged, of
+    another lesson or of another format than `form`.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        if not isinstance(document, dict) or document.get("sha256") != seal(document)["sha256"]:
+            raise ValueError("its checksum does not fit")
+        if type(document.get("format")) is not int or document["format"] != form:
+            raise ValueError(f"its format is {document.get('format')!r:.20}, not {form}")
+        if document.get("lesson") != lesson:
+            raise ValueError(f"it is of lesson {document.get('lesson')!r:.20}")
+        return parse(document)
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        remedy = f"restore it from git, or record it anew with `rosecourse record --lessons {lesson}`"
+        raise RosecourseError(f"the {what} file {path} cannot be used, {why}: {remedy}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it has {name}, which is no number")
+
+
+def require_form(value: Any, form: Any, where: str) -> None:
+    """Raise `ValueError`, which names the place as `where`, unless the value has this form.
+
+    form: a type, several of them, an object with at least these keys, or a list of one kind of item.
+    """
+    if isinstance(form, dict):
+        require_form(value, dict, where)
+        for key, inner in form.items():
+            if key not in value:
+                raise ValueError(f"{where} has no {key!r}")
+            require_form(value[key], inner, key)
+    elif isinstance(form, list):
+        require_form(value, list, where)
+        for item in value:
+            require_form(item, form[0], f"an item of {where}")
+    elif type(value) not in (form if isinstance(form, tuple) else (form,)):  # a bool is no int here
+        raise ValueError(f"{where} is of type {type(value).__name__}")
+    elif type(value) is int and abs(value) >= 2**63:
+        raise ValueError(f"{where} is a number of {len(str(abs(value)))} digits")

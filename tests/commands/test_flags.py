@@ -1,0 +1,55 @@
+"""The flags that commands share: what they are parsed to, and that their choices are those of the engine."""
+
+import pytest
+
+from rosecourse.commands import flags
+from rosecourse.commands.parser import command_parser
+from rosecourse.engine import scheduler
+from rosecourse.models import load
+
+
+def test_the_choices_are_those_of_the_rooms_below():
+    assert tuple(load.DTYPES) == flags.DTYPES
+    assert tuple(scheduler.ADMISSION_POLICIES) == flags.ADMISSION_POLICIES
+
+
+@pytest.fixture
+def parser():
+    parser = command_parser("x", "")
+    flags.add_model_flags(parser)
+    flags.add_engine_flags(parser)
+    flags.add_workload_flags(parser)
+    flags.add_json_flag(parser)
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("argv", "dense"), [([], False), (["--paged-attn"], False), (["--dense"], True), (["--dense", "--dense"], True)]
+)
+def test_attention(parser, argv, dense):
+    assert parser.parse_args(argv).dense is dense
+
+
+@pytest.mark.parametrize("argv", [["--paged-attn", "--dense"], ["--dense", "--pretok", "--paged-attn"]])
+def test_both_attentions_are_refused_in_one_line(parser, argv, capsys):
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(argv)
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        f"rosecourse x: error: argument {argv[-1]}: not allowed with argument {argv[0]} (see --help)\n"
+    )
+
+
+def test_a_command_line_leaves_out_what_is_the_default(parser):
+    assert flags.command_line(parser, parser.parse_args(["--paged-attn", "--prompt", "Hello"])) == "rosecourse x"
+    argv = ["--dense", "--prompt", "It's you", "--seed", "3"]
+    words = flags.command_line(parser, parser.parse_args([*argv, "--json", "out.json"]))
+    assert words.startswith("rosecourse x ")
+    again = parser.parse_args(flags.shlex.split(words)[2:])
+    assert flags.flags_of(again) == flags.flags_of(parser.parse_args(argv))
+
+
+def test_help_says_which_attention_is_the_default(parser):
+    text = " ".join(parser.format_help().split())
+    assert "[--paged-attn | --dense]" in text
+    assert "--paged-attn read K and V through block tables; this is the default" in text
