@@ -82,6 +82,5 @@ class SparseAttention:
     def _refuse(self, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> None:
         """Raise `ConfigError` for tensors of other sizes than planned."""
         group_size(q.shape[1:], *self.cache_sizes, k_new.shape[1:], v_new.shape[1:])
-        raise ConfigError(
-            f"q is {list(q.shape)}, planned was {list(self.sizes[0])}: plan for the sessions and heads of q"
-        )
+        given = [tuple(x.shape) for x in (q, k_new, v_new)]
+        raise ConfigError(f"q, k_new and v_new are {given}, planned were {list(self.sizes)}: plan for this batch first")

@@ -212,7 +212,7 @@ def random_model(
     seed: int = 0,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "auto",
-) -> GPT2:
+) -> Model:
     """A model of a known shape with seeded random weights, for measuring speed, which does not depend on the weights.
 
     Its tokenizer is the shipped model's, so nothing is downloaded.

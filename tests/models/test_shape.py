@@ -9,6 +9,7 @@ import torch
 
 import rosecourse
 from rosecourse import ConfigError, InferenceEngine, ModelError, load_model
+from rosecourse.measure.rivals import as_transformers
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
 from rosecourse.models.shape import require_model
@@ -110,6 +111,13 @@ def test_a_second_family_is_an_entry_in_a_table(monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ModelError, match=r"is a 'bert' model: the engine runs only 'gpt2', 'llama'$"):
         load_model(tmp_path, device="cpu")
+
+
+def test_only_a_gpt2_is_compared_with_transformers():
+    with pytest.raises(
+        ConfigError, match=r"^the model 'tags' is not a GPT-2: give one to compare with `transformers`$"
+    ):
+        as_transformers(TagModel())
 
 
 def test_each_weight_of_a_layer_is_an_attribute_of_its_name(small_model):
