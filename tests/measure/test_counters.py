@@ -36,7 +36,7 @@ def test_what_each_lesson_takes_away_from_the_append(small_model):
         return [tuple(found[n][name] for n in found) for found in (inside, rolling)]
 
     assert row("append_token calls") == [(L * B, 0, 0, 0), (L * B, L * B, 0, 0)]
-    assert row("append_token_batch calls") == [(0, L, L, L)] * 2
+    assert row("append_token_batch calls") == [(L, L, L, L)] * 2
     assert row("tensors built from Python lists") == [(0, 3 * L, 3 * L, L), (0, 0, 3 * L, L)]
     assert row("bytes of these") == [(0, 3 * L * B * 8, 3 * L * B * 8, L * B * 8), (0, 0, 3 * L * B * 8, L * B * 8)]
     assert row("bytes handed to the device") == row("bytes of these")
