@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .checks import is_count, is_within, make_plain, require, shown
+from .errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
 # The shipped model and what was recorded: inside an installed package, beside it in a source tree.
@@ -56,6 +57,13 @@ class EngineConfig:
             value = getattr(self, name)
             require(isinstance(value, bool), f"{name} is {shown(value)}: give True or False")
         make_plain(self)
+
+    @property
+    def max_blocks(self) -> int:
+        """The blocks, per layer, of a session of `max_seq_len` tokens, which an engine's own configuration states."""
+        if self.max_seq_len is None:
+            raise ConfigError("max_seq_len is None: give a number, or ask the config of an engine")
+        return self.blocks_for(self.max_seq_len)
 
     def blocks_for(self, num_tokens: int) -> int:
         """The blocks, per layer, that `num_tokens` tokens fill."""

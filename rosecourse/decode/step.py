@@ -28,7 +28,7 @@ from .ranges import range_for
 class AppendAfterForward:
     """Block tables, inputs, forward, append."""
 
-    stages = ("block_tables", "forward", "kv_append")
+    stages: tuple[str, ...] = ("block_tables", "forward", "kv_append")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.block_tables: BlockTables = parts.block_tables(model, kv, config)

@@ -39,6 +39,7 @@ class EngineCore:
             raise ConfigError(f"max_seq_len is {shown(max_seq_len)}: the model's context is {shape.context} tokens")
         num_blocks = config.num_blocks or config.max_batch_size * config.blocks_for(max_seq_len)
         self.model = model
+        self.max_seq_len = max_seq_len
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
         self.kv = parts.cache(
             num_layers=shape.num_layers,
@@ -73,7 +74,7 @@ class EngineCore:
             raise RequestError(
                 f"token id {shown(bad[0])} is not in the vocabulary of {self.model.shape.vocab_size} tokens"
             )
-        longest = self.config.max_seq_len
+        longest = self.max_seq_len
         if len(prompt_ids) >= longest:
             raise RequestError(f"the prompt has {len(prompt_ids)} tokens: the engine takes at most {longest - 1}")
         total = len(prompt_ids) + params.max_new_tokens
@@ -83,10 +84,10 @@ class EngineCore:
                 f"{longest - len(prompt_ids)} fit into {longest}"
             )
         needed = self.config.blocks_for(total - 1)  # K and V of the last token are never needed
-        if needed > self.config.num_blocks:
+        if needed > self.kv.num_blocks:
             raise RequestError(
                 f"a prompt of {len(prompt_ids)} tokens and {params.max_new_tokens} new ones need {needed} KV blocks, "
-                f"the pool has {self.config.num_blocks}: give the engine more blocks, or ask for fewer tokens"
+                f"the pool has {self.kv.num_blocks}: give the engine more blocks, or ask for fewer tokens"
             )
 
     def tokenize(self, prompt: Prompt) -> list[int]:
@@ -211,14 +212,14 @@ class EngineCore:
         session.table = None
         session.num_cached_tokens = 0
 
-    def check(self, sessions: Iterable[InferenceSession]) -> None:
+    def audit(self, sessions: Iterable[InferenceSession]) -> None:
         """Raise `BlockError` unless the cache's books are right; `sessions` must be all that hold blocks in it.
 
         For tests and for finding faults: it walks over the whole cache, and nothing calls it unasked.
         """
         holding = [session for session in sessions if session.table is not None]
         tables = [session.table for session in holding]
-        self.kv.check(tables, self.prefix_cache.entries() if self.prefix_cache else ())
+        self.kv.audit(tables, self.prefix_cache.entries() if self.prefix_cache else ())
         for session, table in zip(holding, tables, strict=True):
             if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids):
                 raise BlockError(

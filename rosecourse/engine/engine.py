@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 from ..config import SamplingParams
 from ..errors import LogitsError, RequestError
@@ -25,6 +26,15 @@ class Generation:
     finish_reason: str
 
 
+def prompts_of(prompts: Any) -> list[Prompt]:
+    """One prompt or several, as a list: a list of token ids is one prompt, and so is a text."""
+    if isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes)):
+        with suppress(TypeError):  # a tensor without a dimension says that it can be iterated over
+            prompts = list(prompts)
+    several = isinstance(prompts, list) and not any(isinstance(prompt, Integral) for prompt in prompts)
+    return prompts if several else [prompts]
+
+
 class InferenceEngine(EngineCore):
     """An engine for users: `generate` completes prompts, `stream` yields tokens as they come.
 
@@ -38,15 +48,11 @@ class InferenceEngine(EngineCore):
 
         A prompt is a text or a list of token ids; params: one for all, or one for each.
         """
-        if isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes)):
-            with suppress(TypeError):  # a tensor without a dimension says that it can be iterated over
-                prompts = list(prompts)
-        if not isinstance(prompts, list) or any(isinstance(prompt, Integral) for prompt in prompts):
-            prompts = [prompts]
-        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
-        if len(each) != len(prompts):
-            raise RequestError(f"{len(prompts)} prompts and {len(each)} params: give one for all, or one for each")
-        sessions = [self.new_session(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
+        listed = prompts_of(prompts)
+        each = list(params) if isinstance(params, Sequence) else [params] * len(listed)
+        if len(each) != len(listed):
+            raise RequestError(f"{len(listed)} prompts and {len(each)} params: give one for all, or one for each")
+        sessions = [self.new_session(prompt, p) for prompt, p in zip(listed, each, strict=True)]
         scheduler = OnlineScheduler(self)
         for session in sessions:
             scheduler.submit(session)
@@ -56,8 +62,8 @@ class InferenceEngine(EngineCore):
             for session in sessions:
                 scheduler.cancel(session)
         return [
-            Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), s.finish_reason)
-            for prompt, s in zip(prompts, sessions, strict=True)
+            Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), str(s.finish_reason))
+            for prompt, s in zip(listed, sessions, strict=True)
         ]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamedToken]:

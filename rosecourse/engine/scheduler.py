@@ -105,9 +105,9 @@ class OnlineScheduler:
                 queue.remove(session)
         self._free(session)
 
-    def check(self) -> None:
+    def audit(self) -> None:
         """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
-        self.engine.check([*self.waiting, *self.running])
+        self.engine.audit([*self.waiting, *self.running])
 
     def run(self) -> None:
         """Step until nothing is left to do."""

@@ -280,7 +280,7 @@ class KVBlockManager:
 
     # -- the invariants -------------------------------------------------------------------------------------------
 
-    def check(self, holders: Iterable[BlockIdsPerLayer], cached: Iterable[BlockIdsPerLayer] = ()) -> None:
+    def audit(self, holders: Iterable[BlockIdsPerLayer], cached: Iterable[BlockIdsPerLayer] = ()) -> None:
         """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show.
 
         `holders` are the block lists of all live sessions, `cached` those of the prefix cache's entries.

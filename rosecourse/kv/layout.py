@@ -7,16 +7,16 @@ each layer; a later lesson has one table for all layers. (The idea of opaque han
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, device
 
+from .blocks import KVBlockInfo
 
-class Table(Protocol):
-    """The blocks of one session, in the order of its tokens; an owner of them until it is freed."""
-
-    freed: bool
+# The blocks of one session, in the order of its tokens. It owns them until it is freed; what it is made of, only its
+# cache knows.
+Table = Any
 
 
 class CacheLayout(Protocol):
@@ -32,6 +32,11 @@ class CacheLayout(Protocol):
     device: device
     k_layers: tuple[Tensor, ...]
     v_layers: tuple[Tensor, ...]
+    forget: Callable[[int], Any]  # the prefix cache's: forget what a block holds, and hand over what goes with it
+
+    def info(self, block_id: int) -> KVBlockInfo:
+        """A block in use. Raises `BlockError` for one that is not."""
+        ...
 
     def num_available(self) -> int:
         """Blocks that can be allocated, in every layer: free ones, and cached ones that can be evicted."""
@@ -69,6 +74,6 @@ class CacheLayout(Protocol):
         """Write K and V of T tokens [T, H_kv, D] of one layer into blocks [T] and slots in them [T]."""
         ...
 
-    def check(self, holders: Iterable[Table], cached: Iterable[Any] = ()) -> None:
+    def audit(self, holders: Iterable[Table], cached: Iterable[Any] = ()) -> None:
         """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show."""
         ...

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .blocks import BlockIdsPerLayer, KVBlockManager
+from .blocks import BlockIdsPerLayer
+from .layout import CacheLayout
 
 ROOT = 0  # the serial number of the empty prefix
 
@@ -29,7 +30,7 @@ class PrefixEntry(NamedTuple):
 class PrefixCache:
     """Full prompt blocks by their content; `KVBlockManager` knows which of them nobody holds, and since when."""
 
-    def __init__(self, kv: KVBlockManager) -> None:
+    def __init__(self, kv: CacheLayout) -> None:
         self.kv = kv
         self._entries: dict[PrefixKey, PrefixEntry] = {}
         self._keys: dict[int, PrefixKey] = {}  # of the entry that a block belongs to

@@ -45,7 +45,7 @@ def step(engine, sessions):
 
 
 def check(engine, sessions):
-    engine.kv.check([s.block_ids_per_layer for s in sessions])
+    engine.kv.audit([s.block_ids_per_layer for s in sessions])
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -111,17 +111,17 @@ def test_an_engine_checks_its_books_when_asked(small_model):
     sessions = [*start(engine, prompts_of([4, 9, 6], 211)), engine.new_session([1, 2], FREE_RUN)]
     sessions.append(engine.fork(sessions[2]))
     engine.free(sessions[0])  # its block stays in the prefix cache
-    engine.check(sessions)
+    engine.audit(sessions)
     with pytest.raises(BlockError, match="counts 1 owners, its holders are others"):
-        engine.check(sessions[2:])
+        engine.audit(sessions[2:])
     sessions[1].num_cached_tokens += 1
     with pytest.raises(BlockError, match="has 10 tokens and blocks for 9, and 10 tokens are computed"):
-        engine.check(sessions)
+        engine.audit(sessions)
     sessions[1].num_cached_tokens -= 1
     layer = sessions[2].block_ids_per_layer[1]
     engine.kv.append_token(1, layer, *torch.zeros(2, 2, 8))  # as if a step had been interrupted
     with pytest.raises(BlockError, match="do not hold the same number of tokens"):
-        engine.check(sessions)
+        engine.audit(sessions)
 
 
 def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_stream_that_is_left_gives_its_blocks_back(model):
     next(stream)
     assert engine.kv.num_available() < engine.kv.num_blocks
     stream.close()
-    engine.kv.check([])
+    engine.kv.audit([])
 
 
 BAD_REQUESTS = [

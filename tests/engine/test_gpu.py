@@ -39,7 +39,7 @@ def test_greedy_tokens_equal_transformers(exact, hf_model, parts):
     engine = InferenceEngine(exact, EngineConfig(max_batch_size=8), PARTS[parts])
     results = engine.generate(prompts, SamplingParams(max_new_tokens=80, stop_on_eos=False))
     assert [r.token_ids for r in results] == hf_greedy(hf_model, prompts, 80)
-    engine.kv.check([], engine.prefix_cache.entries())
+    engine.kv.audit([], engine.prefix_cache.entries())
 
 
 def test_the_triton_kernel_is_what_runs(exact):

@@ -23,7 +23,7 @@ def assert_same_tokens(hf, model, config, prompts, max_new_tokens, parts=BEST):
                 f"prompt of {len(prompt)}: token {at} is {ours[at]}, transformers says {theirs[at]} "
                 f"(its two best logits are {float(best[0] - best[1]):.2g} apart)"
             )
-    engine.kv.check([], engine.prefix_cache.entries() if engine.prefix_cache else [])
+    engine.kv.audit([], engine.prefix_cache.entries() if engine.prefix_cache else [])
 
 
 @pytest.mark.parametrize("parts", PARTS)

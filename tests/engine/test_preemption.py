@@ -101,7 +101,7 @@ def test_preempted_right_after_the_token_that_fills_a_block(small_pair, kind, le
     while not scheduler.stats.preemptions:
         full = sessions[1].num_cached_tokens == first_boundary * BLOCK  # its blocks are full, to the last slot
         scheduler.step()
-        scheduler.check()
+        scheduler.audit()
     assert full
     assert sessions[1].block_ids_per_layer is None
     run(scheduler)
@@ -123,7 +123,7 @@ def test_every_session_needs_a_block_in_one_step(small_pair, free):
     assert not scheduler.engine.can_append(sessions)
     while scheduler.has_work:
         assert len(scheduler.step()) >= 1
-        scheduler.engine.kv.check([taken, *(s.block_ids_per_layer for s in scheduler.running)])
+        scheduler.engine.kv.audit([taken, *(s.block_ids_per_layer for s in scheduler.running)])
     assert scheduler.stats.preemptions > 0
     assert [s.completion_ids for s in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 12)
 
@@ -190,7 +190,7 @@ def test_a_preempted_session_may_be_cancelled_or_finish(small_model):
     assert new in scheduler.waiting
     for _ in range(2):
         scheduler.cancel(new)
-        scheduler.check()
+        scheduler.audit()
     run(scheduler)
     assert (old.finish_reason, new.finish_reason) == ("length", "cancelled")
     assert engine.kv.num_available() == 5
@@ -208,7 +208,7 @@ def test_a_fork_is_cancelled_waiting_or_running(small_model, started):
     assert (fork in scheduler.running) == started
     for _ in range(2):
         scheduler.cancel(fork)
-        scheduler.check()
+        scheduler.audit()
     run(scheduler)
     assert (parent.finish_reason, fork.finish_reason) == ("length", "cancelled")
     assert engine.kv.num_available() == engine.kv.num_blocks

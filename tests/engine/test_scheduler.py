@@ -35,7 +35,7 @@ def submit(scheduler, lengths, new):
 
 def check(scheduler):
     cache = scheduler.engine.prefix_cache
-    scheduler.engine.kv.check(
+    scheduler.engine.kv.audit(
         [s.block_ids_per_layer for s in scheduler.running], cache.entries() if cache is not None else []
     )
 
@@ -196,10 +196,10 @@ def test_check_finds_a_block_that_nobody_here_holds(small_model):
     scheduler = OnlineScheduler(make_engine(small_model))
     submit(scheduler, [3], [3])
     scheduler.step()
-    scheduler.check()
+    scheduler.audit()
     scheduler.engine.kv.allocate(1)
     with pytest.raises(BlockError):
-        scheduler.check()
+        scheduler.audit()
 
 
 def test_what_is_no_engine_and_no_policy_is_named(small_model):
@@ -291,7 +291,7 @@ def test_a_fork_that_waits_gives_its_blocks_to_one_that_runs(small_model):
             fork.token_ids[-1] = 30 + number  # it goes on with another word
             scheduler.submit(fork)
         scheduler.run()
-        engine.kv.check([])
+        engine.kv.audit([])
         return [s.token_ids for s in (session, *forks)], scheduler.stats.preemptions
 
     expected, none = tokens(num_blocks=40)

@@ -39,7 +39,7 @@ def manager(scheduler):
     manager.close()
     assert threading.active_count() == before
     assert not scheduler.has_work
-    scheduler.engine.kv.check([])
+    scheduler.engine.kv.audit([])
 
 
 def test_many_submitters_get_their_own_tokens(small_pair, manager):

@@ -129,7 +129,7 @@ class AgainstDenseOracle(RuleBasedStateMachine):
     @invariant()
     def everyone_reads_their_own(self):
         if hasattr(self, "kv"):
-            self.kv.check(self.lists.values())
+            self.kv.audit(self.lists.values())
             for session, dense in self.dense.items():
                 length = dense.shape[2]
                 assert all(len(ids) == -(-length // self.kv.block_size) for ids in self.lists[session])
@@ -148,7 +148,7 @@ def test_double_free_raises_and_the_new_owner_keeps_its_block():
     for _ in range(2):
         with pytest.raises(BlockError, match="freed twice"):
             kv.free(first)
-        kv.check([second])
+        kv.audit([second])
 
 
 def test_a_table_that_shows_blocks_it_does_not_own_frees_nothing():
@@ -177,7 +177,7 @@ def test_an_exhausted_pool_says_what_to_do():
     kv = make_kv(num_blocks=2)
     with pytest.raises(KVCacheExhausted, match="3 KV blocks needed, 2 of 2 available: free a session"):
         kv.allocate(9)
-    kv.check([])
+    kv.audit([])
 
 
 @pytest.mark.parametrize("fail_at", range(4))
@@ -206,11 +206,11 @@ def test_copy_on_write_with_no_free_block_changes_nothing_and_works_after_a_free
     other = kv.allocate(1)
     with pytest.raises(KVCacheExhausted):
         append(kv, child, tokens(1, 2))
-    kv.check([parent, child, other])
+    kv.audit([parent, child, other])
     kv.free(other)
     append(kv, child, tokens(1, 2))
     append(kv, parent, tokens(1, 3))
-    kv.check([parent, child])
+    kv.audit([parent, child])
     assert torch.equal(read(kv, child, 3), torch.cat([tokens(2, 1), tokens(1, 2)], 2))
     assert torch.equal(read(kv, parent, 3), torch.cat([tokens(2, 1), tokens(1, 3)], 2))
 
@@ -224,7 +224,7 @@ def test_a_fork_at_a_block_boundary_copies_nothing():
     assert child[0][0] == parent[0][0]
     assert child[0][1:] != []
     assert kv.info(parent[0][0]).owners == 2
-    kv.check([parent, child])
+    kv.audit([parent, child])
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 31, 32])
@@ -303,10 +303,10 @@ def broken_pools():
 def test_check_sees_a_broken_pool(break_it):
     kv = make_kv()
     lists = kv.allocate(6)
-    kv.check([lists])
+    kv.audit([lists])
     break_it(kv, lists)
     with pytest.raises(BlockError):
-        kv.check([lists])
+        kv.audit([lists])
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_a_block_begins_at_position_0_unless_it_is_told_and_may_be_empty():
     for layer, ids in enumerate(table):
         ids.append(kv.allocate_block(layer))
         assert (kv.info(ids[0]).start, kv.info(ids[0]).length) == (0, 0)
-    kv.check([table])
+    kv.audit([table])
 
 
 @pytest.mark.parametrize("rung", LESSONS[:2], ids=lambda rung: rung.number)

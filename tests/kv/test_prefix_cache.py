@@ -30,7 +30,7 @@ def prefilled(engine, prompt, params=None):
 
 
 def check(engine, *sessions):
-    engine.kv.check([s.block_ids_per_layer for s in sessions], engine.prefix_cache.entries())
+    engine.kv.audit([s.block_ids_per_layer for s in sessions], engine.prefix_cache.entries())
 
 
 @pytest.mark.parametrize("length", [1, BS - 1, BS, BS + 1, 2 * BS, 2 * BS + 1, 3 * BS])
@@ -162,11 +162,11 @@ def test_an_entry_that_is_evicted_or_discarded_leaves_nothing_behind(num_layers)
     kv.free(first)
     second = kv.allocate(2)  # evicts
     cache.discard(second)
-    kv.check([second])
+    kv.audit([second])
     cache.insert([3, 4], second)
-    kv.check([second], cache.entries())
+    kv.audit([second], cache.entries())
     cache.discard(second)
-    kv.check([second])
+    kv.audit([second])
     assert cache.entries() == []
 
 
@@ -198,5 +198,5 @@ def test_it_can_be_turned_off(small_model, prompt):
         session, hit, _ = prefilled(engine, prompt)
         assert hit == 0
         engine.free(session)
-    engine.kv.check([])
+    engine.kv.audit([])
     assert engine.kv.num_available() == engine.kv.num_blocks

@@ -55,7 +55,7 @@ def completions(engine):
             sessions.append(engine.fork(sessions[0]))
             sessions[-1].token_ids[-1] = 50 + number
         engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
-    engine.kv.check([session.block_ids_per_layer for session in sessions])
+    engine.kv.audit([session.block_ids_per_layer for session in sessions])
     return [session.completion_ids for session in sessions]
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rosecourse.records.runs import recorded
 
 from rosecourse import BEST, LESSONS, InferenceEngine, LessonError, lesson
 from rosecourse.commands import lab, record
@@ -14,7 +15,6 @@ from rosecourse.lab.course import COURSES
 from rosecourse.lab.hunts import hunting
 from rosecourse.measure.timeline import STEP, Range, Timeline
 from rosecourse.records import recorder, timelines
-from rosecourse.records.runs import recorded
 from tests.support import toy_lesson
 from tests.support.right_parts import OwnKernel
 from tests.support.toy_lesson import COURSE, KERNEL_COURSE, KERNEL_RUNG, RUNG, ToyAppend, ToyWithKernels, WrongToy

@@ -44,7 +44,7 @@ def play(engine, prompts, forks):
             break
         scheduler.step()
         held = [s.block_ids_per_layer for s in sessions if s.block_ids_per_layer is not None]
-        engine.kv.check(held, engine.prefix_cache.entries())
+        engine.kv.audit(held, engine.prefix_cache.entries())
     assert all(session.finished for session in sessions)
     return [session.token_ids for session in sessions]
 

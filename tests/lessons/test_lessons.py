@@ -66,7 +66,7 @@ class Appender:
 
     def check(self) -> None:
         """Owner counts are exact, and everybody reads through the table what they appended."""
-        self.kv.check([s.block_ids_per_layer for s in self.sessions])
+        self.kv.audit([s.block_ids_per_layer for s in self.sessions])
         for session in self.sessions:
             length = session.dense.shape[2]
             for layer, ids in enumerate(session.block_ids_per_layer):

@@ -53,7 +53,7 @@ def completions(model, prompts, max_new_tokens, parts=BEST, **config):
     engine = InferenceEngine(model, EngineConfig(**config), parts)
     params = SamplingParams(max_new_tokens=max_new_tokens, stop_on_eos=False)
     token_ids = [result.token_ids for result in engine.generate(prompts, params)]
-    engine.check([])
+    engine.audit([])
     return token_ids
 
 

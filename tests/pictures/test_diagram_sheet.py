@@ -56,7 +56,7 @@ def test_drawing_changes_nothing(engine):
     for layer in range(engine.kv.num_layers):
         block_map(engine.kv, tables(A=a, B=b), layer)
         table_map(engine.kv, tables(A=a, B=b), layer)
-    engine.kv.check([a.block_ids_per_layer, b.block_ids_per_layer])
+    engine.kv.audit([a.block_ids_per_layer, b.block_ids_per_layer])
 
 
 def test_names_and_captions_are_escaped(engine):

@@ -81,7 +81,7 @@ class Driver:
 @torch.inference_mode()
 def check(engine, sessions):
     """The books are right, and the next step's tables show each session's own blocks, and 0 behind them."""
-    engine.check(sessions)
+    engine.audit(sessions)
     for session in sessions:
         if session.block_ids_per_layer is not None:
             rows = engine.decode_step.block_tables([session])[:, 0].tolist()

@@ -210,5 +210,5 @@ class Machine:
         assert [s for s in prompts if s in waiting] == [s for s in waiting if s in prompts], "the queue is out of order"
         holders = [(session, self.live[session]) for session in self.holders]
         cached = self.cache.entries() if self.cache is not None else []
-        self.kv.check([*(s.block_ids_per_layer for s, _ in holders), *self.squeezed], cached)
+        self.kv.audit([*(s.block_ids_per_layer for s, _ in holders), *self.squeezed], cached)
         self.pool.check(holders, cached, self.squeezed)

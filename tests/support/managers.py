@@ -97,5 +97,5 @@ def managers(scheduler):
                 manager.close()
     assert set(threading.enumerate()) <= before
     assert not scheduler.has_work
-    scheduler.check()
+    scheduler.audit()
     assert scheduler.engine.kv.num_available() == scheduler.engine.kv.num_blocks

@@ -28,7 +28,7 @@ def check(scheduler):
     live = [*scheduler.waiting, *scheduler.running]
     assert len(set(map(id, live))) == len(live)
     assert not any(session.finished for session in live)
-    scheduler.check()
+    scheduler.audit()
 
 
 def run(scheduler):

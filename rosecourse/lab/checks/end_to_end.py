@@ -73,7 +73,7 @@ def _play(model: Model, config: EngineConfig, parts: DecodeParts) -> list[list[i
         if number >= len(PROMPTS) and not scheduler.has_work:
             break
         scheduler.step()
-    KVBlockManager.check(engine.kv, [], engine.prefix_cache.entries())
+    KVBlockManager.audit(engine.kv, [], engine.prefix_cache.entries())
     return [session.completion_ids for session in sessions]
 
 

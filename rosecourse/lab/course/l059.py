@@ -89,7 +89,7 @@ BUG = Bug(
     },
     hints={
         "step": (
-            "`engine.kv.check([s.block_ids_per_layer for s in sessions.values()])` says when the books are "
+            "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` says when the books are "
             "wrong; ask it at every moment of the scene. The moment before the first step is number 0."
         ),
         "block": ("Count for each block of layer 0 how many tables show it, and compare with `kv.info(block).owners`."),

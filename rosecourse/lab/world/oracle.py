@@ -119,7 +119,7 @@ class Oracle(Pool, ABC):
         book_judges.look_at_owners(self, before)
         number_judges.look_at_the_rest(self, before, batch)
         try:
-            KVBlockManager.check(self.kv, [t.table for t in self.sessions])
+            KVBlockManager.audit(self.kv, [t.table for t in self.sessions])
         except BlockError as error:  # whatever the judges have no words for
             raise PartIsWrong(Fault(f"the pool is damaged: {error}")) from None
 

@@ -19,7 +19,7 @@ class BlockTables:
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
-        self.max_blocks = config.blocks_for(config.max_seq_len)
+        self.max_blocks = config.max_blocks
         self.range = range_for(kv.device, config.nvtx)
         self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
 
