@@ -59,7 +59,7 @@ def run_command(
     except BrokenPipeError:  # the reader of our output has gone: there is nobody to tell
         drop_output()
         return 141
-    except (RosecourseError, OSError, MemoryError, *no_device_memory()) as error:
+    except refusals() as error:
         try:
             flush_output()  # what was said before the error comes first
         except OSError:
@@ -69,10 +69,11 @@ def run_command(
     return code or 0
 
 
-def no_device_memory() -> tuple[type[Exception], ...]:
-    """torch's exception for a full device; nothing where torch has not been imported."""
+def refusals() -> tuple[type[BaseException], ...]:
+    """The exceptions that end a command in one line; torch's for a full device only where torch has been imported."""
     torch = sys.modules.get("torch")
-    return (torch.OutOfMemoryError,) if torch is not None else ()
+    device_memory = (torch.OutOfMemoryError,) if torch is not None else ()
+    return (RosecourseError, OSError, MemoryError, *device_memory)
 
 
 def flush_output() -> None:

@@ -193,9 +193,9 @@ class Watch:
 def _launcher(frame: FrameType) -> str:
     """The function that launches a kernel: the first one up the stack that is neither Triton's nor `Launch`."""
     launcher = frame.f_back
-    while launcher.f_globals.get("__name__", "").partition(".")[0] == "triton":
+    while launcher is not None and launcher.f_globals.get("__name__", "").partition(".")[0] == "triton":
         launcher = launcher.f_back
-    return launcher.f_code.co_name
+    return launcher.f_code.co_name if launcher is not None else frame.f_code.co_name
 
 
 def watch() -> Watch:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -19,8 +20,8 @@ from ..models.shape import Model
 from .stats import interleave
 
 
-def transformers_completions(model: GPT2LMHeadModel, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
-    """Greedy completions by `transformers` generate with its dynamic cache."""
+def transformers_completions(model: Any, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
+    """Greedy completions by `transformers` generate with its dynamic cache. model: as `as_transformers` gives it."""
     ids = torch.tensor(prompts, device=model.device)
     mask = torch.ones_like(ids)
     out = model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0)
@@ -45,7 +46,8 @@ def as_transformers(model: Model) -> GPT2LMHeadModel:
         bos_token_id=None,
         eos_token_id=None,
     )
-    theirs = GPT2LMHeadModel(config).to(model.device, model.dtype).eval()
+    theirs: Any = GPT2LMHeadModel(config)  # its own types refuse `to` and `generate`
+    theirs.to(model.device, model.dtype).eval()
     theirs.transformer.load_state_dict(model.weights)
     return theirs
 
