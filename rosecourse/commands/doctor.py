@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -115,11 +116,15 @@ def check_kernel() -> str:
     return f"notebook kernel: python3, Python {number}"
 
 
-def checks() -> Iterator[Callable[[], str]]:
-    yield check_python
+def checks() -> Iterator[tuple[str, Callable[[], str]]]:
+    """Each check with its name. A check returns the line to print, or raises `Problem`."""
+    yield "python", check_python
     for name in NEEDED:
-        yield lambda name=name: check_package(name)
-    yield from (check_device, check_triton, check_model, check_kernel)
+        yield name, partial(check_package, name)
+    yield "device", check_device
+    yield "triton", check_triton
+    yield "model", check_model
+    yield "kernel", check_kernel
 
 
 def first_line(error: Exception) -> str:
@@ -129,7 +134,7 @@ def first_line(error: Exception) -> str:
 def report() -> int:
     """Print a line for each check; returns 1 if one failed."""
     failed = 0
-    for check in checks():
+    for name, check in checks():
         try:
             print(f"[OK] {check()}")
         except Problem as problem:
@@ -137,7 +142,7 @@ def report() -> int:
             print(f"[FAIL] {problem}")
         except Exception as error:  # a check that breaks is a finding too
             failed += 1
-            print(f"[FAIL] {check.__name__.removeprefix('check_')}: {first_line(error)}: {REINSTALL}")
+            print(f"[FAIL] {name}: {first_line(error)}: {REINSTALL}")
     print("All is well." if not failed else f"{failed} to mend.")
     return min(failed, 1)
 

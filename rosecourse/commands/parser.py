@@ -59,7 +59,7 @@ def run_command(
     except BrokenPipeError:  # the reader of our output has gone: there is nobody to tell
         drop_output()
         return 141
-    except (RosecourseError, OSError, MemoryError, *no_device_memory()) as error:
+    except expected_errors() as error:
         try:
             flush_output()  # what was said before the error comes first
         except OSError:
@@ -69,10 +69,11 @@ def run_command(
     return code or 0
 
 
-def no_device_memory() -> tuple[type[Exception], ...]:
-    """torch's exception for a full device; nothing where torch has not been imported."""
+def expected_errors() -> tuple[type[Exception], ...]:
+    """The exceptions for bad input, a full disk and a full memory, and torch's for a full device if it is imported."""
     torch = sys.modules.get("torch")
-    return (torch.OutOfMemoryError,) if torch is not None else ()
+    of_torch = (torch.OutOfMemoryError,) if torch is not None else ()
+    return (RosecourseError, OSError, MemoryError, *of_torch)
 
 
 def flush_output() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -253,7 +254,7 @@ def _measure(
             raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
         return done[-1]
 
-    runs_of_each = interleave_all([lambda engine=engine: work(engine) for engine in engines.values()], rounds, progress)
+    runs_of_each = interleave_all([partial(work, engine) for engine in engines.values()], rounds, progress)
     samples = [Samples(name, runs) for name, runs in zip(engines, runs_of_each, strict=True)]
     return samples, _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
 

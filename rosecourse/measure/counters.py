@@ -192,10 +192,16 @@ class Watch:
 
 def _launcher(frame: FrameType) -> str:
     """The function that launches a kernel: the first one up the stack that is neither Triton's nor `Launch`."""
-    launcher = frame.f_back
-    while launcher.f_globals.get("__name__", "").partition(".")[0] == "triton":
-        launcher = launcher.f_back
-    return launcher.f_code.co_name
+    modules = ((caller.f_globals.get("__name__", ""), caller) for caller in _callers(frame))
+    return next(caller.f_code.co_name for module, caller in modules if module.partition(".")[0] != "triton")
+
+
+def _callers(frame: FrameType) -> Iterator[FrameType]:
+    """The frames up the stack, from the one that called `frame`."""
+    caller = frame.f_back
+    while caller is not None:
+        yield caller
+        caller = caller.f_back
 
 
 def watch() -> Watch:

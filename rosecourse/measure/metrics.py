@@ -61,7 +61,7 @@ def per_request(runs: Iterable[Sequence[SessionTimes]]) -> dict[str, list[float]
     }
 
 
-def percentiles(samples: Sequence[float], which: Sequence[float] = (50, 95, 99)) -> list[float]:
+def percentiles(samples: Sequence[float] | np.ndarray, which: Sequence[float] = (50, 95, 99)) -> list[float]:
     """Linear percentiles of samples; nan where there are none."""
     return np.percentile(samples, which).tolist() if len(samples) else [float("nan")] * len(which)
 

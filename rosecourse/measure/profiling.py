@@ -58,7 +58,8 @@ def take_timeline(
     no room for so many steps, and `RosecourseError` where the profiler sees nothing.
     """
     steps = warmup + PROFILER_WARMUP + kept
-    room = engine.config.max_seq_len - max((len(s.token_ids) for s in sessions), default=0)
+    longest = engine.config.max_seq_len or engine.model.shape.context
+    room = longest - max((len(s.token_ids) for s in sessions), default=0)
     require(min(warmup, kept) > 0, f"warmup is {warmup} and kept is {kept}: give 1 or more of each")
     require(room >= steps, f"a timeline takes {steps} decode steps, but the sessions have room for {room}")
     seconds = [_timed_step(engine, sessions) for _ in range(warmup)]

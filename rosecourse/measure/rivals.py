@@ -23,7 +23,9 @@ def transformers_completions(model: GPT2LMHeadModel, prompts: list[list[int]], m
     """Greedy completions by `transformers` generate with its dynamic cache."""
     ids = torch.tensor(prompts, device=model.device)
     mask = torch.ones_like(ids)
-    out = model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0)
+    out = model.generate(  # type: ignore[misc]  # its type for `self` fits none of their own models
+        ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0
+    )
     return out[:, ids.shape[1] :].tolist()
 
 
@@ -45,7 +47,7 @@ def as_transformers(model: Model) -> GPT2LMHeadModel:
         bos_token_id=None,
         eos_token_id=None,
     )
-    theirs = GPT2LMHeadModel(config).to(model.device, model.dtype).eval()
+    theirs = GPT2LMHeadModel(config).eval().to(model.device, model.dtype)
     theirs.transformer.load_state_dict(model.weights)
     return theirs
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart.
 COLOURS = {
     "block_tables": "#0072B2",
@@ -19,11 +21,12 @@ LABELS = {
 
 INK = "#333333"
 
+# The three styles are keyword arguments of matplotlib, each of a type of its own.
 # Before is light and round, after dark and square: they differ without any colour too.
-BEFORE = {"color": "#E69F00", "marker": "o"}
-AFTER = {"color": "#0072B2", "marker": "s"}
+BEFORE: dict[str, Any] = {"color": "#E69F00", "marker": "o"}
+AFTER: dict[str, Any] = {"color": "#0072B2", "marker": "s"}
 
-BOUNDARY = {"color": "#56B4E9", "linewidth": 1, "linestyle": ":", "label": "a new block begins"}
+BOUNDARY: dict[str, Any] = {"color": "#56B4E9", "linewidth": 1, "linestyle": ":", "label": "a new block begins"}
 
 # Kinds of kernels; whatever the append launches counts as append.
 KIND_COLOURS = {

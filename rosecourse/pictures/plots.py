@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -129,7 +130,7 @@ def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[str, str]) -> None:
+def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[str, Any]) -> None:
     """A bar up to the median with its interval, and a dot for each run, in the order of the runs."""
     values, middle = samples.throughputs, samples.throughput
     spread = np.linspace(-0.22, -0.06, len(values)) if len(values) > 1 else [-0.14]

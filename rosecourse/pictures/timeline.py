@@ -24,7 +24,7 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> No
     """
     longest = max(one.step_us for one in timelines.values()) / 1e3
     ax.set(title=title, xlabel="ms since the start of the step, with the profiler on", xlim=(0, 1.01 * longest))
-    ticks = {}
+    ticks: dict[float, str] = {}
     for number, (name, timeline) in enumerate(timelines.items()):
         top = number * MOMENT
         ax.text(0, top + 0.5 * ROOM, _headline(name, timeline), va="center", color=INK, fontsize=9.5)

@@ -12,7 +12,7 @@ from ..measure.metrics import UNITS
 
 PUBLISHED = DATA / "published.csv"
 NUMBERS = ("before", "after")
-COLUMNS = dict.fromkeys(("lesson", "workload", "metric", "statistic", "unit"), str)
+COLUMNS: dict[str, type] = dict.fromkeys(("lesson", "workload", "metric", "statistic", "unit"), str)
 COLUMNS |= dict.fromkeys(NUMBERS, float) | dict.fromkeys(("stated", "gpu", "source"), str)
 NO_FIGURE = dict.fromkeys(NUMBERS, "")  # an empty cell
 
