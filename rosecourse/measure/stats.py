@@ -66,7 +66,7 @@ def interleave(
     return first, second
 
 
-def median_interval(samples: Sequence[float], resamples: int = 10_000, seed: int = 0) -> Interval:
+def median_interval(samples: Sequence[float] | np.ndarray, resamples: int = 10_000, seed: int = 0) -> Interval:
     """The median, and the interval in which it lies in 95 % of resamplings (Efron's percentile bootstrap).
 
     All three are NaN where there are no samples.

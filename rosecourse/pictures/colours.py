@@ -21,6 +21,7 @@ LABELS = {
 
 INK = "#333333"
 
+# The three styles are keyword arguments of matplotlib, each of a type of its own.
 # Before is light and round, after dark and square: they differ without any colour too.
 BEFORE: dict[str, Any] = {"color": "#E69F00", "marker": "o"}
 AFTER: dict[str, Any] = {"color": "#0072B2", "marker": "s"}

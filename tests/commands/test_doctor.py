@@ -91,3 +91,13 @@ def test_no_kernel_at_all(monkeypatch):
 def test_help(capsys):
     assert doctor.main(["--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: rosecourse doctor [-h]")
+
+
+def test_a_check_that_breaks_is_told_by_the_name_of_what_it_looked_at(capsys, monkeypatch):
+    def unreadable(name):
+        raise PermissionError("pyproject.toml")
+
+    monkeypatch.setattr(doctor, "least_version", unreadable)
+    assert doctor.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert f"[FAIL] numpy: PermissionError: pyproject.toml: {doctor.REINSTALL}" in lines

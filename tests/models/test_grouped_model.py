@@ -9,7 +9,8 @@ from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingPar
 from rosecourse.decode import DecodeForward
 from rosecourse.kernels import ReferenceAttention, TritonAttention
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
-from rosecourse.measure.floor import bytes_per_step, kv_bytes_per_position
+from rosecourse.measure.floor import bytes_per_run, kv_bytes_per_position
+from rosecourse.measure.workload import Workload, run_scheduler
 from rosecourse.models.shape import require_model
 from tests.support.grouped_model import GroupedModel, GroupedShape, full_greedy, full_logits
 from tests.support.oracles import prompts_of
@@ -137,4 +138,6 @@ def test_the_cache_and_the_floor_count_k_and_v_heads(grouped):
     assert engine.kv.k_layers[0].shape == engine.kv.v_layers[1].shape == (8, 3, 4, 5)
     assert kv_bytes_per_position(model.shape, torch.float32) == 4 * 2 * 2 * 3 * 5
     weights = sum(weight.numel() for name, weight in model.weights.items() if name != "wpe.weight")
-    assert bytes_per_step(model, [10, 5]) == 4 * weights + 15 * 4 * 2 * 2 * 3 * 5
+    prompts = (tuple(range(1, 11)), tuple(range(1, 6)))
+    workload = Workload(prompts, SamplingParams(max_new_tokens=2, stop_on_eos=False))  # two tokens take one step
+    assert bytes_per_run(model, workload, run_scheduler(engine, workload)) == 4 * weights + 15 * 4 * 2 * 2 * 3 * 5

@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.support.managers import time_limit
 
 pytest.importorskip("pytest_timeout")
 pytest.importorskip("nbval")
+nbformat = pytest.importorskip("nbformat")
 ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = """
@@ -41,8 +40,8 @@ def run_with_limit(seconds, folder):
 
 def test_what_hangs_fails_and_the_others_run(tmp_path):
     (tmp_path / "test_hanging.py").write_text(TESTS)
-    cells = [new_code_cell("1"), new_code_cell("import time; time.sleep(120)")]
-    nbformat.write(new_notebook(cells=cells), tmp_path / "hanging.ipynb")
+    cells = [nbformat.v4.new_code_cell(code) for code in ("1", "import time; time.sleep(120)")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "hanging.ipynb")
 
     said = run_with_limit(2, tmp_path)
 
