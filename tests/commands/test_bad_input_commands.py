@@ -160,7 +160,7 @@ def small_machine(model):
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
         patch.setattr("rosecourse.commands.building.load_model", loaded)
-        patch.setattr(doctor, "checks", lambda: [doctor.check_python])
+        patch.setattr(doctor, "checks", lambda: [("python", doctor.check_python)])
         patch.setattr(record.Recorder, "record_runs", lambda self, task, *_: self.head(task))
         patch.setattr(record.Recorder, "record_timelines", lambda self, task, *_: self.head(task))
         patch.setattr(record, "comparison_summary", json.dumps)
