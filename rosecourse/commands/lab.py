@@ -72,12 +72,15 @@ def load_part(text: str) -> type:
 def _module(path: Path) -> object:
     """A file as a module, as `python FILE` would run it: its own folder comes first where it imports from."""
     name = f"part_of_{path.stem}"
-    spec = importlib.util.spec_from_loader(name, importlib.machinery.SourceFileLoader(name, str(path.resolve())))
+    loader = importlib.machinery.SourceFileLoader(name, str(path.resolve()))
+    spec = importlib.util.spec_from_loader(name, loader)
+    if spec is None:
+        raise ConfigError(f"{path.name} cannot be loaded as a module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and Triton look there
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
         raise ConfigError(f"{Path(error.filename or path).name}{where}: {type(error).__name__}: {error.msg}") from None

@@ -80,7 +80,7 @@ def _lived_through(trial: Trial) -> tuple[list[str], list[Fault]]:
     return [tried], faults
 
 
-def _play(trial: Trial, scenario: Scenario) -> tuple[Fault | None, int]:
+def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
     """What went wrong in a scenario, and how many steps it came to."""
     oracle: Oracle | None = None
     fault = None

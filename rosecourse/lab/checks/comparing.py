@@ -11,7 +11,7 @@ from itertools import groupby
 
 from ...lessons import LESSONS, Lesson
 from ..course import COURSES
-from ..course.costs import LAUNCHES, Cost, Idea, Seen, ideas, launches
+from ..course.costs import LAUNCHES, Idea, Seen, ideas, launches
 from ..course.form import Course
 from ..world.situations import Situation
 from .observing import observe, observe_course
@@ -95,7 +95,7 @@ def ideas_until(trial: Trial) -> list[list[Asked]]:
     Where several lessons count the same in a situation, the last of them does. What must not be launched comes first
     of all: it takes long where kernels are interpreted.
     """
-    latest: dict[tuple[Situation, Cost], Asked] = {}
+    latest: dict[tuple[Situation, str], Asked] = {}  # (situation, the words of a cost) -> who asks for it
     for rung in LESSONS[: LESSONS.index(trial.rung) + 1]:
         course = COURSES.get(rung.number)
         if course and course.world is trial.course.world:

@@ -11,6 +11,7 @@ from ...engine.scheduler import OnlineScheduler
 from ...kv.blocks import KVBlockManager
 from ...lessons import BASELINE
 from ...models.shape import Model
+from ..world.engine_parts import per_layer_cache
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
 from ..world.tiny_gpt2 import random_gpt2
@@ -73,7 +74,8 @@ def _play(model: Model, config: EngineConfig, parts: DecodeParts) -> list[list[i
         if number >= len(PROMPTS) and not scheduler.has_work:
             break
         scheduler.step()
-    KVBlockManager.audit(engine.kv, [], engine.prefix_cache.entries())
+    cached = engine.prefix_cache.entries() if engine.prefix_cache else []
+    KVBlockManager.audit(per_layer_cache(engine.kv), [], cached)
     return [session.completion_ids for session in sessions]
 
 

@@ -47,12 +47,12 @@ class CountedId(int):
 
 
 @lru_cache
-def observe_course(part: type, world: World, situation: Situation, device: str) -> Seen:
+def observe_course(part: type, world: World[Any], situation: Situation, device: str) -> Seen:
     """The same as `observe`, of a part of the course; once is enough."""
     return observe(Learner(part, world.called_with), world, situation, device)
 
 
-def observe(learner: Learner, world: World, situation: Situation, device: str) -> Seen:
+def observe(learner: Learner, world: World[Any], situation: Situation, device: str) -> Seen:
     """One step in a situation, and the same with half as many sessions. Raises `PartIsWrong` if one goes wrong."""
     seen = []
     try:
@@ -69,7 +69,7 @@ def _observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
     unchanged = oracle.unchanged_lists(batch)
     for ids in unchanged:
         ids[:] = map(CountedId, ids)
-    last = [oracle.info(ids[-1]) for t in batch for ids in t.table if ids]
+    last = [oracle.info_in_use(ids[-1]) for t in batch for ids in t.table if ids]
     one_free = sum(info.owners == 1 and info.length == oracle.sizes.block_size - 1 for info in last)
     CountedId.computed = 0
     with _calls_of_makers() as made, watch() as counts:

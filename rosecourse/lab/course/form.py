@@ -85,7 +85,7 @@ class Course:
     """
 
     number: str
-    world: World
+    world: World[Any]  # of whatever kind the lesson's part is
     exercise: Exercise
     bug: Bug
     ideas: tuple[Idea, ...]

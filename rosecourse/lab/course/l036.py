@@ -8,6 +8,7 @@ from dataclasses import replace
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
+from ..world.engine_parts import block_tables_of
 from ..world.oracle import Oracle
 from ..world.pool import Tracked
 from ..world.situations import Situation, of
@@ -87,7 +88,7 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 def truth(hunt: Played, model: Model) -> Truth:
     for step, _, _, broken, sessions in side_by_side(hunt, model):
-        tables = broken.decode_step.block_tables(list(sessions.values()))[0]
+        tables = block_tables_of(broken.decode_step)(list(sessions.values()))[0]
         for row, (name, session) in zip(tables.tolist(), sessions.items(), strict=True):
             ids = session.block_ids_per_layer[0]
             wrong = [shown for shown, block_id in zip(row, ids, strict=False) if shown != block_id]

@@ -13,12 +13,14 @@ import torch
 
 from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
-from ...kv.blocks import KVBlockManager
+from ...kv.layout import CacheLayout
 from ...models.shape import Model
 from ...request.session import InferenceSession
+from ..world.engine_parts import per_layer_cache
 
 Sessions = dict[str, InferenceSession]
 Truth = dict[str, set[str]]
+WrongKey = tuple[str, InferenceSession, int]  # (name, the broken engine's session, position)
 
 
 class Played(Protocol):
@@ -68,10 +70,11 @@ def fork(engine: InferenceEngine, session: InferenceSession) -> InferenceSession
 # -- truths -----------------------------------------------------------------------------------------------------------
 
 
-def key_at(kv: KVBlockManager, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
+def key_at(kv: CacheLayout, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
     """The key [H, D] that a session's table shows at a position: what attention is going to read there."""
     block_id = session.block_ids_per_layer[layer_idx][position // kv.block_size]
-    return kv.k_layers[layer_idx][kv.info(block_id).block_index, :, position % kv.block_size]
+    info = per_layer_cache(kv).info(block_id)
+    return kv.k_layers[layer_idx][info.block_index, :, position % kv.block_size]
 
 
 def side_by_side(
@@ -84,11 +87,8 @@ def side_by_side(
         yield step, right, ours, broken, theirs
 
 
-def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessions, InferenceEngine, list]:
-    """The first moment in which keys differ: the right engine and its sessions, the broken one, and the wrong places.
-
-    A place is (name, the broken engine's session, position).
-    """
+def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessions, InferenceEngine, list[WrongKey]]:
+    """The first moment in which keys differ: the right engine and its sessions, the broken one, and the wrong keys."""
     for _, right, ours, broken, theirs in side_by_side(hunt, model):
         wrong = [
             (name, theirs[name], position)
@@ -101,7 +101,7 @@ def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessi
     raise AssertionError("the broken part writes the right keys: it is not broken")
 
 
-def owner_of(key: torch.Tensor, kv: KVBlockManager, sessions: Sessions) -> str:
+def owner_of(key: torch.Tensor, kv: CacheLayout, sessions: Sessions) -> str:
     """The session whose newest key this is."""
     names = [n for n, s in sessions.items() if torch.equal(key_at(kv, s, s.num_cached_tokens - 1), key)]
     return names[0]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import dedent, indent, wrap
+from typing import TypeVar
 
 from ... import kernels
 from ...errors import LessonError
@@ -21,6 +21,7 @@ from ..course import course_of
 from ..course.form import Course, KernelCode
 
 LINE_LENGTH = 120
+Definition = TypeVar("Definition", ast.ClassDef, ast.FunctionDef)
 
 
 def _course(number: str) -> Course:
@@ -53,7 +54,8 @@ def solution(number: str) -> str:
     """Source of a cell with the part as it is after the lesson, under the name that the exercise has."""
     course = _course(number)
     kernel_code, after = course.exercise.kernel_code, course.part(lesson(number).after)
-    code = _renamed(after, course.exercise.name, inspect.getdoc(after))
+    docstring = _docstring_of(_definition(inspect.getsource(after), ast.ClassDef))
+    code = _renamed(after, course.exercise.name, inspect.cleandoc(docstring))
     for function, body in kernel_code.launches.items():
         code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
     for kernel, decorator in kernel_code.kernels.items():
@@ -75,10 +77,26 @@ def hints(number: str) -> str:
 # -- from the sources ---------------------------------------------------------------------------------------------
 
 
+def _definition(source: str, kind: type[Definition]) -> Definition:
+    """The class or the function that a source begins with. Raises `LessonError` for another source."""
+    node = ast.parse(source).body[0]
+    if not isinstance(node, kind):
+        raise LessonError(f"a source of a course begins with a {type(node).__name__}, not with a {kind.__name__}")
+    return node
+
+
+def _docstring_of(node: ast.ClassDef | ast.FunctionDef) -> str:
+    """A docstring as it stands in the source. Raises `LessonError` where there is none."""
+    docstring = ast.get_docstring(node, clean=False)
+    if docstring is None:
+        raise LessonError(f"{node.name} has no docstring, which its exercise needs")
+    return docstring
+
+
 def _renamed(part: type, name: str, docstring: str) -> str:
     """A class's source under another name and with another docstring."""
     source = inspect.getsource(part)
-    old = ast.get_docstring(ast.parse(source).body[0], clean=False)
+    old = _docstring_of(_definition(source, ast.ClassDef))
     source = _once(source, f"class {part.__name__}:", f"class {name}:")
     return _once(source, f'"""{old}"""', _docstring(docstring, 4).strip())
 
@@ -99,9 +117,9 @@ def _member(part: type, name: str) -> str:
 
 def _stub(source: str, body: str) -> str:
     """A function with the signature of `source`, the first line of its docstring, and another body."""
-    function = ast.parse(source).body[0]
+    function = _definition(source, ast.FunctionDef)
     head = "".join(source.splitlines(keepends=True)[: function.body[0].lineno - 1])
-    first = ast.get_docstring(function).splitlines()[0]
+    first = _docstring_of(function).splitlines()[0]
     return f'{head}    """{first}"""\n{indent(dedent(body).strip(), "    ")}\n'
 
 
@@ -145,10 +163,11 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
     wanted: names that the untouched code does not use, but its reader is going to.
     """
     tree = ast.parse(code)
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {node.name for node in tree.body}
+    defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - defined
     origins = {"kernels": "rosecourse"}
     for part in parts:
-        origins |= _origins(sys.modules[part.__module__].__file__, part.__module__)
+        origins |= _origins(inspect.getfile(part), part.__module__)
     if kernel_code.module:
         origins |= _origins(str(_kernel_file(kernel_code)), f"{kernels.__name__}.{kernel_code.module}")
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
@@ -176,11 +195,12 @@ def _import_line(module: str, names: list[str]) -> str:
 
 def _origins(file: str, module: str) -> dict[str, str]:
     """Name -> the absolute module that a file of ours, known as `module`, imports it from."""
-    origins = {}
+    origins: dict[str, str] = {}
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
             origins |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            package = module.rsplit(".", node.level)[0] + "." if node.level else ""
-            origins |= {alias.name: package + node.module for alias in node.names}
+            package = module.rsplit(".", node.level)[0] if node.level else ""
+            origin = ".".join(filter(None, (package, node.module)))  # `from . import x` names no module
+            origins |= {alias.name: origin for alias in node.names}
     return origins

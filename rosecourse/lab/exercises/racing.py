@@ -17,7 +17,7 @@ from ...checks import require
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
-from ...errors import LessonError, RosecourseError
+from ...errors import ConfigError, LessonError, RosecourseError
 from ...lessons import LESSONS, Lesson, lesson
 from ...measure.compare import Ladder, compare_ladder
 from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
@@ -42,7 +42,8 @@ class Race:
     @property
     def speedups(self) -> tuple[Ratio, Ratio]:
         """How many times the throughput of before: yours, and the course's."""
-        require(self.ladder is not None, "nothing was timed: there are no figures")
+        if self.ladder is None:
+            raise ConfigError("nothing was timed: there are no figures")
         _, yours, course = self.ladder.speedups
         return yours, course
 
@@ -74,19 +75,20 @@ class Race:
         yours, course = self.speedups
         _, mine, theirs = self.ladder.rungs
         beside = ratio(theirs.seconds, mine.seconds)
+        rounds = self.ladder.conditions.rounds
         return [
-            f"Your part: {self._claim(yours, 'than before')}.",
-            f"The course's: {self._claim(course, 'than before')}.",
-            f"Yours beside the course's: {self._claim(beside, 'than the course')}.",
+            f"Your part: {_claim(yours, 'than before', rounds)}.",
+            f"The course's: {_claim(course, 'than before', rounds)}.",
+            f"Yours beside the course's: {_claim(beside, 'than the course', rounds)}.",
             f"{self.ladder.provenance}.",
         ]
 
-    def _claim(self, times: Ratio, than: str) -> str:
-        rounds = self.ladder.conditions.rounds
-        if rounds < FEWEST_PAIRS:
-            return f"{times}, and {rounds} rounds are too few to tell: take {FEWEST_PAIRS} or more"
-        verdict = f"{times.verdict} {than}" if times.verdict in ("faster", "slower") else times.verdict
-        return f"{times}, {verdict}"
+
+def _claim(times: Ratio, than: str, rounds: int) -> str:
+    if rounds < FEWEST_PAIRS:
+        return f"{times}, and {rounds} rounds are too few to tell: take {FEWEST_PAIRS} or more"
+    verdict = f"{times.verdict} {than}" if times.verdict in ("faster", "slower") else times.verdict
+    return f"{times}, {verdict}"
 
 
 def race(

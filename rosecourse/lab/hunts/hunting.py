@@ -95,11 +95,11 @@ class Hunt:
             f"the kernels of lesson {self.number} do not run here: use a GPU, or set TRITON_INTERPRET=1 in the "
             "environment before rosecourse is imported",
         )
-        engines = tuple(InferenceEngine(model, self.config, parts) for parts in (self.right, self.broken))
-        for engine in engines:
+        right, broken = (InferenceEngine(model, self.config, parts) for parts in (self.right, self.broken))
+        for engine in (right, broken):
             for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
                 cache.zero_()
-        return engines
+        return right, broken
 
     def scene(self, engine: InferenceEngine) -> Iterator[Sessions]:
         """Play the scene on an engine: yields its live sessions by name, before the first step and after each."""
@@ -172,8 +172,8 @@ def hunt(number: str) -> Hunt:
 def explanation(number: str) -> str:
     """Markdown that unfolds: what the bug was, why it shows as it does, and the lines."""
     bug_hunt = Hunt(number)
-    sources = (source.splitlines(keepends=True) for source in (bug_hunt.source, bug_hunt.right_source))
-    diff = "".join(unified_diff(*sources, "broken", "right", n=1))
+    broken, right = (source.splitlines(keepends=True) for source in (bug_hunt.source, bug_hunt.right_source))
+    diff = "".join(unified_diff(broken, right, "broken", "right", n=1))
     return (
         "<details><summary><b>What it was</b> (after your answer)</summary>\n\n"
         f"{bug_hunt.bug.explanation}\n\n```diff\n{diff}```\n\n</details>\n"

@@ -137,7 +137,7 @@ def look_at_shared_blocks(pool: Pool, before: Before, batch: Sequence[Tracked]) 
             shown = f"{block_name(pool, ids[-1])}, which {names_of(others)} {'share' if others[1:] else 'shares'}"
             what = f"position {t.length - 1} of session {t.name} was to go into {own}; {t.name} still shows {shown}"
             reason = "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
-            info = pool.info(ids[-1])
+            info = pool.info_in_use(ids[-1])
             if info.start + info.length < t.length:
                 reason = LEFT_OUT.format(t.name)
             fail(pool, what, reason=reason, layer=layer, marked=ids[-1:])
@@ -149,7 +149,7 @@ def look_at_lengths(pool: Pool, before: Before) -> None:
     for t in pool.sessions:
         for layer, ids in enumerate(t.table):
             for n, block_id in enumerate(ids):
-                info, start = pool.info(block_id), n * size
+                info, start = pool.info_in_use(block_id), n * size
                 length = min(size, t.length - start)
                 where = f"session {t.name}: {block_name(pool, block_id)}, its {_nth(n)},"
                 if (info.layer, info.block_index) != divmod(block_id, pool.sizes.num_blocks):

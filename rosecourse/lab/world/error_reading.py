@@ -18,7 +18,10 @@ import torch
 from ...kv.blocks import KVBlockManager
 from ...request.session import InferenceSession
 
-NOT_THEIRS = tuple(str(Path(p)) for p in (Path(__file__).parents[2], *map(sysconfig.get_path, ("stdlib", "purelib"))))
+NOT_THEIRS = (
+    str(Path(__file__).parents[2]),
+    *(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib")),
+)
 
 
 def raised(
@@ -53,7 +56,8 @@ def _reason(
         return "a tensor of an empty list is float: when nobody is simple, do not write"
     sizes = re.search(r"index (\d+) is out of bounds for dimension (\d+) with size (\d+)", message)
     if sizes and kv is not None:
-        return _why_out_of_bounds(*map(int, sizes.groups()), kv)
+        index, dimension, size = map(int, sizes.groups())
+        return _why_out_of_bounds(index, dimension, size, kv)
     sizes = re.search(r"shape mismatch: value tensor of shape \[(\d+).*\] .* indexing result of shape \[(\d+)", message)
     if sizes and int(sizes[1]) == len(sessions) > int(sizes[2]):
         return "K and V are those of the whole batch: only the rows `batch_idx` go into the store"

@@ -14,6 +14,8 @@ from .pool import Before, Pool, Tracked
 from .tags import Origin
 from .telling import block_name, fail, names_of
 
+Place = tuple[int, int, int]  # (block, head, slot) in the cache of a layer
+
 
 def look_at_contents(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
     """Every slot of every live session, read through its block table, holds what was appended there."""
@@ -40,7 +42,9 @@ def _tell(pool: Pool, before: Before, t: Tracked, layer: int, read: torch.Tensor
     block_id, slot = t.table[layer][position // pool.sizes.block_size], position % pool.sizes.block_size
     old = before.caches[which, layer, pool.index(block_id), head, slot]
     right, there = t.dense[which, layer, position, head], read[which, position, head]
-    origin, belongs = (pool.tags.origin(float(row[0])) for row in (there, right))
+    origin, belongs = pool.tags.origin(float(there[0])), pool.tags.origin(float(right[0]))
+    if belongs is None:
+        raise AssertionError("the dense copy holds a number that is no token's")
     rounded = any(torch.equal(right.to(d).to(right.dtype), there) for d in (torch.float16, torch.bfloat16))
     heads = [h for h in range(pool.sizes.heads) if wrong[which, position, h].any()]
     in_heads = "" if len(heads) == pool.sizes.heads else f", in head {', '.join(map(str, heads))} alone,"
@@ -69,9 +73,15 @@ def _tell(pool: Pool, before: Before, t: Tracked, layer: int, read: torch.Tensor
 
 
 def _why(
-    t: Tracked, position: int, origin: Origin | None, untouched: bool, lies: tuple | None, right: Origin, rounded: bool
+    t: Tracked,
+    position: int,
+    origin: Origin | None,
+    untouched: bool,
+    lies: tuple[int, Place] | None,
+    right: Origin,
+    rounded: bool,
 ) -> str:
-    """A likely cause of `origin` being where `right` belongs."""
+    """A likely cause of `origin` being where `right` belongs. lies: the layer and the place that hold what is right."""
     if untouched and lies and lies[0] != right.layer:
         return f"it was written to the cache of layer {lies[0]}"
     if untouched and lies:
@@ -101,7 +111,7 @@ def _why(
     return "the elements of a head are in another order"
 
 
-def place_of(cache: torch.Tensor, row: torch.Tensor) -> tuple[int, int, int] | None:
+def place_of(cache: torch.Tensor, row: torch.Tensor) -> Place | None:
     """(block, head, slot) at which the D numbers of a head lie in a layer's cache [num_blocks, H, block_size, D]."""
     places = (_bits(cache) == _bits(row)).all(dim=-1).nonzero()
     return tuple(places[0].tolist()) if len(places) else None

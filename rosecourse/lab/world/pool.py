@@ -190,6 +190,10 @@ class Pool:
         """The manager's own record of a block; None for a free one."""
         return self.kv.blocks_in_use.get(block_id)
 
+    def info_in_use(self, block_id: int) -> KVBlockInfo:
+        """The same of a block that has to be in use. Raises `BlockError` for a free one."""
+        return self.kv.info(block_id)
+
     def in_use(self, block_id: int) -> bool:
         return self.info(block_id) is not None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import torch
 
@@ -15,14 +16,15 @@ from .oracle import Oracle
 from .pool import NEVER_FULL, Sizes
 
 SMALL = Sizes()
+Driver = TypeVar("Driver", bound=Oracle, contravariant=True)  # a story for any oracle is one for each kind too
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Generic[Driver]):
     """story(oracle) lets sessions start, fork, step and go; the oracle raises `PartIsWrong` when something is wrong."""
 
     name: str
-    story: Callable[[Oracle], None]
+    story: Callable[[Driver], None]
     sizes: Sizes = SMALL
 
 

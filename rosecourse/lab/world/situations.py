@@ -45,9 +45,14 @@ class Situation:
         return replace(SIZES, layers=self.layers, block_size=self.block_size, gates=self.gates, device=device)
 
 
-def gated(name: str, batch: Callable[[Oracle, int], list[Tracked]], *gates: int | None, n: int = 4) -> Situation:
-    """A situation in which gates let kernels in. It is small, because Triton's interpreter is slow."""
-    return Situation(name, batch, n, layers=2, gates=gates)
+def gated(
+    name: str, batch: Callable[[Oracle, int], list[Tracked]], any_rows: int, whole_batches: int | None, *, n: int = 4
+) -> Situation:
+    """A situation in which gates let kernels in: one for any rows and one for whole batches, as in `Sizes`.
+
+    It is small, because Triton's interpreter is slow.
+    """
+    return Situation(name, batch, n, layers=2, gates=(any_rows, whole_batches))
 
 
 # -- lengths, for blocks of 8 slots -----------------------------------------------------------------------------------

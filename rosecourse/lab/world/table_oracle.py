@@ -77,7 +77,7 @@ class TableOracle(Oracle):
         self.free(tracked)
         table = _made_at(at_table, BlockTable)
         table.extend(_made_at(address, list) for address in at_lists)
-        tracked.session = None
+        del tracked.session  # the last reference to it
         session = _made_at(at_session, lambda: InferenceSession(prompt, params))
         session.table = table
         return session

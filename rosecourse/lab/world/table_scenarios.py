@@ -183,4 +183,8 @@ STORIES: dict[str, Callable[[TableOracle], None]] = {
 }
 
 # Their own stories come early: in others an old row shows by chance.
-TABLES = (COMMON[0], *(Scenario(name, story) for name, story in STORIES.items()), *COMMON[1:])
+TABLES: tuple[Scenario[TableOracle], ...] = (
+    COMMON[0],
+    *(Scenario(name, story) for name, story in STORIES.items()),
+    *COMMON[1:],
+)

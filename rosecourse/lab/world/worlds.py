@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from .oracle import AppendOracle, Oracle
 from .scenarios import APPEND, APPEND_WITH_KERNELS, Scenario
 from .table_oracle import TableOracle
 from .table_scenarios import TABLES
 
+Driver = TypeVar("Driver", bound=Oracle)  # the kind of oracle that knows the kind of part
+
 
 @dataclass(frozen=True, eq=False)
-class World:
+class World(Generic[Driver]):
     """A kind of part, and all that it takes to try one.
 
     part: its name in `DecodeParts`. words: what the command line calls it. called_with: the names of the arguments that
@@ -23,11 +26,11 @@ class World:
     part: str
     words: str
     called_with: tuple[str, ...]
-    oracle: type[Oracle]
-    scenarios: tuple[Scenario, ...]
-    scenarios_with_kernels: tuple[Scenario, ...] = ()
+    oracle: type[Driver]
+    scenarios: tuple[Scenario[Driver], ...]
+    scenarios_with_kernels: tuple[Scenario[Driver], ...] = ()
 
-    def scenarios_on(self, device: str | None) -> tuple[Scenario, ...]:
+    def scenarios_on(self, device: str | None) -> tuple[Scenario[Driver], ...]:
         """The scenarios for kernels on a device; None: for a part without kernels, or where none can be launched."""
         if device is None:
             return self.scenarios

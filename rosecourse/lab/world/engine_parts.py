@@ -1,0 +1,26 @@
+"""The cache and the decode step of an engine, known as the classes whose insides the lab reads.
+
+An engine promises no more than the protocols `CacheLayout` and `Step`. Scenes and judges look further: at the owners of
+a block, or at the tables that one part of the step returns.
+"""
+
+from __future__ import annotations
+
+from ...decode.parts import BlockTables
+from ...decode.step import AppendAfterForward
+from ...errors import ConfigError
+from ...kv.blocks import KVBlockManager
+
+
+def per_layer_cache(kv: object) -> KVBlockManager:
+    """The same cache, known to keep blocks of their own for each layer. Raises `ConfigError` for another kind."""
+    if not isinstance(kv, KVBlockManager):
+        raise ConfigError(f"the cache is a {type(kv).__name__}: the lab reads a KVBlockManager")
+    return kv
+
+
+def block_tables_of(step: object) -> BlockTables:
+    """The part of a decode step that makes block tables. Raises `ConfigError` for a step of another kind."""
+    if not isinstance(step, AppendAfterForward):
+        raise ConfigError(f"the decode step is a {type(step).__name__}: the lab reads an AppendAfterForward")
+    return step.block_tables
