@@ -24,9 +24,7 @@ def transformers_completions(model: Any, prompts: list[list[int]], max_new_token
     """Greedy completions by `transformers` generate with its dynamic cache. model: as `as_transformers` gives it."""
     ids = torch.tensor(prompts, device=model.device)
     mask = torch.ones_like(ids)
-    out = model.generate(  # type: ignore[misc]  # its type for `self` fits none of their own models
-        ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0
-    )
+    out = model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0)
     return out[:, ids.shape[1] :].tolist()
 
 
