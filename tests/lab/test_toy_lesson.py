@@ -13,8 +13,9 @@ from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solu
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.hunts import hunting
 from rosecourse.measure.timeline import STEP, Range, Timeline
-from rosecourse.records import recorder, timelines
-from rosecourse.records.runs import recorded
+from rosecourse.records import recorder
+from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.records.timelines import recorded_timelines
 from tests.support import toy_lesson
 from tests.support.right_parts import OwnKernel
 from tests.support.toy_lesson import COURSE, KERNEL_COURSE, KERNEL_RUNG, RUNG, ToyAppend, ToyWithKernels, WrongToy
@@ -132,12 +133,12 @@ def test_it_is_recorded(toy, model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(record, "model_of", lambda args: model)
     assert record.main(["--lessons", "999", *SMALL, "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("999 toy: ")
-    found = recorded("999", folder=tmp_path)
-    assert found.title == "toy"
+    found = recorded_comparison("999", folder=tmp_path)
+    assert found.document["title"] == "toy"
     assert found.same_tokens
-    assert len(found.before) == len(found.after) == 5
+    assert len(found.before.runs) == len(found.after.runs) == 5
     assert found.document["settings"]["benchmark"] == RUNG.workload.benchmark
-    assert set(timelines.recorded("999", folder=tmp_path)) == {"before", "after"}
+    assert set(recorded_timelines("999", folder=tmp_path)) == {"before", "after"}
 
 
 def test_nothing_of_it_is_left():
