@@ -15,12 +15,12 @@ from ...kv.blocks import KVBlockManager
 def per_layer_cache(kv: object) -> KVBlockManager:
     """The same cache, known to keep blocks of their own for each layer. Raises `ConfigError` for another kind."""
     if not isinstance(kv, KVBlockManager):
-        raise ConfigError(f"the cache is a {type(kv).__name__}: the lab reads a KVBlockManager")
+        raise ConfigError(f"the lab reads caches of the class KVBlockManager, not {type(kv).__name__}")
     return kv
 
 
 def block_tables_of(step: object) -> BlockTables:
     """The part of a decode step that makes block tables. Raises `ConfigError` for a step of another kind."""
     if not isinstance(step, AppendAfterForward):
-        raise ConfigError(f"the decode step is a {type(step).__name__}: the lab reads an AppendAfterForward")
+        raise ConfigError(f"the lab reads decode steps of the class AppendAfterForward, not {type(step).__name__}")
     return step.block_tables

@@ -1,0 +1,36 @@
+"""The lab reads the insides of one cache and of one decode step, and refuses others by their names."""
+
+from __future__ import annotations
+
+import pytest
+
+from rosecourse import ConfigError
+from rosecourse.config import EngineConfig
+from rosecourse.engine.engine import InferenceEngine
+from rosecourse.lab.course.scenes import key_at
+from rosecourse.lab.world.engine_parts import block_tables_of, per_layer_cache
+
+
+class OtherCache:
+    block_size = 4
+
+
+def test_an_engines_own_are_given_back(small_model):
+    engine = InferenceEngine(small_model, EngineConfig())
+    assert per_layer_cache(engine.kv) is engine.kv
+    assert block_tables_of(engine.decode_step) is engine.decode_step.block_tables
+
+
+def test_another_cache_is_refused_by_name(small_model):
+    with pytest.raises(ConfigError, match="the lab reads caches of the class KVBlockManager, not OtherCache"):
+        per_layer_cache(OtherCache())
+    engine = InferenceEngine(small_model, EngineConfig())
+    session = engine.new_session([1, 2, 3])
+    engine.prefill([session])
+    with pytest.raises(ConfigError, match="not OtherCache"):
+        key_at(OtherCache(), session, 0)
+
+
+def test_another_step_is_refused_by_name():
+    with pytest.raises(ConfigError, match="the lab reads decode steps of the class AppendAfterForward, not function"):
+        block_tables_of(lambda sessions: None)
