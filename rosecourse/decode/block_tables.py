@@ -39,8 +39,8 @@ class BlockTables:
     def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
         """One session's row of one layer, int32 [max_blocks], from the cache that the table carries.
 
-        A table only grows, but for a last block that is replaced by its copy: its length and its last block tell
-        whether it has changed. A session that gets other blocks gets another table, with an empty cache.
+        A table only grows, except that its last block may be replaced by a copy: its length and last block show a
+        change, and only its end is written anew. Other blocks come with another table, whose cache is empty.
         """
         if table.row_cache is None:
             rows = torch.zeros(self.kv.num_layers, self.max_blocks, dtype=torch.int32).unbind()

@@ -26,5 +26,5 @@ class DecodeOutputs:
     """What the forward of one decode step gives."""
 
     logits: Tensor  # [B, vocab_size]
-    keys: list[Tensor]  # L times [B, H_kv, D], the K of each session's last token
+    keys: list[Tensor]  # L times [B, H, D], the K of each session's last token
     values: list[Tensor]

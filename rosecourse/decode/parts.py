@@ -2,7 +2,7 @@
 
 An engine builds each part once, as `part(model, kv, config)`: kv is the cache that the parts are made for, and
 `config` the engine's, with nothing left open. Every rung of the ladder that has a part calls it in the same way.
-B: sessions in the step; L: layers; H_kv: heads of K and V; D: their size.
+B: sessions in the step; L: layers; H: heads of K and V, which several query heads may share; D: their size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KVAppend(Protocol):
     """Puts the new tokens' K and V where the next step will look."""
 
     def __call__(self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]) -> None:
-        """Append one token to every session; keys, values: for each layer [B, H_kv, D].
+        """Append one token to every session; keys, values: for each layer [B, H, D].
 
         Raises `KVCacheExhausted` where a session needs a block and none is free. A block that other sessions own too is
         copied before it is written.

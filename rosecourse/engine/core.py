@@ -108,7 +108,7 @@ class EngineCore:
         with self._exclusive:
             shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
             session.table = self.kv.allocate(len(session.token_ids), shared)
-            session.num_cached_tokens = len(shared[0]) * self.config.block_size if shared else 0
+            session.num_cached_tokens = self.prefix_cache.num_tokens(shared) if self.prefix_cache and shared else 0
 
     @torch.inference_mode()
     def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from ..kv.blocks import KVBlockManager
+from ..kv.layout import CacheLayout
 from .reference import ReferenceAttention
 from .sparse_attention import SparseAttention
 
@@ -43,7 +43,7 @@ class PagedAttention(Protocol):
         """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
 
 
-def paged_attention_for(kv: KVBlockManager, num_heads: int) -> PagedAttention:
+def paged_attention_for(kv: CacheLayout, num_heads: int) -> PagedAttention:
     """The implementation for the device and dtype of a cache: chosen once, when an engine is built.
 
     num_heads: of q, a multiple of the K and V heads of the cache.

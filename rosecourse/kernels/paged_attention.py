@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..kv.blocks import KVBlockManager
+from ..kv.layout import CacheLayout
 from .compile import compiled
 from .heads import Size, group_size
 from .launch import Launch
@@ -119,7 +119,7 @@ def paged_attention_decode(
 class TritonAttention:
     """Paged attention of an engine, by the Triton kernel."""
 
-    def __init__(self, kv: KVBlockManager) -> None:
+    def __init__(self, kv: CacheLayout) -> None:
         self.kv = kv
 
     def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:

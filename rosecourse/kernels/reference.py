@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..kv.blocks import KVBlockManager
+from ..kv.layout import CacheLayout
 from .heads import group_size
 
 
@@ -66,7 +66,7 @@ def context_positions(context_lens: torch.Tensor, T: int) -> tuple[torch.Tensor,
 class ReferenceAttention:
     """Paged attention of an engine, in plain torch: where neither Triton nor `SparseAttention` can be used."""
 
-    def __init__(self, kv: KVBlockManager) -> None:
+    def __init__(self, kv: CacheLayout) -> None:
         self.kv = kv
 
     def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:

@@ -28,7 +28,10 @@ class PrefixEntry(NamedTuple):
 
 
 class PrefixCache:
-    """Full prompt blocks by their content; `KVBlockManager` knows which of them nobody holds, and since when."""
+    """Full prompt blocks by their content; the cache knows which of them nobody holds, and since when.
+
+    Its tables are lists of block ids for each layer (`BlockIdsPerLayer`).
+    """
 
     def __init__(self, kv: CacheLayout) -> None:
         self.kv = kv
@@ -52,6 +55,10 @@ class PrefixCache:
                 ids += block
             parent = entry.serial
         return known
+
+    def num_tokens(self, blocks: BlockIdsPerLayer) -> int:
+        """How many tokens the blocks that `lookup` gave hold."""
+        return len(blocks[0]) * self.kv.block_size
 
     def insert(self, token_ids: list[int], block_ids_per_layer: BlockIdsPerLayer) -> None:
         """Remember the full blocks of a prompt whose K and V have been written."""

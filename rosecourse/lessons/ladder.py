@@ -1,4 +1,4 @@
-"""The ladder: each lesson is the one before it with one part of the decode step replaced."""
+"""The ladder: each lesson is the one before it with a part of the decode step replaced, or a few of them."""
 
 from __future__ import annotations
 

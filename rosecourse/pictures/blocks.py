@@ -224,7 +224,7 @@ def _indices(kv: KVBlockManager, name: object, table: BlockIdsPerLayer, layer_id
                 f"the table of {name!r} shows block {block_id}, which is not in use in layer {layer_idx}: "
                 "give a live session's block_ids_per_layer"
             )
-    return tuple(block_id % kv.num_blocks for block_id in table[layer_idx])
+    return tuple(kv.block_index(block_id) for block_id in table[layer_idx])
 
 
 def _in_use(kv: KVBlockManager, block_id: int) -> bool:

@@ -7,6 +7,7 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, random_model
 from rosecourse.engine import prefill
+from rosecourse.kv import blocks
 from tests.support.oracles import prompts_of
 
 PARAMS = SamplingParams(max_new_tokens=2)
@@ -21,11 +22,12 @@ def sessions_of(engine, stem, lengths):
 
 @pytest.mark.parametrize("lengths", [[], [3], [3, 3, 8, 1]])
 def test_three_index_tensors_go_to_the_device_whatever_the_batch(small_model, lengths):
-    """By `index_tensor`, which does not wait; numbers of tokens, rows of logits, block tables."""
+    """By `index_tensor`, which does not wait; numbers of tokens, rows of logits, and the cache's block tables."""
     engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=8))
     sessions = sessions_of(engine, prompts_of([16], 200)[0], lengths)
     with (
         patch.object(prefill, "index_tensor", wraps=prefill.index_tensor) as index_tensor,
+        patch.object(blocks, "index_tensor", index_tensor),
         patch.object(torch, "tensor", wraps=torch.tensor) as tensor,
     ):
         engine.prefill(sessions)

@@ -1,11 +1,12 @@
 """The counters: what they see of an engine, of each lesson's part and of a class that a learner writes."""
 
 import sys
+from collections import Counter
 
 import pytest
 import torch
 
-from rosecourse import BASELINE, BEST, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse import BASELINE, BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.kernels import ReferenceAttention, TritonAttention, triton_runs_on
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.measure.counters import Counts, count_step, counts_table, watch, watch_part
@@ -203,3 +204,22 @@ def test_the_table_is_in_a_fixed_order_without_rows_that_are_zero_everywhere(sma
     assert table.loc["append_token calls"].tolist() == [L * B, 0]
     assert table.loc["index_select"].tolist() == [0, 2 * L]
     assert counts_table({"nothing": Counts()}).empty
+
+
+@pytest.mark.parametrize("rung", [rung for rung in LESSONS if rung.changes], ids=lambda rung: rung.number)
+def test_a_step_has_fewer_of_what_a_lesson_counts_and_launches_its_kernels(rung, small_model):
+    """Over five steps, one of them over the end of a block; what the rung says of itself holds."""
+    if rung.kernels and not triton_runs_on(torch.device("cpu")):
+        pytest.skip("needs Triton's interpreter")
+    sides = {}
+    for side, parts in (("before", rung.before), ("after", rung.after)):
+        engine, sessions = started(small_model, parts, 5, triton_kv_append_min_batch=B)
+        seen = [count_step(engine, sessions, rung.changes[0]) for _ in range(5)]
+        sides[side] = (Counter(), Counter())
+        for counts in seen:
+            sides[side][0].update(counts.rows())
+            sides[side][1].update(counts.launches)
+    assert rung.counted
+    for name in rung.counted:
+        assert sides["after"][0][name] < sides["before"][0][name], name
+    assert {*sides["after"][1]} >= {*rung.kernels}

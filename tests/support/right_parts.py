@@ -26,7 +26,7 @@ class NumpyRows:
     """Rows are NumPy arrays, kept on the table, built whole when their signature changes."""
 
     def __init__(self, model, kv, config):
-        self.kv, self.width = kv, config.blocks_for(config.max_seq_len)
+        self.kv, self.width = kv, config.max_blocks
 
     def __call__(self, sessions):
         out = torch.zeros(self.kv.num_layers, len(sessions), self.width, dtype=torch.int32)
@@ -49,7 +49,7 @@ class RowsByTable:
     """A dict from the table object, which it keeps alive, to one tensor of all layers."""
 
     def __init__(self, model, kv, config):
-        self.kv, self.width, self.rows = kv, config.blocks_for(config.max_seq_len), {}
+        self.kv, self.width, self.rows = kv, config.max_blocks, {}
 
     def __call__(self, sessions):
         return torch.stack([self.of(session.block_ids_per_layer) for session in sessions], dim=1).to(self.kv.device)

@@ -9,7 +9,7 @@ class KeptRows:
     """Rows are kept under a key, and built anew when what is compared differs."""
 
     def __init__(self, model, kv, config):
-        self.kv, self.width, self.kept = kv, config.blocks_for(config.max_seq_len), {}
+        self.kv, self.width, self.kept = kv, config.max_blocks, {}
 
     def __call__(self, sessions):
         out = torch.zeros(self.kv.num_layers, len(sessions), self.width, dtype=torch.int32)

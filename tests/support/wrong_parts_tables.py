@@ -9,7 +9,7 @@ START = "start = max(signature[0] - 1, 0)"
 WRITE = "row.numpy()[start : len(ids)] = [block_id - offset for block_id in ids[start:]]"
 BY_SESSION = "self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx"
 RETURN = "return self.buffer.to_device()"
-MAX = "self.max_blocks = config.blocks_for(config.max_seq_len)\n"
+MAX = "self.max_blocks = config.max_blocks\n"
 SESSIONS = "block_tables_cpu = self.buffer.host("
 
 

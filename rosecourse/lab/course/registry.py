@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
 from ...errors import LessonError
-from . import l036, l038, l059, l060, l061
 from .form import Course
 
-COURSES: dict[str, Course] = {
-    one.COURSE.number: one.COURSE for one in (l036, l038, l059, l060, l061)
-}  # in the order of the ladder
+# Every l*.py of this folder is a lesson's course, in the order of the ladder.
+_MODULES = [import_module(f".{path.stem}", __package__) for path in sorted(Path(__file__).parent.glob("l[0-9]*.py"))]
+COURSES: dict[str, Course] = {module.COURSE.number: module.COURSE for module in _MODULES}
 
 
 def course_of(number: str, wanted: str = "course") -> Course:

@@ -40,7 +40,7 @@ def place(error: BaseException) -> tuple[str, str]:
     theirs = [frame for frame in frames if not frame.filename.startswith(NOT_THEIRS)] or frames[-1:]
     frame = theirs[-1]
     line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-    return line, f"in line {frame.lineno}, in {frame.name}: {line or '(its text is not to be had)'}"
+    return line, f"in line {frame.lineno}, in {frame.name}: {line or '(its text is not available)'}"
 
 
 def _reason(

@@ -184,7 +184,7 @@ class Pool:
 
     def index(self, block_id: int) -> int:
         """Where a block lies in its layer."""
-        return block_id % self.sizes.num_blocks
+        return self.kv.block_index(block_id)
 
     def info(self, block_id: int) -> KVBlockInfo | None:
         """The manager's own record of a block; None for a free one."""
