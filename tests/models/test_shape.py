@@ -91,7 +91,9 @@ def test_few_modules_know_a_family():
     """Those that load it, the lab's tiny model, and the comparison with `transformers`."""
     package = Path(rosecourse.__file__).parent
     known = {
-        path for path in package.rglob("*.py") if re.search(r"^from (\S*\.)?gpt2 import", path.read_text(), re.MULTILINE)
+        path
+        for path in package.rglob("*.py")
+        if re.search(r"^from (\S*\.)?gpt2 import", path.read_text(), re.MULTILINE)
     }
     allowed = ["models/folder.py", "models/load.py", "measure/rivals.py", "lab/world/tiny_gpt2.py"]
     assert {str(path.relative_to(package)) for path in known} == set(allowed)
