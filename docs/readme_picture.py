@@ -27,7 +27,7 @@ def main() -> None:
     torch.set_num_threads(1)  # at this size more gain little, and measure who else uses the machine
     model = load_model()
     engine = InferenceEngine(model, EngineConfig(max_batch_size=BATCH, prefix_cache=False), BASELINE)
-    workload = Workload((model.tokenizer.encode("Hello"),) * BATCH, PARAMS)
+    workload = Workload.of((model.tokenizer.encode("Hello"),) * BATCH, PARAMS)
     runs = [run_scheduler(engine, workload) for _ in range(6)][1:]  # the first warms up
     # The median over runs at each position: noise of the machine goes, what belongs to a position stays.
     itl = np.median([np.diff(run.times[0].tokens) for run in runs], axis=0)

@@ -59,12 +59,12 @@ def engine_and_workload(args: argparse.Namespace) -> tuple[InferenceEngine, Work
     largest = min(args.max_batch_size, args.num_requests)
     engine = engine_of(args, model, parts, max_batch_size=largest, max_seq_len=longest)
     engine.new_session(prompt, params)  # refuses what can never be served, before any work
-    workload = Workload(
-        prompts=(tuple(prompt_ids) if args.pretok else prompt,) * args.num_requests,
-        params=params,
+    workload = Workload.of(
+        [tuple(prompt_ids) if args.pretok else prompt] * args.num_requests,
+        params,
+        interval / 1e3,
         prefill_max_batch_size=args.prefill_max_batch_size,
         admission=ADMISSION_POLICIES[args.prefill_admission_policy],
-        submit_interval=interval / 1e3,
         tokenize_workers=args.tokenize_workers,
     )
     return engine, workload

@@ -1,16 +1,31 @@
-"""Where the time of a decode step goes: each part timed from outside, while the engine runs as always."""
+"""Where the time of a decode step goes: each part timed from outside, engine by engine in turns."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from ..checks import is_count, require, shown
 from ..engine.engine import InferenceEngine
 from ..request.session import InferenceSession
+from .stats import NO_DIFFERENCE, Ratio, interleave_all, ratio
+
+CHUNK = 4  # steps that an engine makes before it is another's turn
+
+PART_NAMES = {
+    "block_tables": "block tables",
+    "forward": "forward",
+    "kv_append": "KV append",
+    "rest": "sample and the rest",
+}
+
+Seconds = Mapping[str, Sequence[float]]  # part -> seconds of each step
 
 
 class Stopwatch:
@@ -31,13 +46,13 @@ class Stopwatch:
 
 
 @contextmanager
-def stopwatches(engine: InferenceEngine) -> Iterator[dict[str, Stopwatch]]:
+def stopwatches(engine: InferenceEngine, wait: bool = True) -> Iterator[dict[str, Stopwatch]]:
     """Put a stopwatch around each part of an engine's decode step, and take them off again.
 
-    On CUDA a stopwatch waits for the device, so that a part's kernels count as its own. The sum is then more than what
-    a step takes when host and device overlap.
+    wait: on CUDA a stopwatch waits for the device, so that a part's kernels count as its own; the sum is then more
+    than what a step takes when host and device overlap. Without it the host's time is measured, and nothing else.
     """
-    cuda = engine.model.device.type == "cuda"
+    cuda = wait and engine.model.device.type == "cuda"
     step = engine.decode_step
     parts = {name: getattr(step, name) for name in step.stages}
     watches = {name: Stopwatch(part, torch.cuda.synchronize if cuda else lambda: None) for name, part in parts.items()}
@@ -50,10 +65,12 @@ def stopwatches(engine: InferenceEngine) -> Iterator[dict[str, Stopwatch]]:
             setattr(step, name, part)
 
 
-def decode_anatomy(engine: InferenceEngine, sessions: list[InferenceSession], steps: int) -> dict[str, list[float]]:
+def decode_anatomy(
+    engine: InferenceEngine, sessions: list[InferenceSession], steps: int, wait: bool = True
+) -> dict[str, list[float]]:
     """Decode `steps` steps of prefilled sessions. Returns each step's seconds by part, and `rest`: all around them."""
     whole = []
-    with stopwatches(engine) as watches:
+    with stopwatches(engine, wait) as watches:
         for _ in range(steps):
             start = time.perf_counter()
             engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
@@ -61,3 +78,115 @@ def decode_anatomy(engine: InferenceEngine, sessions: list[InferenceSession], st
     seconds = {name: watch.seconds for name, watch in watches.items()}
     seconds["rest"] = [total - sum(parts) for total, *parts in zip(whole, *seconds.values(), strict=True)]
     return seconds
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The parts of the decode steps of some engines, which took turns.
+
+    seconds: engine, such as `before` -> part -> seconds of each step; chunk: steps an engine made at a time.
+    """
+
+    seconds: Mapping[str, Seconds]
+    chunk: int = CHUNK
+
+    @property
+    def parts(self) -> list[str]:
+        """The stages of the step in their order, and `rest`."""
+        return list(next(iter(self.seconds.values())))
+
+    def milliseconds(self, name: str) -> dict[str, float]:
+        """The median of each part of an engine's steps."""
+        return {part: 1e3 * float(np.median(seconds)) for part, seconds in self.seconds[name].items()}
+
+    def step_ms(self, name: str) -> float:
+        """A typical step: the sum of its parts' medians."""
+        return sum(self.milliseconds(name).values())
+
+    def share(self, name: str, part: str) -> float:
+        """A part's share of a typical step."""
+        return self.milliseconds(name)[part] / self.step_ms(name)
+
+    def ratio(self, *parts: str) -> Ratio:
+        """How many times as fast these parts together are in the last engine as in the first, turn by turn."""
+        before, *_, after = (self._turns(seconds, parts) for seconds in self.seconds.values())
+        return ratio(before, after)
+
+    def _turns(self, seconds: Seconds, parts: Sequence[str]) -> np.ndarray:
+        """The median over each turn's steps of the seconds that these parts took together."""
+        together = np.sum([seconds[part] for part in parts], axis=0)
+        return np.median(together.reshape(-1, self.chunk), axis=1)
+
+    def sentences(self, changed: Sequence[str]) -> list[str]:
+        """What may be said of two engines: first of the parts that no lesson touched, then of those that changed.
+
+        Where the untouched parts differ, the machine has changed between the turns, and no gain is claimed.
+        """
+        before, after = self.seconds
+        untouched = [part for part in self.parts if part not in changed]
+        same = self.ratio(*untouched)
+        lines = [f"Untouched, {_listed(untouched)}: {self._told(untouched, same)}."]
+        if same.verdict != NO_DIFFERENCE:
+            return [*lines, "The same code took another time: the machine is not steady enough to claim a gain here."]
+        for part in changed:
+            share = self.share(before, part)
+            lines.append(f"Changed, {PART_NAMES[part]}: {self._told([part], self.ratio(part))}.")
+            lines.append(
+                f"Its share of a step: {share:.0%} before, {self.share(after, part):.0%} after. Had it taken no time, "
+                f"a step would have been {1 / (1 - share):.2f} times as fast (Amdahl's law)."
+            )
+        return lines
+
+    def _told(self, parts: Sequence[str], times: Ratio) -> str:
+        before, after = (sum(self.milliseconds(name)[part] for part in parts) for name in self.seconds)
+        return f"{before:.2f} ms before, {after:.2f} ms after, {times}, {times.verdict}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(PART_NAMES[part] for part in parts)
+
+
+def decode_anatomies(
+    engines: Mapping[str, InferenceEngine],
+    sessions: Mapping[str, list[InferenceSession]],
+    turns: int = 15,
+    chunk: int = CHUNK,
+    wait: bool = True,
+) -> StepTimes:
+    """Time the parts of the decode steps of several engines, in turns of `chunk` steps.
+
+    The turns go 0 1 .. n n .. 1 0 0 1 .., and the first of each warms up and does not count; so the machine's moods
+    meet all. sessions: each engine's own, prefilled, with room for chunk * (turns + 1) tokens. wait: as for
+    `stopwatches`.
+    """
+    require(
+        is_count(turns) and is_count(chunk), f"turns of {shown(chunk)} steps, {shown(turns)} of them: give 1 or more"
+    )
+
+    def turn(name: str) -> Callable[[], dict[str, list[float]]]:
+        return lambda: decode_anatomy(engines[name], sessions[name], chunk, wait)
+
+    each = dict(zip(engines, interleave_all([turn(name) for name in engines], turns), strict=True))
+    return StepTimes(
+        {name: {part: [s for one in done for s in one[part]] for part in done[0]} for name, done in each.items()}, chunk
+    )
+
+
+@dataclass(frozen=True)
+class LadderSteps:
+    """A decode step on each rung of the ladder, under one workload, on one machine.
+
+    times: the host's time by part, rung by rung in turns; `rest` holds sampling and the waiting for the device.
+    busy_ms: how long the device was busy in one step; kernels: how many kernels and copies it ran; both from the
+    profiler. floor_ms: the least time in which a step's bytes can be read from memory. context: live positions of a
+    session in the middle of the steps. titles: of the lessons.
+    """
+
+    times: StepTimes
+    busy_ms: Mapping[str, float]
+    kernels: Mapping[str, int]
+    floor_ms: float
+    batch: int
+    context: int
+    titles: Mapping[str, str]
+    device: str

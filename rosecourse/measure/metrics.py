@@ -7,6 +7,7 @@ are numpy's linear ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,6 +39,26 @@ def latency(times: SessionTimes) -> float:
 def queueing(times: SessionTimes) -> float:
     """Admission wait, in seconds: from the submission until the request had its blocks. It is a part of TTFT."""
     return times.admitted - times.submitted
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a good request keeps to, in seconds.
+
+    ttft: its time to the first token is at most this; gap: so is the p99 of its own gaps between tokens. Requests a
+    second that keep to such limits are the *goodput* of DistServe (OSDI 2024).
+    """
+
+    ttft: float
+    gap: float
+
+    def __str__(self) -> str:
+        return f"TTFT at most {1e3 * self.ttft:.0f} ms and ITL p99 at most {1e3 * self.gap:.1f} ms"
+
+    def met_by(self, times: SessionTimes) -> bool:
+        """Whether a request kept to them."""
+        gaps = itl(times)
+        return ttft(times) <= self.ttft and (not gaps or float(np.percentile(gaps, 99)) <= self.gap)
 
 
 def throughput(num_tokens: int, seconds: float) -> float:

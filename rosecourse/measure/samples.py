@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from .metrics import PERCENTILES, per_request, percentiles
+from .metrics import PERCENTILES, Limits, per_request, percentiles
 from .stats import Interval, median_interval
 from .workload import Run
 
@@ -59,6 +59,14 @@ class Samples:
     def throughput(self) -> Interval:
         """The median over the runs, tokens/s, with its interval."""
         return median_interval(self.throughputs)
+
+    def goodputs(self, limits: Limits) -> list[float]:
+        """Requests a second that kept to the limits, of each run."""
+        return [sum(map(limits.met_by, run.times)) / run.total_seconds for run in self.runs]
+
+    def share_good(self, limits: Limits) -> float:
+        """The share of all requests of all runs that kept to the limits."""
+        return float(np.mean([limits.met_by(times) for run in self.runs for times in run.times]))
 
     @property
     def itl_ms(self) -> np.ndarray:

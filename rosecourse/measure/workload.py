@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..checks import require
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
@@ -20,21 +21,51 @@ from .metrics import throughput
 
 
 @dataclass(frozen=True)
-class Workload:
-    """Requests and the way they arrive.
+class Request:
+    """One request of a workload.
 
-    prompts: texts are tokenised while the clock runs, token ids are not (the articles' `--pretok`).
-    submit_interval: seconds between scheduled arrivals; 0 is all at once.
+    prompt: a text is tokenised while the clock runs, token ids are not (the articles' `--pretok`).
+    arrival: when it is due, in seconds from the start of a run.
+    siblings: each is forked from it after its first token and goes on by itself (parallel sampling).
+    """
+
+    prompt: Prompt
+    params: SamplingParams
+    arrival: float = 0.0
+    siblings: tuple[SamplingParams, ...] = ()
+
+    def __post_init__(self) -> None:
+        alone = not self.siblings or self.params.max_new_tokens > 1
+        require(alone, "a request of one token has siblings: give it two, so that it still runs when it is forked")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests, in the order in which they arrive, and how an engine's scheduler takes them.
+
     tokenize_workers: threads that tokenise and submit; 0 is the submitting thread itself.
     """
 
-    prompts: tuple[Prompt, ...]
-    params: SamplingParams
+    requests: tuple[Request, ...]
     max_batch_size: int | None = None
     prefill_max_batch_size: int | None = None
     admission: Callable[..., int] = fifo
-    submit_interval: float = 0.0
     tokenize_workers: int = 0
+
+    @classmethod
+    def of(cls, prompts: Iterable[Prompt], params: SamplingParams, interval: float = 0.0, **settings: Any) -> Workload:
+        """Requests that differ in their prompts at most. interval: seconds between two arrivals; 0 is all at once."""
+        return cls(tuple(Request(prompt, params, n * interval) for n, prompt in enumerate(prompts)), **settings)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompt of every completion, in the order in which a run has them: siblings follow their request."""
+        return [request.prompt for request in self.requests for _ in range(1 + len(request.siblings))]
+
+    @property
+    def all_at_once(self) -> bool:
+        """Whether nothing depends on the time: then every run schedules the same batches."""
+        return all(request.arrival == 0 for request in self.requests)
 
 
 @dataclass
@@ -79,7 +110,7 @@ class Arrival(NamedTuple):
     """A request and when it is due. scheduled: in seconds of `time.perf_counter`."""
 
     scheduled: float
-    prompt: Prompt
+    request: Request
 
 
 def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler] = OnlineScheduler) -> Run:
@@ -88,25 +119,51 @@ def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[Online
     Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
     """
 
-    def tokenize(arrival: Arrival) -> InferenceSession:
-        session = engine.new_session(arrival.prompt, workload.params)
+    def tokenize(arrival: Arrival) -> Family:
+        session = engine.new_session(arrival.request.prompt, arrival.request.params)
         session.times.submitted = arrival.scheduled
-        return session
+        return Family(session, arrival.request.siblings)
 
     scheduler = _scheduler(engine, workload, kind)
-    sessions: list[InferenceSession] = []
+    families: list[Family] = []
+    unforked: list[Family] = []
     start = time.perf_counter()
     arrivals = _arrivals(workload, start)
     with _mapper(workload) as each:
         while arrivals or scheduler.has_work:
-            for session in each(tokenize, _due(arrivals)):
-                scheduler.submit(session)
-                sessions.append(session)
+            for family in each(tokenize, _due(arrivals)):
+                scheduler.submit(family.session)
+                families.append(family)
+                if family.siblings:
+                    unforked.append(family)
             if scheduler.has_work:
                 scheduler.step()
+                unforked = [family for family in unforked if not family.fork(engine, scheduler)]
             else:
                 _sleep_until(arrivals[0].scheduled)
-    return Run.of(start, sessions, scheduler.stats)
+    return Run.of(
+        start, [session for family in families for session in (family.session, *family.forks)], scheduler.stats
+    )
+
+
+class Family:
+    """A session and those that are forked from it, once it has a token."""
+
+    def __init__(self, session: InferenceSession, siblings: tuple[SamplingParams, ...]) -> None:
+        self.session = session
+        self.siblings = siblings
+        self.forks: list[InferenceSession] = []
+
+    def fork(self, engine: InferenceEngine, scheduler: OnlineScheduler) -> bool:
+        """Fork and submit the siblings if the session runs. A fork has its request's first token and its time."""
+        if self.session.table is None or not self.session.times.tokens:
+            return False
+        for params in self.siblings:
+            fork = engine.fork(self.session, params)
+            fork.times = SessionTimes(self.session.times.submitted, 0.0, list(self.session.times.tokens))
+            scheduler.submit(fork)
+            self.forks.append(fork)
+        return True
 
 
 def run_offline(engine: InferenceEngine, workload: Workload) -> Run:
@@ -129,8 +186,10 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
             yield arrival
 
     def submit(arrival: Arrival) -> TokenStream:
-        return manager.submit(arrival.prompt, workload.params, scheduled=arrival.scheduled)
+        request = arrival.request
+        return manager.submit(request.prompt, request.params, scheduled=arrival.scheduled)
 
+    require(not any(r.siblings for r in workload.requests), "a stream has no siblings: measure forks by run_scheduler")
     with SchedulerManager(scheduler, max_waiting=None) as manager, _mapper(workload) as each:
         streams = list(each(submit, as_they_come()))
         for stream in streams:
@@ -141,7 +200,7 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
 
 def _arrivals(workload: Workload, start: float) -> deque[Arrival]:
     """The requests in the order in which they come."""
-    return deque(Arrival(start + n * workload.submit_interval, prompt) for n, prompt in enumerate(workload.prompts))
+    return deque(Arrival(start + request.arrival, request) for request in workload.requests)
 
 
 def _due(arrivals: deque[Arrival]) -> list[Arrival]:

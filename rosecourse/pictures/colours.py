@@ -12,13 +12,6 @@ COLOURS = {
     "rest": "#F0E442",
 }
 
-LABELS = {
-    "block_tables": "block tables",
-    "forward": "forward",
-    "kv_append": "KV append",
-    "rest": "sample and the rest",
-}
-
 INK = "#333333"
 
 # The three styles are keyword arguments of matplotlib, each of a type of its own.

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from ..measure.anatomy import PART_NAMES
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
-from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK, LABELS
+from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
 
 STYLES = {"before": BEFORE, "after": AFTER}
 SETTLED = 4  # gaps after which all requests of a batch are running
@@ -27,7 +28,7 @@ def step_anatomy(ax: Axes, seconds_by_part: Mapping[str, Sequence[float]], title
     for part, seconds in seconds_by_part.items():
         width = 1e3 * float(np.median(seconds))
         ax.barh(
-            [0], [width], left=left, color=COLOURS[part], edgecolor="white", label=f"{LABELS[part]}: {width:.2f} ms"
+            [0], [width], left=left, color=COLOURS[part], edgecolor="white", label=f"{PART_NAMES[part]}: {width:.2f} ms"
         )
         left += width
     ax.set(title=title, xlabel="ms per decode step (median)", yticks=[], ylim=(-0.5, 0.5), xlim=(0, left * 1.02))
@@ -44,7 +45,7 @@ def step_anatomies(ax: Axes, steps: Mapping[str, Mapping[str, Sequence[float]]],
     rows, totals = range(len(medians)), np.zeros(len(medians))
     for part in next(iter(medians.values())):
         widths = [parts[part] for parts in medians.values()]
-        label = f"{LABELS[part]}: {' → '.join(f'{width:.2f}' for width in widths)} ms"
+        label = f"{PART_NAMES[part]}: {' → '.join(f'{width:.2f}' for width in widths)} ms"
         ax.barh(rows, widths, 0.6, left=totals, color=COLOURS[part], edgecolor="white", label=label)
         totals += widths
     for row, total in zip(rows, totals, strict=True):

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from ..measure.anatomy import PART_NAMES
 from ..measure.timeline import KIND_LABELS, PARTS, Timeline
-from .colours import COLOURS, INK, KIND_COLOURS, LABELS
+from .colours import COLOURS, INK, KIND_COLOURS
 
 # Heights: the line of text above the lanes, the host's lane, the device's, and the gap between two moments.
 ROOM, HOST, DEVICE, GAP = 1.0, 1.1, 0.8, 0.5
@@ -54,7 +55,7 @@ def _draw_host(ax: Axes, timeline: Timeline, top: float, longest: float) -> None
     bars += [(PARTS[r.name], r.start_us, r.duration_us) for r in timeline.ranges if r.name in PARTS]
     for part, start, width in bars:
         ax.barh([top + HOST / 2], [width / 1e3], HOST * 0.85, left=start / 1e3, color=COLOURS[part], edgecolor="none")
-        text = f"{LABELS[part]} {width / 1e3:.2f} ms"
+        text = f"{PART_NAMES[part]} {width / 1e3:.2f} ms"
         if part != "rest" and width / 1e3 > longest * len(text) / 80:
             ink = "white" if part == "block_tables" else "black"
             ax.text((start + width / 2) / 1e3, top + HOST / 2, text, ha="center", va="center", color=ink, fontsize=9)
@@ -83,7 +84,7 @@ def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
 
     style = {"frameon": False, "fontsize": 9, "title_fontsize": 9, "alignment": "left", "borderaxespad": 0}
     parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in COLOURS}
-    host = [Patch(color=COLOURS[part], label=f"{LABELS[part]}: {times} ms") for part, times in parts.items()]
+    host = [Patch(color=COLOURS[part], label=f"{PART_NAMES[part]}: {times} ms") for part, times in parts.items()]
     left = ax.legend(handles=host, title="Host, time in", loc="upper left", bbox_to_anchor=(0, -0.2), **style)
     kinds = [kind for kind in KIND_LABELS if any(k.kind == kind for one in timelines for k in one.kernels)]
     if kinds:

@@ -116,7 +116,7 @@ class Recorder:
         """Measure a lesson's runs and write their file, whole or not at all."""
         self.bandwidth = self.bandwidth or float(copy_bandwidth(self.model.device))
         params = SamplingParams(max_new_tokens=task.workload.max_new_tokens, stop_on_eos=False, seed=seed)
-        work = Workload((tuple(self.prompt_ids),) * task.workload.num_requests, params)
+        work = Workload.of((tuple(self.prompt_ids),) * task.workload.num_requests, params)
         sides = self._measure(task, work, pairs)
         same_tokens = all(one.completions == sides["after"][0].completions for side in sides.values() for one in side)
         if self.model.dtype == torch.float32 and not same_tokens:

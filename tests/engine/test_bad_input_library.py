@@ -101,7 +101,7 @@ def small(model, **changed):
 
 
 def compared(engine, **changed):
-    known = {"before": engine, "after": engine, "workload": Workload(((1, 2),), TWO), "pairs": 1}
+    known = {"before": engine, "after": engine, "workload": Workload.of(((1, 2),), TWO), "pairs": 1}
     compare(**(known | changed))
 
 

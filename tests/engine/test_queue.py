@@ -74,7 +74,7 @@ def test_an_impossible_limit_is_refused_and_starts_no_thread(scheduler, value):
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_benchmark_may_send_more_at_once_than_the_queue_holds(small_model, workers):
     engine = make_engine(small_model, max_batch_size=64)
-    workload = Workload(prompts=((1, 2, 3),) * 1100, params=params(1), tokenize_workers=workers)
+    workload = Workload.of(((1, 2, 3),) * 1100, params(1), tokenize_workers=workers)
     assert run_streaming(engine, workload).num_tokens == 1100
 
 

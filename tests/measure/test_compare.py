@@ -204,7 +204,7 @@ def engines(model, *parts):
 
 def test_two_engines_are_compared_by_their_runs(small_model):
     rung = lesson("038")
-    workload = Workload(((1, 2, 3), (4, 5)), PARAMS)
+    workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
     found = compare(*engines(small_model, rung.before, rung.after), workload, pairs=3)
     assert len(found.before.runs) == len(found.after.runs) == 3
     table = found.table()
@@ -241,14 +241,14 @@ def test_engines_with_other_tokens_are_not_compared_and_the_first_difference_end
 
     wrong = BEST.with_(kv_append=SwapsKeysAndValues)
     with pytest.raises(RosecourseError, match="different tokens"):
-        compare(*engines(small_model, BEST, wrong), Workload(((1, 2, 3),), PARAMS), pairs=5, runner=run)
+        compare(*engines(small_model, BEST, wrong), Workload.of(((1, 2, 3),), PARAMS), pairs=5, runner=run)
     assert len(runs) == 2
     with pytest.raises(ConfigError, match="0 runs of each"):
-        compare(*engines(small_model, BEST, BEST), Workload(((1, 2, 3),), PARAMS), pairs=0)
+        compare(*engines(small_model, BEST, BEST), Workload.of(((1, 2, 3),), PARAMS), pairs=0)
 
 
 def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
-    workload = Workload(((1, 2, 3), (4, 5)), PARAMS)
+    workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
     order = []
 
     def run(engine, workload):
@@ -277,7 +277,7 @@ def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
 def test_a_ladder_of_engines_with_other_tokens_is_refused(small_model):
     wrong = SimpleNamespace(number="wrong", title="", after=BEST.with_(kv_append=SwapsKeysAndValues))
     with pytest.raises(RosecourseError, match="different tokens"):
-        compare_ladder(small_model, Workload(((1, 2, 3),), PARAMS), rounds=1, rungs=[LESSONS[0], wrong])
+        compare_ladder(small_model, Workload.of(((1, 2, 3),), PARAMS), rounds=1, rungs=[LESSONS[0], wrong])
 
 
 SMALL = ["--device", "cpu", "--batch-size", "2", "--max-new-tokens", "4", "--pairs", "2"]

@@ -48,7 +48,7 @@ def test_the_weights_counted_are_those_of_a_loaded_model(small_model):
 def test_the_bytes_of_a_run_are_those_of_its_steps(small_model):
     """Prompts of 3 and 5 tokens, 4 new ones: the first comes from prefill, then three steps, each over one more."""
     engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=2, prefix_cache=False))
-    workload = Workload(((1, 2, 3), (4, 5, 6, 7, 8)), SamplingParams(max_new_tokens=4, stop_on_eos=False))
+    workload = Workload.of(((1, 2, 3), (4, 5, 6, 7, 8)), SamplingParams(max_new_tokens=4, stop_on_eos=False))
     seen = []
     real = engine.decode_step_sessions
 
@@ -76,7 +76,7 @@ def test_a_text_counts_with_the_tokens_that_it_has(model):
     ids = tuple(model.tokenizer.encode(prompt))
     run = Run(0.0, 3.0, [SessionTimes(tokens=[1.0, 2.0, 3.0])], None, SchedulerStats(decode_steps=2))
     params = SamplingParams(max_new_tokens=3)
-    text, tokens = (bytes_per_run(model, Workload((p,), params), run) for p in (prompt, ids))
+    text, tokens = (bytes_per_run(model, Workload.of((p,), params), run) for p in (prompt, ids))
     assert text == tokens == bytes_of_a_step(model, [len(ids)]) + bytes_of_a_step(model, [len(ids) + 1])
 
 

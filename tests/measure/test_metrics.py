@@ -57,7 +57,7 @@ PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
 def test_a_run_gives_the_tokens_and_times_of_every_request(small_model, run, tokenize_workers):
     engine = InferenceEngine(small_model, EngineConfig(max_batch_size=2, prefix_cache=False))
     prompts = tuple((n, 5, 7) for n in range(1, 6))
-    result = run(engine, Workload(prompts, PARAMS, tokenize_workers=tokenize_workers))
+    result = run(engine, Workload.of(prompts, PARAMS, tokenize_workers=tokenize_workers))
     assert result.completions == [g.token_ids for g in engine.generate(prompts, PARAMS)]
     assert result.num_tokens == 30
     assert [len(t.tokens) for t in result.times] == [6] * 5
@@ -72,7 +72,7 @@ def test_a_run_gives_the_tokens_and_times_of_every_request(small_model, run, tok
 @pytest.mark.parametrize("run", [run_scheduler, run_offline, run_streaming])
 def test_an_arrival_counts_from_when_it_was_scheduled(small_model, run):
     engine = InferenceEngine(small_model, EngineConfig(max_batch_size=2, prefix_cache=False))
-    workload = Workload(((1, 2),) * 4, PARAMS, submit_interval=0.02)
+    workload = Workload.of(((1, 2),) * 4, PARAMS, interval=0.02)
     result = run(engine, workload)
     assert [t.submitted - result.start for t in result.times] == pytest.approx([0, 0.02, 0.04, 0.06])
     assert all(t.admitted >= t.submitted for t in result.times)

@@ -139,5 +139,5 @@ def test_the_cache_and_the_floor_count_k_and_v_heads(grouped):
     assert kv_bytes_per_position(model.shape, torch.float32) == 4 * 2 * 2 * 3 * 5
     weights = sum(weight.numel() for name, weight in model.weights.items() if name != "wpe.weight")
     prompts = (tuple(range(1, 11)), tuple(range(1, 6)))
-    workload = Workload(prompts, SamplingParams(max_new_tokens=2, stop_on_eos=False))  # two tokens take one step
+    workload = Workload.of(prompts, SamplingParams(max_new_tokens=2, stop_on_eos=False))  # two tokens take one step
     assert bytes_per_run(model, workload, run_scheduler(engine, workload)) == 4 * weights + 15 * 4 * 2 * 2 * 3 * 5

@@ -118,7 +118,7 @@ def race(
     ]
     batch, tokens = (16, 68) if model.device.type == "cpu" else (128, 128)
     config = EngineConfig(max_batch_size=batch, prefix_cache=False)
-    workload = Workload(((5, 6, 7),) * batch, SamplingParams(max_new_tokens=tokens, stop_on_eos=False))
+    workload = Workload.of(((5, 6, 7),) * batch, SamplingParams(max_new_tokens=tokens, stop_on_eos=False))
     try:
         return Race(rung.number, name, compare_ladder(model, workload, rounds, config, racers, progress=progress))
     except RosecourseError as error:

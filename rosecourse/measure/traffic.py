@@ -1,0 +1,149 @@
+"""Workload D, mixed traffic: what equal prompts do not show.
+
+Prompts of 5 to 200 tokens and completions of 16 to 256, many short and few long; some prompts begin alike, some
+requests are forked, and the pool is too small for the largest batch, so that it runs dry at times. In one form all
+requests arrive at once (`burst`), in the other they arrive at random (`load`, a Poisson process) at a share of the rate
+that the engine before a lesson has shown under the burst. A request counts from its scheduled arrival, however busy the
+engine is ("coordinated omission").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..config import EngineConfig, SamplingParams
+from ..engine.engine import InferenceEngine
+from .compare import Comparison, compare
+from .metrics import Limits
+from .stats import Ratio, ratio
+from .workload import Request, Workload
+
+PROMPT_TOKENS, NEW_TOKENS = (5, 200), (16, 256)  # the shortest and the longest
+SHARED_PREFIXES, PREFIX_TOKENS = 3, 128
+ONE_IN_PREFIXED, ONE_IN_FORKED = 4, 8
+LOAD = 0.8  # of the capacity of the engine before the lesson
+TTFT_STEPS, GAP_STEPS = 5, 3  # the limits of a good request, in median gaps of the engine before under the burst
+
+
+@dataclass(frozen=True)
+class MixedTraffic:
+    """How many requests, and the engine that they are too many for.
+
+    num_blocks: of the pool, per layer: fewer than `max_batch_size` long requests need.
+    """
+
+    num_requests: int
+    max_batch_size: int
+    num_blocks: int
+    seed: int = 0
+
+    @property
+    def config(self) -> EngineConfig:
+        """Of the engines: a small pool, and prefixes shared."""
+        longest = PROMPT_TOKENS[1] + NEW_TOKENS[1]
+        return EngineConfig(
+            max_batch_size=self.max_batch_size, num_blocks=self.num_blocks, max_seq_len=longest, prefix_cache=True
+        )
+
+    def burst(self, vocab_size: int) -> Workload:
+        """All requests at once."""
+        return self._workload(vocab_size, np.zeros(self.num_requests))
+
+    def load(self, vocab_size: int, rate: float) -> Workload:
+        """The same requests, arriving at random. rate: requests a second, on the average."""
+        gaps = np.random.default_rng(self.seed).exponential(1 / rate, self.num_requests)
+        return self._workload(vocab_size, np.cumsum(gaps))
+
+    def _workload(self, vocab_size: int, arrivals: np.ndarray) -> Workload:
+        draw = np.random.default_rng(self.seed)
+        prefixes = draw.integers(1, vocab_size, (SHARED_PREFIXES, PREFIX_TOKENS))
+        requests = []
+        for number, arrival in enumerate(arrivals):
+            prompt = draw.integers(1, vocab_size, _length(draw, PROMPT_TOKENS))
+            if number % ONE_IN_PREFIXED == 0 and len(prompt) + PREFIX_TOKENS <= PROMPT_TOKENS[1]:
+                prompt = np.concatenate([prefixes[draw.integers(SHARED_PREFIXES)], prompt])
+            siblings = (_params(draw),) if number % ONE_IN_FORKED == 0 else ()
+            requests.append(Request(tuple(prompt.tolist()), _params(draw), float(arrival), siblings))
+        return Workload(tuple(requests))
+
+
+def _length(draw: np.random.Generator, between: tuple[int, int]) -> int:
+    """A length between the shortest and the longest, each octave as likely as the next."""
+    shortest, longest = np.log(between[0]), np.log(between[1] + 1)
+    return int(np.exp(draw.uniform(shortest, longest)))
+
+
+def _params(draw: np.random.Generator) -> SamplingParams:
+    """Greedy: to sample in Python would take longer than the step."""
+    return SamplingParams(max_new_tokens=_length(draw, NEW_TOKENS), stop_on_eos=False)
+
+
+@dataclass(frozen=True)
+class TrafficComparison:
+    """Two engines under mixed traffic: all at once, and at a load that both can bear. rate: requests a second."""
+
+    burst: Comparison
+    load: Comparison
+    rate: float
+
+    @property
+    def limits(self) -> Limits:
+        """What a good request keeps to, the same for both: so many median gaps of the engine before, in the burst."""
+        gap = self.burst.before.figure("ITL", "p50") / 1e3
+        return Limits(ttft=TTFT_STEPS * gap, gap=GAP_STEPS * gap)
+
+    @property
+    def goodput(self) -> Ratio:
+        """How many times the good requests a second, after / before."""
+        return ratio(self.load.after.goodputs(self.limits), self.load.before.goodputs(self.limits))
+
+    def table(self) -> pd.DataFrame:
+        """Three rows: tokens a second in the burst, goodput and ITL p99 under load."""
+        burst, load, limits = self.burst, self.load, self.limits
+        before, after = (float(np.median(side.goodputs(limits))) for side in (load.before, load.after))
+        rows = {
+            "burst: throughput (tokens/s)": (
+                burst.before.throughput.value,
+                burst.after.throughput.value,
+                str(burst.speedup),
+            ),
+            "load: goodput (requests/s)": (before, after, str(self.goodput)),
+            "load: ITL p99 (ms)": (
+                load.before.figure("ITL", "p99"),
+                load.after.figure("ITL", "p99"),
+                str(load.ratio("ITL", "p99")),
+            ),
+        }
+        return pd.DataFrame.from_dict(rows, orient="index", columns=["before", "after", "times better"])
+
+    def sentences(self, name: str) -> list[str]:
+        """What may be said of `name` under mixed traffic."""
+        limits, load = self.limits, self.load
+        shares = [f"{side.share_good(limits):.0%}" for side in (load.before, load.after)]
+        preempted = [sum(run.stats.preemptions for run in side.runs) for side in (self.burst.before, self.burst.after)]
+        tail = load.claim(load.ratio("ITL", "p99"), "shorter", "longer")
+        goodput = load.claim(self.goodput, "higher", "lower")
+        return [
+            f"Mixed traffic, all at once: {self.burst.verdict(name)}.",
+            f"At {self.rate:.1f} requests/s, {LOAD:.0%} of the capacity before: ITL p99 {tail}; goodput {goodput}.",
+            f"Good is a request with {limits}: {shares[0]} of them before, {shares[1]} after.",
+            f"Preemptions in the bursts: {preempted[0]} before, {preempted[1]} after. {load.provenance}.",
+        ]
+
+
+def compare_traffic(
+    before: InferenceEngine, after: InferenceEngine, traffic: MixedTraffic, pairs: int = 5
+) -> TrafficComparison:
+    """Measure two engines, made with the traffic's `config`, under a burst and then under `LOAD` of its rate."""
+    vocab_size = before.model.shape.vocab_size
+    burst = compare(before, after, traffic.burst(vocab_size), pairs)
+    rate = load_rate(burst.before.seconds, traffic)
+    return TrafficComparison(burst, compare(before, after, traffic.load(vocab_size, rate), pairs), rate)
+
+
+def load_rate(burst_seconds: list[float], traffic: MixedTraffic) -> float:
+    """Requests a second: `LOAD` of those that an engine has served in bursts, which took so many seconds."""
+    return LOAD * traffic.num_requests / float(np.median(burst_seconds))
