@@ -112,10 +112,10 @@ class StepTimes:
         before, *_, after = (self._turns(seconds, parts) for seconds in self.seconds.values())
         return ratio(before, after)
 
-    def _turns(self, seconds: Seconds, parts: Sequence[str]) -> np.ndarray:
+    def _turns(self, seconds: Seconds, parts: Sequence[str]) -> list[float]:
         """The median over each turn's steps of the seconds that these parts took together."""
         together = np.sum([seconds[part] for part in parts], axis=0)
-        return np.median(together.reshape(-1, self.chunk), axis=1)
+        return np.median(together.reshape(-1, self.chunk), axis=1).tolist()
 
     def sentences(self, changed: Sequence[str]) -> list[str]:
         """What may be said of two engines: first of the parts that no lesson touched, then of those that changed.

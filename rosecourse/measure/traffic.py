@@ -1,6 +1,6 @@
 """Workload D, mixed traffic: what equal prompts do not show.
 
-Prompts of 5 to 200 tokens and completions of 16 to 256, many short and few long; some prompts begin alike, some
+Prompts of 5 to 200 tokens, many short and few long, and completions of 16 to 256; some prompts begin alike, some
 requests are forked, and the pool is too small for the largest batch, so that it runs dry at times. In one form all
 requests arrive at once (`burst`), in the other they arrive at random (`load`, a Poisson process) at a share of the rate
 that the engine before a lesson has shown under the burst. A request counts from its scheduled arrival, however busy the
@@ -22,6 +22,7 @@ from .stats import Ratio, ratio
 from .workload import Request, Workload
 
 PROMPT_TOKENS, NEW_TOKENS = (5, 200), (16, 256)  # the shortest and the longest
+BLOCK_SIZE = 16  # vLLM's default; the articles have 64
 SHARED_PREFIXES, PREFIX_TOKENS = 3, 128
 ONE_IN_PREFIXED, ONE_IN_FORKED = 4, 8
 LOAD = 0.8  # of the capacity of the engine before the lesson
@@ -45,7 +46,11 @@ class MixedTraffic:
         """Of the engines: a small pool, and prefixes shared."""
         longest = PROMPT_TOKENS[1] + NEW_TOKENS[1]
         return EngineConfig(
-            max_batch_size=self.max_batch_size, num_blocks=self.num_blocks, max_seq_len=longest, prefix_cache=True
+            block_size=BLOCK_SIZE,
+            max_batch_size=self.max_batch_size,
+            num_blocks=self.num_blocks,
+            max_seq_len=longest,
+            prefix_cache=True,
         )
 
     def burst(self, vocab_size: int) -> Workload:
@@ -62,7 +67,7 @@ class MixedTraffic:
         prefixes = draw.integers(1, vocab_size, (SHARED_PREFIXES, PREFIX_TOKENS))
         requests = []
         for number, arrival in enumerate(arrivals):
-            prompt = draw.integers(1, vocab_size, _length(draw, PROMPT_TOKENS))
+            prompt = draw.integers(1, vocab_size, _prompt_length(draw))
             if number % ONE_IN_PREFIXED == 0 and len(prompt) + PREFIX_TOKENS <= PROMPT_TOKENS[1]:
                 prompt = np.concatenate([prefixes[draw.integers(SHARED_PREFIXES)], prompt])
             siblings = (_params(draw),) if number % ONE_IN_FORKED == 0 else ()
@@ -70,15 +75,20 @@ class MixedTraffic:
         return Workload(tuple(requests))
 
 
-def _length(draw: np.random.Generator, between: tuple[int, int]) -> int:
-    """A length between the shortest and the longest, each octave as likely as the next."""
-    shortest, longest = np.log(between[0]), np.log(between[1] + 1)
+def _prompt_length(draw: np.random.Generator) -> int:
+    """Each octave between the shortest and the longest is as likely as the next."""
+    shortest, longest = np.log(PROMPT_TOKENS[0]), np.log(PROMPT_TOKENS[1] + 1)
     return int(np.exp(draw.uniform(shortest, longest)))
 
 
 def _params(draw: np.random.Generator) -> SamplingParams:
     """Greedy: to sample in Python would take longer than the step."""
-    return SamplingParams(max_new_tokens=_length(draw, NEW_TOKENS), stop_on_eos=False)
+    most = int(draw.integers(*NEW_TOKENS, endpoint=True))
+    return SamplingParams(max_new_tokens=most, stop_on_eos=False)
+
+
+D = MixedTraffic(num_requests=256, max_batch_size=128, num_blocks=1000)  # on a GPU
+D_SMALL = MixedTraffic(num_requests=20, max_batch_size=16, num_blocks=110)  # on a laptop
 
 
 @dataclass(frozen=True)
@@ -97,8 +107,9 @@ class TrafficComparison:
 
     @property
     def goodput(self) -> Ratio:
-        """How many times the good requests a second, after / before."""
-        return ratio(self.load.after.goodputs(self.limits), self.load.before.goodputs(self.limits))
+        """How many times the good requests a second, after / before; NaN where a run had not one."""
+        before, after = (side.goodputs(self.limits) for side in self.load.sides)
+        return ratio(after, before) if min(before + after) > 0 else ratio([], [])
 
     def table(self) -> pd.DataFrame:
         """Three rows: tokens a second in the burst, goodput and ITL p99 under load."""

@@ -3,10 +3,11 @@
 import time
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
-from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.measure.anatomy import decode_anatomy
+from rosecourse import BEST, ConfigError, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse.measure.anatomy import StepTimes, decode_anatomies, decode_anatomy
 from rosecourse.pictures.plots import itl_along_steps, step_anatomy
 
 
@@ -50,3 +51,75 @@ def test_itl_is_drawn_in_milliseconds_with_the_block_boundaries(figure):
     (curve,) = (line for line in figure.lines if len(line.get_xdata()) == 10)
     assert (list(curve.get_xdata()), max(curve.get_ydata())) == (list(range(3, 13)), 5.0)
     assert "p50 1.00 ms" in [text.get_text() for text in figure.get_legend().get_texts()]
+
+
+# -- in turns ------------------------------------------------------------------------------------------------------
+
+
+def test_engines_take_turns_and_the_first_turn_does_not_count(small_model):
+    order = []
+    engines, sessions = {}, {}
+    for name in ("before", "after"):
+
+        class Noted(BEST.kv_append):
+            letter = name[0]
+
+            def __call__(self, *args):
+                order.append(self.letter)
+                super().__call__(*args)
+
+        engines[name] = InferenceEngine(small_model, EngineConfig(prefix_cache=False), BEST.with_(kv_append=Noted))
+        session = engines[name].new_session([1, 2, 3], SamplingParams(max_new_tokens=20, stop_on_eos=False))
+        engines[name].take_tokens([session], engines[name].prefill([session]))
+        sessions[name] = [session]
+    times = decode_anatomies(engines, sessions, turns=3, chunk=2)
+    assert "".join(order) == "bbaaaabbbbaaaabb"
+    assert list(times.seconds) == ["before", "after"]
+    assert times.parts == ["block_tables", "forward", "kv_append", "rest"]
+    assert all(len(seconds) == 6 for parts in times.seconds.values() for seconds in parts.values())
+    with pytest.raises(ConfigError, match="0 of them: give 1 or more"):
+        decode_anatomies(engines, sessions, turns=0)
+
+
+def stored(rng, append_after, drift=1.0):
+    """Samples of 15 turns of 4 steps, with some noise: a forward of 2 ms, an append of 1 ms before."""
+
+    def part(milliseconds):
+        return (1e-3 * milliseconds * rng.lognormal(0, 0.05, 60)).tolist()
+
+    rest = {"block_tables": 0.1, "forward": 2.0, "rest": 0.5}
+    before = {name: part(ms) for name, ms in rest.items()} | {"kv_append": part(1.0)}
+    after = {name: part(ms / drift) for name, ms in rest.items()} | {"kv_append": part(append_after / drift)}
+    return StepTimes({"before": before, "after": after})
+
+
+def test_what_no_lesson_touched_is_compared_first():
+    times = stored(np.random.default_rng(1), append_after=0.5)
+    untouched, changed, share = times.sentences(["kv_append"])
+    assert untouched.startswith("Untouched, block tables and forward and sample and the rest: 2.6")
+    assert untouched.endswith("no difference measurable here.")
+    assert changed.startswith("Changed, KV append: 0.99 ms before, 0.50 ms after, 1.9")
+    assert changed.endswith("faster.")
+    assert "28% before, 16% after" in share
+    assert "1.39 times as fast" in share
+    ratio = times.ratio("kv_append")
+    assert ratio.low < 2.0 < ratio.high
+    assert ratio.low > 1.8
+
+
+def test_where_the_same_code_takes_another_time_no_gain_is_claimed():
+    for drift, verdict in ((1.15, "faster"), (0.87, "slower")):
+        untouched, verdict_on_all = stored(np.random.default_rng(2), append_after=0.5, drift=drift).sentences(
+            ["kv_append"]
+        )
+        assert untouched.endswith(f"{verdict}.")
+        assert verdict_on_all.endswith("the machine is not steady enough to claim a gain here.")
+
+
+def test_a_ratio_is_of_turns_and_not_of_steps():
+    """One step in each turn is slow: the turn's median passes over it."""
+    steps = [1e-3, 1e-3, 1e-3, 9e-3] * 10
+    times = StepTimes({"before": {"forward": steps}, "after": {"forward": [1e-3] * 40}})
+    assert times.ratio("forward").value == pytest.approx(1.0)
+    assert times.milliseconds("before") == {"forward": pytest.approx(1.0)}
+    assert times.share("before", "forward") == 1.0

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rosecourse import EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure import metrics
-from rosecourse.measure.workload import Workload, run_offline, run_scheduler, run_streaming
+from rosecourse.measure.metrics import Limits
+from rosecourse.measure.samples import Samples
+from rosecourse.measure.workload import Request, Run, Workload, run_offline, run_scheduler, run_streaming
 from rosecourse.request.session import SessionTimes
 
 BY_HAND = SessionTimes(submitted=10.0, admitted=10.5, tokens=[11.0, 11.25, 12.0, 12.25])
@@ -76,3 +79,41 @@ def test_an_arrival_counts_from_when_it_was_scheduled(small_model, run):
     result = run(engine, workload)
     assert [t.submitted - result.start for t in result.times] == pytest.approx([0, 0.02, 0.04, 0.06])
     assert all(t.admitted >= t.submitted for t in result.times)
+
+
+# -- forks and limits ----------------------------------------------------------------------------------------------
+
+
+def test_a_sibling_is_forked_after_the_first_token_and_goes_on_by_itself(small_model):
+    engine = InferenceEngine(small_model, EngineConfig(max_batch_size=4, block_size=4, prefix_cache=False))
+    longer = SamplingParams(max_new_tokens=9, stop_on_eos=False)
+    family = Request((1, 2, 3), PARAMS, siblings=(longer,))
+    workload = Workload((family, Request((5, 6), PARAMS)))
+    run = run_scheduler(engine, workload)
+    alone = [
+        engine.generate([prompt], params)[0].token_ids
+        for prompt, params in (([1, 2, 3], PARAMS), ([1, 2, 3], longer), ([5, 6], PARAMS))
+    ]
+    assert run.completions == alone
+    assert workload.prompts == [(1, 2, 3), (1, 2, 3), (5, 6)]
+    assert [len(times.tokens) for times in run.times] == [6, 9, 6]
+    assert run.times[1].tokens[0] == run.times[0].tokens[0]
+    engine.audit([])
+    with pytest.raises(ConfigError, match="a stream has no siblings"):
+        run_streaming(engine, workload)
+    with pytest.raises(ConfigError, match="give it two"):
+        Request((1,), SamplingParams(max_new_tokens=1), siblings=(PARAMS,))
+
+
+def test_a_good_request_keeps_to_both_limits():
+    limits = Limits(ttft=0.2, gap=0.05)
+    good = SessionTimes(0.0, 0.0, [0.125, 0.15, 0.175])
+    late = SessionTimes(0.0, 0.0, [0.25, 0.275])
+    halting = SessionTimes(1.0, 1.0, [1.1, 1.12, 1.5])
+    assert [limits.met_by(times) for times in (good, late, halting)] == [True, False, False]
+    assert limits.met_by(SessionTimes(1.0, 1.0, [1.1]))  # one token has no gap
+    run = Run(0.0, 2.0, [good, late, halting], None, SchedulerStats())
+    samples = Samples("after", [run, run])
+    assert samples.goodputs(limits) == [0.5, 0.5]
+    assert samples.share_good(limits) == pytest.approx(1 / 3)
+    assert str(limits) == "TTFT at most 200 ms and ITL p99 at most 50.0 ms"

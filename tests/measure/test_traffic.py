@@ -1,0 +1,71 @@
+"""Mixed traffic: what its requests are like, and what may be said of two engines under it."""
+
+import numpy as np
+import pytest
+
+from rosecourse import LESSONS, EngineConfig, InferenceEngine
+from rosecourse.measure.traffic import D_SMALL, LOAD, D, MixedTraffic, compare_traffic, load_rate
+from rosecourse.measure.workload import run_scheduler
+
+
+@pytest.mark.parametrize("traffic", [D, D_SMALL])
+def test_requests_are_mixed_as_the_workload_says(traffic):
+    requests = traffic.burst(4096).requests
+    prompts, news = [len(r.prompt) for r in requests], [r.params.max_new_tokens for r in requests]
+    assert 5 <= min(prompts) < 15
+    assert 150 < max(prompts) <= 200
+    assert 16 <= min(news) < 40
+    assert 200 < max(news) <= 256
+    assert np.median(prompts) < 0.85 * np.mean(prompts)  # many short, few long
+    starts = [r.prompt[:128] for r in requests if len(r.prompt) > 128]
+    assert len(set(starts)) < len(starts)  # some begin alike
+    assert len(requests) / 10 < sum(bool(r.siblings) for r in requests) < len(requests) / 6
+    assert not any(r.params.stop_on_eos for r in requests)
+
+
+def test_the_load_has_the_requests_of_the_burst_at_the_rate_asked_for():
+    burst, load = D.burst(4096), D.load(4096, rate=50.0)
+    assert burst.all_at_once
+    assert not load.all_at_once
+    assert [(r.prompt, r.params, r.siblings) for r in burst.requests] == [
+        (r.prompt, r.params, r.siblings) for r in load.requests
+    ]
+    gaps = np.diff([r.arrival for r in load.requests])
+    assert gaps.min() > 0
+    assert np.mean(gaps) == pytest.approx(1 / 50, rel=0.15)
+    assert np.std(gaps) == pytest.approx(1 / 50, rel=0.3)  # of an exponential distribution, as large as the mean
+    assert D.load(4096, rate=50.0) == load
+    assert load_rate([2.0, 4.0, 8.0], D) == LOAD * D.num_requests / 4
+
+
+def test_the_pool_runs_dry_at_times(model):
+    engine = InferenceEngine(model, D_SMALL.config)
+    run = run_scheduler(engine, D_SMALL.burst(model.shape.vocab_size))
+    assert run.stats.preemptions > 0
+    engine.audit([])
+
+
+def test_two_engines_are_compared_all_at_once_and_under_load(model):
+    traffic = MixedTraffic(num_requests=6, max_batch_size=4, num_blocks=40)
+    engines = LESSONS[-2].engines(model, traffic.config)
+    found = compare_traffic(*engines, traffic, pairs=1)
+    assert found.rate == load_rate(found.burst.before.seconds, traffic)
+    assert found.burst.before.runs[0].completions == found.load.after.runs[0].completions
+    assert list(found.table().index) == [
+        "burst: throughput (tokens/s)",
+        "load: goodput (requests/s)",
+        "load: ITL p99 (ms)",
+    ]
+    first, load, good, preempted = found.sentences("060")
+    assert first.startswith("Mixed traffic, all at once: 060: too few pairs to tell")
+    assert load.startswith(f"At {found.rate:.1f} requests/s, 80% of the capacity before: ITL p99 too few pairs")
+    assert good.startswith(f"Good is a request with {found.limits}: ")
+    assert "1 warm-up and 1 counted runs" in preempted
+    gap = found.burst.before.figure("ITL", "p50") / 1e3
+    assert (found.limits.ttft, found.limits.gap) == (5 * gap, 3 * gap)
+
+
+def test_the_engines_of_the_traffic_have_its_pool():
+    assert D_SMALL.config == EngineConfig(
+        block_size=16, max_batch_size=16, num_blocks=110, max_seq_len=456, prefix_cache=True
+    )
