@@ -52,12 +52,17 @@ class Conditions:
     torch: str
     same_tokens: bool = True  # in float16 rounding may differ where the batches do
 
+    @property
+    def work(self) -> str:
+        """How many requests, and how many tokens each."""
+        if self.tokens % self.requests == 0:
+            return f"{self.requests} requests x {self.tokens // self.requests} tokens"
+        return f"{self.requests} requests, {self.tokens} tokens"
+
     def __str__(self) -> str:
-        each = f" x {self.tokens // self.requests} tokens" if self.tokens % self.requests == 0 else ""
-        work = f"{self.requests} requests{each}" + ("" if each else f", {self.tokens} tokens")
         runs = f"1 warm-up and {self.rounds} counted runs of each, interleaved"
         tokens = "" if self.same_tokens else "; some tokens differ, as batches and rounding do"
-        return f"{work}; {runs}; {self.model}, {self.dtype}{tokens}; {self.device}; torch {self.torch}"
+        return f"{self.work}; {runs}; {self.model}, {self.dtype}{tokens}; {self.device}; torch {self.torch}"
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,14 @@ class Comparison:
         else:
             word = {"faster": above, "slower": below}.get(better.verdict, better.verdict)
         return f"{word} ({better} over {pairs} interleaved pair{'s' if pairs > 1 else ''})"
+
+    def effect(self, metric: str = "TPOT", statistic: str = "p50") -> str:
+        """One sentence on a figure: where, before, after, how many times better, and what may be said of it."""
+        digits, unit = (",.0f" if UNITS[metric] == "tokens/s" else ".2f"), UNITS[metric]
+        before, after = (f"{side.figure(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
+        better = self.ratio(metric, statistic)
+        where, name = self.conditions.device, f"{metric} {statistic}"
+        return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {better.verdict}."
 
     def verdict(self, name: str) -> str:
         """One sentence on what may be said of `name`."""
