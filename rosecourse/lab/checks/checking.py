@@ -11,6 +11,7 @@ from ..world.oracle import Oracle
 from ..world.scenarios import Scenario
 from . import end_to_end
 from .comparing import compare
+from .passed import PASSED
 from .trial import Trial, lesson_with_a_part, trial_of
 from .verdict import Verdict
 
@@ -26,13 +27,17 @@ def check(part: type, lesson_number: str) -> Verdict:
 
     The part lives through scenarios over a real pool in which every number is known, then makes tokens in a whole
     engine, and at last is counted beside the course's part. Takes a few seconds on a CPU; the same class gets the same
-    verdict. Raises `LessonError` for a lesson that is not there, or has no part to write.
+    verdict. Once it has passed, `change` shows the lesson's diff unfolded. Raises `LessonError` for a lesson that is not
+    there, or has no part to write.
     """
     rung = lesson_with_a_part(lesson_number)
     if not isinstance(part, type):
         return _no_class(part, rung)
     trial = trial_of(part, rung)
-    return replace(_tried(trial), remarks=trial.learner.remarks())
+    verdict = replace(_tried(trial), remarks=trial.learner.remarks())
+    if verdict.passed:
+        PASSED.add(rung.number)
+    return verdict
 
 
 def _no_class(part: Any, rung: Lesson) -> Verdict:
