@@ -212,7 +212,6 @@ def compare(
     workload: Workload,
     pairs: int = 5,
     runner: Runner = run_scheduler,
-    progress: bool = False,
 ) -> Comparison:
     """Measure two engines in interleaved runs. Raises `RosecourseError` as soon as their tokens differ.
 
@@ -221,7 +220,7 @@ def compare(
 
     runner: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
     """
-    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, runner, progress)
+    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, runner)
     return Comparison(one, other, conditions)
 
 
@@ -232,11 +231,10 @@ def compare_ladder(
     config: EngineConfig | None = None,
     rungs: Sequence[Lesson] = LESSONS,
     runner: Runner = run_scheduler,
-    progress: bool = False,
 ) -> Ladder:
     """Like `compare`, with an engine for each rung, as it is after its lesson; all share the model's weights."""
     engines = {rung.number: InferenceEngine(model, config, rung.after) for rung in rungs}
-    samples, conditions = _measure(engines, workload, rounds, runner, progress)
+    samples, conditions = _measure(engines, workload, rounds, runner)
     return Ladder(samples, [rung.title for rung in rungs], conditions)
 
 
@@ -245,7 +243,6 @@ def _measure(
     workload: Workload,
     rounds: int,
     runner: Runner,
-    progress: bool,
 ) -> tuple[list[Samples], Conditions]:
     require(is_count(rounds), f"{shown(rounds)} runs of each: give 1 or more")
     require_a(Workload, workload, "workload")
@@ -260,7 +257,7 @@ def _measure(
             raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
         return done[-1]
 
-    runs_of_each = interleave_all([partial(work, engine) for engine in engines.values()], rounds, progress)
+    runs_of_each = interleave_all([partial(work, engine) for engine in engines.values()], rounds)
     samples = [Samples(name, runs) for name, runs in zip(engines, runs_of_each, strict=True)]
     conditions = _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
     return samples, replace(conditions, same_tokens=all(run.completions == done[0].completions for run in done))

@@ -91,9 +91,7 @@ def _claim(times: Ratio, than: str, rounds: int) -> str:
     return f"{times}, {verdict}"
 
 
-def race(
-    part: Callable[..., Any], number: str, model: Model | None = None, rounds: int = ROUNDS, progress: bool = False
-) -> Race:
+def race(part: Callable[..., Any], number: str, model: Model | None = None, rounds: int = ROUNDS) -> Race:
     """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
@@ -120,7 +118,7 @@ def race(
     config = EngineConfig(max_batch_size=batch, prefix_cache=False)
     workload = Workload.of(((5, 6, 7),) * batch, SamplingParams(max_new_tokens=tokens, stop_on_eos=False))
     try:
-        return Race(rung.number, name, compare_ladder(model, workload, rounds, config, racers, progress=progress))
+        return Race(rung.number, name, compare_ladder(model, workload, rounds, config, racers))
     except RosecourseError as error:
         return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
 
