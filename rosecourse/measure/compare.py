@@ -181,12 +181,33 @@ class Ladder:
     @property
     def speedups(self) -> list[Ratio]:
         """How many times the throughput of the first rung, for each rung; the first is 1.0 by definition."""
-        return [ratio(self.rungs[0].seconds, rung.seconds) for rung in self.rungs]
+        return self.ratios("total time")
+
+    def ratios(self, metric: str) -> list[Ratio]:
+        """How many times less time each rung takes than the first. metric: `total time` or `decode time`."""
+        first = self.rungs[0].values(metric)
+        return [ratio(first, rung.values(metric)) for rung in self.rungs]
 
     def table(self) -> pd.DataFrame:
         """One row for each rung. Its `attrs` hold the provenance."""
         rungs = zip(self.rungs, self.titles, self.speedups, strict=True)
         rows = {rung.name: _ladder_row(rung, title, speedup) for rung, title, speedup in rungs}
+        table = pd.DataFrame.from_dict(rows, orient="index")
+        table.attrs["provenance"] = self.provenance
+        return table
+
+    def times(self, metric: str) -> pd.DataFrame:
+        """One row for each rung: the median of a time in milliseconds, and its ratio. metric: as in `ratios`."""
+        rows = {
+            rung.name: {
+                "lesson": title,
+                f"{metric} (ms)": 1e3 * rung.figure(metric, "p50"),
+                "ratio to the first": times.value,
+                "ratio, low": times.low,
+                "ratio, high": times.high,
+            }
+            for rung, title, times in zip(self.rungs, self.titles, self.ratios(metric), strict=True)
+        }
         table = pd.DataFrame.from_dict(rows, orient="index")
         table.attrs["provenance"] = self.provenance
         return table

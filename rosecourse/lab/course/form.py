@@ -55,6 +55,23 @@ class Exercise:
 
 
 @dataclass(frozen=True)
+class Track:
+    """What a race times: requests that arrive together, of one length and with different first tokens.
+
+    timed: what is timed, in words. metric: a time of `measure.samples.OF_A_RUN`. prompt_tokens: of each request.
+    requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
+    often each engine runs.
+    """
+
+    timed: str = "whole runs, prefill and decode steps"
+    metric: str = "total time"
+    prompt_tokens: int = 3
+    requests: tuple[int, int] = (16, 64)
+    new_tokens: tuple[int, int] = (68, 32)
+    rounds: int = 11
+
+
+@dataclass(frozen=True)
 class Bug:
     """A bug to hunt.
 
@@ -80,8 +97,9 @@ class Course:
     """One lesson's course.
 
     number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas: what it is
-    counted by. no_launch: for a lesson with kernels, what is counted where its own part launches one; `check` adds it.
-    unseen: what a check of kernels in Triton's interpreter cannot see, in the words of a verdict.
+    counted by. track: what its race times. no_launch: for a lesson with kernels, what is counted where its own part
+    launches one; `check` adds it. unseen: what a check of kernels in Triton's interpreter cannot see, in the words of a
+    verdict.
     """
 
     number: str
@@ -89,6 +107,7 @@ class Course:
     exercise: Exercise
     bug: Bug
     ideas: tuple[Idea, ...]
+    track: Track = Track()
     no_launch: Cost = NO_LAUNCH
     unseen: str = ""
 

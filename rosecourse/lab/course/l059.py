@@ -11,7 +11,7 @@ from ..world.engine_parts import per_layer_cache
 from ..world.situations import FULL
 from ..world.worlds import KV_APPEND
 from .costs import CALLS, LOOP, STORES, ideas
-from .form import LINE, Bug, Course, Exercise
+from .form import LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -115,6 +115,17 @@ BUG = Bug(
 )
 
 
+# -- the race ---------------------------------------------------------------------------------------------------------
+
+BOUNDARY_STEP = Track(
+    timed="one decode step, in which every request begins a block",
+    metric="decode time",
+    prompt_tokens=EngineConfig().block_size,  # exactly one full block: the next token begins another
+    new_tokens=(2, 2),  # the first comes from the prefill
+    rounds=31,
+)
+
+
 # -- what is counted --------------------------------------------------------------------------------------------------
 
 
@@ -128,4 +139,5 @@ COURSE = Course(
         *ideas(FULL, STORES),
         *ideas((at for at in FULL if at.can_be_halved), LOOP),
     ),
+    track=BOUNDARY_STEP,
 )

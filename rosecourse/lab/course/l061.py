@@ -10,7 +10,7 @@ from ...models.shape import Model
 from ..world.situations import always, any_blocks, gated, half_full, of, same_slot
 from ..world.worlds import KV_APPEND
 from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, launches, stores
-from .form import LINE, Bug, Course, Exercise, KernelCode
+from .form import LINE, Bug, Course, Exercise, KernelCode, Track
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, owner_of, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -190,6 +190,7 @@ COURSE = Course(
         *ideas(WHOLE, INDEX_TENSORS),  # how the generic kernel gets its lists is left open
         *ideas((*LARGE, *BELOW), LAUNCHES),
     ),
+    track=Track(requests=(16, 128)),  # the gate asks for 128
     no_launch=Cost("writes of K and V without a Triton kernel", writes_without_kernel),
     unseen=(
         "offsets past 2^31 elements (is the block an int64?), reads behind a row, a compilation for each `pos`, and "
