@@ -14,6 +14,14 @@ from .costs import NO_LAUNCH, Cost, Idea
 from .scenes import Played, Sessions, Truth
 
 LINE = "the line of the listing that is to blame: its number, or its text"
+KEY_AT = (
+    "`bug.key_at(engine.kv, session, position)` is the key, `[heads, head_dim]`, that attention is going to read there "
+    "in layer 0. It takes the engine's cache, `engine.kv`, not the engine."
+)
+AUDIT = (
+    "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the owners that "
+    "are counted are not those whose tables show a block."
+)
 
 
 @dataclass(frozen=True)
@@ -73,19 +81,22 @@ class Track:
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug to hunt.
+    """A bug to hunt: the lesson's part as a colleague has written it, in another style, and right but for one fault.
 
-    old, new: what is replaced in the source of the lesson's part. questions: name -> what is asked; hints: for a wrong
-    answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each. truth:
-    plays it with both engines, and returns the answers.
+    source: of the colleague's file, whose last class is the part. fault: the lines of it that are to blame; mended: the
+    same put right. tools: what helps to look, markdown, one item each. questions: name -> what is asked; hints: for a
+    wrong answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each.
+    truth: plays it with both engines, and returns the answers.
     """
 
     minutes: int
     symptom: str
+    tools: tuple[str, ...]
     questions: Mapping[str, str]
     hints: Mapping[str, str]
-    old: str
-    new: str
+    source: str
+    fault: str
+    mended: str
     config: EngineConfig
     scene: Callable[[InferenceEngine], Iterator[Sessions]]
     truth: Callable[[Played, Model], Truth]

@@ -11,7 +11,7 @@ from ..world.engine_parts import per_layer_cache
 from ..world.situations import FULL
 from ..world.worlds import KV_APPEND
 from .costs import CALLS, LOOP, STORES, ideas
-from .form import LINE, Bug, Course, Exercise, Track
+from .form import AUDIT, LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -76,41 +76,91 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the owners are counted right: the part is not broken")
 
 
+COLLEAGUES_FILE = '''\
+from rosecourse.kv.buffers import index_tensor
+
+
+class Appender:
+    """Gives every session a block of its own that has room, and then writes all of them together."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            blocks = [self.prepare(layer, session.block_ids_per_layer[layer]) for session in sessions]
+            where = index_tensor([block.block_index for block in blocks], self.kv.device)
+            slots = index_tensor([block.length for block in blocks], self.kv.device)
+            self.kv.k_layers[layer][where, :, slots] = k
+            self.kv.v_layers[layer][where, :, slots] = v
+            for block in blocks:
+                block.length += 1
+
+    def prepare(self, layer, ids):
+        """The block for a session's next token: its last one, the one after it, or a copy of it."""
+        last = self.kv.info(ids[-1]) if ids else None
+        if last is None:
+            ids.append(self.kv.allocate_block(layer, 0))
+            return self.kv.info(ids[-1])
+        full = last.length == self.kv.block_size
+        if last.owners == 1 and not full:
+            return last
+        new_id = self.kv.allocate_block(layer, last.start + self.kv.block_size * full)
+        new = self.kv.info(new_id)
+        if full:
+            ids.append(new_id)
+        else:
+            self.copy(layer, last, new)
+            ids[-1] = new_id
+        if last.owners > 1:
+            last.owners -= 1
+        return new
+
+    def copy(self, layer, old, new):
+        """What a block holds, into another one."""
+        for cache in (self.kv.k_layers[layer], self.kv.v_layers[layer]):
+            cache[new.block_index, :, : old.length] = cache[old.block_index, :, : old.length]
+        new.length = old.length
+'''
+
+
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request and its fork part exactly at the end of a block, and both go on with the right tokens. Then "
-        "the request is done, its blocks are freed, and a new request comes. From then on the fork's tokens are "
-        "wrong, although its table has not changed."
+        "A request and its fork separate exactly at the end of a block, and both go on with the right tokens. Then "
+        "the request finishes, its blocks are freed, and a new request arrives. From then on the fork's tokens are "
+        "wrong, although its block table has not changed."
+    ),
+    tools=(
+        AUDIT,
+        "`engine.kv.info(block_id).owners` is how many owners a block counts; `session.block_ids_per_layer[0]` holds "
+        "the ids that a session shows in layer 0.",
     ),
     questions={
-        "step": "after which step of the scene the books are wrong for the first time, long before a token is",
-        "block": "the block id of layer 0 that is counted wrong",
+        "step": "the moment of the scene, a number, at which the books are first wrong, long before a token is",
+        "block": "the id, a number, of the block of layer 0 whose owners are counted wrong",
         "line": LINE,
     },
     hints={
-        "step": (
-            "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` says when the books are "
-            "wrong; ask it at every moment of the scene. The moment before the first step is number 0."
-        ),
-        "block": ("Count for each block of layer 0 how many tables show it, and compare with `kv.info(block).owners`."),
-        "line": "Who goes on owning a full block after the rollover?",
+        "step": "Ask `engine.kv.audit` at every moment of the scene. The moment before the first step is number 0.",
+        "block": "Count how many tables show each block of layer 0, and compare with `kv.info(block_id).owners`.",
+        "line": "Which of the three ways to get a block makes a session leave the one that it had?",
     },
-    old="start = info.start + info.length if info else 0\n",
-    new=(
-        "start = info.start + info.length if info else 0\n"
-        "                if info and info.owners > 1:\n"
-        "                    info.owners -= 1  # from here on this session has a block of its own\n"
+    source=COLLEAGUES_FILE,
+    fault="        if last.owners > 1:\n            last.owners -= 1\n",
+    mended=(
+        "        if not full:  # only who has a copy leaves the original; a full block stays in the table\n"
+        "            last.owners -= 1\n"
     ),
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "After a copy-on-write a session leaves the shared block, and its owner count falls. After a rollover it "
-        "does not leave: the full block stays in its table and is read at every step. Here it is taken off the "
-        "count, so that the block has one owner too few. When the request is freed, the count comes to 0, the "
-        "block is given to somebody else, and the fork reads the newcomer's keys. The tokens go wrong steps "
-        "later, in another request: only the books say it at once."
+        "After a copy-on-write a session leaves the shared block, and its owner count falls. After a rollover it does "
+        "not leave: the full block stays in its table and is read at every step. The condition asks whether others "
+        "own the block, which is true in both cases, and so the full block has one owner too few. When the request is "
+        "freed, the count comes to 0, the block is given to somebody else, and the fork reads the newcomer's keys. The "
+        "tokens go wrong steps later, in another request; only the books say so at once."
     ),
 )
 

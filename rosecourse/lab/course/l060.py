@@ -10,7 +10,7 @@ from ...models.shape import Model
 from ..world.situations import FULL, SIMPLE, Situation, always, of, same_slot
 from ..world.worlds import KV_APPEND
 from .costs import COPIES, INDEX_TENSORS, ideas
-from .form import LINE, Bug, Course, Exercise
+from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -73,42 +73,96 @@ def truth(hunt: Played, model: Model) -> Truth:
     return {"session": {old[0][0]}, "position": {str(old[0][1])}}
 
 
+COLLEAGUES_FILE = '''\
+from rosecourse.kv.buffers import index_tensor
+
+
+class Appender:
+    """Tells the device only what it cannot know."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        for layer, new in enumerate(zip(keys, values, strict=True)):
+            writers, copiers = {}, []
+            for row, session in enumerate(sessions):
+                block = self.block_for(layer, session.block_ids_per_layer[layer])
+                if block.owners == 1:
+                    writers[row] = block
+                else:
+                    copiers.append(row)
+            if writers:
+                self.store(layer, new, list(writers), list(writers.values()))
+            for row in copiers:
+                self.kv.append_token(layer, sessions[row].block_ids_per_layer[layer], new[0][row], new[1][row])
+
+    def block_for(self, layer, ids):
+        """The last block of a session, behind which a new one has been put if it was full."""
+        if not ids or self.kv.info(ids[-1]).length == self.kv.block_size:
+            ids.append(self.kv.allocate_block(layer, len(ids) * self.kv.block_size))
+        return self.kv.info(ids[-1])
+
+    def store(self, layer, new, rows, blocks):
+        """Write these rows of K and V into the next slots of their blocks."""
+        if len(rows) < len(new[0]):
+            chosen = index_tensor(rows, self.kv.device)
+            new = [tensor.index_select(0, chosen) for tensor in new]
+        where = index_tensor([block.block_index for block in blocks], self.kv.device)
+        slots = self.slots_of(blocks)
+        for cache, rows_of_one in zip((self.kv.k_layers[layer], self.kv.v_layers[layer]), new, strict=True):
+            cache[where, :, slots] = rows_of_one
+        for block in blocks:
+            block.length += 1
+
+    def slots_of(self, blocks):
+        """Where in its block each session writes: a number if it is the same for all of them, else a tensor."""
+        oldest, newest = blocks[0].length, blocks[-1].length  # the batch is in the order of arrival
+        if oldest == newest:
+            return oldest
+        return index_tensor([block.length for block in blocks], self.kv.device)
+'''
+
+
 BUG = Bug(
-    minutes=10,
+    minutes=15,
     symptom=(
-        "Four requests of different lengths are right, step after step. Then one is cancelled, another joins, "
-        "and from that step on there are wrong tokens in requests that have nothing to do with either. Had the "
-        "newcomer been one token longer, nothing would have happened."
+        "Four requests of different lengths are right, step after step. Then one is cancelled and another joins, and "
+        "from that step on there are wrong tokens in requests that have nothing to do with either. If the newcomer "
+        "had been one token longer, nothing would have happened."
     ),
+    tools=(KEY_AT,),
     questions={
-        "session": "the request that loses a key which it had",
-        "position": "the position of the key that is lost",
+        "session": "the name of the request that loses a key which it had",
+        "position": "the position of the key that is lost, a number",
         "line": LINE,
     },
     hints={
         "session": (
-            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every position, in the step "
-            "in which the newcomer first takes part."
+            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every position, in the step in "
+            "which the newcomer first takes part."
         ),
         "position": (
-            "Two things go wrong: a new key is not where it belongs, and it is where another one was. The second "
-            "is asked for."
+            "Two things go wrong: a new key is missing where it belongs, and it has been written over an old one. We "
+            "are looking for the old one."
         ),
-        "line": (
-            "Write down the slot of each request in that step, in the order of the batch. What does the "
-            "condition make of them?"
-        ),
+        "line": "Write down the slot of each request in that step, in the order of the batch. Which of them are asked?",
     },
-    old="const_pos = all(pos == pos0 for pos in positions)",
-    new="const_pos = positions[-1] == pos0",
+    source=COLLEAGUES_FILE,
+    fault=(
+        "        oldest, newest = blocks[0].length, blocks[-1].length  # the batch is in the order of arrival\n"
+        "        if oldest == newest:\n"
+    ),
+    mended=("        oldest = blocks[0].length\n        if all(block.length == oldest for block in blocks):\n"),
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "The condition compares the last position with the first, which would do for a sorted batch. When the "
-        "newcomer has the slot of the first request by chance, everyone between is written into that slot too: "
-        "over an old key, if the slot was filled, and the slot of the new key stays empty. Whether a number may "
-        "stand for a list can only be said by looking at all of it."
+        "The condition looks at the first and the last request, which would do if slots rose or fell along the batch. "
+        "They do not: the order of arrival says nothing about the slot within a block. When the newcomer happens to "
+        "have the slot of the first request, everyone between them is written into that slot too: over an old key, if "
+        "the slot was filled, while the slot of the new key stays empty. Whether a number may stand for a list can "
+        "only be said by looking at all of it."
     ),
 )
 

@@ -10,7 +10,7 @@ from ...models.shape import Model
 from ..world.situations import always, any_blocks, gated, half_full, of, same_slot
 from ..world.worlds import KV_APPEND
 from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, launches, stores
-from .form import LINE, Bug, Course, Exercise, KernelCode, Track
+from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, owner_of, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -110,41 +110,110 @@ def truth(hunt: Played, model: Model) -> Truth:
     return {"session": {holders["fork"]}, "position": {str(wrong[0][2])}}
 
 
+COLLEAGUES_FILE = '''\
+from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
+from rosecourse.kv.buffers import index_tensor
+
+
+class Appender:
+    """Chooses for each layer how the batch is written: by one of two kernels, or by indexed stores."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+        never = float("inf")
+        self.kernel_from = config.triton_kv_append_min_batch if triton_runs_on(kv.device) else never
+        self.whole_from = self.kernel_from
+        if config.triton_kv_append_full_batch_min_batch and self.kernel_from != never:
+            self.whole_from = config.triton_kv_append_full_batch_min_batch
+
+    def __call__(self, sessions, keys, values):
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            rows, blocks, shared = [], [], []
+            for row, session in enumerate(sessions):
+                ids = session.block_ids_per_layer[layer]
+                if not ids or self.kv.info(ids[-1]).length == self.kv.block_size:
+                    ids.append(self.kv.allocate_block(layer, len(ids) * self.kv.block_size))
+                block = self.kv.info(ids[-1])
+                if block.owners > 1:
+                    shared.append((row, ids))
+                else:
+                    rows.append(row)
+                    blocks.append(block)
+            if rows:
+                self.write(layer, rows, blocks, k, v)
+            for row, ids in shared:
+                self.kv.append_token(layer, ids, k[row], v[row])
+
+    def write(self, layer, rows, blocks, k, v):
+        """These rows of K and V into the next slots of their blocks, in the way that suits them."""
+        caches, slots = (self.kv.k_layers[layer], self.kv.v_layers[layer]), [block.length for block in blocks]
+        where = index_tensor([block.block_index for block in blocks], self.kv.device)
+        complete, level = len(rows) == len(blocks), len(set(slots)) == 1
+        if complete and level and len(rows) >= self.whole_from:
+            kv_append_triton_full_batch(*caches, k, v, where, slots[0])
+        elif len(rows) >= self.kernel_from:
+            kv_append_triton(*caches, k, v, *self.pair(rows, where, slots))
+        else:
+            self.store(caches, rows, where, slots[0] if level else index_tensor(slots, self.kv.device), k, v)
+        for block in blocks:
+            block.length += 1
+
+    def pair(self, rows, where, slots):
+        """The three index tensors of the general kernel: rows, blocks, slots."""
+        rows_and_slots = index_tensor([rows, slots], self.kv.device)
+        return rows_and_slots[0], where, rows_and_slots[1]
+
+    def store(self, caches, rows, where, slots, k, v):
+        if len(rows) < len(k):
+            taken = index_tensor(rows, self.kv.device)
+            k, v = k.index_select(0, taken), v.index_select(0, taken)
+        for cache, new in zip(caches, (k, v), strict=True):
+            cache[where, :, slots] = new
+'''
+
+
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked in the middle of a block. It and its fork are right. The *other* requests of the "
-        "batch go wrong in that step, and only in that step: before it and after it they get the right keys. "
-        "With a threshold above the size of the batch, nothing happens."
+        "A request is forked in the middle of a block. It and its fork are right. The *other* requests of the batch "
+        "go wrong in that step, and only in that step: before it and after it they get the right keys. With a "
+        "threshold above the size of the batch, nothing happens."
+    ),
+    tools=(
+        KEY_AT,
+        '`count_step(engine, list(sessions.values()), part="kv_append").launches`, from '
+        "`rosecourse.measure.counters`, makes one decode step and counts the kernels that it launches.",
     ),
     questions={
-        "session": "the request that has the key of `fork` in its own block",
-        "position": "the position at which it stands",
+        "session": "the name of the request that has the key of `fork` in its own block",
+        "position": "the position at which it has that key, a number",
         "line": LINE,
     },
     hints={
         "session": (
-            "In the step of the fork, compare each request's newest key with those that the right engine has "
-            "written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
+            "In the step of the fork, compare each request's newest key with those that the right engine has written: "
+            "`bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
         ),
         "position": "The keys before it are right, and so are those after it.",
         "line": (
-            "Count the launches of the two engines in that step. Which kernel runs in one and not in the other, "
-            "and what does it take for granted?"
+            "Count the launches of the two engines in that step. Which kernel runs in one and not in the other, and "
+            "what does that kernel take for granted? Then ask of each condition when it is false."
         ),
     },
-    old="if self.triton and full_fast and const_pos and n >= self.full_batch_min_batch:",
-    new="if self.triton and const_pos and n >= self.full_batch_min_batch:",
+    source=COLLEAGUES_FILE,
+    fault="        complete, level = len(rows) == len(blocks), len(set(slots)) == 1\n",
+    mended="        complete, level = len(rows) == len(k), len(set(slots)) == 1\n",
     config=EngineConfig(
         block_size=8, max_batch_size=8, max_seq_len=48, prefix_cache=False, triton_kv_append_min_batch=2
     ),
     scene=scene,
     truth=truth,
     explanation=(
-        "The gate asks for a large batch with a constant position, and forgets to ask whether it is *whole*. The "
-        "full-batch kernel takes row b of `key_new` for block b of its list. In the step of the fork two "
-        "requests go to the slow path, the list has only the others, and their blocks get the rows that stand "
-        "first in the batch. Every other step has a whole batch."
+        "The gate asks whether the batch is complete by comparing two lists that are filled in the same loop: it is "
+        "always true. What must be compared is the number of rows to write with the number of rows that `k` has. The "
+        "full-batch kernel takes row b of `k` for block b of its list. In the step of the fork two requests have to "
+        "be copied and are not among the blocks, so the others get the rows that stand first in the batch. Every "
+        "other step has a complete batch, and there the gate is right by chance."
     ),
 )
 
