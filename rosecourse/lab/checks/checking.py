@@ -13,6 +13,7 @@ from ..world.scenarios import Scenario
 from . import end_to_end
 from .comparing import compare
 from .passed import PASSED
+from .silent_kernel import plainly
 from .trial import Trial, lesson_with_a_part, trial_of
 from .verdict import Verdict
 
@@ -52,7 +53,7 @@ def _tried(trial: Trial) -> Verdict:
     try:
         done, faults = _lived_through(trial)
         if faults:
-            return replace(verdict, faults=tuple(faults))
+            return replace(verdict, faults=tuple(plainly(trial, faults)))
         done.append(_in_an_engine(trial))
         compared = compare(trial)
     except PartIsWrong as wrong:

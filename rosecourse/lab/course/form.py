@@ -29,8 +29,8 @@ class KernelCode:
     """What an exercise takes from a file of kernels, which is read and not imported: it is there without Triton too.
 
     module: the file's name in `rosecourse/kernels`, without `.py`; empty for an exercise without kernels. functions:
-    those that the learner writes -> their bodies until then. kernels: of the solution -> how they are decorated there.
-    launches: functions of the solution that launch them -> their bodies there.
+    those that the learner writes -> their bodies until then. kernels: of the solution -> how they are decorated there;
+    in the exercise they are empty. launches: functions of the solution that launch them -> their bodies there.
     """
 
     module: str = ""
@@ -44,9 +44,10 @@ class Exercise:
     """What is said about an exercise; its code comes from the ladder's sources.
 
     name: of the learner's class. difficulty: 1 to 3. minutes: of a reader who has come so far. text: markdown above
-    the cell. docstring: of the class. goals: a line of the exercise -> the comment above it. look, do: the first two
-    hints, markdown. stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that
-    only the written part uses. kernel_code: what it takes from a file of kernels.
+    the cell. docstring: of the class. goals: a line of the exercise -> the comment above it, which says what must hold
+    and never how; fewer with each lesson. look: the first hint, a question. do: the second, the approach in words.
+    stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
+    part uses. kernel_code: what it takes from a file of kernels.
     """
 
     name: str

@@ -22,47 +22,42 @@ from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 EXERCISE = Exercise(
     name="MyBlockTables",
     difficulty=2,
-    minutes=25,
+    minutes=30,
     text=(
-        "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the "
-        "right tables: it builds every row at every step. It stays right after each of the four steps; after the "
-        "first alone it makes *more* tensors than before, and the others bring them down."
+        "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the right "
+        "tables, but it builds every row at every step. The three comments say what must hold in the end; how you get "
+        "there is up to you. `check` tells you at any time whether the tables are right, and what is still built."
     ),
     docstring=(
         "Where, for each layer and session, the blocks lie: int32 [L, B, max_blocks].\n\n"
-        "Now it builds every row at every step. Make it keep each row, and build one only when its signature "
-        "changes. What is kept belongs to the session's block table: `table.row_cache`, which is None for a "
-        "new table."
+        "Now it builds every row at every step. Make it build a row only when the list that it shows has changed."
     ),
     goals={
         "rows: list[list[int]] = []": (
-            "1. gather: ask `get_paged_block_table_row_cpu` for each session's row, and put the rows of a "
-            "layer together with one `torch.stack(..., out=...)`"
+            "Goal: in a step in which no block list has changed, no tensor and no array is built from a Python list."
         ),
         "ids = table[layer_idx]": (
-            "2. keep: if `table.row_cache` is still None, put an empty row and a signature that no list has "
-            "into it, for each layer"
+            "Constraint: what is kept belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
+            "`row_cache`, which is None in a new table."
         ),
         "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
-            "3. compare: while the signature of `ids` is the one that was kept, the kept row is right (a list "
-            "without a block has no last id)"
+            "Constraint: the row is right after a new block and after a copy-on-write, and ids that were in it before "
+            "are not written again."
         ),
-        "return row": "4. remember: the row and its signature, for the next step",
     },
     look=(
-        "`session.block_ids_per_layer` is a `BlockTable`: a list of lists with one more attribute, "
-        "`row_cache`. Look at the table with the column *signature* above: in which steps does it change, "
-        "and which entries of the row have changed by then?"
+        "`session.block_ids_per_layer` is a `BlockTable`: a list of lists with one more attribute, `row_cache`. Look "
+        "at the table with the column *signature* above. In which steps does the signature change, and which entries "
+        "of the row may have changed by then?"
     ),
     do=(
-        "* Step 1: a list of B tensors `[max_blocks]`; `torch.stack(rows, out=block_tables_cpu[layer_idx])`.\n"
-        "* Step 2: `table.row_cache` holds, for each layer, a pair: the row (int32, zeros) and its "
-        "signature. `(-1, -1)` is a signature that no list has.\n"
-        "* Step 3: the signature is `(number of ids, last id)`. A rollover changes both, a copy-on-write only the "
-        "second: the number alone is not enough. (The last id alone would do; the number says besides where to "
-        "begin writing.)\n"
-        "* Step 4: write the new ids into the kept row, from the last one that it had: what lies before "
-        "cannot change. Through `row.numpy()` a slice can be written from a list without a tensor."
+        "Keep for each layer of a table two things: the row, and the signature of the list that it shows. Begin with "
+        "a row of zeros and a signature that no list has. At each step compare the list's signature, its length and "
+        "its last id, with the one that was kept: a rollover changes both, a copy-on-write changes the last id alone. "
+        "While they are equal, the kept row is right. If they differ, write the ids into it from the last known entry "
+        "on, since that one may have been replaced and nothing before it can have changed; through `row.numpy()` a "
+        "slice takes a list without a tensor being made. Then one `torch.stack(rows, out=...)` puts the rows of a "
+        "layer together in the buffer."
     ),
     stubs={
         "get_paged_block_table_row_cpu": """

@@ -19,51 +19,36 @@ from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of,
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=2,
-    minutes=30,
+    minutes=40,
     text=(
-        "Append a layer's whole batch at once. As it stands, the cell runs and is right: it calls "
-        "`append_token` for every layer and every session. Steps 1 and 2 belong together; it is right before "
-        "and after step 3."
+        "Append a layer's whole batch at once. As it stands, the cell runs and is right, with one call of "
+        "`append_token` for every layer and every session. Write everything that is simple together, and leave only "
+        "the rest to `append_token`."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Now it makes L x B calls of `append_token` in a step. Make `append_token_batch` write all that is "
-        "simple with one indexed store for K and one for V, and leave only the rest to `append_token`."
+        "Now it makes L x B calls of `append_token` in a step. Make it write all tokens of a layer that only go into a "
+        "free slot with one indexed store for K and one for V."
     ),
     goals={
         "for b, block_ids in enumerate(block_ids_list):": (
-            "1. scan: who has a last block with a free slot, and for himself alone? They go to `write`, "
-            "together; all others to `append_token`, one by one"
-        ),
-        "self.kv.append_token(layer_idx, block_ids, key_new[b], value_new[b])": (
-            "2. who counts the tokens? `append_token` raises the `length` of a block by itself, `write` does not. "
-            "And is there anybody to write?"
-        ),
-        "for b, info in zip(batch_idx, infos, strict=True):": (
-            "3. store: the loop as one indexed store for K and one for V, with three index tensors: rows of "
-            "the batch, blocks, slots (`index_tensor(numbers, self.kv.device)` makes one of a list)"
+            "What must hold: while every session has a block of its own with a free slot, a layer makes one store for "
+            "K and one for V, however many sessions there are, and `append_token` is not called."
         ),
     },
     look=(
-        "`kind_of_append` above tells four kinds apart. `self.kv.info(block_ids[-1])` says of a session's "
-        "last block where it is (`block_index`), how many tokens it holds (`length`) and how many sessions "
-        "own it (`owners`). Which of these decide that an append is only a write into the next slot?"
+        "`kind_of_append` above tells four kinds apart. What does `self.kv.info(block_ids[-1])` say of a session's "
+        "last block, and which of it decides that an append is nothing but a write into the next slot? And who counts "
+        "the token in its block if `append_token` is not called?"
     ),
     do=(
-        "* Step 1: three lists: the batch rows and the infos of the fast ones, the batch rows of the slow "
-        "ones. Slow is: no block yet, a full one, or one with several owners.\n"
-        "* Step 2: call `write` only if there is a fast one; then raise `length` of *their* blocks. The slow "
-        "ones are known by their row `b` in the batch: their K is `key_new[b]`.\n"
-        "* Step 3: `index_tensor(list, self.kv.device)` makes an index tensor. `key_new.index_select(0, "
-        "rows)` are the K of the fast ones, and `k_layer[blocks, :, slots]` is where they go."
+        "Go through the batch once and part it in two. Simple is a session whose last block has a free slot and one "
+        "owner; everything else goes to `append_token` as before, each session with its own row of the batch. For the "
+        "simple ones note the row, the block's index and the slot. `index_tensor(numbers, self.kv.device)` makes an "
+        "index tensor of each of these lists; then one indexed assignment, `k_layer[blocks, :, slots] = ...`, takes "
+        "the selected rows of K, and another those of V. Skip it if nobody is simple. Afterwards raise the `length` "
+        "of the blocks that you have written, and of no others: `append_token` counts its own."
     ),
-    stubs={
-        "write": """
-            for b, info in zip(batch_idx, infos, strict=True):
-                self.kv.k_layers[layer_idx][info.block_index, :, info.length] = key_new[b]
-                self.kv.v_layers[layer_idx][info.block_index, :, info.length] = value_new[b]
-            """,
-    },
     wanted=("index_tensor",),
 )
 

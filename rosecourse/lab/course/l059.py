@@ -19,36 +19,21 @@ from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=1,
-    minutes=15,
-    text=(
-        "Keep a request whose last block is full in the batch. As it stands, the cell runs and is right: a "
-        "full block goes the slow way. `self.kv.allocate_block(layer_idx, start)` gives the id of an empty block "
-        "with one owner; `start` is the position, in its sequence, of the first token that goes into it."
-    ),
-    docstring=(
-        "Put the new token's K and V into the cache.\n\n"
-        "Now a session whose last block is full goes to `append_token`, alone. Make it roll over in the "
-        "scan, so that only copies are left for the slow path."
-    ),
-    goals={
-        "if info is None or info.length == self.kv.block_size or info.owners > 1:": (
-            "1. roll over: no block yet, or a full one? Then a new block at the end of the session's list, "
-            "and go on with that one"
-        ),
-        "slow_batch_idx.append(b)  # a new block, or a copy": (
-            "2. what is left for the slow path? Mind the order of the two questions, *is it full* and *is it shared*"
-        ),
-    },
+    minutes=20,
+    text="Keep a session that begins a block in the batch, so that only copies are left for `append_token`.",
+    docstring="Put the new token's K and V into the cache.",
+    goals={},
     look=(
-        "`self.kv.append_token` begins a new block too: what does it give to `allocate_block`? And which "
-        "block does `write` use, the one that `info` was before the rollover or the one after it?"
+        "`append_token` begins a new block too; `inspect.getsource(type(engine.kv).append_token)` shows it. What does "
+        "it give to `allocate_block`, and where does it put the id that it gets? Which block does `write` need "
+        "afterwards? And if a block is full *and* shared, does it have to be copied?"
     ),
     do=(
-        "* `self.kv.allocate_block(layer_idx, start)` gives the id of an empty block with one owner. `start` "
-        "is the position of its first token: where the full block begins, plus its length; 0 if there is "
-        "none.\n"
-        "* Append the id to `block_ids`: that is the session's own list, so change it in place.\n"
-        "* Ask `self.kv.info` again, for the new block. Only then ask for its owners."
+        "In the scan, ask first whether the session has no block yet or a full one. If so, get an empty block from "
+        "`self.kv.allocate_block(layer_idx, start)`, where `start` is the position of its first token in the sequence: "
+        "where the full block begins plus what it holds, or 0 if there is none. Append the id to the session's own "
+        "list, in place, and go on with the new block's `info`. Only then ask for the owners: a full block is never "
+        "written again, so that it need not be copied, and the new one has a single owner."
     ),
 )
 

@@ -17,40 +17,25 @@ from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_leng
 
 EXERCISE = Exercise(
     name="MyKVAppend",
-    difficulty=1,
-    minutes=15,
-    text=(
-        "Leave out the index tensors that say nothing. As it stands, the cell runs and is right: it makes "
-        "three index tensors and two selections a layer."
-    ),
+    difficulty=2,
+    minutes=25,
+    text="This is the part as it is before the lesson. Its docstring states the goal.",
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Now `write` makes three index tensors and selects rows of K and V in every layer. Make it leave out "
-        "the selection where the batch is whole, and the tensor of positions where all positions are the "
-        "same."
+        "Goal: no index tensor is made that says nothing, and no row of K and V is copied that is where it belongs."
     ),
-    goals={
-        "idx_t = index_tensor(batch_idx, device)": (
-            "1. is the batch whole? Then there is nothing to select, and no tensor of rows to make"
-        ),
-        "pos_t = index_tensor([info.length for info in infos], device)": (
-            "2. is the position constant? Then a number will do. Look at every position"
-        ),
-        "k_layer[blk_t, :, pos_t] = key_new.index_select(0, idx_t)": (
-            "3. store, in each of the four combinations of 1 and 2"
-        ),
-    },
+    goals={},
     look=(
-        "The scan goes through the batch in order, so `batch_idx` ascends. How many entries must it have, "
-        "then, to be `[0, 1, …, B−1]`? And `pos_t` in the cell with the four kinds of traffic: which batch "
-        "has all positions alike although the requests have different lengths?"
+        "The scan goes through the batch in order, so that `batch_idx` ascends. How many entries must it have, then, "
+        "to be `[0, 1, …, B−1]`? And when do the positions say no more than a single number? Is it enough to look at "
+        "the first and the last?"
     ),
     do=(
-        "* Step 1: compare `len(batch_idx)` with `len(key_new)`; else `index_select` as before.\n"
-        "* Step 2: `infos[...].length` of *all* of them. Taking the first for all is right for a benchmark, "
-        "and wrong.\n"
-        "* Step 3: `k_layer[blk_t, :, slots] = key_new`, where `slots` is a number or a tensor, and "
-        "`key_new` all rows or the selected ones: the two choices are independent."
+        "There are two questions, and they are independent. Is the batch whole? Then `batch_idx` has as many entries "
+        "as `key_new` has rows, and K and V can be stored as they are, without `index_select`. Is the position "
+        "constant? Then a number takes the place of the tensor of positions; look at all of them, since any one may "
+        "differ. So there are four combinations, and all of them end in the same store, `k_layer[blocks, :, slots] = "
+        "rows`: `slots` is a number or a tensor, `rows` is all of `key_new` or a selection."
     ),
 )
 

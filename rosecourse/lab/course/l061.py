@@ -18,61 +18,45 @@ from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, own
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=3,
-    minutes=40,
+    minutes=60,
     text=(
-        "First the gate (15 minutes): when may the full-batch kernel run? Until you write it, the function "
-        "in the cell calls the course's kernel, so that the gate can be checked by itself. Then the kernel "
-        "(25 minutes): your own, after the pattern of the generic one above; of the arguments of its decorator "
-        'yours needs `do_not_specialize=["pos"]` (trap 2 below says why). As it stands, the cell runs and is '
-        "right: no kernel is launched."
+        "The cell holds the part of lesson 060, the wrapper of the full-batch kernel, and a kernel with an empty "
+        "body. As it stands, it runs and is right, because the class never calls the wrapper: it launches nothing "
+        "until you have written the gate. Write the kernel (about 40 minutes): its arguments, its body, and its "
+        'launch in the wrapper. Of the arguments of its decorator it needs `do_not_specialize=["pos"]`; trap 2 below '
+        "says why. And write the gate (about 20 minutes): when may which kernel run? If you begin with the gate, "
+        "`check` says that the kernel writes nothing."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Now it writes with indexed stores only. Make it launch `kv_append_triton_full_batch` for a large, "
-        "whole batch with a constant position, and `kv_append_triton` for any other large one."
+        "Goal: where Triton runs, a whole batch with a constant position is written by one launch of "
+        "`kv_append_triton_full_batch`, and any other by one of `kv_append_triton`, each from its threshold in the "
+        "configuration on. Below the thresholds it is written as now."
     ),
-    goals={
-        "self.kv = kv": (
-            "1. what the gates ask for: does Triton run on `kv.device`, and from how many sessions on "
-            "(`triton_kv_append_min_batch` and `triton_kv_append_full_batch_min_batch` of `config`; None is "
-            "the former)"
-        ),
-        "if not full_fast:": (
-            "2. gates: the special kernel where all of its conditions hold; else the generic one, from its "
-            "threshold on; else the indexed stores below. One way, then return"
-        ),
-        "kernels.kv_append_triton_full_batch(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)": (
-            "3. your kernel: a function with @triton.jit above this one, and its launch here: one program "
-            "for each session. It is told the caches, K and V, `block_idx`, `pos`, and how far two rows of K "
-            "and of V are apart"
-        ),
-    },
+    goals={},
     look=(
-        "`full_fast`, `const_pos` and `n` are there already, or nearly: they are what lesson 060 computes. "
-        "The generic kernel needs three index tensors, the special one only the blocks. In the generic "
-        "kernel, which lines use `batch_idx_ptr` and `pos_ptr`?"
+        "In the generic kernel above, which lines use `batch_idx_ptr` and `pos_ptr`, and what takes their place if the "
+        "batch is whole and the position constant? How far apart are two rows of K, if K is a view of a larger tensor? "
+        "And what has to be true for each of the two kernels to be right, and for it to be worth a launch?"
     ),
     do=(
-        "* Step 1: `triton_runs_on(kv.device)`, and two numbers of `config`; `None or x` is `x`.\n"
-        "* Step 2: four conditions for the special kernel: Triton runs, the batch is whole, the position is "
-        "constant, and it is large enough. The generic one takes `idx_t, blk_t, pos_t`, and needs only the "
-        "first and the last.\n"
-        "* Step 3: from the generic kernel: the row is the number of the program; the slot is `pos`, for "
-        'all. Cast the block to `tl.int64` before you multiply. `@triton.jit(do_not_specialize=["pos"])`, or '
-        "it is compiled anew. It is launched as `kernel[(len(block_idx),)](..., H=H, D=D, "
-        "BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D))`: constants by name, the rest in order."
+        "The kernel: one program for each session, so that the number of the program is both the row of K and V and "
+        "the place in the list of blocks; the slot is the same for all. Cast the block to `tl.int64` before you "
+        "multiply. A row of lanes covers all heads, `BLOCK_HD` is the next power of two, and what lies behind `H * D` "
+        "is masked. The rows of K and of V each have their own distance, `stride(0)`.\n\nThe wrapper: the grid is "
+        "`(len(block_idx),)`; the pointers, `pos` and the two strides go in order, the constants `H`, `D`, "
+        "`BLOCK_SIZE` and `BLOCK_HD` by name.\n\nThe gate: ask once, when the part is built, whether Triton runs on "
+        "`kv.device`, and from how many sessions on each kernel is to be used (`triton_kv_append_min_batch`, and "
+        "`triton_kv_append_full_batch_min_batch`, where None stands for the former). In `write` the special kernel "
+        "comes first, with all of its conditions; then the generic one, for which Triton and the number of sessions "
+        "are enough and which needs three index tensors; then the indexed stores. Only one of the three writes."
     ),
-    wanted=(
-        "kv_append_triton",
-        "triton_runs_on",
-        "triton",
-        "tl",
-    ),
+    wanted=("kv_append_triton", "triton_runs_on", "tl"),
     kernel_code=KernelCode(
         module="kv_append",
         functions={
             "kv_append_triton_full_batch": """
-                kernels.kv_append_triton_full_batch(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
+                _kv_append_full_batch_kernel[(len(block_idx),)]()
                 """,
         },
         kernels={"_kv_append_full_batch_kernel": '@triton.jit(do_not_specialize=["pos"])'},
