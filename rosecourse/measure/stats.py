@@ -45,6 +45,11 @@ class Ratio(Interval):
         return "slower" if self.high < 1.0 else NO_DIFFERENCE
 
 
+def order_of_round(count: int, number: int) -> range:
+    """In which order a round does `count` works: forwards in round 0, backwards in round 1, and so on."""
+    return range(count)[:: 1 if number % 2 == 0 else -1]
+
+
 def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int, progress: bool = False) -> list[list[Sample]]:
     """Do each work `rounds` times, in the order 0 1 .. n n .. 1 0 0 1 .., so that a drift of the machine meets all.
 
@@ -53,7 +58,7 @@ def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int, progress:
     """
     samples: list[list[Sample]] = [[] for _ in works]
     for number in tqdm(range(rounds + 1), desc="rounds", disable=not progress, leave=False):
-        for which in range(len(works))[:: 1 if number % 2 == 0 else -1]:
+        for which in order_of_round(len(works), number):
             samples[which].append(works[which]())
     return [of_one[1:] for of_one in samples]
 
