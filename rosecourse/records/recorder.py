@@ -158,7 +158,7 @@ class Recorder:
                 runs: dict[int, Run] = {}
                 for which in order_of_round(len(engines), number):
                     runs[which] = RUNNERS[task.benchmark](engines[which], task.workload)
-                    recording.compare(runs[which], must_agree=self.model.dtype == torch.float32)
+                    recording.compare(runs[which], task.rungs[which].number, self.model.dtype == torch.float32)
                     bar.update()
                 took.append(time.perf_counter() - start)
                 seconds = max(took[1:] or took)
@@ -191,7 +191,7 @@ class _Rounds:
         rounds = zip(*self.document["rungs"].values(), strict=True)
         return max((sum(run["total_us"] for run in runs) / 1e6 for runs in rounds), default=0.0)
 
-    def compare(self, run: Run, must_agree: bool) -> None:
+    def compare(self, run: Run, number: str, must_agree: bool) -> None:
         """Note whether a run made the tokens of the first. Raises `RosecourseError` where it must have, and has not."""
         digest = hashlib.sha256(json.dumps(run.completions).encode()).hexdigest()
         known = self.document["tokens_sha256"] or digest
@@ -200,8 +200,8 @@ class _Rounds:
             "same_tokens": self.document["same_tokens"] and digest == known,
         }
         if must_agree and digest != known:
-            name = self.document["workload"]
-            raise RosecourseError(f"workload {name}: the tokens differ, the times mean nothing; please report this")
+            where = f"workload {self.document['workload']}, rung {number}"
+            raise RosecourseError(f"{where}: the tokens differ, the times mean nothing; please report this")
 
     def add(self, runs: Mapping[str, dict[str, Any]]) -> None:
         """Add a round: the packed run of each rung."""

@@ -161,10 +161,7 @@ def small_machine(model):
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
         patch.setattr("rosecourse.commands.building.load_model", loaded)
         patch.setattr(doctor, "checks", lambda: [("python", doctor.check_python)])
-        patch.setattr(record.Recorder, "record_runs", lambda self, task, *_: self.head(task))
-        patch.setattr(record.Recorder, "record_timelines", lambda self, task, *_: self.head(task))
-        patch.setattr(record, "comparison_summary", json.dumps)
-        patch.setattr(record, "timelines_summary", lambda rung, timelines: json.dumps(timelines))
+        patch.setattr(record.Session, "record", lambda self: print(json.dumps(self.heads())))
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 
