@@ -104,15 +104,14 @@ def source_of(args: argparse.Namespace) -> dict[str, Any]:
 def require_room(tasks: Sequence[Assignment], context: int) -> None:
     """Raise `ConfigError` for a request that the model can never serve, before the first run."""
     for task in tasks:
-        require(
-            all(len(prompt) > 0 for prompt in task.workload.prompts), "the prompt is empty: give at least one token"
-        )
-        longest = task.config.max_seq_len or 0
-        require(
-            longest <= context,
-            f"a prompt of {len(task.order.prompt_ids)} tokens and {longest - len(task.order.prompt_ids)} new ones do "
-            f"not fit into the model's {context}: give a shorter prompt, or fewer --max-new-tokens",
-        )
+        prompts, longest = task.workload.prompts, task.config.max_seq_len or 0
+        require(all(len(prompt) > 0 for prompt in prompts), "the prompt is empty: give at least one token")
+        if task.name == BURST:
+            told = f"mixed traffic has requests of {longest} tokens, which do not fit into the model's {context}"
+            require(longest <= context, f"{told}: leave D out")
+        given = len(task.order.prompt_ids)
+        told = f"a prompt of {given} tokens and {longest - given} new ones do not fit into the model's {context}"
+        require(longest <= context, f"{told}: give a shorter prompt, or fewer --max-new-tokens")
 
 
 # -- the command --------------------------------------------------------------------------------------------------

@@ -85,6 +85,11 @@ class RecordedLadder(Ladder):
         return cls(list(recording.rungs.values()), titles, recording.conditions, recording)
 
     @property
+    def document(self) -> dict[str, Any]:
+        """All that the file says."""
+        return self.recording.document
+
+    @property
     def provenance(self) -> str:
         """One line: the device, the versions, the source, the date and the command."""
         return self.recording.provenance

@@ -51,7 +51,10 @@ def _same_steps(published: pd.DataFrame, rung: Lesson) -> pd.Series:
 def _published_cell(figures: pd.DataFrame, statistic: str) -> str:
     """The figures before and after: of this statistic, or, where it was not published, of all that were."""
     chosen = figures[figures.statistic == statistic] if statistic in set(figures.statistic) else figures
-    return "; ".join(_change(row.statistic.removesuffix(f" {statistic}") if len(chosen) > 1 else "", row) for row in chosen.itertuples())
+    return "; ".join(
+        _change(row.statistic.removesuffix(f" {statistic}") if len(chosen) > 1 else "", row)
+        for row in chosen.itertuples()
+    )
 
 
 def _change(name: str, row: Any) -> str:

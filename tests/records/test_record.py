@@ -17,6 +17,8 @@ from rosecourse.measure import workload
 from rosecourse.measure.provenance import driver_version
 from rosecourse.measure.traffic import LOAD, MixedTraffic
 from rosecourse.measure.workload import run_scheduler
+from rosecourse.models import load
+from rosecourse.models.gpt2 import GPT2Shape
 from rosecourse.records import recorder
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
 
@@ -80,9 +82,7 @@ def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
     lines = captured.out.splitlines()
     assert lines[0] == "A: 5 rounds, same tokens"
     assert re.fullmatch(r"  035 paged decode baseline: TPOT p50 [\d.]+ ms", lines[1])
-    assert re.fullmatch(
-        r"  036 block-table cache: TPOT p50 [\d.]+ ms; .*x \[.*\] the throughput of 035, .*", lines[2]
-    )
+    assert re.fullmatch(r"  036 block-table cache: TPOT p50 [\d.]+ ms; .*x \[.*\] the throughput of 035, .*", lines[2])
     assert lines[7] == "C: 5 rounds, same tokens"
     assert len(lines) == 14
     assert captured.err == ""
@@ -259,7 +259,7 @@ def clock(monkeypatch):
 
 
 def test_a_recording_ends_before_a_round_that_would_not_fit_and_goes_on_with_it(tmp_path, monkeypatch, capsys, clock):
-    """Six rungs of ten seconds: a round takes a minute, and a call of 3.5 minutes has room for two besides its first."""
+    """Six rungs of ten seconds: a round takes a minute, and 3.5 minutes have room for two more."""
     argv = ["--workloads", "A,C", *SMALL, "--minutes", "3.5", "--out", str(tmp_path)]
     order, path = spy(monkeypatch, clock), tmp_path / "cpu" / "A.json"
     backwards = RUNGS[::-1]
@@ -351,7 +351,7 @@ def test_where_there_is_no_git_the_commit_can_be_stated(tmp_path, source):
     for stated, dirty in (("c0ffee1", False), ("c0ffee1-dirty", True)):
         argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path), "--commit", stated]
         assert record.main(argv) == 0
-        document = recorded_ladder("A", folder=tmp_path).recording.document
+        document = recorded_ladder("A", folder=tmp_path).document
         assert (document["commit"], document["dirty"]) == ("c0ffee1", dirty)
         assert "--commit" not in document["command"]
 
@@ -404,6 +404,7 @@ def test_a_machine_without_a_driver(monkeypatch):
         (["--max-batch-size", "-1"], "max_batch_size is -1: give 1 or more"),
         (["--max-new-tokens", "512"], "512 new ones do not fit into the model's 512: give a shorter prompt"),
         (["--prompt", "a b " * 300], "4 new ones do not fit into the model's 512: give a shorter prompt"),
+        (["--workloads", "D", "--random-weights", "small"], "mixed traffic has requests of 456 tokens"),
         (["--prompt", ""], "the prompt is empty"),
         (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),
         (["--commit", "HEAD"], "commit is 'HEAD': give 7 to 40 digits"),
@@ -425,6 +426,8 @@ def test_a_bad_call_costs_one_line_and_changes_nothing(tmp_path, monkeypatch, ca
     def never(*_):
         raise AssertionError("the work has begun")
 
+    small = GPT2Shape(vocab_size=4096, context=64, width=16, num_layers=2, num_heads=2)
+    monkeypatch.setitem(load.RANDOM_SHAPES, "small", small)
     monkeypatch.setattr(recorder, "copy_bandwidth", never)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
@@ -443,5 +446,14 @@ def test_help_names_every_flag(capsys):
     assert record.main(["--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: rosecourse record")
-    for flag in ("--workloads", "--rounds", "--minutes", "--out", "--force", "--commit", "--num-requests", "--random-weights"):
+    for flag in (
+        "--workloads",
+        "--rounds",
+        "--minutes",
+        "--out",
+        "--force",
+        "--commit",
+        "--num-requests",
+        "--random-weights",
+    ):
         assert flag in out
