@@ -20,17 +20,21 @@ from ..records.json_file import require_writable_folder
 from ..records.recorder import Deadline, Recorder
 from ..records.recordings import Recording
 from ..records.results import RESULTS
+from ..records.step_recorder import StepRecorder, StepsTask
+from ..records.steps import RecordedSteps, steps_name
 from .building import config_of, model_of
 from .flags import add_model_flags, command_line, flags_of, require_counts, text_of
 from .parser import Parser, command_parser, run_command
 
 NAME = "record"
 MIXED = "D"
-WORKLOADS = (*ARTICLES, MIXED)
+STEPS = "steps"
+WORKLOADS = (*ARTICLES, MIXED, STEPS)
 LEAST_ROUNDS = 5  # with fewer, the interval of a ratio says next to nothing
 LEASTS = {"rounds": LEAST_ROUNDS, "num_requests": 1, "max_new_tokens": 2, "max_batch_size": 1}
 RANDOM_WEIGHTS = "gpt2"  # on a GPU: the articles' model, whose speed does not depend on its weights
 SIZES = ("num_requests", "max_new_tokens", "max_batch_size")
+IS_THERE = "{}: is there, of this commit and settings (--force records it anew)"
 UNTOLD = ("out", "force", "commit", "minutes")  # flags that no figure depends on
 
 
@@ -38,7 +42,9 @@ def make_parser() -> Parser:
     parser = command_parser(
         NAME, "Record every rung of the ladder under each workload, in rounds that run all of them in turn."
     )
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), metavar="X,Y", help="which, in this order")
+    parser.add_argument(
+        "--workloads", default=",".join(WORKLOADS), metavar="X,Y", help="which, in this order, and the steps last"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count, after one that warms up")
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="begin no round that would not end in time; the next call goes on"
@@ -114,6 +120,13 @@ def require_room(tasks: Sequence[Assignment], context: int) -> None:
         require(longest <= context, f"{told}: give a shorter prompt, or fewer --max-new-tokens")
 
 
+def require_room_for_steps(tasks: Sequence[StepsTask], context: int) -> None:
+    """Raise `ConfigError` where a model has no room for the steps that are timed, before the first run."""
+    longest = max((task.least for task in tasks), default=0)
+    told = f"the steps take sessions of {longest} tokens, which do not fit into the model's {context}"
+    require(longest <= context, f"{told}: give fewer --max-new-tokens, or leave steps out")
+
+
 # -- the command --------------------------------------------------------------------------------------------------
 
 
@@ -138,11 +151,16 @@ class Session:
         self.model = model_of(args)
         self.traffic = traffic_of(self.model, args)
         self.prompt_ids = self.model.tokenizer.encode(args.prompt, verbose=False)
-        self.firsts = [self._first_of(name) for name in self.names]
-        require_room(self.firsts, self.model.shape.context)
+        context = self.model.shape.context
+        self.firsts = [self._first_of(name) for name in self.names if name != STEPS]
+        order = order_of(STEPS, self.prompt_ids, parser, args)
+        alike = [article_assignment(article_of(name, args), order) for name in ARTICLES if STEPS in self.names]
+        require_room([*self.firsts, *alike], context)
+        self.steps = [StepsTask.of(task) for task in alike]
+        require_room_for_steps(self.steps, context)
         self.recorder = Recorder(self.model, source_of(args), args.out or RESULTS)
-        for task in self.firsts:
-            path = self.recorder.path(task.name)
+        for name in [task.name for task in self.firsts] + [steps_name(task.name) for task in alike]:
+            path = self.recorder.path(name)
             require(not path.is_dir(), f"{path} is a folder: move it away, or give another --out")
 
     def _first_of(self, name: str) -> Assignment:
@@ -154,10 +172,25 @@ class Session:
 
     def record(self) -> None:
         """Record one workload after another, each written as soon as it is measured, while there is time."""
-        for task in self.firsts:
-            if not self._record_all(task):
-                print(f"To go on: {command_line(self.parser, self.args)}", flush=True)
-                return
+        if not (all(self._record_all(task) for task in self.firsts) and self._record_steps()):
+            print(f"To go on: {command_line(self.parser, self.args)}", flush=True)
+
+    def _record_steps(self) -> bool:
+        """Record the steps of the articles' workloads, unless they are there; False if no time is left.
+
+        What is timed comes before the first timeline: a profiler can slow a process down for good.
+        """
+        recorder = StepRecorder(self.recorder)
+        there = [task for task in self.steps if not self.args.force and recorder.recorded(task) is not None]
+        for task in there:
+            print(IS_THERE.format(steps_name(task.assignment.name)), flush=True)
+        missing = [task for task in self.steps if task not in there]
+        if missing and not self.deadline.fits(0):
+            print("steps: no time is left for them", flush=True)
+            return False
+        for task, timed in [(task, recorder.timed(task)) for task in missing]:
+            print(steps_summary(recorder.add_timelines(task, timed)), flush=True)
+        return True
 
     def _record_all(self, first: Assignment) -> bool:
         """Record a workload, and after a burst its loads; False if time did not suffice."""
@@ -171,7 +204,7 @@ class Session:
         """Record a workload, unless it is there; None if time does not suffice."""
         recorded = None if self.args.force else self.recorder.recorded(task)
         if recorded is not None:
-            print(f"{task.name}: is there, of this commit and settings (--force records it anew)", flush=True)
+            print(IS_THERE.format(task.name), flush=True)
             return recorded
         outcome = self.recorder.record(task, self.args.rounds, self.deadline, self.args.force)
         if outcome.recording is None:
@@ -195,6 +228,17 @@ def ladder_summary(recording: Recording) -> str:
             line += f"; {speedup} the throughput of {before}, {speedup.verdict}"
         lines.append(line)
         before = number
+    return "\n".join(lines)
+
+
+def steps_summary(steps: RecordedSteps) -> str:
+    """A line on the recorded steps of a workload, and one on each rung."""
+    ladder = steps.ladder
+    where = f"{ladder.batch} sessions of {ladder.context} tokens, floor {ladder.floor_ms:.2f} ms"
+    lines = [f"{steps_name(steps.document['workload'])}: {where}"]
+    for number, title in ladder.titles.items():
+        device = f"device busy {ladder.busy_ms[number]:.2f} ms in {ladder.kernels[number]:,} kernels"
+        lines.append(f"  {number} {title}: {ladder.times.step_ms(number):.2f} ms a step, {device}")
     return "\n".join(lines)
 
 

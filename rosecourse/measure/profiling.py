@@ -22,6 +22,7 @@ OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace r
 
 WARMUP = 20  # steps before the profiler starts
 KEPT = {"inside": 5, "boundary": 3}  # profiled steps of a kind, of which the one of median length becomes the timeline
+BLOCKS = 1 + KEPT["boundary"]  # whose steps are room enough for either kind: a boundary comes before the profiler
 PROFILER_WARMUP = 3  # steps that the profiler watches and forgets: its first ones are slow
 
 # What the full names of kernels contain, by their kind, one of `timeline.KIND_LABELS`; the first that fits counts.
@@ -87,8 +88,10 @@ def _steps_of_kind(engine: InferenceEngine, sessions: Sequence[InferenceSession]
     return [number for number, place in enumerate(places) if min(place) > 1]
 
 
-def _profiled(engine: InferenceEngine, sessions: Sequence[InferenceSession], wanted: Sequence[int]) -> list[list[Event]]:
-    """Make steps and profile those with the wanted numbers; what the profiler saw, in cycles of consecutive steps."""
+def _profiled(
+    engine: InferenceEngine, sessions: Sequence[InferenceSession], wanted: Sequence[int]
+) -> list[list[Event]]:
+    """Make steps, of which those with the wanted numbers are profiled; what was seen, in cycles of consecutive steps."""
 
     def plan(number: int) -> ProfilerAction:
         if number in wanted:
