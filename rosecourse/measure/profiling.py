@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
+from itertools import count
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from ..checks import require
 from ..engine.engine import InferenceEngine
@@ -53,9 +54,9 @@ def take_timeline(
 ) -> Timeline:
     """The timeline of a step of one kind: of `KEPT` of them, or as many as there is room for, that of median length.
 
-    The sessions are prefilled, and have equally many tokens in their last blocks. step: `inside`, where no session
-    begins a block and none reads one for the first time, or `boundary`, where all of them begin one. At least `warmup`
-    steps, one of them of this kind, come before the profiler. A profiler may make a process slower for good, so measure
+    The sessions are prefilled. step: `inside`, where no session begins a block and none reads one for the first time,
+    or `boundary`, where all of them begin one. At least `warmup` steps, one of them of this kind, come before the
+    profiler. A profiler may make a process slower for good, so measure
     times before. Raises `ConfigError` where the sessions have no room, and `RosecourseError` where the profiler sees
     nothing.
     """
@@ -69,9 +70,9 @@ def take_timeline(
     seconds = [_timed_step(engine, sessions) for _ in range(alone)]
     plain_us = 1e6 * median([seconds[number] for number in fits if number < alone][-warmup // 2 :])
     cuda = engine.model.device.type == "cuda"
-    cycles = _profiled(engine, sessions, [number - alone for number in wanted])
+    rows = _profiled(engine, sessions, [number - alone for number in wanted])
     name = torch.cuda.get_device_name(engine.model.device) if cuda else "CPU"
-    timeline = timeline_of(cycles, [context + number for number in wanted], name, plain_us, step)
+    timeline = timeline_of(rows, [context + number for number in wanted], name, plain_us, step)
     if cuda and not timeline.kernels:
         raise RosecourseError("the profiler saw no kernels: end other profilers on this GPU, and record once more")
     return timeline
@@ -91,27 +92,32 @@ def _steps_of_kind(engine: InferenceEngine, sessions: Sequence[InferenceSession]
 def _profiled(
     engine: InferenceEngine, sessions: Sequence[InferenceSession], wanted: Sequence[int]
 ) -> list[list[Event]]:
-    """Make steps, of which those with the wanted numbers are profiled; what was seen, in cycles of consecutive steps."""
+    """Make steps; profile those with the wanted numbers, each row of consecutive ones by itself. What was seen, by row.
 
-    def plan(number: int) -> ProfilerAction:
-        if number in wanted:
-            return ProfilerAction.RECORD if number + 1 in wanted else ProfilerAction.RECORD_AND_SAVE
-        soon = any(number + ahead in wanted for ahead in range(1, PROFILER_WARMUP + 1))
-        return ProfilerAction.WARMUP if soon else ProfilerAction.NONE
-
-    cycles: list[list[Event]] = []
-
-    def keep(profiler: profile) -> None:
-        cycles.append([_event(event) for event in profiler.events() or []])
-
+    Each row has a profiler of its own, for the times of several cycles of one cannot be compared.
+    """
     cuda = engine.model.device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
-    with profile(activities=activities, schedule=plan, on_trace_ready=keep) as profiler:
-        for _ in range(wanted[-1] + 1):
-            with record_function(STEP):
-                _timed_step(engine, sessions)
-            profiler.step()
-    return cycles
+    rows, done = [], 0
+    for first, length in _in_rows(wanted):
+        forgotten = min(PROFILER_WARMUP, first - done)
+        for _ in range(first - forgotten - done):
+            _timed_step(engine, sessions)
+        plan = schedule(wait=0, warmup=forgotten, active=length, repeat=1)
+        with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
+            for _ in range(forgotten + length):
+                with record_function(STEP):
+                    _timed_step(engine, sessions)
+                profiler.step()
+        rows.append([_event(event) for event in profiler.events() or []])
+        done = first + length
+    return rows
+
+
+def _in_rows(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """[4, 5, 6, 9] as the first of each row and how many are in it: [(4, 3), (9, 1)]."""
+    firsts = [number for number in numbers if number - 1 not in numbers]
+    return [(first, next(n for n in count(1) if first + n not in numbers)) for first in firsts]
 
 
 def _event(event: Any) -> Event:
@@ -128,14 +134,14 @@ def _timed_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -
 
 
 def timeline_of(
-    cycles: Iterable[Iterable[Event]], contexts: Sequence[int], device: str, plain_us: float, step_kind: str = "inside"
+    rows: Iterable[Iterable[Event]], contexts: Sequence[int], device: str, plain_us: float, step_kind: str = "inside"
 ) -> Timeline:
     """The timeline of the step of median length.
 
-    cycles: what a profiler saw, in any order, with a range `STEP` on the host for each item of `contexts`; the times of
-    two cycles have nothing to do with each other. Raises `RosecourseError` where these ranges are missing.
+    rows: what each profiler saw, in any order, with a range `STEP` on the host for each item of `contexts`. The times
+    of two rows have nothing to do with each other. Raises `RosecourseError` where these ranges are missing.
     """
-    seen = [sorted(events, key=lambda event: (event.start_us, -event.end_us)) for events in cycles]
+    seen = [sorted(events, key=lambda event: (event.start_us, -event.end_us)) for events in rows]
     steps = [(one, events) for events in seen for one in events if one.name == STEP and not one.on_device]
     if len(steps) != len(contexts):
         raise RosecourseError(f"the profiler saw {len(steps)} of {len(contexts)} steps: record once more")

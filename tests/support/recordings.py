@@ -4,12 +4,14 @@ import json
 
 from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.lessons.workloads import ARTICLES
+from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.measure.workload import Run
 from rosecourse.records.recordings import FORMAT
 from rosecourse.records.run_json import packed_run
 from rosecourse.records.sealed import seal
 from rosecourse.request.session import SessionTimes
 
+KINDS = ("inside", "boundary")
 STEPS = [0.004, 0.0042, 0.0041, 0.004, 0.0044]  # seconds of a step, in five runs
 
 
@@ -72,6 +74,35 @@ def twice_as_fast(before="035", after="036", workload="A", **changes):
     """The document of two rungs in five rounds, the later one twice as fast."""
     rungs = {before: [steady(2 * step) for step in STEPS], after: [steady(step) for step in STEPS]}
     return document_of(rungs, workload, **changes)
+
+
+def timeline_document(kind, kernels=3):
+    """A step of 2 ms, whose kernels of 100 us each run side by side in pairs."""
+    done = [Kernel("a_kernel", "other", 100.0 * (n // 2), 100.0) for n in range(kernels)]
+    return Timeline((Range(STEP, 0.0, 2000.0),), tuple(done), "NVIDIA H200", 1500.0, kind, 256).document()
+
+
+def steps_document(counts=None, workload="A", **changes):
+    """A sealed document of the steps of three rungs. counts: of `append_token calls`, by rung, inside and boundary."""
+    counts = counts or {"035": (48, 48), "036": (48, 48), "038": (0, 48)}
+    milliseconds = {number: len(counts) - place for place, number in enumerate(counts)}  # each faster than the last
+    document = head_of(workload) | {
+        "titles": {number: f"title of {number}" for number in counts},
+        "batch": 64,
+        "context": 256,
+        "chunk": 4,
+        "step_bytes": 10**9,
+        "parts": {
+            number: {part: [one * 10**6 for _ in range(8)] for part in ("block_tables", "forward", "kv_append", "rest")}
+            for number, one in milliseconds.items()
+        },
+        "counts": {
+            number: {kind: {"append_token calls": calls, "copy": 1} for kind, calls in zip(KINDS, both, strict=True)}
+            for number, both in counts.items()
+        },
+        "timelines": {number: {kind: timeline_document(kind) for kind in KINDS} for number in counts},
+    }
+    return seal(document | changes)
 
 
 def write_recording(path, document):
