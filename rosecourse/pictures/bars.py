@@ -138,7 +138,7 @@ def _label_parts(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
         middle, text = left + width / 2, f"{PART_NAMES[part]} {width:.2f} ms"
         short = f"{PART_NAMES[part]}\n{width:.2f} ms"
         fitting = [text] if text_points(text) + APART < width * scale[0] else []
-        if text_points(short) + APART < width * scale[0] and 2 * LINE < height * scale[1]:
+        if text_points(short) + APART < width * scale[0] and height * scale[1] > 2 * LINE:
             fitting.append(short)
         if fitting:
             ink = "white" if part == "block_tables" else "black"

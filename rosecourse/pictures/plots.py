@@ -1,7 +1,7 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
 Each function draws on the axes that it is given, and nothing else. Figures of 9 x 3.6 inches with
-`layout="constrained"` suit them.
+`layout="constrained"` suit them. The pictures of decode steps are in `steps`; notebooks call all of them from here.
 """
 
 from __future__ import annotations
@@ -13,50 +13,30 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ..measure.anatomy import PART_NAMES
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
 from ..measure.stats import median_interval
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
+from .steps import effect, ladder_of_steps, step_anatomies
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "BOUNDARY",
+    "COLOURS",
+    "effect",
+    "itl_along_steps",
+    "itl_along_steps_compared",
+    "itl_distribution",
+    "ladder_of_steps",
+    "ladder_throughput",
+    "ladder_times",
+    "step_anatomies",
+    "throughput_compared",
+]
 
 STYLES = {"before": BEFORE, "after": AFTER}
 SETTLED = 4  # gaps after which all requests of a batch are running
-
-
-def step_anatomy(ax: Axes, seconds_by_part: Mapping[str, Sequence[float]], title: str) -> None:
-    """One bar: the median time of a decode step, cut into its parts. Input: seconds of each step, by part."""
-    left = 0.0
-    for part, seconds in seconds_by_part.items():
-        width = 1e3 * float(np.median(seconds))
-        ax.barh(
-            [0], [width], left=left, color=COLOURS[part], edgecolor="white", label=f"{PART_NAMES[part]}: {width:.2f} ms"
-        )
-        left += width
-    ax.set(title=title, xlabel="ms per decode step (median)", yticks=[], ylim=(-0.5, 0.5), xlim=(0, left * 1.02))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncols=2, frameon=False)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-
-
-def step_anatomies(ax: Axes, steps: Mapping[str, Mapping[str, Sequence[float]]], title: str) -> None:
-    """A bar for each name, such as before and after, on one scale: the median time of a decode step by part.
-
-    steps: for each name what `decode_anatomy` gives, seconds of each step by part; drawn from the top in their order.
-    """
-    medians = {name: {part: 1e3 * float(np.median(s)) for part, s in parts.items()} for name, parts in steps.items()}
-    rows, totals = range(len(medians)), np.zeros(len(medians))
-    for part in next(iter(medians.values())):
-        widths = [parts[part] for parts in medians.values()]
-        label = f"{PART_NAMES[part]}: {' → '.join(f'{width:.2f}' for width in widths)} ms"
-        ax.barh(rows, widths, 0.6, left=totals, color=COLOURS[part], edgecolor="white", label=label)
-        totals += widths
-    for row, total in zip(rows, totals, strict=True):
-        ax.annotate(f"{total:.2f} ms", (total, row), (5, 0), textcoords="offset points", va="center")
-    ax.set(title=title, xlabel="ms per decode step (median of each part)", xlim=(0, 1.12 * max(totals)))
-    ax.set_yticks(rows, list(medians))
-    ax.set_ylim(len(medians) - 0.5, -0.5)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2, frameon=False)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
 
 
 def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int, block_size: int, title: str) -> None:

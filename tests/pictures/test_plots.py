@@ -126,27 +126,6 @@ def test_along_the_steps_the_blocks_are_where_the_spikes_are(ax, found):
     assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
 
 
-def test_two_anatomies_share_a_scale(ax):
-    before = {"block_tables": [0.001], "forward": [0.002, 0.003, 0.9], "kv_append": [0.004], "rest": [0.0005]}
-    after = before | {"kv_append": [0.001]}
-    plots.step_anatomies(ax, {"before 038": before, "after 038": after}, "title")
-    widths = {}
-    for container in ax.containers:
-        first, second = container
-        assert first.get_y() < second.get_y()
-        widths[to_rgb(first.get_facecolor()[:3])] = (first.get_width(), second.get_width())
-        assert second.get_facecolor() == first.get_facecolor()
-    assert widths[to_rgb(plots.COLOURS["kv_append"])] == pytest.approx((4.0, 1.0))
-    assert widths[to_rgb(plots.COLOURS["forward"])] == pytest.approx((3.0, 3.0))
-    last = ax.containers[-1]
-    assert [bar.get_x() + bar.get_width() for bar in last] == pytest.approx([8.5, 5.5])
-    assert "KV append: 4.00 → 1.00 ms" in legend(ax)
-    assert texts(ax) == ["8.50 ms", "5.50 ms"]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["before 038", "after 038"]
-    assert ax.yaxis_inverted()  # the first on top
-    assert ax.get_xlim() == (0, pytest.approx(1.12 * 8.5))
-
-
 def test_recorded_gaps_are_drawn_token_by_token(ax):
     found = recorded_comparison("059")
     plots.itl_along_steps_compared(ax, found, "title")
