@@ -176,8 +176,8 @@ def _label_narrow(
 
 
 def _label_behind(ax: Axes, end: float, middle: float, texts: Sequence[str], scale: tuple[float, float]) -> bool:
-    """The parts in their order, behind the total of a bar that is too short for its labels; False without room."""
-    text = f"= {' + '.join(texts)}"
+    """The narrow parts in their order, behind the total of a bar that is too short for them; False without room."""
+    text = f"of which {', '.join(texts)}"
     start = 5 + APART + text_points(f"{end:.2f} ms") * 1.15
     if end * scale[0] + start + text_points(text) > ax.get_xlim()[1] * scale[0]:
         return False

@@ -13,6 +13,7 @@ from rosecourse.measure.workload import Run
 from rosecourse.pictures import plots
 from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.request.session import SessionTimes
+from tests.support.drawn import assert_readable
 
 CONDITIONS = Conditions(2, 20, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
 
@@ -194,15 +195,4 @@ def test_the_ladder_shows_a_time_of_each_rung_in_milliseconds(ax):
 def test_no_text_lies_upon_another_or_outside_the_figure(draw, ax, found):
     ladder = Ladder([samples(str(n), 0.004 / n) for n in range(1, 7)], ["batched KV append"] * 6, CONDITIONS)
     draw(ax, ladder if draw is plots.ladder_throughput else found, "Lesson 038: a title of usual length")
-    ax.figure.canvas.draw()
-    labels = [*ax.texts, ax.title, ax.xaxis.label, ax.yaxis.label]
-    for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
-        labels += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-    labels += ax.get_legend().get_texts() if ax.get_legend() else []
-    boxes = [label.get_window_extent() for label in labels if label.get_text()]
-    assert len(boxes) > 8
-    figure = ax.figure.bbox
-    for number, box in enumerate(boxes):
-        assert 0 <= box.x0 < box.x1 <= figure.width
-        assert 0 <= box.y0 < box.y1 <= figure.height
-        assert not any(box.overlaps(other) for other in boxes[number + 1 :])
+    assert len(assert_readable(ax)) > 8
