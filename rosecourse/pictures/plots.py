@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 STYLES = {"before": BEFORE, "after": AFTER}
+DASHES = {"before": "-", "after": (0, (4, 1.2))}
 SETTLED = 4  # gaps after which all requests of a batch are running
 
 
@@ -58,25 +59,47 @@ def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int,
 def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
 
-    Where the length of the prompt is known, the axis shows positions, and steps in which a block begins are marked:
-    before lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture
-    at the top; `highest` leaves them out.
+    The axis shows the position that the K and V of each step go to; steps in which a block begins have a marker: before
+    lesson 059 they stand out. Where a file does not say how long the prompt was, the axis counts tokens. The first
+    gaps, in which other requests are still prefilled, may leave the picture at the top: a text says how long they are.
     """
-    device, prompt_tokens = comparison.conditions.device, comparison.conditions.prompt_tokens
-    steps = np.arange(len(comparison.after.itl_along_steps_ms)) + (2 if prompt_tokens is None else prompt_tokens)
-    starts = np.zeros(len(steps), bool) if prompt_tokens is None else steps % comparison.conditions.block_size == 0
-    _block_boundaries(ax, steps[starts])
-    top = 0.0
+    conditions = comparison.conditions
+    positions = np.arange(len(comparison.after.itl_along_steps_ms))
+    positions += 2 if conditions.prompt_tokens is None else conditions.prompt_tokens
+    starts = positions % conditions.block_size == (-1 if conditions.prompt_tokens is None else 0)
+    _block_boundaries(ax, positions[starts])
+    top = 1.1 * max(_settled(side).max() for side in comparison.sides)
     for side in comparison.sides:
         style, gaps = STYLES[side.name], side.itl_along_steps_ms
-        highest = gaps[min(SETTLED, len(gaps) - 1) :].max()
-        top = max(top, 1.1 * highest)
-        label = f"{side.name}: median {np.median(gaps):.2f}, highest {highest:.2f} ms"
-        label += f"; p99 of all gaps {side.figure('ITL', 'p99'):.2f} ms"
-        ax.plot(steps, gaps, color=style["color"], linewidth=1.5, label=label)
-        ax.plot(steps[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
-    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {device}", ncols=1)
-    ax.set(ylim=(0, top), xlabel="token of the request" if prompt_tokens is None else "position in the sequence")
+        label = f"{side.name}, median over runs: p50 {np.median(gaps):.2f}, highest {_settled(side).max():.2f} ms"
+        label += f"; p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms"
+        ax.plot(positions, gaps, color=style["color"], linestyle=DASHES[side.name], linewidth=1.5, label=label)
+        ax.plot(positions[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
+    unknown = conditions.prompt_tokens is None
+    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {conditions.device}", ncols=1)
+    ax.set(ylim=(0, top), xlabel="token of the request" if unknown else "position in the sequence")
+    _note_prefill(ax, comparison.sides, float(positions[0]))
+
+
+def _settled(side: Samples) -> np.ndarray:
+    """The gaps after those in which others may still be prefilled; the last gap where there are so few."""
+    gaps = side.itl_along_steps_ms
+    return gaps[min(SETTLED, len(gaps) - 1) :]
+
+
+def _note_prefill(ax: Axes, sides: Sequence[Samples], first: float) -> None:
+    """An arrow where the first gaps leave the picture, and how long they are; the axis makes room for it."""
+    above = {side.name: side.itl_along_steps_ms[:SETTLED].max() for side in sides}
+    top = ax.get_ylim()[1]
+    told = ", ".join(f"{name} {gap:.1f} ms" for name, gap in above.items() if gap > top)
+    if told:
+        arrow = {"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
+        style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK, "zorder": 4}
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        text = f"others are prefilled, gaps up to: {told}"
+        top *= 1.25
+        ax.set_ylim(0, top)
+        ax.annotate(text, (first, top), (12, -14), arrowprops=arrow, bbox=box, **style)
 
 
 def _block_boundaries(ax: Axes, boundaries: np.ndarray) -> None:

@@ -1,5 +1,7 @@
 """The pictures show the numbers that they are given: what each artist holds, in the units of its axis."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -11,9 +13,10 @@ from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import median_interval, ratio
 from rosecourse.measure.workload import Run
 from rosecourse.pictures import plots
-from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.records.recordings import Recording
 from rosecourse.request.session import SessionTimes
 from tests.support.drawn import assert_readable
+from tests.support.recordings import twice_as_fast
 
 CONDITIONS = Conditions(2, 20, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
 
@@ -117,40 +120,66 @@ def test_along_the_steps_the_blocks_are_where_the_spikes_are(ax, found):
         assert list(marks.get_xdata()) == [4, 8]
     (marks,) = lines(ax, plots.BEFORE["color"], plots.BEFORE["marker"])
     assert list(marks.get_ydata()) == pytest.approx([5.1, 5.1])  # 2 + 3 ms, and 2 % in the middle one of five runs
+    p99 = [side.itl_percentiles_ms[2] for side in found.sides]
     assert legend(ax) == [
         "a new block begins",
-        f"before: median 2.04, highest 5.10 ms; p99 of all gaps {found.before.itl_percentiles_ms[2]:.2f} ms",
-        f"after: median 1.02, highest 1.02 ms; p99 of all gaps {found.after.itl_percentiles_ms[2]:.2f} ms",
+        f"before, median over runs: p50 2.04, highest 5.10 ms; p99 of all single gaps {p99[0]:.2f} ms",
+        f"after, median over runs: p50 1.02, highest 1.02 ms; p99 of all single gaps {p99[1]:.2f} ms",
     ]
     assert ax.get_title() == "title\nmedian of 5 runs, a CPU (1 thread)"
     assert ax.get_xlabel() == "position in the sequence"
     assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
 
 
-def test_recorded_gaps_are_drawn_token_by_token(ax):
-    found = recorded_comparison("059")
+def test_recorded_gaps_are_drawn_at_the_positions_of_live_ones(ax):
+    rungs = Recording.of(twice_as_fast("038", "059"))
+    before, after = (
+        Samples(name, side.runs) for name, side in zip(("before", "after"), rungs.rungs.values(), strict=True)
+    )
+    found = Comparison(before, after, replace(rungs.conditions, block_size=2))
     plots.itl_along_steps_compared(ax, found, "title")
     for side, style in zip(found.sides, (plots.BEFORE, plots.AFTER), strict=True):
         (line,) = lines(ax, style["color"])
         assert list(line.get_ydata()) == list(side.itl_along_steps_ms)
-        assert list(line.get_xdata()[[0, -1]]) == [2, 256]  # the first token has no gap before it
-        assert f"p99 of all gaps {side.figure('ITL', 'p99'):.2f} ms" in line.get_label()
-        assert f"highest {max(line.get_ydata()[plots.SETTLED :]):.2f} ms" in line.get_label()
-        assert max(line.get_ydata()[plots.SETTLED :]) < ax.get_ylim()[1]
-    assert "a new block begins" not in legend(ax)  # a file does not say how long the prompt was
+        assert list(line.get_xdata()) == [1, 2, 3]  # the prompt, one token, took position 0 in the prefill
+        (marks,) = lines(ax, style["color"], style["marker"])
+        assert list(marks.get_xdata()) == [2]
+        assert f"p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms" in line.get_label()
+    assert ax.get_xlabel() == "position in the sequence"
+    assert ax.get_ylim() == (0, pytest.approx(1.1 * 8.2))
+    assert ax.get_title() == "title\nmedian of 5 runs, NVIDIA H200"
+
+
+def test_without_the_length_of_the_prompt_tokens_are_counted(ax, found):
+    unknown = replace(found, conditions=replace(CONDITIONS, prompt_tokens=None))
+    plots.itl_along_steps_compared(ax, unknown, "title")
+    (line,) = lines(ax, plots.AFTER["color"])
+    assert list(line.get_xdata()) == list(range(2, 11))  # the first token has no gap before it
+    assert "a new block begins" not in legend(ax)
     assert ax.get_xlabel() == "token of the request"
-    assert ax.get_ylim()[0] == 0
-    assert ax.get_title() == f"title\nmedian of {len(found.after.runs)} runs, NVIDIA H200"
 
 
-def test_the_first_gaps_may_leave_the_picture(ax, found):
+def test_before_and_after_have_lines_of_different_kinds(ax, found):
+    plots.itl_along_steps_compared(ax, found, "title")
+    one, other = (lines(ax, style["color"])[0] for style in (plots.BEFORE, plots.AFTER))
+    assert (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
+
+
+def test_the_first_gaps_may_leave_the_picture_and_a_text_says_how_long_they_are(ax, found):
     for run in found.before.runs:
         for times in run.times:
             times.tokens[0] -= 1.0  # a second for the others' prefill
     plots.itl_along_steps_compared(ax, found, "title")
     assert found.before.itl_along_steps_ms[0] > 1000
-    assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
+    assert ax.get_ylim() == (0, pytest.approx(1.25 * 1.1 * 5.1))
     assert "highest 5.10 ms" in legend(ax)[1]
+    assert texts(ax) == ["others are prefilled, gaps up to: before 1002.0 ms"]
+    assert_readable(ax)
+
+
+def test_without_long_first_gaps_nothing_is_said_of_prefills(ax, found):
+    plots.itl_along_steps_compared(ax, found, "title")
+    assert texts(ax) == []
 
 
 @pytest.mark.parametrize("draw", [plots.throughput_compared, plots.itl_distribution, plots.itl_along_steps_compared])
