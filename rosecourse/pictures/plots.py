@@ -1,6 +1,6 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
-Each function draws on the axes that it is given, and nothing else. Figures of 9 x 3.6 inches with
+Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 9 x 3.6 inches with
 `layout="constrained"` suit them. The pictures of decode steps are in `steps`; notebooks call all of them from here.
 """
 
@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
 from ..measure.stats import median_interval
+from ..measure.traffic import LOAD, TrafficComparison
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
 from .steps import effect, ladder_of_steps, step_anatomies
 
@@ -33,6 +35,7 @@ __all__ = [
     "ladder_times",
     "step_anatomies",
     "throughput_compared",
+    "traffic_compared",
 ]
 
 STYLES = {"before": BEFORE, "after": AFTER}
@@ -60,13 +63,12 @@ def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> No
     """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
 
     The axis shows the position that the K and V of each step go to; steps in which a block begins have a marker: before
-    lesson 059 they stand out. Where a file does not say how long the prompt was, the axis counts tokens. The first
-    gaps, in which other requests are still prefilled, may leave the picture at the top: a text says how long they are.
+    lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture at
+    the top: a text says how long they are.
     """
     conditions = comparison.conditions
-    positions = np.arange(len(comparison.after.itl_along_steps_ms))
-    positions += 2 if conditions.prompt_tokens is None else conditions.prompt_tokens
-    starts = positions % conditions.block_size == (-1 if conditions.prompt_tokens is None else 0)
+    positions = np.arange(len(comparison.after.itl_along_steps_ms)) + conditions.prompt_tokens
+    starts = positions % conditions.block_size == 0
     _block_boundaries(ax, positions[starts])
     top = 1.1 * max(_settled(side).max() for side in comparison.sides)
     for side in comparison.sides:
@@ -75,9 +77,8 @@ def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> No
         label += f"; p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms"
         ax.plot(positions, gaps, color=style["color"], linestyle=DASHES[side.name], linewidth=1.5, label=label)
         ax.plot(positions[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
-    unknown = conditions.prompt_tokens is None
     _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {conditions.device}", ncols=1)
-    ax.set(ylim=(0, top), xlabel="token of the request" if unknown else "position in the sequence")
+    ax.set_ylim(0, top)
     _note_prefill(ax, comparison.sides, float(positions[0]))
 
 
@@ -160,7 +161,7 @@ def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     for side in comparison.sides:
         style, gaps = STYLES[side.name], np.sort(side.itl_ms)
         longer = 1 - np.arange(len(gaps)) / len(gaps)
-        ax.step(gaps, longer, where="pre", color=style["color"], linewidth=1.5)
+        ax.step(gaps, longer, where="pre", color=style["color"], linestyle=DASHES[side.name], linewidth=1.5)
         marks = side.itl_percentiles_ms
         label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms (N = {:,})".format(side.name, *marks, len(gaps))
         ax.plot(marks, [0.5, 0.05, 0.01], **style, linestyle="none", markersize=8, markeredgecolor="white", label=label)
@@ -173,6 +174,17 @@ def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     ax.set_xlim(0, 1.05 * max(float(np.percentile(s.itl_ms, 99.95)) for s in comparison.sides))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) -> None:
+    """Mixed traffic before and after: above the burst's throughput, below the gaps between tokens under load.
+
+    The function draws on the whole figure; 9 x 7.6 inches with `layout="constrained"` suit it.
+    """
+    figure.suptitle(title)
+    top, bottom = figure.subplots(2, 1, height_ratios=[1, 1.1])
+    throughput_compared(top, comparison.burst, "All requests at once")
+    itl_distribution(bottom, comparison.load, f"At {comparison.rate:.1f} requests/s, {LOAD:.0%} of the capacity before")
 
 
 def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:

@@ -11,6 +11,7 @@ from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import Comparison, Conditions, Ladder
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import median_interval, ratio
+from rosecourse.measure.traffic import TrafficComparison
 from rosecourse.measure.workload import Run
 from rosecourse.pictures import plots
 from rosecourse.records.recordings import Recording
@@ -150,15 +151,6 @@ def test_recorded_gaps_are_drawn_at_the_positions_of_live_ones(ax):
     assert ax.get_title() == "title\nmedian of 5 runs, NVIDIA H200"
 
 
-def test_without_the_length_of_the_prompt_tokens_are_counted(ax, found):
-    unknown = replace(found, conditions=replace(CONDITIONS, prompt_tokens=None))
-    plots.itl_along_steps_compared(ax, unknown, "title")
-    (line,) = lines(ax, plots.AFTER["color"])
-    assert list(line.get_xdata()) == list(range(2, 11))  # the first token has no gap before it
-    assert "a new block begins" not in legend(ax)
-    assert ax.get_xlabel() == "token of the request"
-
-
 def test_before_and_after_have_lines_of_different_kinds(ax, found):
     plots.itl_along_steps_compared(ax, found, "title")
     one, other = (lines(ax, style["color"])[0] for style in (plots.BEFORE, plots.AFTER))
@@ -187,6 +179,22 @@ def test_a_first_lesson_is_drawn_without_a_before(ax, found, draw):
     draw(ax, Comparison(Samples("before", []), found.after, CONDITIONS), "title")
     assert not lines(ax, plots.BEFORE["color"])
     assert len(ax.lines) > 0
+
+
+def test_mixed_traffic_shows_the_burst_above_the_load(found):
+    figure = plt.figure(figsize=(9, 7.6), layout="constrained")
+    under_load = Comparison(samples("before", 0.004), samples("after", 0.003), CONDITIONS)
+    plots.traffic_compared(figure, TrafficComparison(found, under_load, 31.4), "Lesson 038 under mixed traffic")
+    burst, load = figure.axes
+    assert [bar.get_height() for bar in burst.patches] == [side.throughput.value for side in found.sides]
+    assert burst.get_title().startswith("All requests at once: faster (")
+    for side, style in zip(under_load.sides, (plots.BEFORE, plots.AFTER), strict=True):
+        (marks,) = lines(load, style["color"], style["marker"])
+        assert tuple(marks.get_xdata()) == side.itl_percentiles_ms
+    assert load.get_title() == "At 31.4 requests/s, 80% of the capacity before\na CPU (1 thread)"
+    assert figure.get_suptitle() == "Lesson 038 under mixed traffic"
+    assert_readable(burst, load)
+    plt.close(figure)
 
 
 @pytest.mark.parametrize("shares", [None, [0.01, 0.1234]])
