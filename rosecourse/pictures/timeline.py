@@ -48,10 +48,8 @@ def _headline(name: str, timeline: Timeline) -> str:
     length = f"{timeline.step_us / 1e3:.2f} ms with the profiler"
     if not timeline.kernels:
         return f"{name} ({step}): {length}, {timeline.device}"
-    busy = (
-        f"device busy {timeline.busy_us / 1e3:.2f} ms ({timeline.busy_share:.0%}) in {len(timeline.kernels):,} kernels"
-    )
-    return f"{name} ({step}): {length}\n{busy}"
+    busy = f"device busy {timeline.busy_us / 1e3:.2f} ms ({timeline.busy_share:.0%})"
+    return f"{name} ({step}): {length}\n{busy} in {len(timeline.kernels):,} kernels and copies"
 
 
 def _draw_host(ax: Axes, timeline: Timeline, top: float, points: float) -> None:

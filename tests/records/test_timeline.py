@@ -300,8 +300,8 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
     draw_timeline(ax, {"before": large(), "after": large(99, 1400.0, 1)}, "title")
     texts = [text.get_text() for text in texts_drawn(ax)]
     busy = f"device busy {large().busy_us / 1e3:.2f} ms ({large().busy_share:.0%}) in 150 kernels and copies"
-    assert f"before (inside a block, 70 tokens before it): 2.80 ms with the profiler\n{busy}" in texts
-    assert sum(text.startswith("after (inside a block, 70 tokens before it): 1.40 ms with") for text in texts) == 1
+    assert f"before (inside a block, 256 tokens before it): 2.80 ms with the profiler\n{busy}" in texts
+    assert sum(text.startswith("after (inside a block, 256 tokens before it): 1.40 ms with") for text in texts) == 1
     assert {"forward 1.40 ms", "forward 0.70 ms", "KV append 0.60 ms"} <= set(texts)
     assert "KV append: 0.60 → 0.30 ms" in texts
     assert "sample and the rest: 0.55 → 0.28 ms" in texts
@@ -311,7 +311,7 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
 
 def test_without_a_device_or_a_before_the_picture_stands(ax):
     draw_timeline(ax, {"after": large()._replace(kernels=(), device="CPU")}, "title")
-    told = "after (inside a block, 70 tokens before it): 2.80 ms with the profiler, CPU"
+    told = "after (inside a block, 256 tokens before it): 2.80 ms with the profiler, CPU"
     assert told in [t.get_text() for t in ax.texts]
     assert len(ax.patches) == 4
     assert_readable(ax)
@@ -327,9 +327,9 @@ def test_a_picture_says_which_kind_of_step_it_shows(ax):
 
 def test_a_part_whose_name_does_not_fit_on_a_line_has_it_on_two(ax):
     one = large()
-    ranges = [r._replace(duration_us=450.0) if r.name == APPEND else r for r in one.ranges]
+    ranges = [r._replace(duration_us=350.0) if r.name == APPEND else r for r in one.ranges]
     draw_timeline(ax, {"after": one._replace(ranges=tuple(ranges))}, "title")
-    assert {"forward 1.40 ms", "KV append\n0.45 ms"} <= {text.get_text() for text in ax.texts}
+    assert {"forward 1.40 ms", "KV append\n0.35 ms"} <= {text.get_text() for text in ax.texts}
     assert not any("block tables" in text.get_text() for text in ax.texts)  # too narrow: the legend has it
     assert_readable(ax)
 
