@@ -202,15 +202,17 @@ def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     rungs = [samples("035", 0.004), samples("061", 0.001)]
     found = Ladder(rungs, ["paged decode baseline", "Triton full-batch append"], CONDITIONS)
     plots.ladder_throughput(ax, found, "title", shares)
-    assert [bar.get_height() for bar in ax.patches] == [rung.throughput.value for rung in rungs]
+    assert [bar.get_width() for bar in ax.patches] == [rung.throughput.value for rung in rungs]
     (bars,) = (found for found in ax.collections if len(found.get_segments()) == 2)
-    drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]
+    drawn = [tuple(segment[:, 0]) for segment in bars.get_segments()]
     assert drawn == [pytest.approx((rung.throughput.low, rung.throughput.high)) for rung in rungs]
     speedup = ratio(rungs[0].seconds, rungs[1].seconds)
-    expected = f"{rungs[1].throughput.value:,.0f}\n4.00x [{speedup.low:.2f}, {speedup.high:.2f}]"
-    assert texts(ax)[1] == expected + ("\n12 % of the floor" if shares else "")
-    assert [label.get_text().splitlines()[0] for label in ax.get_xticklabels()] == ["035", "061"]
-    low, high = ax.get_ylim()
+    expected = f"{rungs[1].throughput.value:,.0f} tokens/s, 4.00x [{speedup.low:.2f}, {speedup.high:.2f}]"
+    assert texts(ax)[1] == expected + (", 12 % of the floor" if shares else "")
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == ["035 paged decode baseline", "061 Triton full-batch append"]
+    assert ax.yaxis_inverted()  # the first on top
+    low, high = ax.get_xlim()
     assert low == 0 < rungs[1].throughput.high < high
     assert ax.get_title() == "title\na CPU (1 thread)"
 
@@ -220,10 +222,10 @@ def test_the_ladder_shows_a_time_of_each_rung_in_milliseconds(ax):
     found = Ladder(rungs, ["paged decode baseline", "mine"], CONDITIONS)
     plots.ladder_times(ax, found, "total time", "title")
     expected = [1e3 * rung.figure("total time", "p50") for rung in rungs]
-    assert [bar.get_height() for bar in ax.patches] == pytest.approx(expected)
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx(expected)
     times = found.ratios("total time")[1]
-    assert texts(ax) == [f"{expected[0]:,.2f} ms", f"{expected[1]:,.2f} ms\n4.00x [{times.low:.2f}, {times.high:.2f}]"]
-    assert ax.get_ylabel() == "total time (ms, less is better)"
+    assert texts(ax) == [f"{expected[0]:,.2f} ms", f"{expected[1]:,.2f} ms, 4.00x [{times.low:.2f}, {times.high:.2f}]"]
+    assert ax.get_xlabel().startswith("total time (ms, less is better); whiskers: ")
 
 
 @pytest.mark.parametrize(
@@ -233,3 +235,12 @@ def test_no_text_lies_upon_another_or_outside_the_figure(draw, ax, found):
     ladder = Ladder([samples(str(n), 0.004 / n) for n in range(1, 7)], ["batched KV append"] * 6, CONDITIONS)
     draw(ax, ladder if draw is plots.ladder_throughput else found, "Lesson 038: a title of usual length")
     assert len(assert_readable(ax)) > 8
+
+
+@pytest.mark.parametrize("rungs", [2, 6, 14])
+def test_a_ladder_can_be_read_however_many_rungs_it_has(rungs, ax):
+    found = Ladder(
+        [samples(f"0{n}", 0.004 / n) for n in range(35, 35 + rungs)], ["batched KV append"] * rungs, CONDITIONS
+    )
+    plots.ladder_throughput(ax, found, "From 035 to 061", [0.0123] * rungs)
+    assert len(assert_readable(ax)) > 2 * rungs
