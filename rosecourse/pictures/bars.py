@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
 from ..measure.anatomy import PART_NAMES
 from .colours import COLOURS, INK
-from .labels import APART, SMALL, axes_points, spread, text_points
+from .labels import APART, BEHIND, LEADER, SMALL, axes_points, spread, text_points
 
 LINE = 1.25 * SMALL  # points that a line of text takes
 FARTHEST = 75.0  # points between a segment and its label: more would make leaders that one cannot follow
-DEVICE = {"facecolor": INK, "edgecolor": "white", "hatch": "////", "linewidth": 0}
-CHANGED = {"edgecolor": "black", "hatch": "xx", "linewidth": 1.8}
+DEVICE: dict[str, Any] = {"facecolor": INK, "edgecolor": "white", "hatch": "////", "linewidth": 0}
+CHANGED: dict[str, Any] = {"edgecolor": "black", "hatch": "xx", "linewidth": 1.8}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], floor_ms: float | None = None) -> N
     if floor_ms is not None:
         _draw_floor(ax, floor_ms, bottom)
     if any(row.bar.labelled for row in unlabelled):
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -42 / height), "ncols": 4}
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -42 / height), "ncols": 4}
         ax.legend(**below, frameon=False, fontsize=SMALL)
 
 
@@ -109,22 +110,21 @@ def _draw_row(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
     """One bar with its texts. scale: points of a unit of x and of y. Returns whether every part could be named."""
     bar, (top, height), left = row.bar, row.host, 0.0
     for part, width in bar.parts.items():
-        place = {"height": height, "left": left, "color": COLOURS[part], "label": PART_NAMES[part]}
+        place: dict[str, Any] = {"height": height, "left": left, "color": COLOURS[part], "label": PART_NAMES[part]}
         ax.barh([top + height / 2], [width], edgecolor="white", linewidth=0.8, **_unique(ax, place))
         if part in bar.changed:
             ax.barh([top + height / 2], [width], height, left=left, facecolor="none", **CHANGED)
         left += width
-    after = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "annotation_clip": False}
-    ax.annotate(f"{left:.2f} ms", (left, top + height / 2), (5, 0), weight="bold", **after)
+    ax.annotate(f"{left:.2f} ms", (left, top + height / 2), (5, 0), weight="bold", **BEHIND)
     if bar.busy_ms is not None:
         top, height = row.device
         ax.barh([top + height / 2], [bar.busy_ms], height * 0.75, **DEVICE)
         text = bar.busy_text if bar.labelled else ""
-        ax.annotate(text, (bar.busy_ms, top + height / 2), (5, 0), color=INK, **after)
+        ax.annotate(text, (bar.busy_ms, top + height / 2), (5, 0), color=INK, **BEHIND)
     return bar.labelled and _label_parts(ax, row, scale)
 
 
-def _unique(ax: Axes, place: dict[str, object]) -> dict[str, object]:
+def _unique(ax: Axes, place: dict[str, Any]) -> dict[str, Any]:
     """The same, without a label that the axes have already: a legend names each part once."""
     known = ax.get_legend_handles_labels()[1]
     return {key: value for key, value in place.items() if key != "label" or value not in known}
@@ -143,7 +143,7 @@ def _label_parts(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
         if fitting:
             ink = "white" if part == "block_tables" else "black"
             box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 1}
-            style = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
             ax.text(middle, top + height / 2, fitting[0], color=ink, bbox=box, **style)
         else:
             narrow.append((middle, text))
@@ -167,10 +167,10 @@ def _label_narrow(
     if places is None:
         return False
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    leader = {"arrowstyle": "-", "linewidth": 0.8, "color": INK, "shrinkA": 0, "shrinkB": 0, "relpos": (0.5, 0)}
+    leader = LEADER | {"relpos": (0.5, 0)}
     for (middle, text), place in zip(labels, places, strict=True):
         at = (place / scale[0], top - 5 / scale[1])
-        style = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": INK, "bbox": box}
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": INK, "bbox": box}
         ax.annotate(text, (middle, top), at, arrowprops=leader, annotation_clip=False, **style)
     return True
 
@@ -181,8 +181,7 @@ def _label_behind(ax: Axes, end: float, middle: float, texts: Sequence[str], sca
     start = 5 + APART + text_points(f"{end:.2f} ms") * 1.15
     if end * scale[0] + start + text_points(text) > ax.get_xlim()[1] * scale[0]:
         return False
-    style = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "color": INK}
-    ax.annotate(text, (end, middle), (start, 0), annotation_clip=False, **style)
+    ax.annotate(text, (end, middle), (start, 0), color=INK, **BEHIND)
     return True
 
 
@@ -190,5 +189,4 @@ def _draw_floor(ax: Axes, floor_ms: float, bottom: float) -> None:
     """The line of the floor, its text above the first bar."""
     around = [withStroke(linewidth=3, foreground="white")]
     ax.plot([floor_ms, floor_ms], [0, bottom], color="black", linewidth=1.4, linestyle="--", path_effects=around)
-    style = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "annotation_clip": False}
-    ax.annotate(floor_text(floor_ms), (floor_ms, 0.09), (5, 0), color="black", **style)
+    ax.annotate(floor_text(floor_ms), (floor_ms, 0.09), (5, 0), color="black", **BEHIND)

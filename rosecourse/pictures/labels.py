@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
+from .colours import INK
+
 SMALL = 9  # points, 12 pixels in a notebook: no text of a picture is smaller
 APART = 7.0  # points between neighbouring labels
+
+# Keyword arguments of `annotate`, whose offset is then in points, and of its arrow.
+BEHIND: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "annotation_clip": False}
+LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.8, "color": INK, "shrinkA": 0, "shrinkB": 0}
 
 
 def text_points(text: str, size: float = SMALL) -> float:

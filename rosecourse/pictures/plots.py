@@ -18,7 +18,7 @@ from ..measure.samples import Samples
 from ..measure.stats import Interval, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
-from .labels import APART, SMALL, axes_points, text_points
+from .labels import APART, BEHIND, LEADER, SMALL, axes_points, text_points
 from .steps import effect, ladder_of_steps, step_anatomies
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 STYLES = {"before": BEFORE, "after": AFTER}
-DASHES = {"before": "-", "after": (0, (4, 1.2))}
+DASHES: dict[str, Any] = {"before": "-", "after": (0, (4, 1.2))}
 WHISKERS = "whiskers: 95 % interval of the median; ratios: to the first"
 SETTLED = 4  # gaps after which all requests of a batch are running
 
@@ -95,13 +95,12 @@ def _note_prefill(ax: Axes, sides: Sequence[Samples], first: float) -> None:
     top = ax.get_ylim()[1]
     told = ", ".join(f"{name} {gap:.1f} ms" for name, gap in above.items() if gap > top)
     if told:
-        arrow = {"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
-        style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK, "zorder": 4}
+        arrow = LEADER | {"arrowstyle": "-|>", "relpos": (0, 0.5)}
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         text = f"others are prefilled, gaps up to: {told}"
         top *= 1.25
         ax.set_ylim(0, top)
-        ax.annotate(text, (first, top), (12, -14), arrowprops=arrow, bbox=box, **style)
+        ax.annotate(text, (first, top), (12, -14), arrowprops=arrow, bbox=box, color=INK, **BEHIND)
 
 
 def _block_boundaries(ax: Axes, boundaries: np.ndarray) -> None:
@@ -234,6 +233,5 @@ def _draw_ladder(ax: Axes, ladder: Ladder, middles: Sequence[Interval], texts: S
     needed = [1.1 * text_points(text) + 2 * APART for text in texts]
     ax.set_xlim(0, max(m.high / max(0.2, 1 - points / width) for m, points in zip(middles, needed, strict=True)))
     for place, (middle, text) in enumerate(zip(middles, texts, strict=True)):
-        style = {"textcoords": "offset points", "va": "center", "fontsize": SMALL}
-        ax.annotate(text, (middle.high, place), (APART, 0), **style)
+        ax.annotate(text, (middle.high, place), (APART, 0), **BEHIND)
     ax.spines[["top", "right", "left"]].set_visible(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -64,7 +65,7 @@ def _draw_host(ax: Axes, timeline: Timeline, top: float, points: float) -> None:
         texts = [f"{PART_NAMES[part]}{space}{width / 1e3:.2f} ms" for space in " \n"]
         fitting = [text for text in texts if text_points(text) + APART < points * width / 1e3]
         if part != "rest" and fitting:
-            style = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
             ink = "white" if part == "block_tables" else "black"
             ax.text((start + width / 2) / 1e3, top + HOST / 2, fitting[0], color=ink, **style)
 
@@ -90,7 +91,8 @@ def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
         times = arrow(f"{sum(durations) / 1e3:.2f}" for durations in mine)
         return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(durations):,}' for durations in mine)})"
 
-    style = {"frameon": False, "fontsize": 9, "title_fontsize": 9, "alignment": "left", "borderaxespad": 0}
+    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL}
+    style |= {"alignment": "left", "borderaxespad": 0}
     parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in COLOURS}
     host = [Patch(color=COLOURS[part], label=f"{PART_NAMES[part]}: {times} ms") for part, times in parts.items()]
     left = ax.legend(handles=host, title="Host, time in", loc="upper left", bbox_to_anchor=(0, -0.2), **style)
