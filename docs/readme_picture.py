@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from rosecourse import BASELINE, EngineConfig, InferenceEngine, SamplingParams, load_model
-from rosecourse.measure.anatomy import decode_anatomy
+from rosecourse.measure.anatomy import CHUNK, decode_anatomies
 from rosecourse.measure.provenance import device_name, package_versions
 from rosecourse.measure.workload import Workload, run_scheduler
-from rosecourse.pictures.plots import itl_along_steps, step_anatomy
+from rosecourse.pictures.plots import itl_along_steps, step_anatomies
 
 BATCH, TOKENS, STEPS = 16, 200, 100
 PARAMS = SamplingParams(max_new_tokens=TOKENS, stop_on_eos=False)
@@ -34,11 +34,10 @@ def main() -> None:
 
     sessions = [engine.new_session("Hello", PARAMS) for _ in range(BATCH)]
     engine.take_tokens(sessions, engine.prefill(sessions))
-    decode_anatomy(engine, sessions, 20)
-    parts = decode_anatomy(engine, sessions, STEPS)
+    times = decode_anatomies({"035": engine}, {"035": sessions}, turns=STEPS // CHUNK)
 
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6.2), height_ratios=[1, 2.2], layout="constrained")
-    step_anatomy(top, parts, f"Lesson 035: where a decode step's time goes ({BATCH} requests)")
+    step_anatomies(top, times, f"Lesson 035: where a decode step's time goes ({BATCH} requests)")
     prompt_tokens = len(sessions[0].prompt_ids)
     itl_along_steps(bottom, itl, prompt_tokens, engine.config.block_size, "Inter-token latency along a request")
     versions = package_versions()

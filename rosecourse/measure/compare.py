@@ -38,12 +38,12 @@ HEADLINES = [
 class Conditions:
     """What was measured, and on what.
 
-    tokens: completion tokens of a run; prompt_tokens: of the first request, None where a file does not say.
+    tokens: completion tokens of a run; prompt_tokens: of the first request.
     """
 
     requests: int
     tokens: int
-    prompt_tokens: int | None
+    prompt_tokens: int
     block_size: int
     rounds: int
     model: str

@@ -1,62 +1,47 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
-Each function draws on the axes that it is given, and nothing else. Figures of 9 x 3.6 inches with
-`layout="constrained"` suit them.
+Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 9 x 3.6 inches with
+`layout="constrained"` suit them. The pictures of decode steps are in `steps`; notebooks call all of them from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from ..measure.anatomy import PART_NAMES
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
-from ..measure.stats import median_interval
+from ..measure.stats import Interval, Ratio, median_interval
+from ..measure.traffic import LOAD, TrafficComparison
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
+from .labels import APART, BEHIND, LEADER, SMALL, axes_points, text_points
+from .steps import effect, ladder_of_steps, step_anatomies
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "BOUNDARY",
+    "COLOURS",
+    "effect",
+    "itl_along_steps",
+    "itl_along_steps_compared",
+    "itl_distribution",
+    "ladder_of_steps",
+    "ladder_throughput",
+    "ladder_times",
+    "step_anatomies",
+    "throughput_compared",
+    "traffic_compared",
+]
 
 STYLES = {"before": BEFORE, "after": AFTER}
+DASHES: dict[str, Any] = {"before": "-", "after": (0, (4, 1.2))}
+WHISKERS = "whiskers: 95 % interval of the median; ratios: to the first"
 SETTLED = 4  # gaps after which all requests of a batch are running
-
-
-def step_anatomy(ax: Axes, seconds_by_part: Mapping[str, Sequence[float]], title: str) -> None:
-    """One bar: the median time of a decode step, cut into its parts. Input: seconds of each step, by part."""
-    left = 0.0
-    for part, seconds in seconds_by_part.items():
-        width = 1e3 * float(np.median(seconds))
-        ax.barh(
-            [0], [width], left=left, color=COLOURS[part], edgecolor="white", label=f"{PART_NAMES[part]}: {width:.2f} ms"
-        )
-        left += width
-    ax.set(title=title, xlabel="ms per decode step (median)", yticks=[], ylim=(-0.5, 0.5), xlim=(0, left * 1.02))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncols=2, frameon=False)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-
-
-def step_anatomies(ax: Axes, steps: Mapping[str, Mapping[str, Sequence[float]]], title: str) -> None:
-    """A bar for each name, such as before and after, on one scale: the median time of a decode step by part.
-
-    steps: for each name what `decode_anatomy` gives, seconds of each step by part; drawn from the top in their order.
-    """
-    medians = {name: {part: 1e3 * float(np.median(s)) for part, s in parts.items()} for name, parts in steps.items()}
-    rows, totals = range(len(medians)), np.zeros(len(medians))
-    for part in next(iter(medians.values())):
-        widths = [parts[part] for parts in medians.values()]
-        label = f"{PART_NAMES[part]}: {' → '.join(f'{width:.2f}' for width in widths)} ms"
-        ax.barh(rows, widths, 0.6, left=totals, color=COLOURS[part], edgecolor="white", label=label)
-        totals += widths
-    for row, total in zip(rows, totals, strict=True):
-        ax.annotate(f"{total:.2f} ms", (total, row), (5, 0), textcoords="offset points", va="center")
-    ax.set(title=title, xlabel="ms per decode step (median of each part)", xlim=(0, 1.12 * max(totals)))
-    ax.set_yticks(rows, list(medians))
-    ax.set_ylim(len(medians) - 0.5, -0.5)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2, frameon=False)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
 
 
 def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int, block_size: int, title: str) -> None:
@@ -78,25 +63,44 @@ def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int,
 def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
 
-    Where the length of the prompt is known, the axis shows positions, and steps in which a block begins are marked:
-    before lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture
-    at the top; `highest` leaves them out.
+    The axis shows the position that the K and V of each step go to; steps in which a block begins have a marker: before
+    lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture at
+    the top: a text says how long they are.
     """
-    device, prompt_tokens = comparison.conditions.device, comparison.conditions.prompt_tokens
-    steps = np.arange(len(comparison.after.itl_along_steps_ms)) + (2 if prompt_tokens is None else prompt_tokens)
-    starts = np.zeros(len(steps), bool) if prompt_tokens is None else steps % comparison.conditions.block_size == 0
-    _block_boundaries(ax, steps[starts])
-    top = 0.0
+    conditions = comparison.conditions
+    positions = np.arange(len(comparison.after.itl_along_steps_ms)) + conditions.prompt_tokens
+    starts = positions % conditions.block_size == 0
+    _block_boundaries(ax, positions[starts])
+    top = 1.1 * max(_settled(side).max() for side in comparison.sides)
     for side in comparison.sides:
         style, gaps = STYLES[side.name], side.itl_along_steps_ms
-        highest = gaps[min(SETTLED, len(gaps) - 1) :].max()
-        top = max(top, 1.1 * highest)
-        label = f"{side.name}: median {np.median(gaps):.2f}, highest {highest:.2f} ms"
-        label += f"; p99 of all gaps {side.figure('ITL', 'p99'):.2f} ms"
-        ax.plot(steps, gaps, color=style["color"], linewidth=1.5, label=label)
-        ax.plot(steps[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
-    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {device}", ncols=1)
-    ax.set(ylim=(0, top), xlabel="token of the request" if prompt_tokens is None else "position in the sequence")
+        label = f"{side.name}, median over runs: p50 {np.median(gaps):.2f}, highest {_settled(side).max():.2f} ms"
+        label += f"; p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms"
+        ax.plot(positions, gaps, color=style["color"], linestyle=DASHES[side.name], linewidth=1.5, label=label)
+        ax.plot(positions[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
+    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {conditions.device}", ncols=1)
+    ax.set_ylim(0, top)
+    _note_prefill(ax, comparison.sides, float(positions[0]))
+
+
+def _settled(side: Samples) -> np.ndarray:
+    """The gaps after those in which others may still be prefilled; the last gap where there are so few."""
+    gaps = side.itl_along_steps_ms
+    return gaps[min(SETTLED, len(gaps) - 1) :]
+
+
+def _note_prefill(ax: Axes, sides: Sequence[Samples], first: float) -> None:
+    """An arrow where the first gaps leave the picture, and how long they are; the axis makes room for it."""
+    above = {side.name: side.itl_along_steps_ms[:SETTLED].max() for side in sides}
+    top = ax.get_ylim()[1]
+    told = ", ".join(f"{name} {gap:.1f} ms" for name, gap in above.items() if gap > top)
+    if told:
+        arrow = LEADER | {"arrowstyle": "-|>", "relpos": (0, 0.5)}
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        text = f"others are prefilled, gaps up to: {told}"
+        top *= 1.25
+        ax.set_ylim(0, top)
+        ax.annotate(text, (first, top), (12, -14), arrowprops=arrow, bbox=box, color=INK, **BEHIND)
 
 
 def _block_boundaries(ax: Axes, boundaries: np.ndarray) -> None:
@@ -157,7 +161,7 @@ def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     for side in comparison.sides:
         style, gaps = STYLES[side.name], np.sort(side.itl_ms)
         longer = 1 - np.arange(len(gaps)) / len(gaps)
-        ax.step(gaps, longer, where="pre", color=style["color"], linewidth=1.5)
+        ax.step(gaps, longer, where="pre", color=style["color"], linestyle=DASHES[side.name], linewidth=1.5)
         marks = side.itl_percentiles_ms
         label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms (N = {:,})".format(side.name, *marks, len(gaps))
         ax.plot(marks, [0.5, 0.05, 0.01], **style, linestyle="none", markersize=8, markeredgecolor="white", label=label)
@@ -172,31 +176,29 @@ def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
+def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) -> None:
+    """Mixed traffic before and after: above the burst's throughput, below the gaps between tokens under load.
+
+    The function draws on the whole figure; 9 x 7.6 inches with `layout="constrained"` suit it.
+    """
+    figure.suptitle(title)
+    top, bottom = figure.subplots(2, 1, height_ratios=[1, 1.1])
+    throughput_compared(top, comparison.burst, "All requests at once")
+    itl_distribution(bottom, comparison.load, f"At {comparison.rate:.1f} requests/s, {LOAD:.0%} of the capacity before")
+
+
 def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
-    """Throughput of each lesson, and its ratio to the first, with their 95 % intervals.
+    """Throughput of each lesson from the top, and its ratio to the first, with their 95 % intervals.
 
     shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
+    Figures of 9 x 3.6 inches suit up to 14 rungs.
     """
     middles = [rung.throughput for rung in ladder.rungs]
-    values = [middle.value for middle in middles]
-    errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
-    places = np.arange(len(values))
-    ax.bar(places, values, 0.62, color="#56B4E9", edgecolor="white")
-    ax.errorbar(places, values, errors, color=INK, linestyle="none", capsize=5, linewidth=1.5)
-    for place, (middle, speedup) in enumerate(zip(middles, ladder.speedups, strict=True)):
-        text = f"{middle.value:,.0f}" + (
-            f"\n{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]" if place else ""
-        )
-        text += f"\n{100 * shares[place]:.2g} % of the floor" if shares is not None else ""
-        ax.annotate(
-            text, (place, middle.high), (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=9
-        )
-    names = (f"{rung.name}\n{fill(name, 15)}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True))
-    ax.set_xticks(places, list(names))
-    ax.set(title=f"{title}\n{ladder.conditions.device}", ylabel="throughput (tokens/s)")
-    ax.set_xlabel("whiskers: 95 % interval of the median; ratios: to the first, of neighbouring runs", color=INK)
-    ax.set_ylim(0, 1.35 * max(middle.high for middle in middles))
-    ax.spines[["top", "right"]].set_visible(False)
+    texts = [f"{middle.value:,.0f} tokens/s{_times(place, ladder.speedups)}" for place, middle in enumerate(middles)]
+    if shares is not None:
+        texts = [f"{text}, {100 * share:.2g} % of the floor" for text, share in zip(texts, shares, strict=True)]
+    _draw_ladder(ax, ladder, middles, texts)
+    ax.set(title=f"{title}\n{ladder.conditions.device}", xlabel=f"throughput (tokens/s); {WHISKERS}")
 
 
 def ladder_times(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
@@ -205,19 +207,31 @@ def ladder_times(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     metric: `decode time` or `total time`.
     """
     middles = [median_interval([1e3 * seconds for seconds in rung.values(metric)]) for rung in ladder.rungs]
-    values = [middle.value for middle in middles]
-    places = np.arange(len(values))
-    ax.bar(places, values, 0.62, color="#56B4E9", edgecolor="white")
+    ratios = ladder.ratios(metric)
+    texts = [f"{middle.value:,.2f} ms{_times(place, ratios)}" for place, middle in enumerate(middles)]
+    _draw_ladder(ax, ladder, middles, texts)
+    ax.set(title=f"{title}\n{ladder.conditions.device}", xlabel=f"{metric} (ms, less is better); {WHISKERS}")
+
+
+def _times(place: int, ratios: Sequence[Ratio]) -> str:
+    """The ratio to the first rung, as the text behind a bar ends; nothing for the first itself."""
+    times = ratios[place]
+    return f", {times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]" if place else ""
+
+
+def _draw_ladder(ax: Axes, ladder: Ladder, middles: Sequence[Interval], texts: Sequence[str]) -> None:
+    """A bar for each rung with its interval and a text behind it; the axis ends where all texts fit."""
+    values, places = [middle.value for middle in middles], range(len(middles))
+    ax.set_yticks(places, [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)])
+    ax.tick_params(axis="both", labelsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(middles) - 0.5, -0.5)
+    ax.barh(places, values, 0.62, color="#56B4E9", edgecolor="white")
     errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
-    ax.errorbar(places, values, errors, color=INK, linestyle="none", capsize=5, linewidth=1.5)
-    for place, (middle, times) in enumerate(zip(middles, ladder.ratios(metric), strict=True)):
-        text = f"{middle.value:,.2f} ms" + (
-            f"\n{times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]" if place else ""
-        )
-        at = (place, middle.high)
-        ax.annotate(text, at, (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=9)
-    ax.set_xticks(places, [f"{rung.name}\n{fill(n, 15)}" for rung, n in zip(ladder.rungs, ladder.titles, strict=True)])
-    ax.set(title=f"{title}\n{ladder.conditions.device}", ylabel=f"{metric} (ms, less is better)")
-    ax.set_xlabel("whiskers: 95 % interval of the median; ratios: to the first, of neighbouring runs", color=INK)
-    ax.set_ylim(0, 1.35 * max(middle.high for middle in middles))
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.errorbar(values, places, xerr=errors, color=INK, linestyle="none", capsize=3, linewidth=1.5)
+    width = axes_points(ax)[0]
+    needed = [1.1 * text_points(text) + 2 * APART for text in texts]
+    ax.set_xlim(0, max(m.high / max(0.2, 1 - points / width) for m, points in zip(middles, needed, strict=True)))
+    for place, (middle, text) in enumerate(zip(middles, texts, strict=True)):
+        ax.annotate(text, (middle.high, place), (APART, 0), **BEHIND)
+    ax.spines[["top", "right", "left"]].set_visible(False)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ..measure.anatomy import PART_NAMES
-from ..measure.timeline import KIND_LABELS, PARTS, Timeline
+from ..measure.timeline import KIND_LABELS, PARTS, STEP_KINDS, Timeline
 from .colours import COLOURS, INK, KIND_COLOURS
+from .labels import APART, SMALL, axes_points, text_points
 
-# Heights: the line of text above the lanes, the host's lane, the device's, and the gap between two moments.
-ROOM, HOST, DEVICE, GAP = 1.0, 1.1, 0.8, 0.5
+# Heights: the two lines of text above the lanes, the host's lane, the device's, and the gap between two moments.
+ROOM, HOST, DEVICE, GAP = 1.2, 1.1, 0.8, 0.5
 MOMENT = ROOM + HOST + DEVICE + GAP
 
 
@@ -26,13 +28,15 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> No
     longest = max(one.step_us for one in timelines.values()) / 1e3
     ax.set(title=title, xlabel="ms since the start of the step, with the profiler on", xlim=(0, 1.01 * longest))
     ticks: dict[float, str] = {}
+    for top in (number * MOMENT + ROOM for number in range(len(timelines))):
+        ticks |= {top + HOST / 2: "host", top + HOST + DEVICE / 2: "device"}
+    ax.set_yticks(list(ticks), list(ticks.values()))
+    points = axes_points(ax)[0] / ax.get_xlim()[1]
     for number, (name, timeline) in enumerate(timelines.items()):
         top = number * MOMENT
-        ax.text(0, top + 0.5 * ROOM, _headline(name, timeline), va="center", color=INK, fontsize=9.5)
-        _draw_host(ax, timeline, top + ROOM, longest)
+        ax.text(0, top + 0.5 * ROOM, _headline(name, timeline), va="center", color=INK, fontsize=SMALL)
+        _draw_host(ax, timeline, top + ROOM, points)
         _draw_device(ax, timeline, top + ROOM + HOST)
-        ticks |= {top + ROOM + HOST / 2: "host", top + ROOM + HOST + DEVICE / 2: "device"}
-    ax.set_yticks(list(ticks), list(ticks.values()))
     ax.set_ylim(len(timelines) * MOMENT - GAP, 0)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
@@ -40,25 +44,30 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> No
 
 
 def _headline(name: str, timeline: Timeline) -> str:
-    length = f"{name}: {timeline.step_us / 1e3:.2f} ms with the profiler"
+    """Which step it is, how long it took, and how busy the device was."""
+    step = f"{STEP_KINDS[timeline.step_kind]}, {timeline.context:,} tokens before it"
+    length = f"{timeline.step_us / 1e3:.2f} ms with the profiler"
     if not timeline.kernels:
-        return f"{length}, {timeline.device}: no kernels"
-    return f"{length}, {len(timeline.kernels):,} kernels, device busy {100 * timeline.busy_share:.0f} % of the step"
+        return f"{name} ({step}): {length}, {timeline.device}"
+    busy = f"device busy {timeline.busy_us / 1e3:.2f} ms ({timeline.busy_share:.0%})"
+    return f"{name} ({step}): {length}\n{busy} in {len(timeline.kernels):,} kernels and copies"
 
 
-def _draw_host(ax: Axes, timeline: Timeline, top: float, longest: float) -> None:
+def _draw_host(ax: Axes, timeline: Timeline, top: float, points: float) -> None:
     """A bar for the whole step, in the colour of the rest, and over it one for each range of a part.
 
-    A bar is labelled where the text fits: about 80 letters go into the width of the axes.
+    A bar is labelled where the text fits on one line or two. points: of a millisecond.
     """
     bars = [("rest", 0.0, timeline.step_us)]
     bars += [(PARTS[r.name], r.start_us, r.duration_us) for r in timeline.ranges if r.name in PARTS]
     for part, start, width in bars:
         ax.barh([top + HOST / 2], [width / 1e3], HOST * 0.85, left=start / 1e3, color=COLOURS[part], edgecolor="none")
-        text = f"{PART_NAMES[part]} {width / 1e3:.2f} ms"
-        if part != "rest" and width / 1e3 > longest * len(text) / 80:
+        texts = [f"{PART_NAMES[part]}{space}{width / 1e3:.2f} ms" for space in " \n"]
+        fitting = [text for text in texts if text_points(text) + APART < points * width / 1e3]
+        if part != "rest" and fitting:
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
             ink = "white" if part == "block_tables" else "black"
-            ax.text((start + width / 2) / 1e3, top + HOST / 2, text, ha="center", va="center", color=ink, fontsize=9)
+            ax.text((start + width / 2) / 1e3, top + HOST / 2, fitting[0], color=ink, **style)
 
 
 def _draw_device(ax: Axes, timeline: Timeline, top: float) -> None:
@@ -82,7 +91,8 @@ def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
         times = arrow(f"{sum(durations) / 1e3:.2f}" for durations in mine)
         return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(durations):,}' for durations in mine)})"
 
-    style = {"frameon": False, "fontsize": 9, "title_fontsize": 9, "alignment": "left", "borderaxespad": 0}
+    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL}
+    style |= {"alignment": "left", "borderaxespad": 0}
     parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in COLOURS}
     host = [Patch(color=COLOURS[part], label=f"{PART_NAMES[part]}: {times} ms") for part, times in parts.items()]
     left = ax.legend(handles=host, title="Host, time in", loc="upper left", bbox_to_anchor=(0, -0.2), **style)

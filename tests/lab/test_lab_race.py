@@ -114,8 +114,8 @@ def test_what_is_timed_is_what_is_shown():
     assert str(found).startswith("What is timed: one decode step, in which every request begins a block.\n")
     _, ax = plt.subplots()
     found.draw(ax)
-    assert [bar.get_height() for bar in ax.patches] == pytest.approx([525.0, 262.5, 262.5])
-    assert "less is better" in ax.get_ylabel()
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([525.0, 262.5, 262.5])
+    assert "less is better" in ax.get_xlabel()
     assert "throughput (tokens/s)" in Race("038", "Mine", ladder).table()
 
 

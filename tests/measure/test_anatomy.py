@@ -8,7 +8,7 @@ import pytest
 
 from rosecourse import BEST, ConfigError, EngineConfig, InferenceEngine, SamplingParams
 from rosecourse.measure.anatomy import StepTimes, decode_anatomies, decode_anatomy
-from rosecourse.pictures.plots import itl_along_steps, step_anatomy
+from rosecourse.pictures.plots import itl_along_steps
 
 
 class SleepsWhileAppending(BEST.kv_append):
@@ -36,12 +36,6 @@ def test_time_is_counted_where_it_is_spent_and_the_engine_is_left_as_it_was(smal
     assert all(value > 0 for samples in seconds.values() for value in samples)
     assert type(engine.decode_step.kv_append) is SleepsWhileAppending
     assert len(session.completion_ids) == 5
-
-
-def test_the_bar_shows_medians_in_milliseconds(figure):
-    step_anatomy(figure, {"forward": [0.001, 0.002, 0.9], "kv_append": [0.003]}, "title")
-    assert [round(bar.get_width(), 6) for bar in figure.patches] == [2.0, 3.0]
-    assert [text.get_text() for text in figure.get_legend().get_texts()] == ["forward: 2.00 ms", "KV append: 3.00 ms"]
 
 
 def test_itl_is_drawn_in_milliseconds_with_the_block_boundaries(figure):

@@ -1,5 +1,7 @@
 """The pictures show the numbers that they are given: what each artist holds, in the units of its axis."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -9,10 +11,13 @@ from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import Comparison, Conditions, Ladder
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import median_interval, ratio
+from rosecourse.measure.traffic import TrafficComparison
 from rosecourse.measure.workload import Run
 from rosecourse.pictures import plots
-from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.records.recordings import Recording
 from rosecourse.request.session import SessionTimes
+from tests.support.drawn import assert_readable
+from tests.support.recordings import twice_as_fast
 
 CONDITIONS = Conditions(2, 20, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
 
@@ -116,61 +121,57 @@ def test_along_the_steps_the_blocks_are_where_the_spikes_are(ax, found):
         assert list(marks.get_xdata()) == [4, 8]
     (marks,) = lines(ax, plots.BEFORE["color"], plots.BEFORE["marker"])
     assert list(marks.get_ydata()) == pytest.approx([5.1, 5.1])  # 2 + 3 ms, and 2 % in the middle one of five runs
+    p99 = [side.itl_percentiles_ms[2] for side in found.sides]
     assert legend(ax) == [
         "a new block begins",
-        f"before: median 2.04, highest 5.10 ms; p99 of all gaps {found.before.itl_percentiles_ms[2]:.2f} ms",
-        f"after: median 1.02, highest 1.02 ms; p99 of all gaps {found.after.itl_percentiles_ms[2]:.2f} ms",
+        f"before, median over runs: p50 2.04, highest 5.10 ms; p99 of all single gaps {p99[0]:.2f} ms",
+        f"after, median over runs: p50 1.02, highest 1.02 ms; p99 of all single gaps {p99[1]:.2f} ms",
     ]
     assert ax.get_title() == "title\nmedian of 5 runs, a CPU (1 thread)"
     assert ax.get_xlabel() == "position in the sequence"
     assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
 
 
-def test_two_anatomies_share_a_scale(ax):
-    before = {"block_tables": [0.001], "forward": [0.002, 0.003, 0.9], "kv_append": [0.004], "rest": [0.0005]}
-    after = before | {"kv_append": [0.001]}
-    plots.step_anatomies(ax, {"before 038": before, "after 038": after}, "title")
-    widths = {}
-    for container in ax.containers:
-        first, second = container
-        assert first.get_y() < second.get_y()
-        widths[to_rgb(first.get_facecolor()[:3])] = (first.get_width(), second.get_width())
-        assert second.get_facecolor() == first.get_facecolor()
-    assert widths[to_rgb(plots.COLOURS["kv_append"])] == pytest.approx((4.0, 1.0))
-    assert widths[to_rgb(plots.COLOURS["forward"])] == pytest.approx((3.0, 3.0))
-    last = ax.containers[-1]
-    assert [bar.get_x() + bar.get_width() for bar in last] == pytest.approx([8.5, 5.5])
-    assert "KV append: 4.00 → 1.00 ms" in legend(ax)
-    assert texts(ax) == ["8.50 ms", "5.50 ms"]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["before 038", "after 038"]
-    assert ax.yaxis_inverted()  # the first on top
-    assert ax.get_xlim() == (0, pytest.approx(1.12 * 8.5))
-
-
-def test_recorded_gaps_are_drawn_token_by_token(ax):
-    found = recorded_comparison("059")
+def test_recorded_gaps_are_drawn_at_the_positions_of_live_ones(ax):
+    rungs = Recording.of(twice_as_fast("038", "059"))
+    before, after = (
+        Samples(name, side.runs) for name, side in zip(("before", "after"), rungs.rungs.values(), strict=True)
+    )
+    found = Comparison(before, after, replace(rungs.conditions, block_size=2))
     plots.itl_along_steps_compared(ax, found, "title")
     for side, style in zip(found.sides, (plots.BEFORE, plots.AFTER), strict=True):
         (line,) = lines(ax, style["color"])
         assert list(line.get_ydata()) == list(side.itl_along_steps_ms)
-        assert list(line.get_xdata()[[0, -1]]) == [2, 256]  # the first token has no gap before it
-        assert f"p99 of all gaps {side.figure('ITL', 'p99'):.2f} ms" in line.get_label()
-        assert f"highest {max(line.get_ydata()[plots.SETTLED :]):.2f} ms" in line.get_label()
-        assert max(line.get_ydata()[plots.SETTLED :]) < ax.get_ylim()[1]
-    assert "a new block begins" not in legend(ax)  # a file does not say how long the prompt was
-    assert ax.get_xlabel() == "token of the request"
-    assert ax.get_ylim()[0] == 0
-    assert ax.get_title() == f"title\nmedian of {len(found.after.runs)} runs, NVIDIA H200"
+        assert list(line.get_xdata()) == [1, 2, 3]  # the prompt, one token, took position 0 in the prefill
+        (marks,) = lines(ax, style["color"], style["marker"])
+        assert list(marks.get_xdata()) == [2]
+        assert f"p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms" in line.get_label()
+    assert ax.get_xlabel() == "position in the sequence"
+    assert ax.get_ylim() == (0, pytest.approx(1.1 * 8.2))
+    assert ax.get_title() == "title\nmedian of 5 runs, NVIDIA H200"
 
 
-def test_the_first_gaps_may_leave_the_picture(ax, found):
+def test_before_and_after_have_lines_of_different_kinds(ax, found):
+    plots.itl_along_steps_compared(ax, found, "title")
+    one, other = (lines(ax, style["color"])[0] for style in (plots.BEFORE, plots.AFTER))
+    assert (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
+
+
+def test_the_first_gaps_may_leave_the_picture_and_a_text_says_how_long_they_are(ax, found):
     for run in found.before.runs:
         for times in run.times:
             times.tokens[0] -= 1.0  # a second for the others' prefill
     plots.itl_along_steps_compared(ax, found, "title")
     assert found.before.itl_along_steps_ms[0] > 1000
-    assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
+    assert ax.get_ylim() == (0, pytest.approx(1.25 * 1.1 * 5.1))
     assert "highest 5.10 ms" in legend(ax)[1]
+    assert texts(ax) == ["others are prefilled, gaps up to: before 1002.0 ms"]
+    assert_readable(ax)
+
+
+def test_without_long_first_gaps_nothing_is_said_of_prefills(ax, found):
+    plots.itl_along_steps_compared(ax, found, "title")
+    assert texts(ax) == []
 
 
 @pytest.mark.parametrize("draw", [plots.throughput_compared, plots.itl_distribution, plots.itl_along_steps_compared])
@@ -180,20 +181,38 @@ def test_a_first_lesson_is_drawn_without_a_before(ax, found, draw):
     assert len(ax.lines) > 0
 
 
+def test_mixed_traffic_shows_the_burst_above_the_load(found):
+    figure = plt.figure(figsize=(9, 7.6), layout="constrained")
+    under_load = Comparison(samples("before", 0.004), samples("after", 0.003), CONDITIONS)
+    plots.traffic_compared(figure, TrafficComparison(found, under_load, 31.4), "Lesson 038 under mixed traffic")
+    burst, load = figure.axes
+    assert [bar.get_height() for bar in burst.patches] == [side.throughput.value for side in found.sides]
+    assert burst.get_title().startswith("All requests at once: faster (")
+    for side, style in zip(under_load.sides, (plots.BEFORE, plots.AFTER), strict=True):
+        (marks,) = lines(load, style["color"], style["marker"])
+        assert tuple(marks.get_xdata()) == side.itl_percentiles_ms
+    assert load.get_title() == "At 31.4 requests/s, 80% of the capacity before\na CPU (1 thread)"
+    assert figure.get_suptitle() == "Lesson 038 under mixed traffic"
+    assert_readable(burst, load)
+    plt.close(figure)
+
+
 @pytest.mark.parametrize("shares", [None, [0.01, 0.1234]])
 def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     rungs = [samples("035", 0.004), samples("061", 0.001)]
     found = Ladder(rungs, ["paged decode baseline", "Triton full-batch append"], CONDITIONS)
     plots.ladder_throughput(ax, found, "title", shares)
-    assert [bar.get_height() for bar in ax.patches] == [rung.throughput.value for rung in rungs]
+    assert [bar.get_width() for bar in ax.patches] == [rung.throughput.value for rung in rungs]
     (bars,) = (found for found in ax.collections if len(found.get_segments()) == 2)
-    drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]
+    drawn = [tuple(segment[:, 0]) for segment in bars.get_segments()]
     assert drawn == [pytest.approx((rung.throughput.low, rung.throughput.high)) for rung in rungs]
     speedup = ratio(rungs[0].seconds, rungs[1].seconds)
-    expected = f"{rungs[1].throughput.value:,.0f}\n4.00x [{speedup.low:.2f}, {speedup.high:.2f}]"
-    assert texts(ax)[1] == expected + ("\n12 % of the floor" if shares else "")
-    assert [label.get_text().splitlines()[0] for label in ax.get_xticklabels()] == ["035", "061"]
-    low, high = ax.get_ylim()
+    expected = f"{rungs[1].throughput.value:,.0f} tokens/s, 4.00x [{speedup.low:.2f}, {speedup.high:.2f}]"
+    assert texts(ax)[1] == expected + (", 12 % of the floor" if shares else "")
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == ["035 paged decode baseline", "061 Triton full-batch append"]
+    assert ax.yaxis_inverted()  # the first on top
+    low, high = ax.get_xlim()
     assert low == 0 < rungs[1].throughput.high < high
     assert ax.get_title() == "title\na CPU (1 thread)"
 
@@ -203,10 +222,10 @@ def test_the_ladder_shows_a_time_of_each_rung_in_milliseconds(ax):
     found = Ladder(rungs, ["paged decode baseline", "mine"], CONDITIONS)
     plots.ladder_times(ax, found, "total time", "title")
     expected = [1e3 * rung.figure("total time", "p50") for rung in rungs]
-    assert [bar.get_height() for bar in ax.patches] == pytest.approx(expected)
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx(expected)
     times = found.ratios("total time")[1]
-    assert texts(ax) == [f"{expected[0]:,.2f} ms", f"{expected[1]:,.2f} ms\n4.00x [{times.low:.2f}, {times.high:.2f}]"]
-    assert ax.get_ylabel() == "total time (ms, less is better)"
+    assert texts(ax) == [f"{expected[0]:,.2f} ms", f"{expected[1]:,.2f} ms, 4.00x [{times.low:.2f}, {times.high:.2f}]"]
+    assert ax.get_xlabel().startswith("total time (ms, less is better); whiskers: ")
 
 
 @pytest.mark.parametrize(
@@ -215,15 +234,13 @@ def test_the_ladder_shows_a_time_of_each_rung_in_milliseconds(ax):
 def test_no_text_lies_upon_another_or_outside_the_figure(draw, ax, found):
     ladder = Ladder([samples(str(n), 0.004 / n) for n in range(1, 7)], ["batched KV append"] * 6, CONDITIONS)
     draw(ax, ladder if draw is plots.ladder_throughput else found, "Lesson 038: a title of usual length")
-    ax.figure.canvas.draw()
-    labels = [*ax.texts, ax.title, ax.xaxis.label, ax.yaxis.label]
-    for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
-        labels += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-    labels += ax.get_legend().get_texts() if ax.get_legend() else []
-    boxes = [label.get_window_extent() for label in labels if label.get_text()]
-    assert len(boxes) > 8
-    figure = ax.figure.bbox
-    for number, box in enumerate(boxes):
-        assert 0 <= box.x0 < box.x1 <= figure.width
-        assert 0 <= box.y0 < box.y1 <= figure.height
-        assert not any(box.overlaps(other) for other in boxes[number + 1 :])
+    assert len(assert_readable(ax)) > 8
+
+
+@pytest.mark.parametrize("rungs", [2, 6, 14])
+def test_a_ladder_can_be_read_however_many_rungs_it_has(rungs, ax):
+    found = Ladder(
+        [samples(f"0{n}", 0.004 / n) for n in range(35, 35 + rungs)], ["batched KV append"] * rungs, CONDITIONS
+    )
+    plots.ladder_throughput(ax, found, "From 035 to 061", [0.0123] * rungs)
+    assert len(assert_readable(ax)) > 2 * rungs

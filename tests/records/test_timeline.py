@@ -14,6 +14,7 @@ from rosecourse.measure.profiling import Event, timeline_of
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.timeline import draw_timeline
+from tests.support.drawn import assert_readable, texts_drawn
 
 TABLES, FORWARD, APPEND = timeline.PARTS
 H2D = "roseinfer.decode_step_sessions.h2d_block_tables"
@@ -266,28 +267,6 @@ def ax():
     plt.close(figure)
 
 
-def texts_drawn(ax):
-    """Every text of the picture with its box in pixels."""
-    ax.figure.canvas.draw()
-    legends = [child for child in ax.get_children() if hasattr(child, "get_texts")]
-    ticks = [tick.label1 for tick in ax.xaxis.get_major_ticks() if ax.viewLim.intervalx[1] >= tick.get_loc()]
-    found = [*ax.texts, ax.title, ax.xaxis.label, *ticks, *ax.get_yticklabels()]
-    found += [text for legend in legends for text in [*legend.get_texts(), legend.get_title()]]
-    return {text: text.get_window_extent() for text in found if text.get_text() and text.get_visible()}
-
-
-def assert_readable(ax):
-    boxes = list(texts_drawn(ax).values())
-    for one, other in itertools.combinations(boxes, 2):
-        assert not one.overlaps(other), (one, other)
-    whole = ax.figure.bbox
-    for box in boxes:
-        assert whole.x0 <= box.x0, box
-        assert box.x1 <= whole.x1, box
-        assert whole.y0 <= box.y0, box
-        assert box.y1 <= whole.y1, box
-
-
 def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
     sides = {"before": large(), "after": large(99, 1400.0, 1)}
     sides["after"] = sides["after"]._replace(ranges=sides["after"].ranges[:3])
@@ -320,9 +299,9 @@ def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
 def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
     draw_timeline(ax, {"before": large(), "after": large(99, 1400.0, 1)}, "title")
     texts = [text.get_text() for text in texts_drawn(ax)]
-    share = 100 * large().busy_share
-    assert f"before: 2.80 ms with the profiler, 150 kernels, device busy {share:.0f} % of the step" in texts
-    assert sum(text.startswith("after: 1.40 ms with") for text in texts) == 1
+    busy = f"device busy {large().busy_us / 1e3:.2f} ms ({large().busy_share:.0%}) in 150 kernels and copies"
+    assert f"before (inside a block, 256 tokens before it): 2.80 ms with the profiler\n{busy}" in texts
+    assert sum(text.startswith("after (inside a block, 256 tokens before it): 1.40 ms with") for text in texts) == 1
     assert {"forward 1.40 ms", "forward 0.70 ms", "KV append 0.60 ms"} <= set(texts)
     assert "KV append: 0.60 → 0.30 ms" in texts
     assert "sample and the rest: 0.55 → 0.28 ms" in texts
@@ -332,8 +311,26 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
 
 def test_without_a_device_or_a_before_the_picture_stands(ax):
     draw_timeline(ax, {"after": large()._replace(kernels=(), device="CPU")}, "title")
-    assert "after: 2.80 ms with the profiler, CPU: no kernels" in [t.get_text() for t in ax.texts]
+    told = "after (inside a block, 256 tokens before it): 2.80 ms with the profiler, CPU"
+    assert told in [t.get_text() for t in ax.texts]
     assert len(ax.patches) == 4
+    assert_readable(ax)
+
+
+def test_a_picture_says_which_kind_of_step_it_shows(ax):
+    draw_timeline(ax, {"after": large()._replace(step_kind="boundary", context=1280)}, "title")
+    assert any(
+        t.get_text().startswith("after (at a block boundary, 1,280 tokens before it): 2.80 ms") for t in ax.texts
+    )
+    assert_readable(ax)
+
+
+def test_a_part_whose_name_does_not_fit_on_a_line_has_it_on_two(ax):
+    one = large()
+    ranges = [r._replace(duration_us=350.0) if r.name == APPEND else r for r in one.ranges]
+    draw_timeline(ax, {"after": one._replace(ranges=tuple(ranges))}, "title")
+    assert {"forward 1.40 ms", "KV append\n0.35 ms"} <= {text.get_text() for text in ax.texts}
+    assert not any("block tables" in text.get_text() for text in ax.texts)  # too narrow: the legend has it
     assert_readable(ax)
 
 

@@ -1,0 +1,192 @@
+"""Bars of decode steps: stacked parts with their names in place, the device's busy time and the floor beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+
+from ..measure.anatomy import PART_NAMES
+from .colours import COLOURS, INK
+from .labels import APART, BEHIND, LEADER, SMALL, axes_points, spread, text_points
+
+LINE = 1.25 * SMALL  # points that a line of text takes
+FARTHEST = 75.0  # points between a segment and its label: more would make leaders that one cannot follow
+DEVICE: dict[str, Any] = {"facecolor": INK, "edgecolor": "white", "hatch": "////", "linewidth": 0}
+CHANGED: dict[str, Any] = {"edgecolor": "black", "hatch": "xx", "linewidth": 1.8}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One decode step. parts: milliseconds of the host by part; busy_ms, kernels: of the device, where it is known.
+
+    changed: the parts to outline and hatch. labelled: whether the parts are named, else there is only the total.
+    """
+
+    name: str
+    parts: Mapping[str, float]
+    busy_ms: float | None = None
+    kernels: int = 0
+    changed: Collection[str] = ()
+    labelled: bool = True
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def height(self) -> float:
+        """What the row takes, in inches, where the figure is made to measure."""
+        if not self.labelled:
+            return 0.28
+        return 0.54 + (0.16 if self.busy_ms is not None else 0)
+
+    @property
+    def busy_text(self) -> str:
+        return f"device busy {self.busy_ms:.2f} ms in {self.kernels:,} kernels and copies"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where a bar goes: from `top` down, in the heights of `Bar`."""
+
+    bar: Bar
+    top: float
+
+    @property
+    def host(self) -> tuple[float, float]:
+        """Top and height of the stacked bar; above it is room for labels."""
+        return (self.top + 0.2, 0.28) if self.bar.labelled else (self.top, 0.15)
+
+    @property
+    def device(self) -> tuple[float, float]:
+        """Top and height of the device's bar, under the host's."""
+        top, height = self.host
+        return top + height + 0.01, 0.14 if self.bar.labelled else 0.09
+
+
+def draw_bars(ax: Axes, bars: Sequence[Bar], floor_ms: float | None = None) -> None:
+    """The bars from the top, on one scale, with a vertical line at `floor_ms`."""
+    rows, bottom = [], 0.0 if floor_ms is None else 0.22
+    for bar in bars:
+        rows.append(Row(bar, bottom))
+        bottom += bar.height
+    ax.set_yticks([row.host[0] + row.host[1] / 2 for row in rows], [bar.name for bar in bars])
+    ax.set(xlabel="ms per decode step (median of each part)", ylim=(bottom, 0))
+    ax.tick_params(axis="both", labelsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    longest = max(bar.total for bar in bars)
+    ax.set_xlim(0, longest)
+    width, height = axes_points(ax)
+    ax.set_xlim(0, _limit(bars, width, floor_ms))
+    scale = (width / ax.get_xlim()[1], height / bottom)
+    unlabelled = [row for row in rows if not _draw_row(ax, row, scale)]
+    if floor_ms is not None:
+        _draw_floor(ax, floor_ms, bottom)
+    if any(row.bar.labelled for row in unlabelled):
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -42 / height), "ncols": 4}
+        ax.legend(**below, frameon=False, fontsize=SMALL)
+
+
+def _limit(bars: Sequence[Bar], width: float, floor_ms: float | None) -> float:
+    """Where the axis ends, so that every bar and the text behind it fit into `width` points."""
+    ends = [(bar.total, f"{bar.total:.2f} ms") for bar in bars]
+    ends += [(bar.busy_ms, bar.busy_text) for bar in bars if bar.busy_ms is not None and bar.labelled]
+    if floor_ms is not None:
+        ends.append((floor_ms, floor_text(floor_ms)))
+    return max(value / max(0.2, 1 - (text_points(text) * 1.15 + 2 * APART) / width) for value, text in ends)
+
+
+def floor_text(floor_ms: float) -> str:
+    """What stands beside the line of the floor."""
+    return f"floor {floor_ms:.2f} ms: weights, K and V read once"
+
+
+def _draw_row(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
+    """One bar with its texts. scale: points of a unit of x and of y. Returns whether every part could be named."""
+    bar, (top, height), left = row.bar, row.host, 0.0
+    for part, width in bar.parts.items():
+        place: dict[str, Any] = {"height": height, "left": left, "color": COLOURS[part], "label": PART_NAMES[part]}
+        ax.barh([top + height / 2], [width], edgecolor="white", linewidth=0.8, **_unique(ax, place))
+        if part in bar.changed:
+            ax.barh([top + height / 2], [width], height, left=left, facecolor="none", **CHANGED)
+        left += width
+    ax.annotate(f"{left:.2f} ms", (left, top + height / 2), (5, 0), weight="bold", **BEHIND)
+    if bar.busy_ms is not None:
+        top, height = row.device
+        ax.barh([top + height / 2], [bar.busy_ms], height * 0.75, **DEVICE)
+        text = bar.busy_text if bar.labelled else ""
+        ax.annotate(text, (bar.busy_ms, top + height / 2), (5, 0), color=INK, **BEHIND)
+    return bar.labelled and _label_parts(ax, row, scale)
+
+
+def _unique(ax: Axes, place: dict[str, Any]) -> dict[str, Any]:
+    """The same, without a label that the axes have already: a legend names each part once."""
+    known = ax.get_legend_handles_labels()[1]
+    return {key: value for key, value in place.items() if key != "label" or value not in known}
+
+
+def _label_parts(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
+    """Each part's name and time in its segment, or above the bar with a leader where the segment is too narrow."""
+    (top, height), left = row.host, 0.0
+    narrow: list[tuple[float, str]] = []
+    for part, width in row.bar.parts.items():
+        middle, text = left + width / 2, f"{PART_NAMES[part]} {width:.2f} ms"
+        short = f"{PART_NAMES[part]}\n{width:.2f} ms"
+        fitting = [text] if text_points(text) + APART < width * scale[0] else []
+        if text_points(short) + APART < width * scale[0] and height * scale[1] > 2 * LINE:
+            fitting.append(short)
+        if fitting:
+            ink = "white" if part == "block_tables" else "black"
+            box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 1}
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
+            ax.text(middle, top + height / 2, fitting[0], color=ink, bbox=box, **style)
+        else:
+            narrow.append((middle, text))
+        left += width
+    return _label_narrow(ax, (left, top, height), narrow, scale)
+
+
+def _label_narrow(
+    ax: Axes, bar: tuple[float, float, float], labels: Sequence[tuple[float, str]], scale: tuple[float, float]
+) -> bool:
+    """Labels of narrow segments, above the bar or, where leaders would be long, behind its total; False without room.
+
+    bar: its end, top and height.
+    """
+    end, top, height = bar
+    centres = [middle * scale[0] for middle, _ in labels]
+    places = spread(centres, [text_points(text) * 1.03 for _, text in labels], ax.get_xlim()[1] * scale[0])
+    far = places is None or any(abs(a - b) > FARTHEST for a, b in zip(places, centres, strict=True))
+    if far and _label_behind(ax, end, top + height / 2, [text for _, text in labels], scale):
+        return True
+    if places is None:
+        return False
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    leader = LEADER | {"relpos": (0.5, 0)}
+    for (middle, text), place in zip(labels, places, strict=True):
+        at = (place / scale[0], top - 5 / scale[1])
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": INK, "bbox": box}
+        ax.annotate(text, (middle, top), at, arrowprops=leader, annotation_clip=False, **style)
+    return True
+
+
+def _label_behind(ax: Axes, end: float, middle: float, texts: Sequence[str], scale: tuple[float, float]) -> bool:
+    """The narrow parts in their order, behind the total of a bar that is too short for them; False without room."""
+    text = f"of which {', '.join(texts)}"
+    start = 5 + APART + text_points(f"{end:.2f} ms") * 1.15
+    if end * scale[0] + start + text_points(text) > ax.get_xlim()[1] * scale[0]:
+        return False
+    ax.annotate(text, (end, middle), (start, 0), color=INK, **BEHIND)
+    return True
+
+
+def _draw_floor(ax: Axes, floor_ms: float, bottom: float) -> None:
+    """The line of the floor, its text above the first bar."""
+    around = [withStroke(linewidth=3, foreground="white")]
+    ax.plot([floor_ms, floor_ms], [0, bottom], color="black", linewidth=1.4, linestyle="--", path_effects=around)
+    ax.annotate(floor_text(floor_ms), (floor_ms, 0.09), (5, 0), color="black", **BEHIND)

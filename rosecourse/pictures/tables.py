@@ -1,0 +1,27 @@
+"""The ladder of steps as a table."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..measure.anatomy import PART_NAMES, LadderSteps
+
+
+def steps_table(steps: LadderSteps) -> pd.DataFrame:
+    """One row for each rung: its title, the parts of a step, the step, the device's share of it, and the floor."""
+    rows = {}
+    for rung in steps.times.seconds:
+        parts = steps.times.milliseconds(rung)
+        whole = steps.times.step_ms(rung)
+        rows[rung] = {
+            "title": steps.titles[rung],
+            **{f"{PART_NAMES[part]} (ms)": ms for part, ms in parts.items()},
+            "step (ms)": whole,
+            "device busy (ms)": steps.busy_ms[rung],
+            "kernels and copies": steps.kernels[rung],
+            "floor (ms)": steps.floor_ms,
+            "share of the floor": steps.floor_ms / whole,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index.name = "rung"
+    return table
