@@ -21,7 +21,7 @@ def boundary_steps(comparison: Comparison) -> pd.DataFrame:
 
     The gaps between the tokens of the first request tell, so it should have been alike for all requests, which then
     begin their blocks together. Columns: `steps`, how many there are in a run; for each side `before (ms)`, the median
-    gap, and `slowest 1 %, before`, which share of the slowest hundredth of all runs' gaps is of this kind. Raises
+    gap, and `slowest hundredth, before`, which share of the slowest hundredth of all runs' gaps is of this kind. Raises
     `ConfigError` where the length of the prompt is not known, or where a block holds fewer than three tokens.
     """
     prompt_tokens, block_size = comparison.conditions.prompt_tokens, comparison.conditions.block_size
@@ -32,7 +32,7 @@ def boundary_steps(comparison: Comparison) -> pd.DataFrame:
     kinds = np.minimum(positions % block_size, len(KINDS) - 1)
     columns: dict[str, Sequence[float]] = {"steps": [int(np.sum(kinds == kind)) for kind in range(len(KINDS))]}
     columns |= {f"{side.name} (ms)": _medians(side, kinds) for side in comparison.sides}
-    columns |= {f"slowest 1 %, {side.name}": _shares_of_the_slowest(side, kinds) for side in comparison.sides}
+    columns |= {f"slowest hundredth, {side.name}": _shares_of_the_slowest(side, kinds) for side in comparison.sides}
     return pd.DataFrame(columns, index=list(KINDS))
 
 
