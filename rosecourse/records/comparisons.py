@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from ..checks import require, shown
 from ..lessons import LESSONS
 from ..lessons import lesson as lesson_of
 from ..lessons.workloads import ARTICLES
@@ -17,7 +16,7 @@ from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
 from ..measure.traffic import TrafficComparison
 from .recordings import Recording, recording_of
-from .results import RESULTS
+from .results import RESULTS, require_known
 
 BURST, LOAD = "D-burst", "D-load"  # mixed traffic, all at once and over time; a lesson has its own load
 WORKLOADS = (*ARTICLES, BURST, LOAD)
@@ -117,7 +116,7 @@ def recorded_comparison(
     """
     rung = lesson_of(lesson)
     name = rung.workload.name if workload is None else workload
-    require(name in WORKLOADS, f"there is no workload {shown(name)}: give one of {', '.join(WORKLOADS)}")
+    require_known(name, WORKLOADS, "workload")
     recording = recording_of(load_of(rung.number) if name == LOAD else name, gpu, folder)
     before = number_before(rung.number)
     if recording is None or any(number not in recording.rungs for number in (before or rung.number, rung.number)):
@@ -136,8 +135,7 @@ def recorded_traffic(lesson: str, gpu: str | None = None, folder: Path = RESULTS
 
 def recorded_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedLadder | None:
     """All recorded rungs under an article's workload or the burst, or None where there are none."""
-    known = [name for name in WORKLOADS if name != LOAD]
-    require(workload in known, f"there is no ladder of {shown(workload)}: give one of {', '.join(known)}")
+    require_known(workload, [name for name in WORKLOADS if name != LOAD], "ladder of")
     recording = recording_of(workload, gpu, folder)
     return None if recording is None else RecordedLadder.of(recording)
 

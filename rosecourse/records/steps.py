@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checks import require, shown
 from ..lessons.workloads import ARTICLES
 from ..measure.anatomy import LadderSteps, StepTimes
 from ..measure.timeline import STEP_KINDS, Timeline
 from .recordings import HEAD
-from .results import RESULTS, results_file
+from .results import RESULTS, require_known, results_file
 from .sealed import read_sealed, require_form
 
 FORMAT = 2
@@ -126,7 +125,7 @@ def steps_of(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> R
 
     gpu and folder are those of `results_file`. Raises `RosecourseError` for a file that is damaged.
     """
-    require(workload in ARTICLES, f"there are no steps of {shown(workload)}: give one of {', '.join(ARTICLES)}")
+    require_known(workload, list(ARTICLES), "record of the steps of")
     path = results_file(f"{steps_name(workload)}.json", gpu, folder)
     return None if path is None else read_steps(path, workload)
 

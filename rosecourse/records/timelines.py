@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..checks import require, shown
 from ..errors import LessonError
 from ..lessons import lesson as lesson_of
 from ..measure.timeline import STEP_KINDS, Timeline
 from .comparisons import number_before
-from .results import RESULTS
+from .results import RESULTS, require_known
 from .steps import steps_of
 
 
@@ -24,7 +23,7 @@ def recorded_timelines(
     """
     rung = lesson_of(lesson)
     kind = rung.step if step is None else step
-    require(kind in STEP_KINDS, f"a step {shown(kind)}: give one of {', '.join(STEP_KINDS)}, or None")
+    require_known(kind, list(STEP_KINDS), "kind of step")
     found = steps_of(rung.workload.name, gpu, folder)
     before = number_before(rung.number)
     if found is None or any(number not in found.timelines for number in (before or rung.number, rung.number)):

@@ -384,9 +384,9 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     shape, dtype = model.shape, torch.float32
     moved = weight_bytes(shape, dtype) + 2 * 40 * kv_bytes_per_position(shape, dtype)
     assert found.floor_ms == pytest.approx(1e3 * moved / 1e10)
-    boundary = recorded_timelines("059", folder=tmp_path)
-    assert boundary["before"].step_kind == "boundary"
-    assert boundary["before"].context % 64 == 0
+    boundary = steps_of("A", folder=tmp_path).timelines["038"]["boundary"]  # taken indeed
+    assert boundary.context in (128, 192, 256)
+    assert 0 < boundary.part_us("kv_append") < boundary.step_us
     said = capsys.readouterr().out.splitlines()
     assert said[7] == f"A.steps: 2 sessions of 40 tokens, floor {found.floor_ms:.2f} ms"
     assert re.fullmatch(r"  035 paged decode baseline: [\d.]+ ms a step, device busy 0.00 ms in 0 kernels", said[8])

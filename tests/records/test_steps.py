@@ -38,7 +38,7 @@ def test_steps_are_no_recording_of_runs_and_there_may_be_none(results, tmp_path)
     assert recorded_timelines("036", folder=tmp_path / "none") is None
     assert recorded_timelines("059", folder=results) is None  # of workload B
     for name in ("D-burst", "../A"):
-        with pytest.raises(ConfigError, match="there are no steps of"):
+        with pytest.raises(ConfigError, match="there is no record of the steps of"):
             recorded_steps(name, folder=results)
 
 
@@ -74,7 +74,7 @@ def test_what_runs_the_same_code_on_a_step_is_not_shown(tmp_path, results):
     with pytest.raises(LessonError, match=r"lesson 038 runs the same code .* on a step at a block boundary"):
         recorded_timelines("038", "boundary", folder=results)
     assert recorded_timelines("038", folder=results).keys() == {"before", "after"}
-    with pytest.raises(ConfigError, match="a step 'odd': give one of inside, boundary, or None"):
+    with pytest.raises(ConfigError, match="there is no kind of step 'odd': give one of inside, boundary"):
         recorded_timelines("038", "odd", folder=results)
     with pytest.raises(LessonError, match="there is no lesson '042'"):
         recorded_timelines("042", folder=results)
