@@ -1,10 +1,23 @@
-"""The learner's lab: predict, build the part, have it checked, race it, hunt the bug."""
+"""The learner's lab: predict, build the part, have it checked, race it, see the change, hunt the bug."""
 
 from .checks.checking import check
 from .checks.verdict import Verdict
 from .exercises.cells import exercise, hints, solution
+from .exercises.changing import change
 from .exercises.predictions import predict, reveal
 from .exercises.racing import race
 from .hunts.hunting import explanation, hunt
 
-__all__ = ["Verdict", "check", "exercise", "explanation", "hints", "hunt", "predict", "race", "reveal", "solution"]
+__all__ = [
+    "Verdict",
+    "change",
+    "check",
+    "exercise",
+    "explanation",
+    "hints",
+    "hunt",
+    "predict",
+    "race",
+    "reveal",
+    "solution",
+]

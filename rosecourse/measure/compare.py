@@ -52,12 +52,17 @@ class Conditions:
     torch: str
     same_tokens: bool = True  # in float16 rounding may differ where the batches do
 
+    @property
+    def work(self) -> str:
+        """How many requests, and how many tokens each."""
+        if self.tokens % self.requests == 0:
+            return f"{self.requests} requests x {self.tokens // self.requests} tokens"
+        return f"{self.requests} requests, {self.tokens} tokens"
+
     def __str__(self) -> str:
-        each = f" x {self.tokens // self.requests} tokens" if self.tokens % self.requests == 0 else ""
-        work = f"{self.requests} requests{each}" + ("" if each else f", {self.tokens} tokens")
         runs = f"1 warm-up and {self.rounds} counted runs of each, interleaved"
         tokens = "" if self.same_tokens else "; some tokens differ, as batches and rounding do"
-        return f"{work}; {runs}; {self.model}, {self.dtype}{tokens}; {self.device}; torch {self.torch}"
+        return f"{self.work}; {runs}; {self.model}, {self.dtype}{tokens}; {self.device}; torch {self.torch}"
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,14 @@ class Comparison:
             word = {"faster": above, "slower": below}.get(better.verdict, better.verdict)
         return f"{word} ({better} over {pairs} interleaved pair{'s' if pairs > 1 else ''})"
 
+    def effect(self, metric: str = "TPOT", statistic: str = "p50") -> str:
+        """One sentence on a figure: where, before, after, how many times better, and what may be said of it."""
+        digits, unit = (",.0f" if UNITS[metric] == "tokens/s" else ".2f"), UNITS[metric]
+        before, after = (f"{side.figure(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
+        better = self.ratio(metric, statistic)
+        where, name = self.conditions.device, f"{metric} {statistic}"
+        return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {better.verdict}."
+
     def verdict(self, name: str) -> str:
         """One sentence on what may be said of `name`."""
         return f"{name}: {self.claim(self.speedup, 'faster', 'slower')}"
@@ -181,12 +194,33 @@ class Ladder:
     @property
     def speedups(self) -> list[Ratio]:
         """How many times the throughput of the first rung, for each rung; the first is 1.0 by definition."""
-        return [ratio(self.rungs[0].seconds, rung.seconds) for rung in self.rungs]
+        return self.ratios("total time")
+
+    def ratios(self, metric: str) -> list[Ratio]:
+        """How many times less time each rung takes than the first. metric: `total time` or `decode time`."""
+        first = self.rungs[0].values(metric)
+        return [ratio(first, rung.values(metric)) for rung in self.rungs]
 
     def table(self) -> pd.DataFrame:
         """One row for each rung. Its `attrs` hold the provenance."""
         rungs = zip(self.rungs, self.titles, self.speedups, strict=True)
         rows = {rung.name: _ladder_row(rung, title, speedup) for rung, title, speedup in rungs}
+        table = pd.DataFrame.from_dict(rows, orient="index")
+        table.attrs["provenance"] = self.provenance
+        return table
+
+    def times(self, metric: str) -> pd.DataFrame:
+        """One row for each rung: the median of a time in milliseconds, and its ratio. metric: as in `ratios`."""
+        rows = {
+            rung.name: {
+                "lesson": title,
+                f"{metric} (ms)": 1e3 * rung.figure(metric, "p50"),
+                "ratio to the first": times.value,
+                "ratio, low": times.low,
+                "ratio, high": times.high,
+            }
+            for rung, title, times in zip(self.rungs, self.titles, self.ratios(metric), strict=True)
+        }
         table = pd.DataFrame.from_dict(rows, orient="index")
         table.attrs["provenance"] = self.provenance
         return table
@@ -212,7 +246,6 @@ def compare(
     workload: Workload,
     pairs: int = 5,
     runner: Runner = run_scheduler,
-    progress: bool = False,
 ) -> Comparison:
     """Measure two engines in interleaved runs. Raises `RosecourseError` as soon as their tokens differ.
 
@@ -221,7 +254,7 @@ def compare(
 
     runner: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
     """
-    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, runner, progress)
+    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, runner)
     return Comparison(one, other, conditions)
 
 
@@ -232,11 +265,10 @@ def compare_ladder(
     config: EngineConfig | None = None,
     rungs: Sequence[Lesson] = LESSONS,
     runner: Runner = run_scheduler,
-    progress: bool = False,
 ) -> Ladder:
     """Like `compare`, with an engine for each rung, as it is after its lesson; all share the model's weights."""
     engines = {rung.number: InferenceEngine(model, config, rung.after) for rung in rungs}
-    samples, conditions = _measure(engines, workload, rounds, runner, progress)
+    samples, conditions = _measure(engines, workload, rounds, runner)
     return Ladder(samples, [rung.title for rung in rungs], conditions)
 
 
@@ -245,7 +277,6 @@ def _measure(
     workload: Workload,
     rounds: int,
     runner: Runner,
-    progress: bool,
 ) -> tuple[list[Samples], Conditions]:
     require(is_count(rounds), f"{shown(rounds)} runs of each: give 1 or more")
     require_a(Workload, workload, "workload")
@@ -260,7 +291,7 @@ def _measure(
             raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
         return done[-1]
 
-    runs_of_each = interleave_all([partial(work, engine) for engine in engines.values()], rounds, progress)
+    runs_of_each = interleave_all([partial(work, engine) for engine in engines.values()], rounds)
     samples = [Samples(name, runs) for name, runs in zip(engines, runs_of_each, strict=True)]
     conditions = _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
     return samples, replace(conditions, same_tokens=all(run.completions == done[0].completions for run in done))

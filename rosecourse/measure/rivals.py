@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +74,5 @@ def time_pairs(engine: InferenceEngine, prompts: list[list[int]], params: Sampli
         lambda: seconds_of("transformers", lambda: transformers_completions(theirs, prompts, params.max_new_tokens)),
         lambda: seconds_of("engine", lambda: [result.token_ids for result in engine.generate(prompts, params)]),
         pairs,
-        progress=sys.stderr.isatty(),
     )
     return PairedRuns(before, after, tokens["transformers"] == tokens["engine"])

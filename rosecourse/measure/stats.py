@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from tqdm import tqdm
+
+from .progress import progress
 
 Sample = TypeVar("Sample")
 
@@ -45,24 +46,26 @@ class Ratio(Interval):
         return "slower" if self.high < 1.0 else NO_DIFFERENCE
 
 
-def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int, progress: bool = False) -> list[list[Sample]]:
+def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int) -> list[list[Sample]]:
     """Do each work `rounds` times, in the order 0 1 .. n n .. 1 0 0 1 .., so that a drift of the machine meets all.
 
     Each callable does its work once and returns one sample. The first round warms up and does not count. Returns the
-    samples of each.
+    samples of each. Where somebody watches, a bar moves between the runs.
     """
     samples: list[list[Sample]] = [[] for _ in works]
-    for number in tqdm(range(rounds + 1), desc="rounds", disable=not progress, leave=False):
-        for which in range(len(works))[:: 1 if number % 2 == 0 else -1]:
-            samples[which].append(works[which]())
+    with progress("runs", (rounds + 1) * len(works)) as advance:
+        for number in range(rounds + 1):
+            for which in range(len(works))[:: 1 if number % 2 == 0 else -1]:
+                samples[which].append(works[which]())
+                advance()
     return [of_one[1:] for of_one in samples]
 
 
 def interleave(
-    before: Callable[[], Sample], after: Callable[[], Sample], pairs: int, progress: bool = False
+    before: Callable[[], Sample], after: Callable[[], Sample], pairs: int
 ) -> tuple[list[Sample], list[Sample]]:
     """`interleave_all` of two: in the order A B B A A B ..., the first pair not counted."""
-    first, second = interleave_all((before, after), pairs, progress)
+    first, second = interleave_all((before, after), pairs)
     return first, second
 
 

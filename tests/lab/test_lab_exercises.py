@@ -1,6 +1,7 @@
 """Exercises: built from the ladder, formatted, right and no faster than before until somebody has written them."""
 
 import ast
+import inspect
 import linecache
 import re
 import subprocess
@@ -12,10 +13,13 @@ from textwrap import dedent
 import pytest
 
 from rosecourse import EngineConfig, InferenceEngine, LessonError, SamplingParams, lesson
+from rosecourse.kernels import TRITON_AVAILABLE
+from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
 from rosecourse.measure.counters import count_step
 
+needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 EXERCISES = {number: course.exercise for number, course in COURSES.items()}
 PARAMS = SamplingParams(max_new_tokens=40, stop_on_eos=False)
 # Counted are what lessons are about; the learner's methods have other names and numbers of calls than ours.
@@ -94,18 +98,25 @@ def test_a_solution_is_the_part_after_the_lesson(number, small_model):
     assert found != counted(engine_with(small_model, number, before, **config), number)
 
 
-def test_the_gate_of_061_can_be_written_before_the_kernel(small_model):
-    """The function of the exercise calls the course's kernel, and counts as its launch."""
+def test_the_untouched_cell_of_061_has_an_empty_kernel_and_launches_nothing(small_model):
+    source = exercise("061")
+    kernel = next(
+        node for node in ast.parse(source).body if getattr(node, "name", "") == "_kv_append_full_batch_kernel"
+    )
+    assert [ast.unparse(node) for node in kernel.body] == ["pass"]
+    mine = engine_with(small_model, "061", part_of(source, "061"), triton_kv_append_min_batch=2)
+    assert not any(name.startswith("kv_append_triton") for found in counted(mine, "061") for name in found)
+
+
+@needs_triton
+def test_check_says_plainly_that_a_gate_before_the_kernel_launches_one_that_writes_nothing():
     gate = solution("061")
     source = exercise("061") + "\n\n" + gate[gate.index("class MyKVAppend") :]
-    mine, theirs = (
-        engine_with(small_model, "061", part, triton_kv_append_min_batch=2)
-        for part in (part_of(source, "061"), lesson("061").after.kv_append)
-    )
-    assert completions(mine) == completions(theirs)
-    found = counted(mine, "061")
-    assert found == counted(theirs, "061")
-    assert found[0]["kv_append_triton_full_batch"] == small_model.shape.num_layers
+    verdict = check(part_of(source, "061"), "061")
+    assert not verdict.correct
+    assert "Wrong:    the kernel writes nothing: it is launched, and no K or V in the cache changes" in str(verdict)
+    assert "Perhaps:  its body is still empty" in str(verdict)
+    assert check(part_of(solution("061"), "061"), "061").passed
 
 
 @pytest.mark.parametrize("number", EXERCISES)
@@ -164,14 +175,35 @@ def statements(*trees):
     return {text for text in found | conditions if not text.startswith(("'", '"'))}  # docstrings are no code
 
 
+def own_comments(number):
+    """The comments of an exercise that its source does not have."""
+    part = COURSES[number].part(lesson(number).before)
+    there = {line.strip() for line in inspect.getsource(part).splitlines()}
+    lines = [line.strip() for line in exercise(number).splitlines()]
+    return [line for line in lines if line.startswith("# ") and line not in there]
+
+
+def test_each_lesson_says_less_than_the_one_before():
+    assert [len(EXERCISES[number].goals) for number in EXERCISES] == [3, 1, 0, 0, 0]
+    assert [bool(EXERCISES[number].stubs) for number in EXERCISES] == [True, False, False, False, False]
+    assert not any(own_comments(number) for number in ("059", "060", "061"))
+
+
 @pytest.mark.parametrize("number", EXERCISES)
-def test_goals_are_numbered_and_hints_unfold_in_three_steps(number):
-    comments = [line.strip() for line in exercise(number).splitlines() if re.match(r" +# \d", line)]
-    assert sorted(int(line[2]) for line in comments) == list(range(1, len(EXERCISES[number].goals) + 1))
+def test_the_comments_say_what_must_hold_and_dictate_no_steps(number):
+    comments = " ".join(line.removeprefix("# ") for line in own_comments(number))
+    assert comments == " ".join(EXERCISES[number].goals.values())
+    assert not re.search(r"\b\d\. |[Ss]tep \d", comments + EXERCISES[number].text)
+    assert all(re.match("Goal|Constraint|What must hold", goal) for goal in EXERCISES[number].goals.values())
+
+
+@pytest.mark.parametrize("number", EXERCISES)
+def test_hints_unfold_in_three_steps_a_question_the_approach_the_code(number):
     text = hints(number)
     assert text.count("<details>") == text.count("</details>") == 3
-    places = [text.index(title) for title in ("What to look at", "What to do", "The code", "class My")]
+    places = [text.index(title) for title in ("A question", "The approach", "The code", "class My")]
     assert places == sorted(places)
+    assert EXERCISES[number].look.endswith("?")
     assert solution(number) in text
     assert re.search(r"difficulty ★[★☆]{2} · about \d+ minutes", introduction(number))
 
@@ -184,7 +216,7 @@ def test_a_lesson_without_an_exercise_is_refused():
 
 def test_a_source_that_moves_away_from_its_goals_is_noticed(monkeypatch):
     asked = EXERCISES["059"]
-    asked = replace(asked, goals={"no such line": "1. do it", **asked.goals})
+    asked = replace(asked, goals={"no such line": "Goal: none.", **asked.goals})
     monkeypatch.setitem(COURSES, "059", replace(COURSES["059"], exercise=asked))
     with pytest.raises(LessonError, match="'no such line' stands on 0 lines of the exercise"):
         exercise("059")

@@ -6,9 +6,11 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from rosecourse import ConfigError, LessonError, lesson
+from rosecourse import ConfigError, EngineConfig, LessonError, lesson
+from rosecourse.engine.scheduler import SchedulerStats
+from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises import racing
-from rosecourse.lab.exercises.racing import Race, race
+from rosecourse.lab.exercises.racing import Race, race, workload_of
 from rosecourse.measure.compare import Conditions, Ladder
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.workload import Run
@@ -41,7 +43,8 @@ def ladder_of(seconds):
     """A ladder whose runs took so long: one list for each rung."""
 
     def run(total):
-        return Run(0.0, total, [SessionTimes(tokens=[total / 2, total])], [[1, 2]], None)
+        stats = SchedulerStats(decode_seconds=total / 4, decode_steps=1)
+        return Run(0.0, total, [SessionTimes(tokens=[total / 2, total])], [[1, 2]], stats)
 
     conditions = Conditions(1, 2, 1, 64, len(seconds[0]), "m", "float32", "a device", "2")
     names = ("before", "yours", "course")
@@ -62,14 +65,16 @@ def test_a_part_that_is_the_one_before_can_race(number, small_model):
     assert [rung.name for rung in found.ladder.rungs] == ["before", "yours", "course"]
     assert list(found.table()["lesson"]) == [f"as before {number}", before.__name__, lesson(number).title]
     lines = str(found).splitlines()
-    assert len(lines) == 4
-    for line, who in zip(lines, ("Your part", "The course's", "Yours beside the course's"), strict=False):
+    assert len(lines) == 5
+    assert lines[0] == "What is timed: whole runs, prefill and decode steps."
+    who_beside = ("Your part against before", "The course's part against before", "Your part against the course's")
+    for line, who in zip(lines[1:4], who_beside, strict=True):
         assert re.fullmatch(f"{who}: {RATIO}, and 2 rounds are too few to tell: take 5 or more.", line)
-    assert lines[3].startswith("16 requests x 68 tokens; 1 warm-up and 2 counted runs of each, interleaved; small")
+    assert lines[4].startswith("16 requests x 68 tokens; 1 warm-up and 2 counted runs of each, interleaved; small")
     assert repr(found) == str(found)  # a notebook stores it
     page = found._repr_html_()
     assert page.count("<table") == 1
-    assert page.count("<p>") == 4
+    assert page.count("<p>") == 5
     _, ax = plt.subplots()
     found.draw(ax)
     assert f"Lesson {number}: {before.__name__} on the ladder" in ax.get_title()
@@ -78,10 +83,50 @@ def test_a_part_that_is_the_one_before_can_race(number, small_model):
 def test_the_sentences_say_what_the_interval_allows():
     slow, fast = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95], [1.0, 1.05, 0.95, 1.0, 1.02, 0.98]
     found = Race("038", "Mine", ladder_of([slow, slow, fast]))
-    yours, course, beside, _ = found.sentences()
-    assert yours == "Your part: 1.000x [1.000, 1.000], no difference measurable here."
-    assert re.fullmatch(rf"The course's: 2\.0\d\dx {INTERVAL}, faster than before\.", course)
-    assert re.fullmatch(rf"Yours beside the course's: 0\.[45]\d\dx {INTERVAL}, slower than the course\.", beside)
+    _, yours, course, beside, _ = found.sentences()
+    assert yours == "Your part against before: 1.000x [1.000, 1.000], no difference measurable here."
+    assert re.fullmatch(rf"The course's part against before: 2\.0\d\dx {INTERVAL}, faster than before\.", course)
+    assert re.fullmatch(rf"Your part against the course's: 0\.[45]\d\dx {INTERVAL}, slower than the course's\.", beside)
+
+
+def test_the_race_of_059_is_on_the_step_in_which_every_request_begins_a_block(small_model):
+    rung, track = lesson("059"), COURSES["059"].track
+    found = race(rung.before.kv_append, "059", small_model, rounds=2)
+    assert found.track is track
+    for rung_of_the_race in found.ladder.rungs:
+        assert [run.stats.decode_steps for run in rung_of_the_race.runs] == [1, 1]
+    workload = workload_of(track, on_gpu=False)
+    assert len(set(workload.prompts)) == len(workload.prompts) == 16
+    engine = rung.engines(small_model, EngineConfig(max_batch_size=16, prefix_cache=False))[1]
+    sessions = [engine.new_session(prompt, workload.requests[0].params) for prompt in workload.prompts]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    held = [len(session.block_ids_per_layer[0]) for session in sessions]
+    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+    assert [len(session.block_ids_per_layer[0]) for session in sessions] == [n + 1 for n in held]
+    assert all(session.finished for session in sessions)
+
+
+def test_what_is_timed_is_what_is_shown():
+    ladder, track = ladder_of([[2.0, 2.2], [1.0, 1.1], [1.0, 1.1]]), COURSES["059"].track
+    found = Race("059", "Mine", ladder, track=track)
+    assert [ratio.value for ratio in found.speedups] == pytest.approx([2.0, 2.0])
+    assert list(found.table()["decode time (ms)"]) == pytest.approx([525.0, 262.5, 262.5])
+    assert str(found).startswith("What is timed: one decode step, in which every request begins a block.\n")
+    _, ax = plt.subplots()
+    found.draw(ax)
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx([525.0, 262.5, 262.5])
+    assert "less is better" in ax.get_ylabel()
+    assert "throughput (tokens/s)" in Race("038", "Mine", ladder).table()
+
+
+def test_a_race_on_a_gpu_is_bounded():
+    """At 30 ms a step, three engines and one round more than is counted."""
+    for number, course in COURSES.items():
+        track = course.track
+        steps = 3 * (track.rounds + 1) * track.new_tokens[True]
+        seconds = 0.03 * steps
+        assert seconds < 40, number
+        assert len(workload_of(track, on_gpu=True).requests) == (128 if number == "061" else 64)
 
 
 @pytest.mark.parametrize("part", [SwapsKAndV, OnePosition, Raises])

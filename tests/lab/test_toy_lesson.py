@@ -97,8 +97,8 @@ def test_its_bug_is_hunted(toy, model, monkeypatch):
     assert isinstance(right.decode_step.kv_append, ToyAppend)
     assert type(broken.decode_step.kv_append) is bug_hunt.part
     assert [list(sessions) for sessions in bug_hunt.scene(broken)] == [["A", "B", "C"]] * 3
-    assert bug_hunt.answer(session="B", position=4, line=COURSE.bug.new).found
-    said = bug_hunt.answer(session="A", position=4, line=COURSE.bug.new)
+    assert bug_hunt.answer(session="B", position=4, line=COURSE.bug.fault).found
+    said = bug_hunt.answer(session="A", position=4, line=COURSE.bug.fault)
     assert not said.found
     assert "session: it is not A. Compare keys." in str(said)
     assert "It looks at the ends alone." in explanation("999")

@@ -1,10 +1,12 @@
 """Comparing: the order of the runs, the ratio and its interval, and the benchmark built on them."""
 
 import json
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from rosecourse import (
     BEST,
@@ -107,6 +109,15 @@ def test_a_throughput_ratio_is_the_ratio_of_the_times():
     found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
     both = zip(found.before.throughputs, found.after.throughputs, strict=True)
     assert found.speedup.value == pytest.approx(np.median([after / before for before, after in both])) == 2.0
+
+
+def test_the_effect_in_one_sentence():
+    found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
+    assert found.effect("total throughput") == (
+        "a CPU (1 thread), 2 requests x 4 tokens: total throughput p50 2 tokens/s before, 4 tokens/s after: "
+        "2.000x [2.000, 2.200], faster."
+    )
+    assert found.effect("TPOT", "mean").endswith("1.000x [1.000, 1.000], no difference measurable here.")
 
 
 def test_better_is_more_throughput_and_less_time():
@@ -322,3 +333,37 @@ def test_other_tokens_end_the_comparison(capsys, monkeypatch):
 def test_bad_calls(capsys, flags, message):
     assert benchmark_transformers.main([*SMALL, *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+class OtherEachTime:
+    """A runner whose tokens change from run to run, as float16 rounding may do where the batches do."""
+
+    def __init__(self):
+        self.runs = 0
+
+    def __call__(self, engine, workload):
+        run = run_scheduler(engine, workload)
+        self.runs += 1
+        run.completions[0][-1] = self.runs
+        return run
+
+
+def test_tokens_may_differ_only_where_rounding_and_batches_may(small_model):
+    """In float16 and with timed arrivals it is said; in float32, or all at once, nothing is compared."""
+    half = copy(small_model)
+    half.dtype = torch.float16  # it still computes in float32, as the engine has been told
+    for model, interval, fails in ((small_model, 0.001, True), (half, 0.0, True), (half, 0.001, False)):
+        made = engines(small_model, BEST, BEST)
+        for engine in made:
+            engine.model = model
+        workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS, interval)
+        if fails:
+            with pytest.raises(RosecourseError, match="different tokens"):
+                compare(*made, workload, pairs=1, runner=OtherEachTime())
+        else:
+            found = compare(*made, workload, pairs=1, runner=OtherEachTime())
+            assert not found.conditions.same_tokens
+            assert "some tokens differ, as batches and rounding do" in found.provenance

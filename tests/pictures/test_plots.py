@@ -198,6 +198,17 @@ def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     assert ax.get_title() == "title\na CPU (1 thread)"
 
 
+def test_the_ladder_shows_a_time_of_each_rung_in_milliseconds(ax):
+    rungs = [samples("before", 0.004), samples("yours", 0.001)]
+    found = Ladder(rungs, ["paged decode baseline", "mine"], CONDITIONS)
+    plots.ladder_times(ax, found, "total time", "title")
+    expected = [1e3 * rung.figure("total time", "p50") for rung in rungs]
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx(expected)
+    times = found.ratios("total time")[1]
+    assert texts(ax) == [f"{expected[0]:,.2f} ms", f"{expected[1]:,.2f} ms\n4.00x [{times.low:.2f}, {times.high:.2f}]"]
+    assert ax.get_ylabel() == "total time (ms, less is better)"
+
+
 @pytest.mark.parametrize(
     "draw", [plots.throughput_compared, plots.itl_distribution, plots.itl_along_steps_compared, plots.ladder_throughput]
 )

@@ -78,6 +78,23 @@ def truth(hunt: Played, model) -> Truth:
 
 INFO_CALLS = Cost("calls of info", lambda seen: seen.counts.calls_of("info"))
 
+COLLEAGUES_FILE = """\
+from rosecourse.kv.buffers import index_tensor
+from tests.support.toy_lesson import ToyAppend
+
+
+class Colleague(ToyAppend):
+    def write(self, layer, rows, infos, k, v):
+        chosen, positions = index_tensor(rows, self.kv.device), [info.length for info in infos]
+        blocks = index_tensor([info.block_index for info in infos], self.kv.device)
+        constant = positions[-1] == positions[0]
+        slots = positions[0] if constant else index_tensor(positions, self.kv.device)
+        self.kv.k_layers[layer][blocks, :, slots] = k[chosen]
+        self.kv.v_layers[layer][blocks, :, slots] = v[chosen]
+        for info in infos:
+            info.length += 1
+"""
+
 RUNG = LESSONS[-1].then("999", "toy", A, kv_append=ToyAppend)
 COURSE = Course(
     number="999",
@@ -100,8 +117,10 @@ COURSE = Course(
         symptom="A request of another length between two of the same goes wrong.",
         questions={"session": "which one", "position": "where its wrong key is", "line": LINE},
         hints={"session": "Compare keys.", "position": "Compare all of its keys.", "line": "Which positions count?"},
-        old="all(pos == positions[0] for pos in positions)",
-        new="positions[-1] == positions[0]",
+        tools=("`bug.key_at(engine.kv, session, position)` is a key.",),
+        source=COLLEAGUES_FILE,
+        fault="constant = positions[-1] == positions[0]",
+        mended="constant = all(pos == positions[0] for pos in positions)",
         config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
         scene=scene,
         truth=truth,

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from ...lessons import Lesson
+from ...measure.progress import progress
 from ..world.fault import Fault, PartIsWrong
 from ..world.oracle import Oracle
 from ..world.scenarios import Scenario
 from . import end_to_end
 from .comparing import compare
+from .passed import PASSED
+from .silent_kernel import plainly
 from .trial import Trial, lesson_with_a_part, trial_of
 from .verdict import Verdict
 
@@ -26,13 +29,17 @@ def check(part: type, lesson_number: str) -> Verdict:
 
     The part lives through scenarios over a real pool in which every number is known, then makes tokens in a whole
     engine, and at last is counted beside the course's part. Takes a few seconds on a CPU; the same class gets the same
-    verdict. Raises `LessonError` for a lesson that is not there, or has no part to write.
+    verdict. Once it has passed, `change` shows the lesson's diff unfolded. Raises `LessonError` for a lesson that is
+    not there, or has no part to write.
     """
     rung = lesson_with_a_part(lesson_number)
     if not isinstance(part, type):
         return _no_class(part, rung)
     trial = trial_of(part, rung)
-    return replace(_tried(trial), remarks=trial.learner.remarks())
+    verdict = replace(_tried(trial), remarks=trial.learner.remarks())
+    if verdict.passed:
+        PASSED.add(rung.number)
+    return verdict
 
 
 def _no_class(part: Any, rung: Lesson) -> Verdict:
@@ -46,7 +53,7 @@ def _tried(trial: Trial) -> Verdict:
     try:
         done, faults = _lived_through(trial)
         if faults:
-            return replace(verdict, faults=tuple(faults))
+            return replace(verdict, faults=tuple(plainly(trial, faults)))
         done.append(_in_an_engine(trial))
         compared = compare(trial)
     except PartIsWrong as wrong:
@@ -69,13 +76,15 @@ def _lived_through(trial: Trial) -> tuple[list[str], list[Fault]]:
     """What was tried, and the first faults."""
     scenarios = trial.course.world.scenarios_on(trial.kernels_on)
     faults, steps = [], 0
-    for scenario in scenarios:
-        fault, made = _play(trial, scenario)
-        steps += made
-        faults += [fault] if fault else []
-        # Enough, or it cannot be built or called at all, or each would take as long.
-        if len(faults) == SHOWN or (fault and (fault.ends or not made)):
-            break
+    with progress("scenarios", len(scenarios)) as advance:
+        for scenario in scenarios:
+            fault, made = _play(trial, scenario)
+            advance()
+            steps += made
+            faults += [fault] if fault else []
+            # Enough, or it cannot be built or called at all, or each would take as long.
+            if len(faults) == SHOWN or (fault and (fault.ends or not made)):
+                break
     tried = f"{len(scenarios)} scenarios, {steps} steps: every number in its place, every block with its owners"
     return [tried], faults
 

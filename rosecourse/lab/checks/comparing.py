@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ...lessons import LESSONS, Lesson
+from ...measure.progress import progress
 from ..course import COURSES
 from ..course.costs import LAUNCHES, Idea, Seen, ideas, launches
 from ..course.form import Course
@@ -37,23 +38,29 @@ def compare(trial: Trial) -> Comparison:
     The first lesson of which something is missing is enough: the others build on it. Raises `PartIsWrong` if a step
     goes wrong.
     """
-    own = trial.course.part(trial.rung.after)
+    groups = ideas_until(trial)
     seen: dict[Situation, tuple[Seen, Seen]] = {}  # the learner's, and the course's
     words: list[str] = []  # in the end those of the last lesson that could be counted
-    for group in ideas_until(trial):
-        for _, idea in group:
-            at = idea.situation
-            if at not in seen:
-                mine = observe(trial.learner, trial.course.world, at, trial.device)
-                seen[at] = mine, observe_course(own, trial.course.world, at, trial.device)
-        words = [idea.cost.words for _, idea in group]
-        lacking = _lacking(trial, group, seen)
-        if lacking:
-            return lacking
+    with progress("kinds of steps", len({idea.situation for group in groups for _, idea in group})) as advance:
+        for group in groups:
+            for at in dict.fromkeys(idea.situation for _, idea in group):
+                if at not in seen:
+                    seen[at] = _seen_beside(trial, at)
+                    advance()
+            words = [idea.cost.words for _, idea in group]
+            lacking = _lacking(trial, group, seen)
+            if lacking:
+                return lacking
     if trial.kernels_on and not any(launches(mine) for mine, _ in seen.values()):
         return Comparison(missing=(NOTHING_LAUNCHED,))
     where = f"counted in {len(seen)} kinds of steps, never more than in the course's part: "
     return Comparison(counted=where + ", ".join(dict.fromkeys(words)))
+
+
+def _seen_beside(trial: Trial, at: Situation) -> tuple[Seen, Seen]:
+    """A step of the learner's part, and one of the course's."""
+    mine = observe(trial.learner, trial.course.world, at, trial.device)
+    return mine, observe_course(trial.course.part(trial.rung.after), trial.course.world, at, trial.device)
 
 
 def _lacking(trial: Trial, group: list[Asked], seen: dict[Situation, tuple[Seen, Seen]]) -> Comparison | None:

@@ -58,19 +58,21 @@ def observe(learner: Learner, world: World[Any], situation: Situation, device: s
     try:
         for n in (situation.n, situation.n // 2)[: 1 + situation.can_be_halved]:
             oracle = world.oracle(learner, situation.sizes(device))
-            seen.append(_observe_step(oracle, situation.batch(oracle, n)))
+            seen.append(observe_step(oracle, situation.batch(oracle, n)))
     except PartIsWrong as wrong:
         raise PartIsWrong(replace(wrong.fault, tried=str(situation))) from None
     return replace(seen[0], half=seen[-1].counts)
 
 
-def _observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
+def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
+    """One step of an oracle's part with this batch, which is watched and not judged."""
     arguments = oracle.arguments(batch, oracle.next_tokens(batch))
     unchanged = oracle.unchanged_lists(batch)
     for ids in unchanged:
         ids[:] = map(CountedId, ids)
     last = [oracle.info_in_use(ids[-1]) for t in batch for ids in t.table if ids]
     one_free = sum(info.owners == 1 and info.length == oracle.sizes.block_size - 1 for info in last)
+    before = oracle.caches().clone()
     CountedId.computed = 0
     with _calls_of_makers() as made, watch() as counts:
         oracle.learner.call(oracle.part, *arguments)
@@ -87,6 +89,7 @@ def _observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         launched=sum(made[name] for name in TRITON_LAUNCHES),
         copied=made["contiguous"],
         indexed=counts.list_tensors - sum(made[maker] for maker in TENSORS),
+        written=not torch.equal(before.nan_to_num(), oracle.caches().nan_to_num()),
     )
 
 

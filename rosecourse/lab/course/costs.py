@@ -21,7 +21,7 @@ class Seen:
     arrays: NumPy arrays that it made from lists. kept: whether it keeps rows, or anything else.
     one_free: last blocks of one owner, in all layers, that had one free slot.
     launched: calls of Triton's launchers. copied: rows of another tensor made contiguous.
-    indexed: tensors that came of an indexing by a Python list.
+    indexed: tensors that came of an indexing by a Python list. written: whether any K or V in the cache changed.
     """
 
     counts: Counts
@@ -34,6 +34,7 @@ class Seen:
     launched: int
     copied: int
     indexed: int
+    written: bool
 
 
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"

@@ -14,6 +14,14 @@ from .costs import NO_LAUNCH, Cost, Idea
 from .scenes import Played, Sessions, Truth
 
 LINE = "the line of the listing that is to blame: its number, or its text"
+KEY_AT = (
+    "`bug.key_at(engine.kv, session, position)` is the key, `[heads, head_dim]`, that attention is going to read there "
+    "in layer 0. It takes the engine's cache, `engine.kv`, not the engine."
+)
+AUDIT = (
+    "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the owners that "
+    "are counted are not those whose tables show a block."
+)
 
 
 @dataclass(frozen=True)
@@ -21,8 +29,8 @@ class KernelCode:
     """What an exercise takes from a file of kernels, which is read and not imported: it is there without Triton too.
 
     module: the file's name in `rosecourse/kernels`, without `.py`; empty for an exercise without kernels. functions:
-    those that the learner writes -> their bodies until then. kernels: of the solution -> how they are decorated there.
-    launches: functions of the solution that launch them -> their bodies there.
+    those that the learner writes -> their bodies until then. kernels: of the solution -> how they are decorated there;
+    in the exercise they are empty. launches: functions of the solution that launch them -> their bodies there.
     """
 
     module: str = ""
@@ -36,9 +44,10 @@ class Exercise:
     """What is said about an exercise; its code comes from the ladder's sources.
 
     name: of the learner's class. difficulty: 1 to 3. minutes: of a reader who has come so far. text: markdown above
-    the cell. docstring: of the class. goals: a line of the exercise -> the comment above it. look, do: the first two
-    hints, markdown. stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that
-    only the written part uses. kernel_code: what it takes from a file of kernels.
+    the cell. docstring: of the class. goals: a line of the exercise -> the comment above it, which says what must hold
+    and never how; fewer with each lesson. look: the first hint, a question. do: the second, the approach in words.
+    stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
+    part uses. kernel_code: what it takes from a file of kernels.
     """
 
     name: str
@@ -55,20 +64,40 @@ class Exercise:
 
 
 @dataclass(frozen=True)
-class Bug:
-    """A bug to hunt.
+class Track:
+    """What a race times: requests that arrive together, of one length and with different first tokens.
 
-    old, new: what is replaced in the source of the lesson's part. questions: name -> what is asked; hints: for a wrong
-    answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each. truth:
-    plays it with both engines, and returns the answers.
+    timed: what is timed, in words. metric: a time of `measure.samples.OF_A_RUN`. prompt_tokens: of each request.
+    requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
+    often each engine runs.
+    """
+
+    timed: str = "whole runs, prefill and decode steps"
+    metric: str = "total time"
+    prompt_tokens: int = 3
+    requests: tuple[int, int] = (16, 64)
+    new_tokens: tuple[int, int] = (68, 32)
+    rounds: int = 11
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug to hunt: the lesson's part as a colleague has written it, in another style, and right but for one fault.
+
+    source: of the colleague's file, whose last class is the part. fault: the lines of it that are to blame; mended: the
+    same put right. tools: what helps to look, markdown, one item each. questions: name -> what is asked; hints: for a
+    wrong answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each.
+    truth: plays it with both engines, and returns the answers.
     """
 
     minutes: int
     symptom: str
+    tools: tuple[str, ...]
     questions: Mapping[str, str]
     hints: Mapping[str, str]
-    old: str
-    new: str
+    source: str
+    fault: str
+    mended: str
     config: EngineConfig
     scene: Callable[[InferenceEngine], Iterator[Sessions]]
     truth: Callable[[Played, Model], Truth]
@@ -80,8 +109,9 @@ class Course:
     """One lesson's course.
 
     number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas: what it is
-    counted by. no_launch: for a lesson with kernels, what is counted where its own part launches one; `check` adds it.
-    unseen: what a check of kernels in Triton's interpreter cannot see, in the words of a verdict.
+    counted by. track: what its race times. no_launch: for a lesson with kernels, what is counted where its own part
+    launches one; `check` adds it. unseen: what a check of kernels in Triton's interpreter cannot see, in the words of a
+    verdict.
     """
 
     number: str
@@ -89,6 +119,7 @@ class Course:
     exercise: Exercise
     bug: Bug
     ideas: tuple[Idea, ...]
+    track: Track = Track()
     no_launch: Cost = NO_LAUNCH
     unseen: str = ""
 

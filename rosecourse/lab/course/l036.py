@@ -22,47 +22,42 @@ from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 EXERCISE = Exercise(
     name="MyBlockTables",
     difficulty=2,
-    minutes=25,
+    minutes=30,
     text=(
-        "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the "
-        "right tables: it builds every row at every step. It stays right after each of the four steps; after the "
-        "first alone it makes *more* tensors than before, and the others bring them down."
+        "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the right "
+        "tables, but it builds every row at every step. The three comments say what must hold in the end; how you get "
+        "there is up to you. `check` tells you at any time whether the tables are right, and what is still built."
     ),
     docstring=(
         "Where, for each layer and session, the blocks lie: int32 [L, B, max_blocks].\n\n"
-        "Now it builds every row at every step. Make it keep each row, and build one only when its signature "
-        "changes. What is kept belongs to the session's block table: `table.row_cache`, which is None for a "
-        "new table."
+        "Now it builds every row at every step. Make it build a row only when the list that it shows has changed."
     ),
     goals={
         "rows: list[list[int]] = []": (
-            "1. gather: ask `get_paged_block_table_row_cpu` for each session's row, and put the rows of a "
-            "layer together with one `torch.stack(..., out=...)`"
+            "Goal: in a step in which no block list has changed, no tensor and no array is built from a Python list."
         ),
         "ids = table[layer_idx]": (
-            "2. keep: if `table.row_cache` is still None, put an empty row and a signature that no list has "
-            "into it, for each layer"
+            "Constraint: what is kept belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
+            "`row_cache`, which is None in a new table."
         ),
         "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
-            "3. compare: while the signature of `ids` is the one that was kept, the kept row is right (a list "
-            "without a block has no last id)"
+            "Constraint: the row is right after a new block and after a copy-on-write, and ids that were in it before "
+            "are not written again."
         ),
-        "return row": "4. remember: the row and its signature, for the next step",
     },
     look=(
-        "`session.block_ids_per_layer` is a `BlockTable`: a list of lists with one more attribute, "
-        "`row_cache`. Look at the table with the column *signature* above: in which steps does it change, "
-        "and which entries of the row have changed by then?"
+        "`session.block_ids_per_layer` is a `BlockTable`: a list of lists with one more attribute, `row_cache`. Look "
+        "at the table with the column *signature* above. In which steps does the signature change, and which entries "
+        "of the row may have changed by then?"
     ),
     do=(
-        "* Step 1: a list of B tensors `[max_blocks]`; `torch.stack(rows, out=block_tables_cpu[layer_idx])`.\n"
-        "* Step 2: `table.row_cache` holds, for each layer, a pair: the row (int32, zeros) and its "
-        "signature. `(-1, -1)` is a signature that no list has.\n"
-        "* Step 3: the signature is `(number of ids, last id)`. A rollover changes both, a copy-on-write only the "
-        "second: the number alone is not enough. (The last id alone would do; the number says besides where to "
-        "begin writing.)\n"
-        "* Step 4: write the new ids into the kept row, from the last one that it had: what lies before "
-        "cannot change. Through `row.numpy()` a slice can be written from a list without a tensor."
+        "Keep for each layer of a table two things: the row, and the signature of the list that it shows. Begin with "
+        "a row of zeros and a signature that no list has. At each step compare the list's signature, its length and "
+        "its last id, with the one that was kept: a rollover changes both, a copy-on-write changes the last id alone. "
+        "While they are equal, the kept row is right. If they differ, write the ids into it from the last known entry "
+        "on, since that one may have been replaced and nothing before it can have changed; through `row.numpy()` a "
+        "slice takes a list without a tensor being made. Then one `torch.stack(rows, out=...)` puts the rows of a "
+        "layer together in the buffer."
     ),
     stubs={
         "get_paged_block_table_row_cpu": """
@@ -97,38 +92,94 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the broken part gives the right tables: it is not broken")
 
 
+COLLEAGUES_FILE = '''\
+import torch
+
+from rosecourse.kv.buffers import StagingBuffer
+
+
+class KeptRow:
+    """A session's row of one layer, with what it knows of the list of blocks that it shows."""
+
+    def __init__(self, width):
+        self.entries = torch.zeros(width, dtype=torch.int32)
+        self.count, self.newest = 0, None
+
+    def follow(self, ids, first_id):
+        """Bring the row up to date; first_id: the id of the layer's block 0."""
+        newest = ids[-1] if ids else None
+        if self.count == len(ids) and self.newest == newest:
+            return
+        known = self.count
+        self.entries.numpy()[known : len(ids)] = [block_id - first_id for block_id in ids[known:]]
+        self.count, self.newest = len(ids), newest
+
+
+class Tables:
+    """Block tables, int32 [L, B, max_blocks], of rows that live as long as the tables that they show."""
+
+    def __init__(self, model, kv, config):
+        self.kv, self.width = kv, config.max_blocks
+        self.staging = StagingBuffer(kv.num_layers * config.max_batch_size * self.width, torch.int32, kv.device)
+
+    def __call__(self, sessions):
+        layers = self.staging.host(self.kv.num_layers, len(sessions), self.width)
+        columns = [self.rows_of(session.block_ids_per_layer) for session in sessions]
+        for layer, rows in zip(layers, zip(*columns, strict=True), strict=True):
+            torch.stack(rows, out=layer)
+        return self.staging.to_device()
+
+    def rows_of(self, table):
+        """A session's row of each layer."""
+        if table.row_cache is None:
+            table.row_cache = [KeptRow(self.width) for _ in table]
+        for layer, ids in enumerate(table):
+            table.row_cache[layer].follow(ids, layer * self.kv.num_blocks)
+        return [row.entries for row in table.row_cache]
+'''
+
+
 BUG = Bug(
-    minutes=10,
+    minutes=15,
     symptom=(
         "A request is forked in the middle of a block. From then on one of the two goes on as if it had read the "
-        "other's words. When it comes to its next block, it reads its own again. Requests that are never forked "
-        "are right. No key is ever written to a wrong place."
+        "other's words, and it never recovers. Requests that are not forked are right, and so is a fork that begins "
+        "at the end of a block. No key is ever written to the wrong place."
+    ),
+    tools=(
+        "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the rows of layer 0 at any moment, one "
+        "for each session in the order of the batch. The truth is each session's `block_ids_per_layer[0]`.",
     ),
     questions={
-        "session": "which of `S`, `T` and `fork` is told to read a wrong block",
-        "step": "after which step of the scene the part first gives a wrong table",
-        "block": "the physical block of layer 0 that the wrong row shows",
+        "session": "which of `S`, `T` and `fork` is given a row that shows a wrong block",
+        "step": "the moment of the scene, a number, at which the part first gives a wrong row",
+        "block": "the block, a number, that this row of layer 0 shows and should not",
         "line": LINE,
     },
     hints={
-        "session": ("Set the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`."),
-        "step": (
-            "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the tables at any moment; look "
-            "after every step. The moment before the first step is number 0."
-        ),
-        "block": "Not the block that the session holds, but the one that its row shows instead.",
-        "line": "A row is built anew when its signature changes. Which change does this signature not see?",
+        "session": "Put the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`.",
+        "step": "Look after every step. The moment before the first step is number 0.",
+        "block": "We are not looking for the block that the session holds, but for the one that its row shows instead.",
+        "line": "The part notices that the list has changed. Which entries of the row does it write then?",
     },
-    old="ids[-1] if ids else -1)",
-    new="ids[0] if ids else -1)",
+    source=COLLEAGUES_FILE,
+    fault=(
+        "        known = self.count\n"
+        "        self.entries.numpy()[known : len(ids)] = [block_id - first_id for block_id in ids[known:]]\n"
+    ),
+    mended=(
+        "        known = max(self.count - 1, 0)  # a copy may have taken the place of the last one\n"
+        "        self.entries.numpy()[known : len(ids)] = [block_id - first_id for block_id in ids[known:]]\n"
+    ),
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "The signature looks at the *first* id. A list that grows changes its length, so rollovers are seen. A "
-        "copy-on-write replaces the *last* id and leaves the length as it is: it is not seen, and the row goes "
-        "on showing the block that now belongs to the other one. The next rollover writes the end of the row "
-        "anew, and the trace is gone. That is why the signature holds the **last id** beside the length."
+        "The change is noticed: a copy-on-write replaces the last id, and the row knows the last id that it has seen. "
+        "But then only the entries *behind* the known ones are written, as if a list could only grow. After a copy "
+        "there are none: nothing is written, the row goes on showing the block that now belongs to the other request, "
+        "and it remembers the new id as if it had been written. So the row is never mended. To notice a change is one "
+        "half; the other half is to know **what** may have changed: everything from the last known entry on."
     ),
 )
 

@@ -11,7 +11,7 @@ from ...models.shape import Model
 from ..world.situations import INSIDE, SIMPLE, SOME_FULL, Situation
 from ..world.worlds import KV_APPEND
 from .costs import CALLS, LOOP, STORES, Seen, append_tokens, ideas
-from .form import LINE, Bug, Course, Exercise
+from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -19,51 +19,36 @@ from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of,
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=2,
-    minutes=30,
+    minutes=40,
     text=(
-        "Append a layer's whole batch at once. As it stands, the cell runs and is right: it calls "
-        "`append_token` for every layer and every session. Steps 1 and 2 belong together; it is right before "
-        "and after step 3."
+        "Append a layer's whole batch at once. As it stands, the cell runs and is right, with one call of "
+        "`append_token` for every layer and every session. Write everything that is simple together, and leave only "
+        "the rest to `append_token`."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Now it makes L x B calls of `append_token` in a step. Make `append_token_batch` write all that is "
-        "simple with one indexed store for K and one for V, and leave only the rest to `append_token`."
+        "Now it makes L x B calls of `append_token` in a step. Make it write all tokens of a layer that only go into a "
+        "free slot with one indexed store for K and one for V."
     ),
     goals={
         "for b, block_ids in enumerate(block_ids_list):": (
-            "1. scan: who has a last block with a free slot, and for himself alone? They go to `write`, "
-            "together; all others to `append_token`, one by one"
-        ),
-        "self.kv.append_token(layer_idx, block_ids, key_new[b], value_new[b])": (
-            "2. who counts the tokens? `append_token` raises the `length` of a block by itself, `write` does not. "
-            "And is there anybody to write?"
-        ),
-        "for b, info in zip(batch_idx, infos, strict=True):": (
-            "3. store: the loop as one indexed store for K and one for V, with three index tensors: rows of "
-            "the batch, blocks, slots (`index_tensor(numbers, self.kv.device)` makes one of a list)"
+            "What must hold: while every session has a block of its own with a free slot, a layer makes one store for "
+            "K and one for V, however many sessions there are, and `append_token` is not called."
         ),
     },
     look=(
-        "`kind_of_append` above tells four kinds apart. `self.kv.info(block_ids[-1])` says of a session's "
-        "last block where it is (`block_index`), how many tokens it holds (`length`) and how many sessions "
-        "own it (`owners`). Which of these decide that an append is only a write into the next slot?"
+        "`kind_of_append` above tells four kinds apart. What does `self.kv.info(block_ids[-1])` say of a session's "
+        "last block, and which of it decides that an append is nothing but a write into the next slot? And who counts "
+        "the token in its block if `append_token` is not called?"
     ),
     do=(
-        "* Step 1: three lists: the batch rows and the infos of the fast ones, the batch rows of the slow "
-        "ones. Slow is: no block yet, a full one, or one with several owners.\n"
-        "* Step 2: call `write` only if there is a fast one; then raise `length` of *their* blocks. The slow "
-        "ones are known by their row `b` in the batch: their K is `key_new[b]`.\n"
-        "* Step 3: `index_tensor(list, self.kv.device)` makes an index tensor. `key_new.index_select(0, "
-        "rows)` are the K of the fast ones, and `k_layer[blocks, :, slots]` is where they go."
+        "Go through the batch once and part it in two. Simple is a session whose last block has a free slot and one "
+        "owner; everything else goes to `append_token` as before, each session with its own row of the batch. For the "
+        "simple ones note the row, the block's index and the slot. `index_tensor(numbers, self.kv.device)` makes an "
+        "index tensor of each of these lists; then one indexed assignment, `k_layer[blocks, :, slots] = ...`, takes "
+        "the selected rows of K, and another those of V. Skip it if nobody is simple. Afterwards raise the `length` "
+        "of the blocks that you have written, and of no others: `append_token` counts its own."
     ),
-    stubs={
-        "write": """
-            for b, info in zip(batch_idx, infos, strict=True):
-                self.kv.k_layers[layer_idx][info.block_index, :, info.length] = key_new[b]
-                self.kv.v_layers[layer_idx][info.block_index, :, info.length] = value_new[b]
-            """,
-    },
     wanted=("index_tensor",),
 )
 
@@ -84,44 +69,82 @@ def truth(hunt: Played, model: Model) -> Truth:
     return {"session": {name}, "position": {str(position)}, "whose": {whose}}
 
 
+COLLEAGUES_FILE = '''\
+from rosecourse.kv.buffers import index_tensor
+
+
+class Appender:
+    """Writes what has room together, and leaves the others to the manager."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            tables = [session.block_ids_per_layer[layer] for session in sessions]
+            blocks = [self.block_with_room(ids) for ids in tables]
+            easy = [row for row, block in enumerate(blocks) if block is not None]
+            others = [ids for ids, block in zip(tables, blocks, strict=True) if block is None]
+            if easy:
+                self.store(layer, easy, [blocks[row] for row in easy], k, v)
+            for ids, one_k, one_v in zip(others, k[len(easy) :], v[len(easy) :], strict=True):
+                self.kv.append_token(layer, ids, one_k, one_v)
+
+    def block_with_room(self, ids):
+        """A session's last block if the next token can simply be written into it, else None."""
+        last = self.kv.info(ids[-1]) if ids else None
+        return last if last and last.owners == 1 and last.length < self.kv.block_size else None
+
+    def store(self, layer, rows, blocks, k, v):
+        """Write these rows of K and V, each into the next slot of its block."""
+        taken = index_tensor(rows, self.kv.device)
+        where = index_tensor([block.block_index for block in blocks], self.kv.device)
+        slots = index_tensor([block.length for block in blocks], self.kv.device)
+        for cache, new in ((self.kv.k_layers[layer], k), (self.kv.v_layers[layer], v)):
+            cache[where, :, slots] = new[taken]
+        for block in blocks:
+            block.length += 1
+'''
+
+
 BUG = Bug(
     minutes=15,
     symptom=(
-        "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; one or two "
-        "tokens later its text shows it. When all requests have the same length, they are right, and the request "
-        "that stands last in the batch is always right."
+        "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; its text shows "
+        "it one or two tokens later. If all requests have the same length, they are right. The request that stands "
+        "last in the batch is always right."
     ),
+    tools=(KEY_AT,),
     questions={
         "session": "which of `A`, `B`, `C`, `D` is the first, in time, to get a wrong key",
-        "position": "the position of that key",
-        "whose": "the request whose key it is",
+        "position": "the position of that key, a number",
+        "whose": "the name of the request whose key it is",
         "line": LINE,
     },
     hints={
         "session": (
-            "Play the scene with both engines and compare `bug.key_at(engine.kv, session, position)`, step by "
-            "step. Only the first difference counts: after it the tokens differ too."
+            "Play the scene with both engines and compare `bug.key_at(engine.kv, session, position)` step by step. "
+            "Only the first difference counts, since the tokens differ from there on."
         ),
-        "position": "The step in which it begins a block writes one key, into slot 0: which position is that?",
+        "position": "The step in which a request begins a block writes one key, into slot 0. Which position is that?",
         "whose": "Compare the wrong key with the keys that the right engine has written in the same step.",
-        "line": "Which row of `key_new` is a session's, and which number does this path use for it?",
+        "line": "Which row of the new keys belongs to a session, and which row does this path give it?",
     },
-    old=(
-        "for b in slow_batch_idx:\n"
-        "            self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])"
-    ),
-    new=(
-        "for row, b in enumerate(slow_batch_idx, start=len(fast_batch_idx)):\n"
-        "            self.kv.append_token(layer_idx, block_ids_list[b], key_new[row], value_new[row])"
+    source=COLLEAGUES_FILE,
+    fault="            for ids, one_k, one_v in zip(others, k[len(easy) :], v[len(easy) :], strict=True):\n",
+    mended=(
+        "            rest = [row for row, block in enumerate(blocks) if block is None]\n"
+        "            for ids, one_k, one_v in zip(others, k[rest].unbind(), v[rest].unbind(), strict=True):\n"
     ),
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "The slow path counts its rows from the end of the fast ones, as if the batch had been sorted: fast rows "
-        "first, slow rows behind. It has not. `key_new` stays in the order of the sessions, and `b` is the row. "
-        "The two agree when nobody or everybody is slow, and when the slow ones stand last, which is every test "
-        "with equal lengths, and some with mixed ones."
+        "The others get the last rows of K and V, as if the batch had been sorted with the easy ones in front. It has "
+        "not been sorted: `k` and `v` stay in the order of the sessions, and only the *lists* have been taken apart. "
+        "The lengths fit, so that even `strict=True` has nothing to object to. The two orders agree if nobody or "
+        "everybody has room, and if those without room stand last: in every test with equal lengths, and in some with "
+        "mixed ones."
     ),
 )
 

@@ -11,7 +11,7 @@ from ..world.engine_parts import per_layer_cache
 from ..world.situations import FULL
 from ..world.worlds import KV_APPEND
 from .costs import CALLS, LOOP, STORES, ideas
-from .form import LINE, Bug, Course, Exercise
+from .form import AUDIT, LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -19,36 +19,21 @@ from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=1,
-    minutes=15,
-    text=(
-        "Keep a request whose last block is full in the batch. As it stands, the cell runs and is right: a "
-        "full block goes the slow way. `self.kv.allocate_block(layer_idx, start)` gives the id of an empty block "
-        "with one owner; `start` is the position, in its sequence, of the first token that goes into it."
-    ),
-    docstring=(
-        "Put the new token's K and V into the cache.\n\n"
-        "Now a session whose last block is full goes to `append_token`, alone. Make it roll over in the "
-        "scan, so that only copies are left for the slow path."
-    ),
-    goals={
-        "if info is None or info.length == self.kv.block_size or info.owners > 1:": (
-            "1. roll over: no block yet, or a full one? Then a new block at the end of the session's list, "
-            "and go on with that one"
-        ),
-        "slow_batch_idx.append(b)  # a new block, or a copy": (
-            "2. what is left for the slow path? Mind the order of the two questions, *is it full* and *is it shared*"
-        ),
-    },
+    minutes=20,
+    text="Keep a session that begins a block in the batch, so that only copies are left for `append_token`.",
+    docstring="Put the new token's K and V into the cache.",
+    goals={},
     look=(
-        "`self.kv.append_token` begins a new block too: what does it give to `allocate_block`? And which "
-        "block does `write` use, the one that `info` was before the rollover or the one after it?"
+        "`append_token` begins a new block too; `inspect.getsource(type(engine.kv).append_token)` shows it. What does "
+        "it give to `allocate_block`, and where does it put the id that it gets? Which block does `write` need "
+        "afterwards? And if a block is full *and* shared, does it have to be copied?"
     ),
     do=(
-        "* `self.kv.allocate_block(layer_idx, start)` gives the id of an empty block with one owner. `start` "
-        "is the position of its first token: where the full block begins, plus its length; 0 if there is "
-        "none.\n"
-        "* Append the id to `block_ids`: that is the session's own list, so change it in place.\n"
-        "* Ask `self.kv.info` again, for the new block. Only then ask for its owners."
+        "In the scan, ask first whether the session has no block yet or a full one. If so, get an empty block from "
+        "`self.kv.allocate_block(layer_idx, start)`, where `start` is the position of its first token in the sequence: "
+        "where the full block begins plus what it holds, or 0 if there is none. Append the id to the session's own "
+        "list, in place, and go on with the new block's `info`. Only then ask for the owners: a full block is never "
+        "written again, so that it need not be copied, and the new one has a single owner."
     ),
 )
 
@@ -76,42 +61,103 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the owners are counted right: the part is not broken")
 
 
+COLLEAGUES_FILE = '''\
+from rosecourse.kv.buffers import index_tensor
+
+
+class Appender:
+    """Gives every session a block of its own that has room, and then writes all of them together."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            blocks = [self.prepare(layer, session.block_ids_per_layer[layer]) for session in sessions]
+            where = index_tensor([block.block_index for block in blocks], self.kv.device)
+            slots = index_tensor([block.length for block in blocks], self.kv.device)
+            self.kv.k_layers[layer][where, :, slots] = k
+            self.kv.v_layers[layer][where, :, slots] = v
+            for block in blocks:
+                block.length += 1
+
+    def prepare(self, layer, ids):
+        """The block for a session's next token: its last one, the one after it, or a copy of it."""
+        last = self.kv.info(ids[-1]) if ids else None
+        if last is None:
+            ids.append(self.kv.allocate_block(layer, 0))
+            return self.kv.info(ids[-1])
+        full = last.length == self.kv.block_size
+        if last.owners == 1 and not full:
+            return last
+        new_id = self.kv.allocate_block(layer, last.start + self.kv.block_size * full)
+        new = self.kv.info(new_id)
+        if full:
+            ids.append(new_id)
+        else:
+            self.copy(layer, last, new)
+            ids[-1] = new_id
+        if last.owners > 1:
+            last.owners -= 1
+        return new
+
+    def copy(self, layer, old, new):
+        """What a block holds, into another one."""
+        for cache in (self.kv.k_layers[layer], self.kv.v_layers[layer]):
+            cache[new.block_index, :, : old.length] = cache[old.block_index, :, : old.length]
+        new.length = old.length
+'''
+
+
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request and its fork part exactly at the end of a block, and both go on with the right tokens. Then "
-        "the request is done, its blocks are freed, and a new request comes. From then on the fork's tokens are "
-        "wrong, although its table has not changed."
+        "A request and its fork separate exactly at the end of a block, and both go on with the right tokens. Then "
+        "the request finishes, its blocks are freed, and a new request arrives. From then on the fork's tokens are "
+        "wrong, although its block table has not changed."
+    ),
+    tools=(
+        AUDIT,
+        "`engine.kv.info(block_id).owners` is how many owners a block counts; `session.block_ids_per_layer[0]` holds "
+        "the ids that a session shows in layer 0.",
     ),
     questions={
-        "step": "after which step of the scene the books are wrong for the first time, long before a token is",
-        "block": "the block id of layer 0 that is counted wrong",
+        "step": "the moment of the scene, a number, at which the books are first wrong, long before a token is",
+        "block": "the id, a number, of the block of layer 0 whose owners are counted wrong",
         "line": LINE,
     },
     hints={
-        "step": (
-            "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` says when the books are "
-            "wrong; ask it at every moment of the scene. The moment before the first step is number 0."
-        ),
-        "block": ("Count for each block of layer 0 how many tables show it, and compare with `kv.info(block).owners`."),
-        "line": "Who goes on owning a full block after the rollover?",
+        "step": "Ask `engine.kv.audit` at every moment of the scene. The moment before the first step is number 0.",
+        "block": "Count how many tables show each block of layer 0, and compare with `kv.info(block_id).owners`.",
+        "line": "Which of the three ways to get a block makes a session leave the one that it had?",
     },
-    old="start = info.start + info.length if info else 0\n",
-    new=(
-        "start = info.start + info.length if info else 0\n"
-        "                if info and info.owners > 1:\n"
-        "                    info.owners -= 1  # from here on this session has a block of its own\n"
+    source=COLLEAGUES_FILE,
+    fault="        if last.owners > 1:\n            last.owners -= 1\n",
+    mended=(
+        "        if not full:  # only who has a copy leaves the original; a full block stays in the table\n"
+        "            last.owners -= 1\n"
     ),
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "After a copy-on-write a session leaves the shared block, and its owner count falls. After a rollover it "
-        "does not leave: the full block stays in its table and is read at every step. Here it is taken off the "
-        "count, so that the block has one owner too few. When the request is freed, the count comes to 0, the "
-        "block is given to somebody else, and the fork reads the newcomer's keys. The tokens go wrong steps "
-        "later, in another request: only the books say it at once."
+        "After a copy-on-write a session leaves the shared block, and its owner count falls. After a rollover it does "
+        "not leave: the full block stays in its table and is read at every step. The condition asks whether others "
+        "own the block, which is true in both cases, and so the full block has one owner too few. When the request is "
+        "freed, the count comes to 0, the block is given to somebody else, and the fork reads the newcomer's keys. The "
+        "tokens go wrong steps later, in another request; only the books say so at once."
     ),
+)
+
+
+# -- the race ---------------------------------------------------------------------------------------------------------
+
+BOUNDARY_STEP = Track(
+    timed="one decode step, in which every request begins a block",
+    metric="decode time",
+    prompt_tokens=EngineConfig().block_size,  # exactly one full block: the next token begins another
+    new_tokens=(2, 2),  # the first comes from the prefill
+    rounds=31,
 )
 
 
@@ -128,4 +174,5 @@ COURSE = Course(
         *ideas(FULL, STORES),
         *ideas((at for at in FULL if at.can_be_halved), LOOP),
     ),
+    track=BOUNDARY_STEP,
 )

@@ -10,7 +10,7 @@ from ...models.shape import Model
 from ..world.situations import always, any_blocks, gated, half_full, of, same_slot
 from ..world.worlds import KV_APPEND
 from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, launches, stores
-from .form import LINE, Bug, Course, Exercise, KernelCode
+from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, owner_of, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -18,61 +18,45 @@ from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, own
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=3,
-    minutes=40,
+    minutes=60,
     text=(
-        "First the gate (15 minutes): when may the full-batch kernel run? Until you write it, the function "
-        "in the cell calls the course's kernel, so that the gate can be checked by itself. Then the kernel "
-        "(25 minutes): your own, after the pattern of the generic one above; of the arguments of its decorator "
-        'yours needs `do_not_specialize=["pos"]` (trap 2 below says why). As it stands, the cell runs and is '
-        "right: no kernel is launched."
+        "The cell holds the part of lesson 060, the wrapper of the full-batch kernel, and a kernel with an empty "
+        "body. As it stands, it runs and is right, because the class never calls the wrapper: it launches nothing "
+        "until you have written the gate. Write the kernel (about 40 minutes): its arguments, its body, and its "
+        'launch in the wrapper. Of the arguments of its decorator it needs `do_not_specialize=["pos"]`; trap 2 below '
+        "says why. And write the gate (about 20 minutes): when may which kernel run? If you begin with the gate, "
+        "`check` says that the kernel writes nothing."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Now it writes with indexed stores only. Make it launch `kv_append_triton_full_batch` for a large, "
-        "whole batch with a constant position, and `kv_append_triton` for any other large one."
+        "Goal: where Triton runs, a whole batch with a constant position is written by one launch of "
+        "`kv_append_triton_full_batch`, and any other by one of `kv_append_triton`, each from its threshold in the "
+        "configuration on. Below the thresholds it is written as now."
     ),
-    goals={
-        "self.kv = kv": (
-            "1. what the gates ask for: does Triton run on `kv.device`, and from how many sessions on "
-            "(`triton_kv_append_min_batch` and `triton_kv_append_full_batch_min_batch` of `config`; None is "
-            "the former)"
-        ),
-        "if not full_fast:": (
-            "2. gates: the special kernel where all of its conditions hold; else the generic one, from its "
-            "threshold on; else the indexed stores below. One way, then return"
-        ),
-        "kernels.kv_append_triton_full_batch(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)": (
-            "3. your kernel: a function with @triton.jit above this one, and its launch here: one program "
-            "for each session. It is told the caches, K and V, `block_idx`, `pos`, and how far two rows of K "
-            "and of V are apart"
-        ),
-    },
+    goals={},
     look=(
-        "`full_fast`, `const_pos` and `n` are there already, or nearly: they are what lesson 060 computes. "
-        "The generic kernel needs three index tensors, the special one only the blocks. In the generic "
-        "kernel, which lines use `batch_idx_ptr` and `pos_ptr`?"
+        "In the generic kernel above, which lines use `batch_idx_ptr` and `pos_ptr`, and what takes their place if the "
+        "batch is whole and the position constant? How far apart are two rows of K, if K is a view of a larger tensor? "
+        "And what has to be true for each of the two kernels to be right, and for it to be worth a launch?"
     ),
     do=(
-        "* Step 1: `triton_runs_on(kv.device)`, and two numbers of `config`; `None or x` is `x`.\n"
-        "* Step 2: four conditions for the special kernel: Triton runs, the batch is whole, the position is "
-        "constant, and it is large enough. The generic one takes `idx_t, blk_t, pos_t`, and needs only the "
-        "first and the last.\n"
-        "* Step 3: from the generic kernel: the row is the number of the program; the slot is `pos`, for "
-        'all. Cast the block to `tl.int64` before you multiply. `@triton.jit(do_not_specialize=["pos"])`, or '
-        "it is compiled anew. It is launched as `kernel[(len(block_idx),)](..., H=H, D=D, "
-        "BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D))`: constants by name, the rest in order."
+        "The kernel: one program for each session, so that the number of the program is both the row of K and V and "
+        "the place in the list of blocks; the slot is the same for all. Cast the block to `tl.int64` before you "
+        "multiply. A row of lanes covers all heads, `BLOCK_HD` is the next power of two, and what lies behind `H * D` "
+        "is masked. The rows of K and of V each have their own distance, `stride(0)`.\n\nThe wrapper: the grid is "
+        "`(len(block_idx),)`; the pointers, `pos` and the two strides go in order, the constants `H`, `D`, "
+        "`BLOCK_SIZE` and `BLOCK_HD` by name.\n\nThe gate: ask once, when the part is built, whether Triton runs on "
+        "`kv.device`, and from how many sessions on each kernel is to be used (`triton_kv_append_min_batch`, and "
+        "`triton_kv_append_full_batch_min_batch`, where None stands for the former). In `write` the special kernel "
+        "comes first, with all of its conditions; then the generic one, for which Triton and the number of sessions "
+        "are enough and which needs three index tensors; then the indexed stores. Only one of the three writes."
     ),
-    wanted=(
-        "kv_append_triton",
-        "triton_runs_on",
-        "triton",
-        "tl",
-    ),
+    wanted=("kv_append_triton", "triton_runs_on", "tl"),
     kernel_code=KernelCode(
         module="kv_append",
         functions={
             "kv_append_triton_full_batch": """
-                kernels.kv_append_triton_full_batch(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
+                _kv_append_full_batch_kernel[(len(block_idx),)]()
                 """,
         },
         kernels={"_kv_append_full_batch_kernel": '@triton.jit(do_not_specialize=["pos"])'},
@@ -110,41 +94,110 @@ def truth(hunt: Played, model: Model) -> Truth:
     return {"session": {holders["fork"]}, "position": {str(wrong[0][2])}}
 
 
+COLLEAGUES_FILE = '''\
+from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
+from rosecourse.kv.buffers import index_tensor
+
+
+class Appender:
+    """Chooses for each layer how the batch is written: by one of two kernels, or by indexed stores."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+        never = float("inf")
+        self.kernel_from = config.triton_kv_append_min_batch if triton_runs_on(kv.device) else never
+        self.whole_from = self.kernel_from
+        if config.triton_kv_append_full_batch_min_batch and self.kernel_from != never:
+            self.whole_from = config.triton_kv_append_full_batch_min_batch
+
+    def __call__(self, sessions, keys, values):
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            rows, blocks, shared = [], [], []
+            for row, session in enumerate(sessions):
+                ids = session.block_ids_per_layer[layer]
+                if not ids or self.kv.info(ids[-1]).length == self.kv.block_size:
+                    ids.append(self.kv.allocate_block(layer, len(ids) * self.kv.block_size))
+                block = self.kv.info(ids[-1])
+                if block.owners > 1:
+                    shared.append((row, ids))
+                else:
+                    rows.append(row)
+                    blocks.append(block)
+            if rows:
+                self.write(layer, rows, blocks, k, v)
+            for row, ids in shared:
+                self.kv.append_token(layer, ids, k[row], v[row])
+
+    def write(self, layer, rows, blocks, k, v):
+        """These rows of K and V into the next slots of their blocks, in the way that suits them."""
+        caches, slots = (self.kv.k_layers[layer], self.kv.v_layers[layer]), [block.length for block in blocks]
+        where = index_tensor([block.block_index for block in blocks], self.kv.device)
+        complete, level = len(rows) == len(blocks), len(set(slots)) == 1
+        if complete and level and len(rows) >= self.whole_from:
+            kv_append_triton_full_batch(*caches, k, v, where, slots[0])
+        elif len(rows) >= self.kernel_from:
+            kv_append_triton(*caches, k, v, *self.pair(rows, where, slots))
+        else:
+            self.store(caches, rows, where, slots[0] if level else index_tensor(slots, self.kv.device), k, v)
+        for block in blocks:
+            block.length += 1
+
+    def pair(self, rows, where, slots):
+        """The three index tensors of the general kernel: rows, blocks, slots."""
+        rows_and_slots = index_tensor([rows, slots], self.kv.device)
+        return rows_and_slots[0], where, rows_and_slots[1]
+
+    def store(self, caches, rows, where, slots, k, v):
+        if len(rows) < len(k):
+            taken = index_tensor(rows, self.kv.device)
+            k, v = k.index_select(0, taken), v.index_select(0, taken)
+        for cache, new in zip(caches, (k, v), strict=True):
+            cache[where, :, slots] = new
+'''
+
+
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked in the middle of a block. It and its fork are right. The *other* requests of the "
-        "batch go wrong in that step, and only in that step: before it and after it they get the right keys. "
-        "With a threshold above the size of the batch, nothing happens."
+        "A request is forked in the middle of a block. It and its fork are right. The *other* requests of the batch "
+        "go wrong in that step, and only in that step: before it and after it they get the right keys. With a "
+        "threshold above the size of the batch, nothing happens."
+    ),
+    tools=(
+        KEY_AT,
+        '`count_step(engine, list(sessions.values()), part="kv_append").launches`, from '
+        "`rosecourse.measure.counters`, makes one decode step and counts the kernels that it launches.",
     ),
     questions={
-        "session": "the request that has the key of `fork` in its own block",
-        "position": "the position at which it stands",
+        "session": "the name of the request that has the key of `fork` in its own block",
+        "position": "the position at which it has that key, a number",
         "line": LINE,
     },
     hints={
         "session": (
-            "In the step of the fork, compare each request's newest key with those that the right engine has "
-            "written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
+            "In the step of the fork, compare each request's newest key with those that the right engine has written: "
+            "`bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
         ),
         "position": "The keys before it are right, and so are those after it.",
         "line": (
-            "Count the launches of the two engines in that step. Which kernel runs in one and not in the other, "
-            "and what does it take for granted?"
+            "Count the launches of the two engines in that step. Which kernel runs in one and not in the other, and "
+            "what does that kernel take for granted? Then ask of each condition when it is false."
         ),
     },
-    old="if self.triton and full_fast and const_pos and n >= self.full_batch_min_batch:",
-    new="if self.triton and const_pos and n >= self.full_batch_min_batch:",
+    source=COLLEAGUES_FILE,
+    fault="        complete, level = len(rows) == len(blocks), len(set(slots)) == 1\n",
+    mended="        complete, level = len(rows) == len(k), len(set(slots)) == 1\n",
     config=EngineConfig(
         block_size=8, max_batch_size=8, max_seq_len=48, prefix_cache=False, triton_kv_append_min_batch=2
     ),
     scene=scene,
     truth=truth,
     explanation=(
-        "The gate asks for a large batch with a constant position, and forgets to ask whether it is *whole*. The "
-        "full-batch kernel takes row b of `key_new` for block b of its list. In the step of the fork two "
-        "requests go to the slow path, the list has only the others, and their blocks get the rows that stand "
-        "first in the batch. Every other step has a whole batch."
+        "The gate asks whether the batch is complete by comparing two lists that are filled in the same loop: it is "
+        "always true. What must be compared is the number of rows to write with the number of rows that `k` has. The "
+        "full-batch kernel takes row b of `k` for block b of its list. In the step of the fork two requests have to "
+        "be copied and are not among the blocks, so the others get the rows that stand first in the batch. Every "
+        "other step has a complete batch, and there the gate is right by chance."
     ),
 )
 
@@ -190,6 +243,7 @@ COURSE = Course(
         *ideas(WHOLE, INDEX_TENSORS),  # how the generic kernel gets its lists is left open
         *ideas((*LARGE, *BELOW), LAUNCHES),
     ),
+    track=Track(requests=(16, 128)),  # the gate asks for 128
     no_launch=Cost("writes of K and V without a Triton kernel", writes_without_kernel),
     unseen=(
         "offsets past 2^31 elements (is the block an int64?), reads behind a row, a compilation for each `pos`, and "

@@ -1,8 +1,8 @@
 """The exercises: each lesson's part without its idea, built from the ladder's sources so that the two cannot drift.
 
-An exercise is the part as it is *before* the lesson, under another name and with sub-goals as comments; methods that
-the lesson brings are there with their signatures and plain bodies that are right and slow. So the untouched cell runs,
-makes the right tokens, and stays right after each sub-goal. What is said about a lesson is in its course.
+An exercise is the part as it is *before* the lesson, under another name, so that the untouched cell runs and makes the
+right tokens. The first lessons say in comments what must hold, and may bring a method of the lesson with a plain body
+that is right and slow; the later ones say less and less. What is said about a lesson is in its course.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def exercise(number: str) -> str:
         code += "\n" + indent(_stub(_member(after, member), body), "    ")
     for function, body in kernel_code.functions.items():
         code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
+    for kernel in kernel_code.kernels:
+        code = f"@triton.jit\ndef {kernel}():\n    pass\n\n\n{code}"
     for anchor, goal in asked.goals.items():
         code = _with_comment(code, anchor, goal)
     return _imports((before, after), kernel_code, code, asked.wanted) + "\n\n" + code
@@ -64,10 +66,10 @@ def solution(number: str) -> str:
 
 
 def hints(number: str) -> str:
-    """Markdown that folds open in three steps, each within the one before: what to look at, what to do, the code."""
+    """Markdown that folds open in three steps, each within the one before: a question, the approach, the code."""
     asked = _course(number).exercise
     code = f"```python\n{solution(number)}```"
-    steps = (("What to look at", asked.look), ("What to do", asked.do), ("The code", code))
+    steps = (("A question", asked.look), ("The approach", asked.do), ("The code", code))
     text = ""
     for title, body in reversed(steps):
         text = f"<details><summary>{title}</summary>\n\n{body}\n{text and chr(10) + text}\n</details>"
@@ -143,7 +145,7 @@ def _with_comment(code: str, anchor: str, text: str) -> str:
     if len(places) != 1:
         raise LessonError(f"{anchor!r} stands on {len(places)} lines of the exercise, not on one: mend its course")
     space = " " * (len(lines[places[0]]) - len(anchor))
-    comment = wrap(text, LINE_LENGTH - len(space), initial_indent="# ", subsequent_indent="#    ")
+    comment = wrap(text, LINE_LENGTH - len(space), initial_indent="# ", subsequent_indent="# ")
     lines[places[0] : places[0]] = [space + line for line in comment]
     return "\n".join(lines) + "\n"
 
@@ -165,7 +167,7 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
     tree = ast.parse(code)
     defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - defined
-    origins = {"kernels": "rosecourse"}
+    origins: dict[str, str] = {}
     for part in parts:
         origins |= _origins(inspect.getfile(part), part.__module__)
     if kernel_code.module:
@@ -179,10 +181,10 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
 
 def _import_lines(names: Iterable[str], origins: dict[str, str], remark: str) -> list[tuple[str, str]]:
     """(module, line) for each module that some of the names come from."""
-    by_module: dict[str, list[str]] = {}
+    by_module: dict[tuple[str, bool], list[str]] = {}  # a module itself has a line of its own
     for name in names:
-        by_module.setdefault(origins[name], []).append(name)
-    return [(module, _import_line(module, names) + remark) for module, names in by_module.items()]
+        by_module.setdefault((origins[name], origins[name] == name), []).append(name)
+    return [(module, _import_line(module, names) + remark) for (module, _), names in by_module.items()]
 
 
 def _import_line(module: str, names: list[str]) -> str:

@@ -24,37 +24,49 @@ from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
 from ...measure.workload import Workload
 from ...models.load import load_model
 from ...models.shape import Model
-from ...pictures.plots import ladder_throughput
+from ...pictures.plots import ladder_throughput, ladder_times
 from ..course import course_of
+from ..course.form import Track
 
-ROUNDS = 11
+WHOLE_RUNS = Track()
+THAN_THE_COURSES = "than the course's"
 
 
 @dataclass(frozen=True, repr=False)
 class Race:
-    """What came of a race. ladder: before, yours, the course's; None if there was none, and `trouble` says why."""
+    """What came of a race. ladder: before, yours, the course's; None if there was none, and `trouble` says why.
+
+    track: what was timed.
+    """
 
     number: str
     part: str
     ladder: Ladder | None
     trouble: str = ""
+    track: Track = WHOLE_RUNS
 
     @property
     def speedups(self) -> tuple[Ratio, Ratio]:
-        """How many times the throughput of before: yours, and the course's."""
+        """How many times as fast as before: yours, and the course's."""
         if self.ladder is None:
             raise ConfigError("nothing was timed: there are no figures")
-        _, yours, course = self.ladder.speedups
+        _, yours, course = self.ladder.ratios(self.track.metric)
         return yours, course
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's; empty if nothing was timed."""
-        return self.ladder.table() if self.ladder else pd.DataFrame()
+        if self.ladder is None:
+            return pd.DataFrame()
+        whole = self.track.metric == WHOLE_RUNS.metric
+        return self.ladder.table() if whole else self.ladder.times(self.track.metric)
 
     def draw(self, ax: Axes) -> None:
-        """The throughput of the three with their intervals, or why there is none."""
-        if self.ladder:
-            ladder_throughput(ax, self.ladder, f"Lesson {self.number}: {self.part} on the ladder")
+        """The three with their intervals, in what was timed: throughput or milliseconds; or why there is nothing."""
+        title = f"Lesson {self.number}: {self.part} on the ladder"
+        if self.ladder and self.track.metric == WHOLE_RUNS.metric:
+            ladder_throughput(ax, self.ladder, title)
+        elif self.ladder:
+            ladder_times(ax, self.ladder, self.track.metric, f"{title}\n{self.track.timed}")
         else:
             ax.axis("off")
             ax.text(0.5, 0.5, self.trouble, ha="center", va="center", wrap=True)
@@ -74,12 +86,13 @@ class Race:
             return [self.trouble]
         yours, course = self.speedups
         _, mine, theirs = self.ladder.rungs
-        beside = ratio(theirs.seconds, mine.seconds)
+        beside = ratio(theirs.values(self.track.metric), mine.values(self.track.metric))
         rounds = self.ladder.conditions.rounds
         return [
-            f"Your part: {_claim(yours, 'than before', rounds)}.",
-            f"The course's: {_claim(course, 'than before', rounds)}.",
-            f"Yours beside the course's: {_claim(beside, 'than the course', rounds)}.",
+            f"What is timed: {self.track.timed}.",
+            f"Your part against before: {_claim(yours, 'than before', rounds)}.",
+            f"The course's part against before: {_claim(course, 'than before', rounds)}.",
+            f"Your part against the course's: {_claim(beside, THAN_THE_COURSES, rounds)}.",
             f"{self.ladder.provenance}.",
         ]
 
@@ -91,23 +104,23 @@ def _claim(times: Ratio, than: str, rounds: int) -> str:
     return f"{times}, {verdict}"
 
 
-def race(
-    part: Callable[..., Any], number: str, model: Model | None = None, rounds: int = ROUNDS, progress: bool = False
-) -> Race:
+def race(part: Callable[..., Any], number: str, model: Model | None = None, rounds: int | None = None) -> Race:
     """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
-    model: None is the shipped one, on the best device. The default takes some ten seconds on a laptop's CPU. Raises
-    `LessonError` for a lesson that is not there.
+    model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
+    takes ten to thirty seconds. Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
     if not rung.changes:
         first = next(other.number for other in LESSONS if other.changes)
         raise LessonError(f"lesson {rung.number} changes nothing: give {first} or a later one")
+    course = course_of(rung.number)
+    rounds = course.track.rounds if rounds is None else rounds
     require(rounds >= 1, f"rounds is {rounds!r}: give 1 or more")
     name = getattr(part, "__name__", str(part))
     model = model or load_model()
-    mine = rung.after.with_(**{course_of(rung.number).world.part: part})
+    mine = rung.after.with_(**{course.world.part: part})
     trouble = trouble_with(mine, rung, model, name)
     if trouble:
         return Race(rung.number, name, None, trouble)
@@ -116,13 +129,19 @@ def race(
         replace(rung, number="yours", title=name, after=mine),
         replace(rung, number="course"),
     ]
-    batch, tokens = (16, 68) if model.device.type == "cpu" else (128, 128)
-    config = EngineConfig(max_batch_size=batch, prefix_cache=False)
-    workload = Workload.of(((5, 6, 7),) * batch, SamplingParams(max_new_tokens=tokens, stop_on_eos=False))
+    workload = workload_of(course.track, on_gpu=model.device.type != "cpu")
+    config = EngineConfig(max_batch_size=len(workload.requests), prefix_cache=False)
     try:
-        return Race(rung.number, name, compare_ladder(model, workload, rounds, config, racers, progress=progress))
+        ladder = compare_ladder(model, workload, rounds, config, racers)
     except RosecourseError as error:
         return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
+    return Race(rung.number, name, ladder, track=course.track)
+
+
+def workload_of(track: Track, on_gpu: bool) -> Workload:
+    """The requests of a race: all at once, each with a first token of its own."""
+    prompts = [(1 + n, *[6] * (track.prompt_tokens - 1)) for n in range(track.requests[on_gpu])]
+    return Workload.of(prompts, SamplingParams(max_new_tokens=track.new_tokens[on_gpu], stop_on_eos=False))
 
 
 def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> str:

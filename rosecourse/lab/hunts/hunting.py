@@ -1,30 +1,32 @@
-"""Bug hunts: one broken part for each lesson, told by its symptom; a checked answer, and an explanation to unfold.
+"""Bug hunts: one broken part for each lesson, described by its symptom; a checked answer, and a folded explanation.
 
-The broken class is the lesson's own source with one small replacement, so that it is otherwise what the lesson has
-built. What is right to answer is found by running both in the same scene; it is written down nowhere.
+The broken class is a colleague's version of the lesson's part, written in another style, so that it must be read and
+watched: beside the course's source everything differs. The right answers are found by playing the same scene with the
+lesson's part and with the broken one; they are written down nowhere.
 """
 
 from __future__ import annotations
 
+import ast
 import linecache
-import sys
 from collections.abc import Iterator, Mapping
-from difflib import SequenceMatcher, unified_diff
+from difflib import unified_diff
 from functools import cached_property
-from inspect import getsource
 from typing import Any
 
 import torch
 
-from ...checks import require
+from ...checks import require, shown
 from ...config import EngineConfig
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...errors import LessonError
 from ...kernels import triton_runs_on
+from ...kv.layout import CacheLayout
 from ...lessons import lesson
 from ...models.load import load_model
 from ...models.shape import Model
+from ...request.session import InferenceSession
 from ..course import course_of
 from ..course.form import Bug
 from ..course.scenes import Sessions, key_at
@@ -42,15 +44,22 @@ class Answer:
     __repr__ = __str__
 
 
+TOOLS = (
+    "`bug.listing` is a colleague's version of the lesson's part, with the numbers of its lines. It is written in "
+    "another style than the course's, and is right everywhere but for one fault.",
+    "`right, broken = bug.engines(model)` gives an engine with the course's part and one with the colleague's.",
+    "`bug.scene(engine)` plays the scene on an engine. It yields the live sessions, a `dict` from name to session, "
+    "before the first step (moment 0) and after each step; `session.num_cached_tokens` keys of each are in the cache.",
+)
+
+
 class Hunt:
     """One bug hunt: `symptom`, `part` (the broken class), `source` and `listing` (it with line numbers).
 
-    right, broken: the lesson's `DecodeParts`, and the same with the broken part. `engines` gives one engine of each,
-    `scene` makes an engine live through what shows the symptom, `key_at` reads its cache, and `answer` checks what was
-    found.
+    mended: the same class without its fault. right, broken: the lesson's `DecodeParts`, and the same with the broken
+    part. `engines` gives one engine of each, `scene` makes an engine live through what shows the symptom, `key_at`
+    reads its cache, and `answer` checks what was found.
     """
-
-    key_at = staticmethod(key_at)
 
     def __init__(self, number: str) -> None:
         course, rung = course_of(number, "bug hunt"), lesson(number)
@@ -59,21 +68,28 @@ class Hunt:
         self.symptom, self.questions = self.bug.symptom, dict(self.bug.questions)
         self.needs_triton = bool(rung.kernels)
         self.right: DecodeParts = rung.after
-        right_part = course.part(self.right)
-        self.right_source = getsource(right_part)
-        self.source = _replaced(self.right_source, self.bug)
-        self.part: type = _class_from(self.source, right_part, f"<bug hunt {number}>")
+        self.source, self.mended_source = self.bug.source, _mended(self.bug)
+        self.part: type = _class_from(self.source, f"<bug hunt {number}>")
+        self.mended: type = _class_from(self.mended_source, f"<bug hunt {number}, mended>")
         self.broken: DecodeParts = self.right.with_(**{course.world.part: self.part})
 
     def __str__(self) -> str:
         asked = "\n".join(f"  {name}: {question}" for name, question in self.questions.items())
-        return f"Bug hunt {self.number}, about {self.bug.minutes} minutes\n\n{self.symptom}\n\nFind\n{asked}"
+        tools = "\n".join(f"  {tool}" for tool in self._tools)
+        about = f"Bug hunt {self.number}, about {self.bug.minutes} minutes"
+        return f"{about}\n\n{self.symptom}\n\nWhat helps\n{tools}\n\nFind\n{asked}"
 
     __repr__ = __str__
 
     def _repr_markdown_(self) -> str:
         asked = "\n".join(f"* `{name}`: {question}" for name, question in self.questions.items())
-        return f"**Bug hunt** · about {self.bug.minutes} minutes\n\n{self.symptom}\n\nFind\n\n{asked}\n"
+        tools = "\n".join(f"* {tool}" for tool in self._tools)
+        about = f"**Bug hunt** · about {self.bug.minutes} minutes"
+        return f"{about}\n\n{self.symptom}\n\nWhat helps:\n\n{tools}\n\nFind\n\n{asked}\n"
+
+    @property
+    def _tools(self) -> tuple[str, ...]:
+        return (*TOOLS, *self.bug.tools)
 
     @property
     def config(self) -> EngineConfig:
@@ -105,16 +121,28 @@ class Hunt:
         """Play the scene on an engine: yields its live sessions by name, before the first step and after each."""
         return self.bug.scene(engine)
 
+    def key_at(self, kv: CacheLayout, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
+        """The key [H, D] that a session's table shows at a position. kv: an engine's cache, `engine.kv`.
+
+        Raises `ConfigError` for an engine in its place, and for a position that is not in the cache.
+        """
+        require(hasattr(kv, "k_layers"), f"key_at takes an engine's cache, engine.kv, not an {type(kv).__name__}")
+        last = session.num_cached_tokens - 1
+        require(0 <= position <= last, f"position {shown(position)} is not in the cache: give one of 0 to {last}")
+        return key_at(kv, session, position, layer_idx)
+
     def answer(self, **said: Any) -> Answer:
         """Check an answer such as `answer(session="A", position=64, line=12)`; None and `...` are placeholders.
 
-        line: its number in `listing`, or its text. Raises `ConfigError` for a name that the hunt does not ask for.
+        line: its number in `listing`, or its text. An answer of the wrong kind gets a line that says which is wanted.
+        Raises `ConfigError` for a name that the hunt does not ask for.
         """
         strange = sorted(set(said) - set(self.questions))
         require(not strange, f"this hunt does not ask for {strange[:1]}: it asks for {', '.join(self.questions)}")
         given = {name: value for name, value in said.items() if value is not None and value is not ...}
         if not given:
             return Answer([f"no answer yet: say {', '.join(self.questions)}"], False)
+        given = {name: _plain(value) for name, value in given.items()}
         right = {name: _reads_as(given[name], self._truth[name]) for name in given}
         if "line" in given:
             right["line"] = right["line"] or self._blames(given["line"])
@@ -125,13 +153,26 @@ class Hunt:
     def _line(self, name: str, given: Mapping[str, Any], right: Mapping[str, bool]) -> str:
         if name not in given:
             return f"{name}: no answer yet"
-        said = " ".join(str(given[name]).split())[:60]
         if right[name]:
             return f"{name}: right"
+        wanted = self._wanted(name, given[name])
+        if wanted:
+            return f"{name}: give {wanted}, not {shown(given[name])}"
+        said = " ".join(str(given[name]).split())[:60]
         places = self._lines_with(given[name]) if name == "line" else []
         if len(places) > 1:
             return f"{name}: {said} stands on lines {', '.join(map(str, places))}. Say which, by its number."
         return f"{name}: it is not {said}. {self.bug.hints[name]}"
+
+    def _wanted(self, name: str, said: Any) -> str:
+        """The kind of answer that a question asks for, in words; empty for an answer that is of this kind."""
+        is_text = isinstance(said, str) and bool(said.strip())
+        is_number = (isinstance(said, int) and not isinstance(said, bool)) or (is_text and said.strip().isdigit())
+        if name == "line":
+            return "" if is_text or is_number else "the number of a line, or its text"
+        if all(right.isdigit() for right in self._truth[name]):
+            return "" if is_number else "a whole number"
+        return "" if is_text else "the name of a session, in quotes"
 
     def _blames(self, said: Any) -> bool:
         """Whether a piece of text stands on lines that are to blame, and on no other."""
@@ -158,10 +199,9 @@ class Hunt:
 
     @property
     def _wrong_lines(self) -> list[int]:
-        """The numbers of the lines that are not in the right source."""
-        wrong = self.source.splitlines()
-        opcodes = SequenceMatcher(None, self.right_source.splitlines(), wrong, autojunk=False).get_opcodes()
-        return [n + 1 for tag, _, _, low, high in opcodes if tag != "equal" for n in range(low, high)]
+        """The numbers of the lines that are to blame."""
+        first = self.source[: self.source.index(self.bug.fault)].count("\n") + 1
+        return list(range(first, first + self.bug.fault.rstrip("\n").count("\n") + 1))
 
 
 def hunt(number: str) -> Hunt:
@@ -170,35 +210,39 @@ def hunt(number: str) -> Hunt:
 
 
 def explanation(number: str) -> str:
-    """Markdown that unfolds: what the bug was, why it shows as it does, and the lines."""
+    """Markdown that unfolds: what the bug was, why it shows as it does, and the lines with their mended version."""
     bug_hunt = Hunt(number)
-    broken, right = (source.splitlines(keepends=True) for source in (bug_hunt.source, bug_hunt.right_source))
-    diff = "".join(unified_diff(broken, right, "broken", "right", n=1))
+    broken, mended = (source.splitlines(keepends=True) for source in (bug_hunt.source, bug_hunt.mended_source))
+    diff = "".join(unified_diff(broken, mended, "the colleague's", "mended", n=2))
     return (
         "<details><summary><b>What it was</b> (after your answer)</summary>\n\n"
         f"{bug_hunt.bug.explanation}\n\n```diff\n{diff}```\n\n</details>\n"
     )
 
 
-def _replaced(source: str, bug: Bug) -> str:
-    """The source with the bug in it. Raises `LessonError` unless its place is found exactly once."""
-    if source.count(bug.old) != 1:
-        raise LessonError(f"{bug.old!r} stands {source.count(bug.old)} times in the source, not once")
-    return source.replace(bug.old, bug.new)
+def _mended(bug: Bug) -> str:
+    """The colleague's source without its fault. Raises `LessonError` unless the fault is found exactly once."""
+    if bug.source.count(bug.fault) != 1:
+        raise LessonError(f"{bug.fault!r} stands {bug.source.count(bug.fault)} times in the source, not once")
+    return bug.source.replace(bug.fault, bug.mended)
 
 
-def _class_from(source: str, like: type, file: str) -> type:
-    """A class from a source, which may use what the module of `like` uses; tracebacks show its lines."""
+def _class_from(source: str, file: str) -> type:
+    """The last class of a source; tracebacks and debuggers show its lines."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    space = dict(vars(sys.modules[like.__module__]))
-    exec(compile(source, file, "exec", annotations.compiler_flag, dont_inherit=True), space)
-    return space[like.__name__]
+    space: dict[str, Any] = {"__name__": file}
+    exec(compile(source, file, "exec", dont_inherit=True), space)
+    *_, name = [node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return space[name]
+
+
+def _plain(said: Any) -> Any:
+    """A tensor of one element as its number, and 64.0 as 64; anything else as it is."""
+    if isinstance(said, torch.Tensor) and said.numel() == 1:
+        said = said.item()
+    return int(said) if isinstance(said, float) and said.is_integer() else said
 
 
 def _reads_as(said: Any, truth: set[str]) -> bool:
-    """Whether an answer is one of those that are right, whatever its spaces, its case and its kind of number."""
-    if isinstance(said, torch.Tensor) and said.numel() == 1:
-        said = said.item()
-    if isinstance(said, float) and said.is_integer():
-        said = int(said)
+    """Whether an answer is one of those that are right, whatever its spaces and its case."""
     return " ".join(str(said).split()).casefold() in {" ".join(right.split()).casefold() for right in truth}

@@ -1,0 +1,36 @@
+"""A kernel that is launched and writes nothing: it is said plainly, since whatever else is wrong follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..course.costs import launches
+from ..world.fault import Fault, PartIsWrong
+from .observing import observe_step
+from .trial import Trial
+
+WHAT = "the kernel writes nothing: it is launched, and no K or V in the cache changes"
+PROMPT = 3  # tokens
+REASON = "its body is still empty, or every lane of it is masked"
+
+
+def plainly(trial: Trial, faults: list[Fault]) -> list[Fault]:
+    """The faults of a part; where its kernel writes nothing, that alone, with what was found of it."""
+    if not trial.kernels_on or not _writes_nothing(trial):
+        return faults
+    first = faults[0]
+    return [replace(first, what=WHAT, details=(first.what, *first.details), reason=REASON)]
+
+
+def _writes_nothing(trial: Trial) -> bool:
+    """Whether the part launches a kernel for equal sessions, in the first step of their lives, and writes nothing."""
+    world = trial.course.world
+    at = next((idea.situation for idea in trial.course.ideas if idea.situation.with_kernels), None)
+    if at is None:
+        return False
+    try:
+        oracle = world.oracle(trial.learner, at.sizes(trial.device))
+        seen = observe_step(oracle, [oracle.start(PROMPT) for _ in range(at.n)])
+    except PartIsWrong:
+        return False
+    return launches(seen) > 0 and not seen.written

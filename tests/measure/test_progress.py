@@ -1,0 +1,103 @@
+"""Progress is shown to somebody who watches, after two seconds, and leaves nothing behind."""
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+import tqdm.std
+
+from rosecourse.measure.progress import progress
+from rosecourse.measure.stats import interleave_all
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """tqdm's clock: it stands still until the work moves it."""
+    now = SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr(tqdm.std, "time", lambda: now.seconds)
+    return now
+
+
+def shown_on(stream, monkeypatch, clock, each=1.0):
+    """What a bar over five pieces of work writes, after each of them and at the end."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    written = []
+    with progress("runs", 5) as advance:
+        for _ in range(5):
+            clock.seconds += each
+            written.append(stream.getvalue())
+            advance()
+    return [*written, stream.getvalue()]
+
+
+def test_on_a_terminal_it_appears_after_two_seconds_and_goes(monkeypatch, clock):
+    *during, after = shown_on(Terminal(), monkeypatch, clock)
+    assert during[:2] == ["", ""]
+    assert "runs:  40%" in during[2]
+    assert "runs:  80%" in during[4]
+    assert after.rpartition("\r")[2] == ""
+    assert after.split("\r")[-2].strip() == ""  # blanks over the last bar
+
+
+def test_quick_work_shows_nothing(monkeypatch, clock):
+    assert shown_on(Terminal(), monkeypatch, clock, each=0.3)[-1] == ""
+
+
+def test_where_nobody_watches_nothing_is_shown(monkeypatch, clock):
+    assert shown_on(io.StringIO(), monkeypatch, clock)[-1] == ""
+
+
+def notebook(monkeypatch, allow_stdin):
+    """A kernel whose cell may ask somebody, or may not; returns what it is asked to clear."""
+    cleared = []
+    shell = SimpleNamespace(
+        kernel=SimpleNamespace(get_parent=lambda channel: {"content": {"allow_stdin": allow_stdin}}),
+        display_pub=SimpleNamespace(clear_output=lambda: cleared.append("output")),
+    )
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    return cleared
+
+
+def test_in_a_notebook_the_output_is_cleared_at_the_end(monkeypatch, clock):
+    cleared = notebook(monkeypatch, allow_stdin=True)
+    assert "runs:  40%" in shown_on(io.StringIO(), monkeypatch, clock)[2]
+    assert cleared == ["output"]
+
+
+def test_what_a_cell_has_printed_stays_where_no_bar_was_shown(monkeypatch, clock):
+    cleared = notebook(monkeypatch, allow_stdin=True)
+    assert shown_on(io.StringIO(), monkeypatch, clock, each=0.3)[-1] == ""
+    assert cleared == []
+
+
+def test_a_notebook_that_a_program_executes_shows_nothing(monkeypatch, clock):
+    cleared = notebook(monkeypatch, allow_stdin=False)
+    assert shown_on(io.StringIO(), monkeypatch, clock)[-1] == ""
+    assert cleared == []
+
+
+def test_ipython_without_a_kernel_is_no_notebook(monkeypatch, clock):
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert shown_on(io.StringIO(), monkeypatch, clock)[-1] == ""
+
+
+def test_interleaved_runs_show_their_progress_between_the_runs(monkeypatch, clock):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    before_and_after = []
+
+    def work():
+        before = stream.getvalue()
+        clock.seconds += 3
+        before_and_after.append((before, stream.getvalue()))
+
+    interleave_all([work, work], rounds=1)
+    assert all(before == after for before, after in before_and_after)
+    assert "runs:  25%" in before_and_after[1][0]
+    assert "runs:  75%" in before_and_after[3][0]
