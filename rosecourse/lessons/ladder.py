@@ -49,6 +49,7 @@ class Lesson:
     workload: what its article measures, and `rosecourse record` records.
     kernels: the functions whose kernels its part launches where Triton runs.
     counted: rows of `measure.counters.Counts` that a step has fewer of after the lesson.
+    step: the kind of decode step that it is about, a key of `measure.timeline.STEP_KINDS`.
     about: what changes, in a few words. headline: the figure that its article is about, a metric of
     `measure.metrics.UNITS` and a statistic.
     """
@@ -62,6 +63,7 @@ class Lesson:
     counted: tuple[str, ...] = ()
     about: str = ""
     headline: tuple[str, str] = ("TPOT", "mean")
+    step: str = "inside"
 
     def then(
         self,
@@ -73,11 +75,12 @@ class Lesson:
         counted: tuple[str, ...] = (),
         about: str = "",
         headline: tuple[str, str] = ("TPOT", "mean"),
+        step: str = "inside",
         **parts: Callable[..., Any],
     ) -> Lesson:
         """The next rung, which replaces these parts: `LESSONS[-1].then("062", "one table", A, block_tables=...)`."""
         after = self.after.with_(**parts)
-        return Lesson(number, title, self.after, after, workload, kernels, counted, about, headline)
+        return Lesson(number, title, self.after, after, workload, kernels, counted, about, headline, step)
 
     @property
     def changes(self) -> list[str]:
@@ -144,7 +147,8 @@ LESSONS = ladder(
         "title": "batched rollover",
         "kv_append": l059_rollover.KVAppend,
         "workload": B,
-        "counted": ("append_token calls",),  # in a step in which blocks begin
+        "counted": ("append_token calls",),
+        "step": "boundary",
         "about": "a full block no longer breaks up the batch",
         "headline": ("ITL", "p99"),
     },

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
+from itertools import count
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
@@ -15,15 +16,15 @@ from ..checks import require
 from ..engine.engine import InferenceEngine
 from ..errors import RosecourseError
 from ..request.session import InferenceSession
-from .timeline import STEP, Kernel, Range, Timeline
+from .timeline import STEP, STEP_KINDS, Kernel, Range, Timeline
 
 APPEND = "roseinfer.kv.append_token"
 OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace repeats them above its kernels
 
 WARMUP = 20  # steps before the profiler starts
-KEPT = 5  # profiled steps, of which the one of median length becomes the timeline
+KEPT = {"inside": 5, "boundary": 3}  # profiled steps of a kind, of which the one of median length becomes the timeline
+BLOCKS = 1 + KEPT["boundary"]  # whose steps are room enough for either kind: a boundary comes before the profiler
 PROFILER_WARMUP = 3  # steps that the profiler watches and forgets: its first ones are slow
-STEPS = WARMUP + PROFILER_WARMUP + KEPT  # that one timeline takes
 
 # What the full names of kernels contain, by their kind, one of `timeline.KIND_LABELS`; the first that fits counts.
 KINDS = {
@@ -49,40 +50,80 @@ class Event(NamedTuple):
 
 
 def take_timeline(
-    engine: InferenceEngine, sessions: Sequence[InferenceSession], warmup: int = WARMUP, kept: int = KEPT
+    engine: InferenceEngine, sessions: Sequence[InferenceSession], step: str = "inside", warmup: int = WARMUP
 ) -> Timeline:
-    """The timeline of a step: of the last `kept` of warmup + PROFILER_WARMUP + kept steps, the one of median length.
+    """The timeline of a step of one kind: of `KEPT` of them, or as many as there is room for, that of median length.
 
-    The sessions are prefilled. Steps in which a block begins or is first read are left out while others remain. A
-    profiler may make a process slower for good, so measure times before. Raises `ConfigError` where the sessions have
-    no room for so many steps, and `RosecourseError` where the profiler sees nothing.
+    The sessions are prefilled. step: `inside`, where no session begins a block and none reads one for the first time,
+    or `boundary`, where all of them begin one. At least `warmup` steps, one of them of this kind, come before the
+    profiler. A profiler may make a process slower for good, so measure
+    times before. Raises `ConfigError` where the sessions have no room, and `RosecourseError` where the profiler sees
+    nothing.
     """
-    steps = warmup + PROFILER_WARMUP + kept
-    room = engine.max_seq_len - max((len(s.token_ids) for s in sessions), default=0)
-    require(min(warmup, kept) > 0, f"warmup is {warmup} and kept is {kept}: give 1 or more of each")
-    require(room >= steps, f"a timeline takes {steps} decode steps, but the sessions have room for {room}")
-    seconds = [_timed_step(engine, sessions) for _ in range(warmup)]
-    plain_us = 1e6 * median(seconds[len(seconds) // 2 :])
-    device = engine.model.device
-    cuda = device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
-    steady = []
-    plan = schedule(wait=0, warmup=PROFILER_WARMUP, active=kept, repeat=1)
-    with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
-        for _ in range(PROFILER_WARMUP + kept):
-            steady.append(all(s.num_cached_tokens % engine.config.block_size > 1 for s in sessions))
-            with record_function(STEP):
-                _timed_step(engine, sessions)
-            profiler.step()
-    events = [
-        Event(e.name, e.device_type != torch.autograd.DeviceType.CPU, e.time_range.start, e.time_range.end, e.id)
-        for e in profiler.events()
-    ]
-    name = torch.cuda.get_device_name(device) if cuda else "CPU"
-    timeline = timeline_of(events, steady[PROFILER_WARMUP:], name, plain_us)
+    require(step in STEP_KINDS, f"a step {step!r:.20}: give one of {', '.join(STEP_KINDS)}")
+    require(warmup > 0, f"warmup is {warmup}: give 1 or more")
+    fits = _steps_of_kind(engine, sessions, step)
+    alone = max(warmup, next(iter(fits), 0) + 1)
+    wanted = [number for number in fits if number >= alone + PROFILER_WARMUP][: KEPT[step]]
+    require(len(wanted) > 0, f"the sessions have no room for {alone} decode steps and then one {STEP_KINDS[step]}")
+    context = max(session.num_cached_tokens for session in sessions)
+    seconds = [_timed_step(engine, sessions) for _ in range(alone)]
+    plain_us = 1e6 * median([seconds[number] for number in fits if number < alone][-warmup // 2 :])
+    cuda = engine.model.device.type == "cuda"
+    rows = _profiled(engine, sessions, [number - alone for number in wanted])
+    name = torch.cuda.get_device_name(engine.model.device) if cuda else "CPU"
+    timeline = timeline_of(rows, [context + number for number in wanted], name, plain_us, step)
     if cuda and not timeline.kernels:
         raise RosecourseError("the profiler saw no kernels: end other profilers on this GPU, and record once more")
     return timeline
+
+
+def _steps_of_kind(engine: InferenceEngine, sessions: Sequence[InferenceSession], step: str) -> list[int]:
+    """The numbers of the steps of a kind among those that the sessions have room for; the next step is number 0."""
+    size = engine.config.block_size
+    room = engine.max_seq_len - max((len(session.token_ids) for session in sessions), default=0)
+    room = min([room, *(s.params.max_new_tokens - len(s.completion_ids) for s in sessions)])
+    places = [{(s.num_cached_tokens + number) % size for s in sessions} for number in range(room)]
+    if step == "boundary":
+        return [number for number, place in enumerate(places) if place == {0}]
+    return [number for number, place in enumerate(places) if min(place) > 1]
+
+
+def _profiled(
+    engine: InferenceEngine, sessions: Sequence[InferenceSession], wanted: Sequence[int]
+) -> list[list[Event]]:
+    """Make steps; profile those with the wanted numbers, each row of consecutive ones by itself. What was seen, by row.
+
+    Each row has a profiler of its own, for the times of several cycles of one cannot be compared.
+    """
+    cuda = engine.model.device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+    rows, done = [], 0
+    for first, length in _in_rows(wanted):
+        forgotten = min(PROFILER_WARMUP, first - done)
+        for _ in range(first - forgotten - done):
+            _timed_step(engine, sessions)
+        plan = schedule(wait=0, warmup=forgotten, active=length, repeat=1)
+        with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
+            for _ in range(forgotten + length):
+                with record_function(STEP):
+                    _timed_step(engine, sessions)
+                profiler.step()
+        rows.append([_event(event) for event in profiler.events() or []])
+        done = first + length
+    return rows
+
+
+def _in_rows(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """[4, 5, 6, 9] as the first of each row and how many are in it: [(4, 3), (9, 1)]."""
+    firsts = [number for number in numbers if number - 1 not in numbers]
+    return [(first, next(n for n in count(1) if first + n not in numbers)) for first in firsts]
+
+
+def _event(event: Any) -> Event:
+    """An event of torch's profiler."""
+    on_device = event.device_type != torch.autograd.DeviceType.CPU
+    return Event(event.name, on_device, event.time_range.start, event.time_range.end, event.id)
 
 
 def _timed_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> float:
@@ -92,19 +133,20 @@ def _timed_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -
     return time.perf_counter() - start
 
 
-def timeline_of(events: Iterable[Event], steady: Sequence[bool], device: str, plain_us: float) -> Timeline:
-    """The timeline of the steady step of median length; if no step is steady, of all steps.
+def timeline_of(
+    rows: Iterable[Iterable[Event]], contexts: Sequence[int], device: str, plain_us: float, step_kind: str = "inside"
+) -> Timeline:
+    """The timeline of the step of median length.
 
-    events: what a profiler saw, in any order, with a range `STEP` on the host for each item of `steady`. Raises
-    `RosecourseError` where these ranges are missing.
+    rows: what each profiler saw, in any order, with a range `STEP` on the host for each item of `contexts`. The times
+    of two rows have nothing to do with each other. Raises `RosecourseError` where these ranges are missing.
     """
-    events = sorted(events, key=lambda event: (event.start_us, -event.end_us))
-    steps = [event for event in events if event.name == STEP and not event.on_device]
-    if len(steps) != len(steady):
-        raise RosecourseError(f"the profiler saw {len(steps)} of {len(steady)} steps: record once more")
-    chosen = [step for step, fits in zip(steps, steady, strict=True) if fits] or steps
-    chosen.sort(key=lambda step: step.end_us - step.start_us)
-    step = chosen[(len(chosen) - 1) // 2]
+    seen = [sorted(events, key=lambda event: (event.start_us, -event.end_us)) for events in rows]
+    steps = [(one, events) for events in seen for one in events if one.name == STEP and not one.on_device]
+    if len(steps) != len(contexts):
+        raise RosecourseError(f"the profiler saw {len(steps)} of {len(contexts)} steps: record once more")
+    by_length = sorted(zip(steps, contexts, strict=True), key=lambda one: one[0][0].end_us - one[0][0].start_us)
+    (step, events), context = by_length[(len(by_length) - 1) // 2]
     inside = [event for event in events if step.start_us <= event.start_us < step.end_us]
     ranges = [e for e in inside if not e.on_device and (e is step or e.name.startswith("roseinfer."))]
     appended = _launched_by_append(inside)
@@ -118,7 +160,7 @@ def timeline_of(events: Iterable[Event], steady: Sequence[bool], device: str, pl
 
     spans = tuple(Range(e.name, since(e.start_us), round(e.end_us - e.start_us, 1)) for e in ranges)
     kernels = tuple(kernel(e) for e in inside if e.on_device and not e.name.startswith(OURS))
-    return Timeline(spans, kernels, device, round(plain_us, 1))
+    return Timeline(spans, kernels, device, round(plain_us, 1), step_kind, context)
 
 
 def _launched_by_append(events: Sequence[Event]) -> set[Event]:

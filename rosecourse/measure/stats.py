@@ -46,6 +46,11 @@ class Ratio(Interval):
         return "slower" if self.high < 1.0 else NO_DIFFERENCE
 
 
+def order_of_round(count: int, number: int) -> range:
+    """In which order a round does `count` works: forwards in round 0, backwards in round 1, and so on."""
+    return range(count)[:: 1 if number % 2 == 0 else -1]
+
+
 def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int) -> list[list[Sample]]:
     """Do each work `rounds` times, in the order 0 1 .. n n .. 1 0 0 1 .., so that a drift of the machine meets all.
 
@@ -55,7 +60,7 @@ def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int) -> list[l
     samples: list[list[Sample]] = [[] for _ in works]
     with progress("runs", (rounds + 1) * len(works)) as advance:
         for number in range(rounds + 1):
-            for which in range(len(works))[:: 1 if number % 2 == 0 else -1]:
+            for which in order_of_round(len(works), number):
                 samples[which].append(works[which]())
                 advance()
     return [of_one[1:] for of_one in samples]

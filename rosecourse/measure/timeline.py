@@ -13,6 +13,8 @@ PARTS = {
     "roseinfer.kv.append_token": "kv_append",
 }
 
+STEP_KINDS = {"inside": "inside a block", "boundary": "at a block boundary"}
+
 KIND_LABELS = {
     "attention": "attention",
     "append": "KV append",
@@ -43,8 +45,11 @@ class Timeline(NamedTuple):
     """One decode step as the profiler saw it, to a tenth of a microsecond.
 
     ranges: of the host, in the order of their starts; the first is the whole step. kernels: of the device, in the
-    order of their starts; there are none where the engine runs on a CPU. plain_us: the median of the steps before the
-    profiler started. A profiler that has run earlier in the process makes those slower too, so compare steps by TPOT.
+    order of their starts; there are none where the engine runs on a CPU. plain_us: the median of the steps of this kind
+    before the profiler started. A profiler that has run earlier in the process makes those slower too, so compare steps
+    by TPOT. step_kind: one of `STEP_KINDS`; in a step at a block boundary every session begins a block. context: the
+    most positions that a session had in the cache before the step.
+
     Launches are asynchronous: a range of the host ends when its kernels have been launched, and they may run later,
     beside another range.
     """
@@ -53,20 +58,27 @@ class Timeline(NamedTuple):
     kernels: tuple[Kernel, ...]
     device: str
     plain_us: float
+    step_kind: str = "inside"
+    context: int = 0
 
     @property
     def step_us(self) -> float:
         return self.ranges[0].duration_us
 
     @property
-    def busy_share(self) -> float:
-        """The share of the step in which the device was busy; kernels that run side by side count once."""
+    def busy_us(self) -> float:
+        """Microseconds of the step in which the device was busy; kernels that run side by side count once."""
         busy = end = 0.0
         for kernel in self.kernels:
             stop = min(kernel.start_us + kernel.duration_us, self.step_us)
             busy += max(0.0, stop - max(kernel.start_us, end))
             end = max(end, stop)
-        return busy / self.step_us
+        return busy
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the step in which the device was busy."""
+        return self.busy_us / self.step_us
 
     def part_us(self, part: str) -> float:
         """Microseconds that the host spent in a part of `PARTS`, or, for `rest`, in none of them."""
@@ -87,6 +99,8 @@ class Timeline(NamedTuple):
         return {
             "device": self.device,
             "plain": round(10 * self.plain_us),
+            "step_kind": self.step_kind,
+            "context": self.context,
             "ranges": ranges,
             "kernel_names": [list(name) for name in names],
             "kernels": kernels,
@@ -97,12 +111,15 @@ class Timeline(NamedTuple):
         """The timeline of a `document`. Raises `ValueError` for one that cannot be."""
         try:
             ranges = tuple(Range(name, _us(start), _us(length)) for name, start, length in document["ranges"])
-            timeline = cls(ranges, tuple(_kernels(document)), document["device"], _us(document["plain"]))
+            kernels, kind, context = tuple(_kernels(document)), document["step_kind"], document["context"]
+            timeline = cls(ranges, kernels, document["device"], _us(document["plain"]), kind, context)
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError("a timeline is not of the form that is written") from error
         names = (timeline.device, *(one.name for one in ranges + timeline.kernels))
         if not all(isinstance(name, str) for name in names):
             raise ValueError("a name in a timeline is no text")
+        if kind not in STEP_KINDS or type(context) is not int or context < 1:
+            raise ValueError(f"a timeline of a step {kind!r:.20}, with {context!r:.20} positions")
         if not ranges or ranges[0][:2] != (STEP, 0) or min(timeline.step_us, timeline.plain_us) <= 0:
             raise ValueError("a timeline without a step")
         if any(one.start_us + one.duration_us > timeline.step_us + 0.25 for one in ranges):

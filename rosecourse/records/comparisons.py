@@ -1,99 +1,69 @@
-"""Recorded comparisons: how data/results/<gpu>/<lesson>.json is read.
-
-A file is one sealed JSON object (`sealed`), and `RECORDING` names its keys. `before` and `after` are lists of runs
-(`run_json`), in pairs, in the order of measuring; `before` is empty for the first lesson, which changes nothing.
-`copy_bytes_per_second` is the copy bandwidth that was measured beside them, and a run's `decode_bytes` is what its
-decode steps must at least read: together they give the floor.
-"""
+"""What recorded runs say of a lesson: before and after it, under its article's workload and under mixed traffic."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
 from typing import Any, Literal
 
+import pandas as pd
+
+from ..lessons import LESSONS
 from ..lessons import lesson as lesson_of
-from ..measure.compare import Comparison, Conditions
-from ..measure.floor import share_of_runs
+from ..lessons.workloads import ARTICLES
+from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
-from .results import RESULTS, results_file
-from .run_json import PACKED_RUN, unpacked_run
-from .sealed import read_sealed, require_form
+from ..measure.traffic import TrafficComparison
+from .recordings import Recording, recording_of
+from .results import RESULTS, require_known
 
-FORMAT = 1
-
-RECORDING = {  # see `sealed.require_form`
-    "format": int,
-    "lesson": str,
-    "title": str,
-    "command": str,
-    "date": str,
-    "commit": (str, NoneType),
-    "dirty": (bool, NoneType),
-    "host": {"cpu": str, "gpu": (str, NoneType), "driver": (str, NoneType)},
-    "versions": {"torch": (str, NoneType)},
-    "settings": {
-        "benchmark": str,
-        "num_requests": int,
-        "max_new_tokens": int,
-        "max_batch_size": int,
-        "block_size": int,
-        "model": str,
-        "dtype": str,
-    },
-    "units": str,
-    "definitions": dict,
-    "same_tokens": bool,
-    "copy_bytes_per_second": float,
-    "before": [PACKED_RUN],
-    "after": [PACKED_RUN],
-    "sha256": str,
-}
+BURST, LOAD = "D-burst", "D-load"  # mixed traffic, all at once and over time; a lesson has its own load
+WORKLOADS = (*ARTICLES, BURST, LOAD)
 
 
 @dataclass(frozen=True)
 class RecordedComparison(Comparison):
-    """A comparison that was read from a file. document: all that the file says, such as commit, command and host."""
+    """Two neighbouring rungs of a recording, as a comparison.
 
-    document: dict[str, Any] = field(repr=False)
+    recording: where they were read, with all other rungs. numbers: of the two lessons, by side; only `after` for the
+    first lesson.
+    """
+
+    recording: Recording = field(repr=False)
+    numbers: Mapping[str, str]
 
     @classmethod
-    def of(cls, document: dict[str, Any]) -> RecordedComparison:
-        """Of a document of the form `RECORDING`. Raises `ValueError` where its runs do not fit together."""
-        before, after = (Samples(side, [unpacked_run(run) for run in document[side]]) for side in ("before", "after"))
-        changes = lesson_of(document["lesson"]).changes
-        if not after.runs or len(before.runs) != (len(after.runs) if changes else 0):
-            raise ValueError("the runs are not in pairs")
-        if document["copy_bytes_per_second"] <= 0:
-            raise ValueError("the copy bandwidth is not positive")
-        return cls(before, after, _conditions(document, after), document)
+    def of(cls, recording: Recording, before: str | None, after: str) -> RecordedComparison:
+        """Of two rungs of a recording; before: None for the first lesson, which has none."""
+        numbers = ({} if before is None else {"before": before}) | {"after": after}
+        earlier = Samples("before", [] if before is None else recording.rungs[before].runs)
+        return cls(earlier, Samples("after", recording.rungs[after].runs), recording.conditions, recording, numbers)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All that the file says."""
+        return self.recording.document
 
     @property
     def same_tokens(self) -> bool:
-        """Whether all runs, before and after, made the same tokens; in float16 rounding may differ."""
-        return self.document["same_tokens"]
+        """Whether all runs of all rungs made the same tokens; in float16 rounding may differ."""
+        return self.conditions.same_tokens
 
     @property
     def provenance(self) -> str:
         """One line: the device, the versions, the source, the date and the command."""
-        known = self.document
-        driver = [f"driver {known['host']['driver']}"] if known["host"]["driver"] else []
-        versions = [f"{name} {version}" for name, version in known["versions"].items() if version]
-        command = f"`{known['command']}`"
-        return ", ".join([self.conditions.device, *driver, *versions, self.source, known["date"], command])
+        return self.recording.provenance
 
     @property
     def source(self) -> str:
         """The commit, and whether what is measured had been changed since."""
-        commit, dirty = self.document["commit"], self.document["dirty"]
-        changes = {True: " with changes", False: "", None: " (changes unknown)"}[dirty]
-        return f"commit {commit[:12]}{changes}" if commit else "commit unknown"
+        return self.recording.source
 
     def share_of_floor(self, side: Literal["before", "after"]) -> float:
         """The least time that the decode steps could take / the time that they took: the runs' median, NaN without."""
-        num_bytes = [run["decode_bytes"] for run in self.document[side]]
-        return share_of_runs(getattr(self, side).runs, num_bytes, self.document["copy_bytes_per_second"])
+        number = self.numbers.get(side)
+        return float("nan") if number is None else self.recording.share_of_floor(number)
 
     def rows(self) -> dict[str, tuple[float, float, str]]:
         """The rows of any comparison, and the shares of the floor."""
@@ -101,36 +71,82 @@ class RecordedComparison(Comparison):
         return super().rows() | {"share of the floor (%)": (before, after, "")}
 
 
-def _conditions(document: dict[str, Any], after: Samples) -> Conditions:
-    settings, host = document["settings"], document["host"]
-    return Conditions(
-        requests=len(after.runs[0].times),
-        tokens=after.runs[0].num_tokens,
-        prompt_tokens=None,
-        block_size=settings["block_size"],
-        rounds=len(after.runs),
-        model=settings["model"],
-        dtype=settings["dtype"],
-        device=host["gpu"] or host["cpu"],  # the runs were on the CPU where no GPU is named
-        torch=document["versions"]["torch"] or "of unknown version",
-    )
+@dataclass(frozen=True)
+class RecordedLadder(Ladder):
+    """All rungs of a recording. Its rungs are named by the numbers of their lessons."""
+
+    recording: Recording = field(repr=False)
+
+    @classmethod
+    def of(cls, recording: Recording) -> RecordedLadder:
+        """Of all rungs of a recording."""
+        titles = [recording.document["titles"][number] for number in recording.rungs]
+        return cls(list(recording.rungs.values()), titles, recording.conditions, recording)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All that the file says."""
+        return self.recording.document
+
+    @property
+    def provenance(self) -> str:
+        """One line: the device, the versions, the source, the date and the command."""
+        return self.recording.provenance
+
+    @property
+    def shares_of_floor(self) -> list[float]:
+        """Of each rung: the least time that its decode steps could take / the time that they took."""
+        return [self.recording.share_of_floor(rung.name) for rung in self.rungs]
+
+    def table(self) -> pd.DataFrame:
+        """One row for each rung, with its share of the floor. Its `attrs` hold the provenance."""
+        table = super().table()
+        table["share of the floor (%)"] = [100 * share for share in self.shares_of_floor]
+        return table
 
 
-def read_comparison_file(path: Path, lesson: str) -> RecordedComparison:
-    """A recorded file, checked. Raises `RosecourseError` if it is damaged, or of another lesson or format."""
+def recorded_comparison(
+    lesson: str, workload: str | None = None, gpu: str | None = None, folder: Path = RESULTS
+) -> RecordedComparison | None:
+    """The recorded runs before and after a lesson, or None where there are none.
 
-    def parse(document: dict[str, Any]) -> RecordedComparison:
-        require_form(document, RECORDING, "the document")
-        return RecordedComparison.of(document)
-
-    return read_sealed(path, "recorded", lesson, FORMAT, parse)
-
-
-def recorded_comparison(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedComparison | None:
-    """The recorded comparison of a lesson, or None where there is none; its arguments are those of `results_file`.
-
-    Raises `LessonError` for a lesson that is not on the ladder, `RosecourseError` for a file that is damaged.
+    workload: one of `WORKLOADS`; None is the lesson's own, its article's. gpu and folder: as for `results_file`. Raises
+    `LessonError` for a lesson that is not on the ladder, `ConfigError` for an unknown workload, and `RosecourseError`
+    for a file that is damaged.
     """
-    number = lesson_of(lesson).number
-    path = results_file(f"{number}.json", gpu, folder)
-    return None if path is None else read_comparison_file(path, number)
+    rung = lesson_of(lesson)
+    name = rung.workload.name if workload is None else workload
+    require_known(name, WORKLOADS, "workload")
+    recording = recording_of(load_of(rung.number) if name == LOAD else name, gpu, folder)
+    before = number_before(rung.number)
+    if recording is None or any(number not in recording.rungs for number in (before or rung.number, rung.number)):
+        return None
+    return RecordedComparison.of(recording, before, rung.number)
+
+
+def recorded_traffic(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> TrafficComparison | None:
+    """The recorded runs before and after a lesson under mixed traffic, or None where there are none."""
+    burst = recorded_comparison(lesson, BURST, gpu, folder)
+    load = recorded_comparison(lesson, LOAD, gpu, folder)
+    if burst is None or load is None:
+        return None
+    return TrafficComparison(burst, load, load.document["settings"]["rate"])
+
+
+def recorded_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedLadder | None:
+    """All recorded rungs under an article's workload or the burst, or None where there are none."""
+    require_known(workload, [name for name in WORKLOADS if name != LOAD], "ladder of")
+    recording = recording_of(workload, gpu, folder)
+    return None if recording is None else RecordedLadder.of(recording)
+
+
+def number_before(number: str) -> str | None:
+    """The number of the lesson before one on the ladder; None for the first."""
+    numbers = [rung.number for rung in LESSONS]
+    place = numbers.index(number)
+    return numbers[place - 1] if place else None
+
+
+def load_of(number: str) -> str:
+    """The name of the workload that a lesson's two rungs bear, at a rate of its own."""
+    return f"{LOAD}-{number}"

@@ -1,14 +1,18 @@
-"""Recording: a lesson's before and after on its article's workload, and a timeline of one step of each.
+"""Recording: every rung under one workload, in rounds, so that a drift of the machine meets all of them.
 
-The runs of all lessons come first and the timelines after them: a profiler can slow a process down for good, because
-CUPTI stays attached.
+Each round runs every rung once, forwards and then backwards; a round that warms up comes first and does not count. The
+rounds so far lie beside the file that they will become, and a later call goes on from there: it warms up once and
+continues with the next round.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,172 +20,197 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ..config import EngineConfig, SamplingParams
-from ..decode import DecodeParts
 from ..engine.engine import InferenceEngine
 from ..errors import RosecourseError
-from ..lessons import Lesson
-from ..lessons.workloads import ArticleWorkload
 from ..measure.floor import bytes_per_run, copy_bandwidth
 from ..measure.metrics import DEFINITIONS
-from ..measure.profiling import STEPS, take_timeline
 from ..measure.provenance import driver_version, provenance
-from ..measure.stats import interleave
-from ..measure.timeline import Timeline
-from ..measure.workload import RUNNERS, Run, Workload
+from ..measure.stats import order_of_round
+from ..measure.workload import RUNNERS, Run
 from ..models.shape import Model
-from .comparisons import FORMAT, RecordedComparison, read_comparison_file
+from .assignments import Assignment
 from .json_file import write_json
+from .recordings import FORMAT, Recording, read_recording
 from .results import gpu_folder
 from .run_json import packed_run
 from .sealed import seal
-from .timelines import read_timelines_file, timelines_document, timelines_file_name
 
 UNITS = "microseconds, from the start of a run; moments_us: the first, then the gaps; tokens: first, count, ..."
 
 
+class Deadline:
+    """When a command must have ended. minutes: from now on; None: whenever it is done."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def fits(self, seconds: float) -> bool:
+        """Whether work that takes so long is done in time."""
+        return self._end is None or time.monotonic() + seconds <= self._end
+
+
 @dataclass(frozen=True)
-class Assignment:
-    """A lesson to record. workload: its article's, or what was asked for instead.
+class Outcome:
+    """How far a recording has come. seconds: of a round; recording: the whole, None while rounds are missing."""
 
-    command: as it can be typed again; flags: the value of every flag.
-    """
-
-    lesson: Lesson
-    workload: ArticleWorkload
-    command: str
-    flags: dict[str, Any]
+    rounds: int
+    seconds: float
+    recording: Recording | None
 
 
 class Recorder:
-    """Records lessons over one model, on one machine, from one source, into a folder for each GPU."""
+    """Records workloads over one model, on one machine, from one source, into a folder for each GPU."""
 
-    def __init__(
-        self, model: Model, prompt_ids: list[int], config: EngineConfig, source: dict[str, Any], folder: Path
-    ) -> None:
-        """config: of the engines, except for their sizes; source: commit and dirty flag, as in `provenance`."""
+    def __init__(self, model: Model, source: dict[str, Any], folder: Path) -> None:
+        """source: commit and dirty flag, as in `provenance`."""
         here = provenance()
-        self.model, self.prompt_ids, self.config, self.source = model, prompt_ids, config, source
+        self.model, self.source = model, source
         self.host = machine_of(model.device, here["host"])
         self.versions = here["versions"]
         self.folder = folder / gpu_folder(self.host["gpu"] or "cpu")
-        self.bandwidth: float | None = None  # measured when it is first needed
+        self._bandwidth: float | None = None
 
-    def runs_path(self, rung: Lesson) -> Path:
-        return self.folder / f"{rung.number}.json"
+    @property
+    def bandwidth(self) -> float:
+        """The copy bandwidth, bytes a second, measured when it is first needed."""
+        self._bandwidth = self._bandwidth or float(copy_bandwidth(self.model.device))
+        return self._bandwidth
 
-    def timelines_path(self, rung: Lesson) -> Path:
-        return self.folder / timelines_file_name(rung.number)
+    def path(self, name: str) -> Path:
+        """The file of a workload, or of what else has a name."""
+        return self.folder / f"{name}.json"
+
+    def partial_path(self, task: Assignment) -> Path:
+        """The file of the rounds so far."""
+        return self.path(f"{task.name}.partial")
 
     def head(self, task: Assignment) -> dict[str, Any]:
-        """All that is known before a lesson is measured. Where it is the same, the figures would be the same."""
-        settings = task.flags | asdict(self.config) | asdict(task.workload)
-        settings |= {
+        """All that is known before a workload is measured. Where it is the same, the figures would be the same."""
+        model = {
             "model": self.model.name,
             "device": self.model.device.type,
             "dtype": str(self.model.dtype).removeprefix("torch."),
         }
         return {
             "format": FORMAT,
-            "lesson": task.lesson.number,
-            "title": task.lesson.title,
-            "command": task.command,
+            "workload": task.name,
+            "titles": {rung.number: rung.title for rung in task.rungs},
+            "command": task.order.command,
             **self.source,
             "host": self.host,
             "versions": self.versions,
-            "settings": settings,
+            "settings": task.settings | model,
         }
 
-    def has_runs(self, task: Assignment) -> bool:
-        """Whether the runs are recorded, of the same source, machine and settings."""
-        path = self.runs_path(task.lesson)
-        return self._is_recorded(task, lambda: read_comparison_file(path, task.lesson.number).document)
-
-    def has_timelines(self, task: Assignment) -> bool:
-        """Whether the timelines are recorded, of the same source, machine and settings."""
-        path = self.timelines_path(task.lesson)
-        return self._is_recorded(task, lambda: read_timelines_file(path, task.lesson.number))
-
-    def _is_recorded(self, task: Assignment, read: Callable[[], dict[str, Any]]) -> bool:
-        """Whether there is a whole file of the same source, machine and settings; never for a source with changes."""
+    def fits(self, task: Assignment, document: Mapping[str, Any]) -> bool:
+        """Whether a document is of the same source, machine and settings; never for a source with changes."""
         if self.source["commit"] is None or self.source["dirty"] is not False:
-            return False
-        try:
-            document = read()
-        except RosecourseError:  # a file that is missing or damaged is recorded anew
             return False
         return all(document.get(key) == value for key, value in self.head(task).items() if key != "format")
 
-    def record_runs(self, task: Assignment, pairs: int, seed: int) -> RecordedComparison:
-        """Measure a lesson's runs and write their file, whole or not at all."""
-        self.bandwidth = self.bandwidth or float(copy_bandwidth(self.model.device))
-        params = SamplingParams(max_new_tokens=task.workload.max_new_tokens, stop_on_eos=False, seed=seed)
-        work = Workload.of((tuple(self.prompt_ids),) * task.workload.num_requests, params)
-        sides = self._measure(task, work, pairs)
-        same_tokens = all(one.completions == sides["after"][0].completions for side in sides.values() for one in side)
-        if self.model.dtype == torch.float32 and not same_tokens:
-            raise RosecourseError(
-                f"lesson {task.lesson.number}: the tokens differ, the times mean nothing; please report this"
-            )
-        document = self.head(task) | {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    def recorded(self, task: Assignment) -> Recording | None:
+        """The whole recording of a workload, if it is there, of the same source, machine and settings."""
+        return self._read(task, self.path(task.name))
+
+    def _read(self, task: Assignment, path: Path) -> Recording | None:
+        try:
+            found = read_recording(path, task.name)
+        except RosecourseError:  # a file that is missing or damaged is recorded anew
+            return None
+        return found if self.fits(task, found.document) else None
+
+    def record(self, task: Assignment, rounds: int, deadline: Deadline, anew: bool = False) -> Outcome:
+        """Measure the rounds that are missing, as far as the deadline lets it. anew: none of those that are there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = None if anew else self._read(task, self.partial_path(task))
+        recording = None if partial is None else _Rounds(partial.document)
+        recording = recording or _Rounds(self.head(task) | self._beginning(task))
+        seconds = self._measure(task, recording, rounds, deadline)
+        if recording.done < rounds:
+            return Outcome(recording.done, seconds, None)
+        found = Recording.of(recording.sealed())
+        write_json(self.path(task.name), found.document)
+        self.partial_path(task).unlink(missing_ok=True)
+        return Outcome(rounds, seconds, found)
+
+    def _beginning(self, task: Assignment) -> dict[str, Any]:
+        return {
             "units": UNITS,
             "definitions": DEFINITIONS,
-            "same_tokens": same_tokens,
+            "same_tokens": True,
+            "tokens_sha256": "",
             "copy_bytes_per_second": self.bandwidth,
+            "rounds": 0,
+            "rungs": {rung.number: [] for rung in task.rungs},
         }
-        for name, side in sides.items():
-            document[name] = [packed_run(one, bytes_per_run(self.model, work, one)) for one in side]
-        recording = RecordedComparison.of(seal(document))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.runs_path(task.lesson), recording.document)
-        return recording
 
-    def _measure(self, task: Assignment, work: Workload, pairs: int) -> dict[str, list[Run]]:
-        """The counted runs before and after; the first lesson has nothing before it."""
-        runner, sides = RUNNERS[task.workload.benchmark], self._sides(task.lesson)
-        engines = [self._engine(parts, task.workload, task.workload.max_new_tokens) for parts in sides.values()]
-        total = len(engines) * (pairs + 1)
+    def _measure(self, task: Assignment, recording: _Rounds, rounds: int, deadline: Deadline) -> float:
+        """Measure round after round, each written as soon as it is there; returns the seconds that one takes."""
+        engines = [InferenceEngine(self.model, task.config, rung.after) for rung in task.rungs]
+        numbers = [0, *range(recording.done + 1, rounds + 1)]  # round 0 warms up
+        seconds, took = recording.seconds, []
         # No bar where nobody watches (disable=None), and none that moves while the clock runs.
-        with tqdm(total=total, desc=task.lesson.number, file=sys.stderr, leave=False, disable=None) as bar:
+        with tqdm(total=len(numbers) * len(engines), desc=task.name, file=sys.stderr, leave=False, disable=None) as bar:
+            for number in numbers:
+                if not deadline.fits(seconds if number else 2 * seconds):  # a warm-up alone would be of no use
+                    return seconds
+                start = time.perf_counter()
+                runs: dict[int, Run] = {}
+                for which in order_of_round(len(engines), number):
+                    runs[which] = RUNNERS[task.benchmark](engines[which], task.workload)
+                    recording.compare(runs[which], task.rungs[which].number, self.model.dtype == torch.float32)
+                    bar.update()
+                took.append(time.perf_counter() - start)
+                seconds = max(took[1:] or took)
+                if number:
+                    self._add(task, recording, runs)
+        return seconds
 
-            def one(engine: InferenceEngine) -> Run:
-                run = runner(engine, work)
-                bar.update()
-                return run
+    def _add(self, task: Assignment, recording: _Rounds, runs: Mapping[int, Run]) -> None:
+        packed = {
+            rung.number: packed_run(runs[which], bytes_per_run(self.model, task.workload, runs[which]))
+            for which, rung in enumerate(task.rungs)
+        }
+        recording.add(packed)
+        write_json(self.partial_path(task), recording.sealed())
 
-            if len(engines) == 1:
-                return {"before": [], "after": [one(engines[0]) for _ in range(total)][1:]}
-            before, after = interleave(lambda: one(engines[0]), lambda: one(engines[1]), pairs)
-            return {"before": before, "after": after}
 
-    def record_timelines(self, task: Assignment, seed: int) -> dict[str, Timeline]:
-        """Take a lesson's timelines, with the batch of its workload, and write their file, whole or not at all."""
-        sides = self._sides(task.lesson)
-        timelines = {side: self._timeline(parts, task.workload, seed) for side, parts in sides.items()}
-        head = self.head(task) | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.timelines_path(task.lesson), timelines_document(head, timelines))
-        return timelines
+class _Rounds:
+    """The rounds of a recording so far: a document that grows."""
 
-    def _timeline(self, parts: DecodeParts, workload: ArticleWorkload, seed: int) -> Timeline:
-        """A timeline of an engine like that of the runs, with room for its steps where a run has fewer."""
-        new = max(workload.max_new_tokens, STEPS + 1)
-        engine = self._engine(parts, workload, new)
-        params = SamplingParams(max_new_tokens=new, stop_on_eos=False, seed=seed)
-        sessions = [engine.new_session(self.prompt_ids, params) for _ in range(engine.config.max_batch_size)]
-        engine.take_tokens(sessions, engine.prefill(sessions))
-        return take_timeline(engine, sessions)
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
 
-    def _sides(self, rung: Lesson) -> dict[str, DecodeParts]:
-        return ({"before": rung.before} if rung.changes else {}) | {"after": rung.after}
+    @property
+    def done(self) -> int:
+        return self.document["rounds"]
 
-    def _engine(self, parts: DecodeParts, workload: ArticleWorkload, max_new_tokens: int) -> InferenceEngine:
-        """An engine no larger than the workload needs."""
-        largest = min(workload.max_batch_size, workload.num_requests)
-        longest = len(self.prompt_ids) + max_new_tokens
-        config = replace(self.config, max_batch_size=largest, max_seq_len=longest)
-        return InferenceEngine(self.model, config, parts)
+    @property
+    def seconds(self) -> float:
+        """How long the runs of the longest round took; 0 before the first."""
+        rounds = zip(*self.document["rungs"].values(), strict=True)
+        return max((sum(run["total_us"] for run in runs) / 1e6 for runs in rounds), default=0.0)
+
+    def compare(self, run: Run, number: str, must_agree: bool) -> None:
+        """Note whether a run made the tokens of the first. Raises `RosecourseError` where it must have, and has not."""
+        digest = hashlib.sha256(json.dumps(run.completions).encode()).hexdigest()
+        known = self.document["tokens_sha256"] or digest
+        self.document |= {
+            "tokens_sha256": known,
+            "same_tokens": self.document["same_tokens"] and digest == known,
+        }
+        if must_agree and digest != known:
+            where = f"workload {self.document['workload']}, rung {number}"
+            raise RosecourseError(f"{where}: the tokens differ, the times mean nothing; please report this")
+
+    def add(self, runs: Mapping[str, dict[str, Any]]) -> None:
+        """Add a round: the packed run of each rung."""
+        for number, run in runs.items():
+            self.document["rungs"][number].append(run)
+        self.document["rounds"] += 1
+
+    def sealed(self) -> dict[str, Any]:
+        return seal(self.document | {"date": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
 def machine_of(device: torch.device, host: dict[str, Any]) -> dict[str, Any]:

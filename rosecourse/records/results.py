@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..checks import require, shown
 from ..config import DATA
@@ -16,6 +18,12 @@ SHIPPED_GPU = "nvidia-h200"  # the one whose recordings come with the course
 def gpu_folder(gpu: str) -> str:
     """A GPU's name as the name of its folder: `NVIDIA H200` is `nvidia-h200`."""
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+
+
+def require_known(name: Any, known: Sequence[str], what: str) -> None:
+    """Raise `ConfigError` unless a name is one of those that are known. what: what it should name."""
+    fits = isinstance(name, str) and name in known
+    require(fits, f"there is no {what} {shown(name)}: give one of {', '.join(known)}")
 
 
 def results_file(name: str, gpu: str | None = None, folder: Path = RESULTS) -> Path | None:

@@ -1,7 +1,7 @@
 """A sealed file: one JSON object that carries its own checksum, and is read whole or refused.
 
-`sha256` is the checksum of `canonical_bytes` of all the rest, `format` the number of the file's form, and `lesson` the
-number of the lesson that it is about.
+`sha256` is the checksum of `canonical_bytes` of all the rest, `format` the number of the file's form, and `workload`
+the name of the workload that it is about.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ def seal(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"sha256": hashlib.sha256(canonical_bytes(document)).hexdigest()}
 
 
-def read_sealed(path: Path, what: str, lesson: str, form: int, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+def read_sealed(
+    path: Path, what: str, workload: str, form: int, remedy: str, parse: Callable[[dict[str, Any]], Parsed]
+) -> Parsed:
     """What `parse` makes of a file's document; `parse` raises `ValueError` for a document that it does not accept.
 
-    what: what the error calls the file, such as `timeline`. Raises `RosecourseError` for a file that is damaged, of
-    another lesson or of another format than `form`.
+    what: what the error calls the file, such as `recorded`; remedy: the command that makes it anew. Raises
+    `RosecourseError` for a file that is damaged, of another workload or of another format than `form`.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
@@ -40,13 +42,13 @@ def read_sealed(path: Path, what: str, lesson: str, form: int, parse: Callable[[
             raise ValueError("its checksum does not fit")
         if type(document.get("format")) is not int or document["format"] != form:
             raise ValueError(f"its format is {document.get('format')!r:.20}, not {form}")
-        if document.get("lesson") != lesson:
-            raise ValueError(f"it is of lesson {document.get('lesson')!r:.20}")
+        if document.get("workload") != workload:
+            raise ValueError(f"it is of workload {document.get('workload')!r:.20}")
         return parse(document)
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         why = " ".join(str(getattr(error, "strerror", None) or error).split())
-        remedy = f"restore it from git, or record it anew with `rosecourse record --lessons {lesson}`"
-        raise RosecourseError(f"the {what} file {path} cannot be used, {why}: {remedy}") from error
+        ways = f"restore it from git, or record it anew with `{remedy}`"
+        raise RosecourseError(f"the {what} file {path} cannot be used, {why}: {ways}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,62 +1,108 @@
-"""Published and recorded figures side by side: of one lesson in full, and of all lessons as the README shows them."""
+"""Published and recorded figures side by side: of one lesson, and of all lessons as the README shows them."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ..lessons import LESSONS, Lesson
+from ..lessons import lesson as lesson_of
 from ..lessons.workloads import ArticleWorkload
-from ..measure.compare import HEADLINES
 from ..measure.metrics import PERCENTILES, UNITS
 from .comparisons import RecordedComparison, recorded_comparison
 from .published import published_figures
 from .results import RESULTS
 
-COLUMNS = ["workload", "metric", "statistic", "unit", "before", "after", "times better", "gpu", "source"]
-SIZES = ("benchmark", "num_requests", "max_new_tokens", "max_batch_size")  # in a recorded file's settings
+COLUMNS = ["article", "original engine on this GPU", "here, before", "here, after", "times better, here"]
+ROWS = [("total throughput", "mean"), ("TPOT", "p50"), ("ITL", "p99")]  # and TTFT, where the article has it
+ARTICLE, ORIGINAL = "article", "original code"  # how the sources of published figures begin
 
 
 def published_and_recorded(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> pd.DataFrame:
-    """A lesson's published figures and its recorded ones, metric by metric; without a recording only the former.
+    """A lesson's published figures and its recorded ones, one metric a row; a cell is empty where there is none.
 
-    Columns: workload, metric, statistic, unit, before, after, times better, gpu, source. Compare what is
-    `times better`, not the times: machines differ, and for 059 and 060 the schedules do too. By their figures (ITL x
-    throughput = 256) the articles' engine kept all requests running, 16 of them in a step; this one finishes 16 and
-    then admits the next.
+    Compare how many times better the figures become, not the figures: machines differ, and so do the engines' own
+    costs. `attrs["caption"]` says what was measured and where the figures come from: a notebook prints it.
     """
-    rows = published_figures(lesson).drop(columns=["lesson", "stated"])
-    recording = recorded_comparison(lesson, gpu, folder)
+    rung = lesson_of(lesson)
+    published = published_figures(rung.number)
+    recording = recorded_comparison(rung.number, gpu=gpu, folder=folder)
+    wanted = [(metric, rung.headline[1] if metric == rung.headline[0] else stat) for metric, stat in ROWS]
+    wanted += [("TTFT", "p50")] if "TTFT" in set(published.metric) else []
+    rows = {}
+    if recording is not None or len(published):
+        for metric, statistic in wanted:
+            mine = published[(published.metric == metric) & _same_steps(published, rung)]
+            cells = [_published_cell(mine[mine.source.str.startswith(who)], statistic) for who in (ARTICLE, ORIGINAL)]
+            rows[f"{metric} {statistic} ({UNITS[metric]})"] = cells + _recorded_cells(recording, metric, statistic)
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
+    table.attrs["caption"] = _caption(rung, published, recording)
+    return table
+
+
+def _same_steps(published: pd.DataFrame, rung: Lesson) -> pd.Series:
+    """Which rows are of the lesson's workload; how many requests go through the batch may differ."""
+    return published.workload.str.endswith(str(rung.workload).partition("requests")[2])
+
+
+def _published_cell(figures: pd.DataFrame, statistic: str) -> str:
+    """The figures before and after: of this statistic, or, where it was not published, of all that were."""
+    chosen = figures[figures.statistic == statistic] if statistic in set(figures.statistic) else figures
+    return "; ".join(
+        _change(row.statistic.removesuffix(f" {statistic}") if len(chosen) > 1 else "", row)
+        for row in chosen.itertuples()
+    )
+
+
+def _change(name: str, row: Any) -> str:
+    after = shown_figure(row.metric, row.after)
+    prefix = f"{name}: " if name else ""
+    if pd.isna(row.before):
+        return f"{prefix}after {after}"
+    times = row.after / row.before if UNITS[row.metric] == "tokens/s" else row.before / row.after
+    return f"{prefix}{shown_figure(row.metric, row.before)} → {after} ({times:.3f}x)"
+
+
+def _recorded_cells(recording: RecordedComparison | None, metric: str, statistic: str) -> list[str]:
+    """Before, after and how many times better."""
+    if recording is None:
+        return ["", "", ""]
+    before, after = (
+        shown_figure(metric, side.figure(metric, statistic)) if side.runs else ""
+        for side in (recording.before, recording.after)
+    )
+    return [before, after, str(recording.ratio(metric, statistic)) if before else ""]
+
+
+def shown_figure(metric: str, value: float) -> str:
+    """A figure with as many digits as mean something: tokens a second whole, times to a hundredth."""
+    return f"{value:,.0f}" if UNITS[metric] == "tokens/s" else f"{value:.2f}"
+
+
+def _caption(rung: Lesson, published: pd.DataFrame, recording: RecordedComparison | None) -> str:
+    """What was measured, and where: a sentence for each source."""
+    mine = published[_same_steps(published, rung)]
+    sentences = []
+    for row in mine.drop_duplicates(["source", "workload"]).itertuples():
+        sentences.append(f"{row.source[0].upper()}{row.source[1:]}: {row.workload}, on {_gpu_in_words(row.gpu)}.")
     if recording is not None:
-        both = [(m, s) for m, s in zip(rows.metric, rows.statistic, strict=True) if s in ("mean", *PERCENTILES)]
-        wanted = list(dict.fromkeys(both)) or HEADLINES
-        ours = pd.DataFrame([_recorded_row(recording, metric, statistic) for metric, statistic in wanted])
-        rows = pd.concat([rows, ours], ignore_index=True) if len(rows) else ours
-    is_rate = rows.unit == "tokens/s"
-    rows["times better"] = (rows.after / rows.before).where(is_rate, rows.before / rows.after)
-    order = list(UNITS)
-    return rows[COLUMNS].sort_values("metric", key=lambda m: m.map(order.index), kind="stable", ignore_index=True)
+        where = f"{recording.conditions.device}, {recording.source}, {recording.document['date'][:10]}"
+        sentences.append(f"Here: {_workload_of(recording)}, {recording.conditions.rounds} rounds, on {where}.")
+    return " ".join(sentences)
 
 
-def _recorded_row(recording: RecordedComparison, metric: str, statistic: str) -> dict[str, Any]:
+def _gpu_in_words(gpu: str) -> str:
+    return "the author's GPU (not named)" if gpu.startswith("the author's") else gpu
+
+
+def _workload_of(recording: RecordedComparison) -> str:
+    """The workload in words, as it was recorded."""
     settings = recording.document["settings"]
-    return {
-        "workload": _in_words(ArticleWorkload(**{name: settings[name] for name in SIZES})),
-        "metric": metric,
-        "statistic": statistic,
-        "unit": UNITS[metric],
-        "before": recording.before.figure(metric, statistic),
-        "after": recording.after.figure(metric, statistic),
-        "gpu": recording.conditions.device,
-        "source": f"recorded, {recording.source}, {recording.document['date'][:10]}",
-    }
-
-
-def _in_words(workload: ArticleWorkload) -> str:
-    sizes = f"{workload.num_requests} requests x {workload.max_new_tokens} tokens, batch {workload.max_batch_size}"
-    return f"{sizes} ({workload.benchmark.removeprefix('benchmark_')})"
+    sizes = {field.name: settings[field.name] for field in fields(ArticleWorkload) if field.name != "name"}
+    return str(ArticleWorkload(recording.document["workload"], **sizes))
 
 
 # -- the README's table -------------------------------------------------------------------------------------------
@@ -69,7 +115,7 @@ def lessons_table(notebooks: Path, gpu: str | None = None, folder: Path = RESULT
     recording, or nothing before the lesson. notebooks: the folder with a notebook for each lesson, `<number>_*.ipynb`,
     to which the rows link; gpu and folder: as for `recorded_comparison`.
     """
-    recordings = {rung.number: recorded_comparison(rung.number, gpu, folder) for rung in LESSONS}
+    recordings = {rung.number: recorded_comparison(rung.number, gpu=gpu, folder=folder) for rung in LESSONS}
     devices = dict.fromkeys(one.conditions.device for one in recordings.values() if one is not None)
     header = ["lesson", "what changes", "workload", "the article's figure, before and after"]
     header.append(f"recorded on one {' or '.join(devices)}" if devices else "recorded")
@@ -77,31 +123,32 @@ def lessons_table(notebooks: Path, gpu: str | None = None, folder: Path = RESULT
     for rung in LESSONS:
         (notebook,) = notebooks.glob(f"{rung.number}_*.ipynb")
         link = f"[{rung.number}]({notebooks.name}/{notebook.name}) {rung.title}"
-        lines.append([link, rung.about, _in_words(rung.workload), _article_cell(rung)])
+        lines.append([link, rung.about, str(rung.workload), _article_cell(rung)])
         lines[-1].append(_recorded_cell(rung, recordings[rung.number]))
     return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|\n" for cells in lines)
 
 
 def _article_cell(rung: Lesson) -> str:
+    """The figure that the article is about; with its number of requests where it differs from the recorded one."""
     metric, statistic = rung.headline
     rows = published_figures(rung.number).query("metric == @metric and statistic == @statistic")
-    rows = rows[rows.source.str.startswith("article")]
+    rows = rows[rows.source.str.startswith(ARTICLE)]
     if rows.empty:
         return ""
     (article,) = rows.itertuples()
     name = metric.removeprefix("total ") + (f" {statistic}" if statistic in PERCENTILES else "")
-    return f"{name} {article.before:.2f} to {article.after:.2f} {_unit(metric)}"
+    requests = "" if article.workload == str(rung.workload) else f" ({article.workload.partition(' x')[0]})"
+    return f"{name} {article.before:.2f} to {article.after:.2f} {_unit(metric)}{requests}"
 
 
 def _recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     if recording is None or not recording.before.runs:
         return ""
     metric, statistic = rung.headline
-    digits = ",.0f" if UNITS[metric] == "tokens/s" else ".2f"
-    before, after = (side.figure(metric, statistic) for side in recording.sides)
+    before, after = (shown_figure(metric, side.figure(metric, statistic)) for side in recording.sides)
     better = recording.ratio(metric, statistic)
     interval = f"{better.value:.2f}x [{better.low:.2f}, {better.high:.2f}]"
-    return f"{before:{digits}} to {after:{digits}} {_unit(metric)}: {interval}"
+    return f"{before} to {after} {_unit(metric)}: {interval}"
 
 
 def _unit(metric: str) -> str:

@@ -62,7 +62,7 @@ def test_an_interval_longer_than_a_clock(capsys):
         (benchmark_streaming.main, "--tokenize-workers"),
         (benchmark_transformers.main, "--pairs"),
         (benchmark_transformers.main, "--prompt-tokens"),
-        (record.main, "--pairs"),
+        (record.main, "--rounds"),
         (record.main, "--num-requests"),
     ],
 )

@@ -51,7 +51,9 @@ SENSIBLE = {  # values that run, each a small piece of work
     "--device": ["cpu", "auto"],
     "--dtype": ["float32", "bfloat16"],
     "--lesson": ["035", "061", "best"],
-    "--lessons": ["036", "035,036"],
+    "--workloads": ["A", "A,C"],
+    "--rounds": ["5", "9"],
+    "--minutes": ["9", "0.5"],
     "--mode": ["online", "offline"],
     "--random-weights": ["gpt2"],
     "--submit-interval-ms": ["0", "0.5"],
@@ -69,6 +71,7 @@ SMALL = {  # given first: what follows counts
     "--warmup-runs": "0",
     "--batch-size": "2",
     "--pairs": "5",
+    "--workloads": "A",
     "--random-weights": "gpt2",
     "--device": "cpu",
 }
@@ -109,7 +112,7 @@ ODD += [
     "%s",
     "{0}",
 ]
-ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "035,,036", "best,best", "mine.py:Part", ":"]
+ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "A,,B", "A,A", "mine.py:Part", ":"]
 SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--force", "--no-race"]
 WRONG = ["--nonsense", "--max-new", "--prom", "-h", "-p", "--hf-model-id", "--json", "--seed", "stray", "--help", "-"]
 
@@ -161,10 +164,9 @@ def small_machine(model):
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
         patch.setattr("rosecourse.commands.building.load_model", loaded)
         patch.setattr(doctor, "checks", lambda: [("python", doctor.check_python)])
-        patch.setattr(record.Recorder, "record_runs", lambda self, task, *_: self.head(task))
-        patch.setattr(record.Recorder, "record_timelines", lambda self, task, *_: self.head(task))
-        patch.setattr(record, "comparison_summary", json.dumps)
-        patch.setattr(record, "timelines_summary", lambda rung, timelines: json.dumps(timelines))
+        patch.setattr(
+            record.Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts]))
+        )
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 

@@ -12,17 +12,14 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solution
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.hunts import hunting
-from rosecourse.measure.timeline import STEP, Range, Timeline
 from rosecourse.records import recorder
 from rosecourse.records.comparisons import recorded_comparison
-from rosecourse.records.timelines import recorded_timelines
 from tests.support import toy_lesson
 from tests.support.right_parts import OwnKernel
 from tests.support.toy_lesson import COURSE, KERNEL_COURSE, KERNEL_RUNG, RUNG, ToyAppend, ToyWithKernels, WrongToy
 
 FILE = Path(toy_lesson.__file__)
-STEP_TAKEN = Timeline((Range(STEP, 0.0, 2000.0), Range("roseinfer.model.forward", 500.0, 1000.0)), (), "CPU", 1500.0)
-SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2"]
+SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2", "--rounds", "5"]
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 
 
@@ -129,16 +126,15 @@ def test_the_command_knows_it(toy, capsys):
 
 def test_it_is_recorded(toy, model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recorder, "copy_bandwidth", lambda device: 1e10)
-    monkeypatch.setattr(recorder, "take_timeline", lambda engine, sessions: STEP_TAKEN)
     monkeypatch.setattr(record, "model_of", lambda args: model)
-    assert record.main(["--lessons", "999", *SMALL, "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("999 toy: ")
+    assert record.main(["--workloads", RUNG.workload.name, *SMALL, "--out", str(tmp_path)]) == 0
+    assert "  999 toy: TPOT p50" in capsys.readouterr().out
     found = recorded_comparison("999", folder=tmp_path)
-    assert found.document["title"] == "toy"
+    assert found.document["titles"]["999"] == "toy"
+    assert found.numbers == {"before": LESSONS[-2].number, "after": "999"}
     assert found.same_tokens
     assert len(found.before.runs) == len(found.after.runs) == 5
     assert found.document["settings"]["benchmark"] == RUNG.workload.benchmark
-    assert set(recorded_timelines("999", folder=tmp_path)) == {"before", "after"}
 
 
 def test_nothing_of_it_is_left():

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from rosecourse import BASELINE, BEST, LESSONS, DecodeParts, EngineConfig, LessonError, lesson
+from rosecourse.measure.timeline import STEP_KINDS
 
 
 def test_the_ladder_ends_with_the_best_parts():
@@ -58,3 +59,9 @@ def test_an_unknown_lesson_is_refused_with_the_known_ones():
     with pytest.raises(LessonError) as caught:
         lesson("042")
     assert str(caught.value) == f"there is no lesson '042': give one of {', '.join(r.number for r in LESSONS)}, or best"
+
+
+def test_each_lesson_says_which_kind_of_step_it_is_about():
+    assert [rung.number for rung in LESSONS if rung.step == "boundary"] == ["059"]
+    assert {rung.step for rung in LESSONS} <= set(STEP_KINDS)
+    assert LESSONS[-1].then("062", "x", LESSONS[-1].workload, step="boundary").step == "boundary"

@@ -5,44 +5,75 @@ import re
 import pytest
 
 from rosecourse import LESSONS
-from rosecourse.measure.compare import HEADLINES
-from rosecourse.records.published import published_figures
-from rosecourse.records.tables import lessons_table, published_and_recorded
-from tests.support.recordings import document_of, steady, twice_as_fast, write_recording
+from rosecourse.records.tables import COLUMNS, lessons_table, published_and_recorded
+from tests.support.recordings import STEPS, document_of, steady, twice_as_fast, write_recording
 
 
 @pytest.fixture
 def results(tmp_path):
-    write_recording(tmp_path / "nvidia-h200" / "036.json", twice_as_fast())
+    write_recording(tmp_path / "nvidia-h200" / "A.json", twice_as_fast())
     return tmp_path
 
 
 def test_recorded_figures_stand_beside_the_published_ones(results):
+    """By hand: the recorded TPOT is 2 x 4 .. 4.4 ms before and 4 .. 4.4 ms after, 4.14 ms in the mean."""
     rows = published_and_recorded("036", folder=results)
-    assert set(rows.workload) == {"64 requests x 512 tokens, batch 64 (scheduler)"}
-    tpot = rows[rows.metric == "TPOT"]
-    assert tpot.gpu.tolist() == ["the author's (not named)"] * 2 + ["NVIDIA H200"] * 3
-    assert tpot.source.tolist()[-2:] == ["recorded, commit 0123456789ab, 2026-11-21"] * 2
-    assert tpot.statistic.tolist() == ["p50", "mean", "", "p50", "mean"]
-    assert tpot["times better"].tolist() == pytest.approx([15.32 / 14.98, 15.33 / 14.97, 35.96 / 34.69, 2, 2])
-    rates = rows[rows.metric == "decode throughput"]
-    assert rates["times better"].tolist()[0] == pytest.approx(4292.75 / 4192.88)
-    assert rates["times better"].tolist()[-1] == pytest.approx(2, rel=1e-3)
+    assert rows.columns.tolist() == COLUMNS
+    assert rows.index.tolist() == [
+        "total throughput mean (tokens/s)",
+        "TPOT mean (ms/token)",  # the headline's statistic
+        "ITL p99 (ms)",
+        "TTFT p50 (ms)",
+    ]
+    article, original = "15.33 → 14.97 (1.024x)", "35.96 → 34.69 (1.037x)"
+    tpot = rows.loc["TPOT mean (ms/token)"].tolist()
+    assert tpot == [article, original, "8.28", "4.14", "2.000x [2.000, 2.000]"]
+    assert rows.loc["ITL p99 (ms)"].tolist() == ["", "", "8.80", "4.40", "2.000x [2.000, 2.000]"]
+    assert rows.loc["total throughput mean (tokens/s)"].tolist()[:4] == ["4,102 → 4,200 (1.024x)", "", "242", "484"]
+    assert rows.attrs["caption"] == (
+        "Article 036: 64 requests x 512 tokens, batch 64 (scheduler), on the author's GPU (not named). Original code, "
+        "torch 2.11, 2026-11-21: 64 requests x 512 tokens, batch 64 (scheduler), on NVIDIA H200. Here: 64 requests x "
+        "512 tokens, batch 64 (scheduler), 5 rounds, on NVIDIA H200, commit 0123456789ab, 2026-11-21."
+    )
+
+
+def test_a_shorter_workload_is_said_in_the_caption_and_its_rows_stand_together(tmp_path):
+    write_recording(tmp_path / "nvidia-h200" / "B.json", twice_as_fast("038", "059", "B"))
+    rows = published_and_recorded("059", folder=tmp_path)
+    assert rows.loc["ITL p99 (ms)"].tolist()[:3] == ["95.34 → 81.67 (1.167x)", "43.83 → 40.36 (1.086x)", "8.80"]
+    caption = rows.attrs["caption"]
+    assert "Article 059: 256 requests x 256 tokens, batch 16" in caption
+    assert "Here: 64 requests x 256 tokens, batch 16" in caption
+
+
+def test_of_a_statistic_that_was_not_published_all_that_were_are_shown(tmp_path):
+    """061 gives its TPOT run by run, and of the original code only what is after it, on this workload."""
+    rows = published_and_recorded("061", folder=tmp_path)
+    article, original = rows.loc["TPOT p50 (ms/token)"].tolist()[:2]
+    assert article.startswith("run 1: 8.48 → 8.06 (1.052x); run 2: 8.66")
+    assert original == "lowest: after 12.00; highest: after 13.30"  # 8.84 is of another workload
+    assert rows.loc["total throughput mean (tokens/s)"].tolist()[0] == "14,420 → 14,648 (1.016x)"
 
 
 @pytest.mark.parametrize("lesson", ["036", "038", "059", "060", "061"])
-def test_without_a_recording_the_published_figures_stand_alone(tmp_path, lesson):
-    rows = published_and_recorded(lesson, folder=tmp_path)
-    assert sorted(rows.after) == sorted(published_figures(lesson).after)
+def test_a_lesson_has_three_to_five_rows_and_no_cell_is_nan(tmp_path, lesson):
+    rungs = {rung.number: [steady(step) for step in STEPS] for rung in LESSONS}
+    for name in "ABC":
+        write_recording(tmp_path / "recorded" / "cpu" / f"{name}.json", document_of(rungs, name))
+    for folder in ("none", "recorded"):
+        rows = published_and_recorded(lesson, folder=tmp_path / folder)
+        assert 3 <= len(rows) <= 5
+        assert all(type(cell) is str and "nan" not in cell for cell in rows.to_numpy().ravel())
+        assert (rows["here, after"] == "").all() == (folder == "none")
 
 
-def test_a_lesson_without_an_article_has_the_headlines_of_its_recording(tmp_path):
-    write_recording(tmp_path / "cpu" / "035.json", document_of([], [steady(0.01)] * 5, "035"))
-    rows = published_and_recorded("035", folder=tmp_path)
-    assert rows.metric.tolist()[0] == "decode throughput"
-    assert len(rows) == len(HEADLINES)
-    assert rows.before.isna().all()
-    assert published_and_recorded("035", folder=tmp_path / "none").empty
+def test_the_first_lesson_has_the_figures_of_its_recording_alone(results, tmp_path):
+    rows = published_and_recorded("035", folder=results)
+    assert len(rows) == 3
+    assert rows.loc["TPOT mean (ms/token)"].tolist() == ["", "", "", "8.28", ""]
+    assert rows.attrs["caption"].startswith("Here: ")
+    empty = published_and_recorded("035", folder=tmp_path / "none")
+    assert (len(empty), list(empty), empty.attrs["caption"]) == (0, COLUMNS, "")
 
 
 # -- the README's table -------------------------------------------------------------------------------------------
@@ -80,15 +111,16 @@ def test_the_table_has_a_row_for_each_rung_with_what_it_changes_and_its_workload
 
 def test_the_table_shows_the_figure_that_the_article_is_about(results, notebooks):
     """By hand: the recorded TPOT is 2 x 4 .. 4.4 ms before and 4 .. 4.4 ms after, 4.14 ms in the mean."""
-    write_recording(results / "nvidia-h200" / "059.json", twice_as_fast("059"))
-    write_recording(results / "nvidia-h200" / "060.json", twice_as_fast("060"))
+    rungs = {"038": 4, "059": 2, "060": 1}
+    document = document_of({number: [steady(n * step) for step in STEPS] for number, n in rungs.items()}, "B")
+    write_recording(results / "nvidia-h200" / "B.json", document)
     _, _, *rows = cells_of(lessons_table(notebooks, folder=results))
     figures = {row[0][1:4]: row[3:] for row in rows}
     assert figures["035"] == ["", ""]
     assert figures["036"] == ["TPOT 15.33 to 14.97 ms", "8.28 to 4.14 ms: 2.00x [2.00, 2.00]"]
     assert figures["038"] == ["TPOT 14.98 to 6.50 ms", ""]  # not recorded
-    assert figures["059"] == ["ITL p99 95.34 to 81.67 ms", "8.80 to 4.40 ms: 2.00x [2.00, 2.00]"]
-    rates = "throughput 3807.13 to 3886.10 tokens/s"
+    assert figures["059"] == ["ITL p99 95.34 to 81.67 ms (256 requests)", "17.60 to 8.80 ms: 2.00x [2.00, 2.00]"]
+    rates = "throughput 3807.13 to 3886.10 tokens/s (256 requests)"
     # 2 x 4 tokens in 4 steps: the mean of 2 / step over the five runs
     assert figures["060"] == [rates, "242 to 484 tokens/s: 2.00x [2.00, 2.00]"]
 
@@ -100,7 +132,7 @@ def test_the_table_without_any_recording(tmp_path, notebooks):
 
 
 def test_a_recording_of_the_first_lesson_alone_has_nothing_to_compare(tmp_path, notebooks):
-    write_recording(tmp_path / "cpu" / "035.json", document_of([], [steady(0.01)] * 5, "035"))
+    write_recording(tmp_path / "cpu" / "A.json", document_of({"035": [steady(0.01)] * 5}))
     _, _, first, *_ = cells_of(lessons_table(notebooks, folder=tmp_path))
     assert first[3:] == ["", ""]
 

@@ -8,15 +8,12 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
-from rosecourse import ConfigError, EngineConfig, InferenceEngine, LessonError, RosecourseError, SamplingParams
+from rosecourse import ConfigError, EngineConfig, InferenceEngine, RosecourseError, SamplingParams
 from rosecourse.measure import profiling, timeline
-from rosecourse.measure.profiling import STEPS, Event, timeline_of
+from rosecourse.measure.profiling import Event, timeline_of
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.timeline import draw_timeline
-from rosecourse.records.comparisons import recorded_comparison
-from rosecourse.records.sealed import seal
-from rosecourse.records.timelines import recorded_timelines, timelines_document, timelines_file_name
 
 TABLES, FORWARD, APPEND = timeline.PARTS
 H2D = "roseinfer.decode_step_sessions.h2d_block_tables"
@@ -51,7 +48,7 @@ def step_events(start=1000.0, length=100.0):
 
 def test_kernels_and_ranges_are_those_of_the_step():
     events = [*step_events(), Event("late", True, 1100.0, 1101.0), Event(FORWARD, False, 900.0, 910.0)]
-    found = timeline_of(reversed(events), [True], "NVIDIA H200", 83.04)
+    found = timeline_of([reversed(events)], [70], "NVIDIA H200", 83.04)
     assert found.ranges == (
         Range(STEP, 0.0, 100.0),
         Range(TABLES, 10.0, 10.0),
@@ -67,28 +64,34 @@ def test_kernels_and_ranges_are_those_of_the_step():
         Kernel("unrolled_elementwise_kernel", "append", 80.0, 10.0),
     )
     assert (found.device, found.plain_us, found.step_us) == ("NVIDIA H200", 83.0, 100.0)
+    assert (found.step_kind, found.context) == ("inside", 70)
     assert [found.part_us(part) for part in COLOURS] == [10, 30, 20, 40]
-    assert found.busy_share == pytest.approx(0.41)  # 30 to 50 counts once
+    assert found.busy_us == pytest.approx(41)  # 30 to 50 counts once
+    assert found.busy_share == pytest.approx(0.41)
 
 
 def test_without_launches_the_range_on_the_device_says_what_the_append_did():
     events = [event for event in step_events() if not event.name.startswith("cu")]
-    kinds = [kernel.kind for kernel in timeline_of(events, [True], "x", 1.0).kernels]
+    kinds = [kernel.kind for kernel in timeline_of([events], [1], "x", 1.0).kernels]
     assert kinds == ["copy", "attention", "matrix", "append", "append"]
 
 
-def test_the_step_of_median_length_is_kept_but_none_in_which_a_block_begins():
+def test_the_step_of_median_length_is_kept_with_its_context():
     lengths = [100.0, 130.0, 110.0, 140.0, 120.0]
     events = [event for n, length in enumerate(lengths) for event in step_events(1000.0 * n, length)]
-
-    def chosen(*steady):
-        return timeline_of(events, steady, "CPU", 1.0).step_us
-
-    assert chosen(*[True] * 5) == chosen(*[False] * 5) == 120
-    assert chosen(True, True, False, True, False) == 130
-    assert chosen(True, False, False, False, False) == 100
+    found = timeline_of([events], [10, 11, 12, 13, 14], "CPU", 1.0)
+    assert (found.step_us, found.context) == (120, 14)
     with pytest.raises(RosecourseError, match="the profiler saw 5 of 4 steps: record once more"):
-        chosen(*[True] * 4)
+        timeline_of([events], [10, 11, 12, 13], "CPU", 1.0)
+
+
+def test_the_times_of_two_rows_have_nothing_to_do_with_each_other():
+    """Each row's clock may begin anew: what another profiler saw at the same time is not in the step."""
+    rows = [step_events(1000.0, length) for length in (100.0, 120.0, 110.0)]
+    found = timeline_of(rows, [64, 128, 192], "CPU", 1.0, "boundary")
+    assert (found.step_us, found.context, found.step_kind) == (110, 192, "boundary")
+    assert len(found.kernels) == 5
+    assert len(found.ranges) == 5
 
 
 @pytest.mark.parametrize(
@@ -116,22 +119,21 @@ def test_names_are_shortened_and_told_apart(name, short, kind):
 # -- taken --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def decoding(small_model):
-    """An engine with two sessions that have been prefilled, with room for one timeline."""
-    engine = InferenceEngine(small_model, EngineConfig(block_size=8, max_batch_size=2, max_seq_len=STEPS + 4))
-    params = SamplingParams(max_new_tokens=STEPS + 1, stop_on_eos=False)
-    sessions = [engine.new_session([1, 2, 3], params) for _ in range(2)]
+def decoding_of(model, prompts=((1, 2, 3), (1, 2, 3)), room=60):
+    """An engine with sessions that have been prefilled; they have this many tokens in the end."""
+    engine = InferenceEngine(model, EngineConfig(block_size=8, max_batch_size=2, max_seq_len=room))
+    each = [params_of(room - len(prompt)) for prompt in prompts]
+    sessions = [engine.new_session(prompt, params) for prompt, params in zip(prompts, each, strict=True)]
     engine.take_tokens(sessions, engine.prefill(sessions))
     return engine, sessions
 
 
-def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(decoding, monkeypatch):
-    steady = []
-    monkeypatch.setattr(
-        profiling, "timeline_of", lambda events, fits, *more: steady.extend(fits) or timeline_of(events, fits, *more)
-    )
-    engine, sessions = decoding
+def params_of(new):
+    return SamplingParams(max_new_tokens=new, stop_on_eos=False)
+
+
+def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(small_model):
+    engine, sessions = decoding_of(small_model)
     found = profiling.take_timeline(engine, sessions)
     assert [one.name for one in found.ranges] == [STEP, TABLES, H2D, FORWARD, APPEND]
     step, tables, h2d, forward, append = found.ranges
@@ -143,22 +145,57 @@ def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(decoding, m
     assert found.step_us > sum(one.duration_us for one in (tables, forward, append)) > 0
     assert (found.kernels, found.device, found.busy_share) == ((), "CPU", 0)
     assert 0 < found.plain_us < 100 * found.step_us
-    first = 3 + profiling.WARMUP + profiling.PROFILER_WARMUP  # cached before the first that may be kept
-    assert steady == [n % 8 > 1 for n in range(first, first + profiling.KEPT)]
     assert Timeline.of(json.loads(json.dumps(found.document()))) == found
-    assert all(len(session.token_ids) == STEPS + 4 for session in sessions)
 
 
-def test_a_timeline_without_room_for_its_steps_is_refused_before_the_first(decoding):
-    engine, sessions = decoding
-    for more, message in (
-        ({"kept": profiling.KEPT + 1}, f"takes {STEPS + 1} decode steps, but the sessions have room for {STEPS}"),
-        ({"warmup": 0}, "warmup is 0"),
-        ({"kept": 0}, "kept is 0"),
+def profiled(monkeypatch, engine, sessions, step, **more):
+    """The timeline, and how many positions were cached before each step that was profiled."""
+    seen = []
+    real = profiling.timeline_of
+    monkeypatch.setattr(
+        profiling, "timeline_of", lambda rows, contexts, *rest: seen.extend(contexts) or real(rows, contexts, *rest)
+    )
+    return profiling.take_timeline(engine, sessions, step, **more), seen
+
+
+def test_a_step_inside_a_block_neither_begins_a_block_nor_reads_one_for_the_first_time(small_model, monkeypatch):
+    found, seen = profiled(monkeypatch, *decoding_of(small_model), "inside")
+    first = 3 + profiling.WARMUP + profiling.PROFILER_WARMUP
+    assert seen == [n for n in range(first, 60) if n % 8 > 1][:5]
+    assert found.step_kind == "inside"
+    assert found.context in seen
+
+
+@pytest.mark.parametrize("room", [60, 42, 41])
+def test_at_a_boundary_every_session_begins_a_block(small_model, monkeypatch, room):
+    """As many boundaries as there is room for, after 20 steps alone and 3 that the profiler forgets, at least one."""
+    engine, sessions = decoding_of(small_model, room=room)
+    found, seen = profiled(monkeypatch, engine, sessions, "boundary")
+    assert seen == [n for n in (32, 40, 48) if n < room - 1]
+    assert (found.step_kind, found.context in seen) == ("boundary", True)
+    assert sessions[0].num_cached_tokens == seen[-1] + 1
+    assert len(sessions[0].block_ids_per_layer[0]) == seen[-1] // 8 + 1
+
+
+def test_a_boundary_comes_before_the_profiler_too(small_model, monkeypatch):
+    """With one step alone, the first boundary (8) is among those without the profiler: it gives the plain time."""
+    found, seen = profiled(monkeypatch, *decoding_of(small_model), "boundary", warmup=1)
+    assert seen == [16, 24, 32]
+    assert found.plain_us > 0
+
+
+def test_a_timeline_without_room_for_its_steps_is_refused_before_the_first(small_model):
+    for prompts, room, more, message in (
+        (((1, 2, 3),) * 2, 26, {}, "no room for 20 decode steps and then one inside a block"),
+        (((1, 2, 3),) * 2, 32, {"step": "boundary"}, "no room for 20 decode steps and then one at a block boundary"),
+        (((1, 2, 3), (1, 2)), 60, {"step": "boundary"}, "no room for 20 decode steps and then one at a block"),
+        (((1, 2, 3),) * 2, 60, {"step": "odd"}, "a step 'odd': give one of inside, boundary"),
+        (((1, 2, 3),) * 2, 60, {"warmup": 0}, "warmup is 0"),
     ):
+        engine, sessions = decoding_of(small_model, prompts, room)
         with pytest.raises(ConfigError, match=message):
             profiling.take_timeline(engine, sessions, **more)
-    assert all(len(session.token_ids) == 4 for session in sessions)
+        assert [len(session.completion_ids) for session in sessions] == [1, 1]
 
 
 # -- stored -------------------------------------------------------------------------------------------------------
@@ -175,94 +212,48 @@ def large(kernels=150, length=2800.0, appends=40):
         kind = "append" if n >= kernels - appends else "copy" if n == 0 else kinds[n % 5]
         gap = length / (kernels + 1)
         done.append(Kernel(f"{kind}_kernel_{n % 9}", kind, round(gap * (n + 0.5), 1), round(min(gap, 1 + n % 30), 1)))
-    return Timeline((Range(STEP, 0.0, length), *ranges), tuple(done), "NVIDIA H200", 2310.4)
+    return Timeline((Range(STEP, 0.0, length), *ranges), tuple(done), "NVIDIA H200", 2310.4, "inside", 256)
 
 
-HEAD = {"lesson": "038", "commit": "c0ffee", "host": {"gpu": "NVIDIA H200"}, "versions": {"torch": "2.11.0"}}
-
-
-def write(folder, document, number="038"):
-    path = folder / "nvidia-h200" / timelines_file_name(number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, separators=(",", ":")))
-    return path
-
-
-def test_a_file_is_small_and_comes_back_whole(tmp_path):
-    before, after = large(200), large(99, 1900.0, 1)
-    path = write(tmp_path, timelines_document(HEAD, {"before": before, "after": after}))
-    assert path.name == "038.timeline.json"
-    assert path.stat().st_size < 10_000
-    assert recorded_timelines("038", folder=tmp_path) == {"before": before, "after": after}
-    assert recorded_timelines("038", "NVIDIA H200", tmp_path) == recorded_timelines("038", "nvidia-h200", tmp_path)
-    assert recorded_timelines("038", "another", tmp_path) is None
-    assert recorded_timelines("036", folder=tmp_path) is None
-    assert recorded_comparison("038", folder=tmp_path) is None  # a timeline is no file of runs
-    with pytest.raises(LessonError):
-        recorded_timelines("042", folder=tmp_path)
-    write(tmp_path, timelines_document(HEAD | {"lesson": "035"}, {"after": after}), "035")
-    assert recorded_timelines("035", folder=tmp_path) == {"after": after}
-
-
-def refused(folder, message):
-    with pytest.raises(RosecourseError) as caught:
-        recorded_timelines("038", folder=folder)
-    text = str(caught.value)
-    assert text.startswith(f"the timeline file {folder / 'nvidia-h200' / '038.timeline.json'} cannot be used, ")
-    assert message in text
-    assert text.endswith("restore it from git, or record it anew with `rosecourse record --lessons 038`")
-    assert "\n" not in text
-
-
-def test_a_damaged_file_is_refused(tmp_path):
-    path = write(tmp_path, timelines_document(HEAD, {"before": large(), "after": large()}))
-    whole = path.read_bytes()
-    for content, message in (
-        (b"", ""),
-        (whole[:-9], ""),
-        (whole.replace(b"14000", b"14001", 1), "its checksum does not fit"),
-        (whole.replace(b"14000", b"NaN", 1), "it has NaN, which is no number"),
-        (b"[]", "its checksum does not fit"),
-        (b"\xff", "decode"),
-        (b"[" * 100_000, ""),
-    ):
-        path.write_bytes(content)
-        refused(tmp_path, message)
-    path.unlink()
-    path.mkdir()
-    refused(tmp_path, "Is a directory")
+def test_a_document_is_small_and_comes_back_whole():
+    for one in (large(200), large(99, 1900.0, 1)._replace(step_kind="boundary", context=64)):
+        text = json.dumps(one.document(), separators=(",", ":"))
+        assert len(text) < 5_000
+        assert Timeline.of(json.loads(text)) == one
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format=2), "its format is 2, not 1"),
-        (lambda d: d.update(lesson="036"), "it is of lesson '036'"),
-        (lambda d: d.update(before=None), "not of the form"),
-        (lambda d: d["after"].pop("ranges"), "not of the form"),
-        (lambda d: d["after"].update(ranges=[]), "without a step"),
-        (lambda d: d["after"]["ranges"].pop(0), "without a step"),
-        (lambda d: d["after"]["ranges"][0].__setitem__(2, 0), "without a step"),
-        (lambda d: d["after"].update(plain=0), "without a step"),
-        (lambda d: d["after"]["ranges"][1].__setitem__(2, 28_000), "ends after its step"),
-        (lambda d: d["after"]["ranges"][1].__setitem__(0, 3), "is no text"),
-        (lambda d: d["after"]["ranges"][1].pop(), ""),
-        (lambda d: d["after"].update(device=None), "is no text"),
-        (lambda d: d["after"]["kernels"].pop(), "zip()"),
-        (lambda d: d["after"]["kernels"].__setitem__(0, 99), "not of the form"),
-        (lambda d: d["after"]["kernels"].__setitem__(0, -1), "a time in a timeline is -1"),
-        (lambda d: d["after"]["kernels"].__setitem__(1, -5), "a time in a timeline is -5"),
-        (lambda d: d["after"]["kernels"].__setitem__(2, 1.5), "a time in a timeline is 1.5"),
-        (lambda d: d["after"]["kernels"].__setitem__(2, True), "a time in a timeline is True"),
-        (lambda d: d["after"]["kernel_names"][0].__setitem__(0, "odd"), "of the kind 'odd'"),
-        (lambda d: d["after"]["kernel_names"][0].__setitem__(1, 5), "is no text"),
+        (lambda d: d.pop("ranges"), "not of the form"),
+        (lambda d: d.pop("step_kind"), "not of the form"),
+        (lambda d: d.update(step_kind="odd"), "a timeline of a step 'odd'"),
+        (lambda d: d.update(context=0), "with 0 positions"),
+        (lambda d: d.update(context=1.5), "with 1.5 positions"),
+        (lambda d: d.update(ranges=[]), "without a step"),
+        (lambda d: d["ranges"].pop(0), "without a step"),
+        (lambda d: d["ranges"][0].__setitem__(2, 0), "without a step"),
+        (lambda d: d.update(plain=0), "without a step"),
+        (lambda d: d["ranges"][1].__setitem__(2, 28_000), "ends after its step"),
+        (lambda d: d["ranges"][1].__setitem__(0, 3), "is no text"),
+        (lambda d: d["ranges"][1].pop(), ""),
+        (lambda d: d.update(device=None), "is no text"),
+        (lambda d: d["kernels"].pop(), "zip()"),
+        (lambda d: d["kernels"].__setitem__(0, 99), "not of the form"),
+        (lambda d: d["kernels"].__setitem__(0, -1), "a time in a timeline is -1"),
+        (lambda d: d["kernels"].__setitem__(1, -5), "a time in a timeline is -5"),
+        (lambda d: d["kernels"].__setitem__(2, 1.5), "a time in a timeline is 1.5"),
+        (lambda d: d["kernels"].__setitem__(2, True), "a time in a timeline is True"),
+        (lambda d: d["kernel_names"][0].__setitem__(0, "odd"), "of the kind 'odd'"),
+        (lambda d: d["kernel_names"][0].__setitem__(1, 5), "is no text"),
     ],
 )
-def test_a_file_of_another_form_is_refused_though_its_checksum_fits(tmp_path, change, message):
-    document = timelines_document(HEAD, {"before": large(), "after": large()})
+def test_a_document_of_another_form_is_refused(change, message):
+    document = large().document()
     change(document)
-    write(tmp_path, seal(document))
-    refused(tmp_path, message)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is looked at below)
+        Timeline.of(document)
+    assert message in str(caught.value)
 
 
 # -- drawn --------------------------------------------------------------------------------------------------------

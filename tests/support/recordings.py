@@ -3,12 +3,15 @@
 import json
 
 from rosecourse.engine.scheduler import SchedulerStats
+from rosecourse.lessons.workloads import ARTICLES
+from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.measure.workload import Run
-from rosecourse.records.comparisons import FORMAT
+from rosecourse.records.recordings import FORMAT
 from rosecourse.records.run_json import packed_run
 from rosecourse.records.sealed import seal
 from rosecourse.request.session import SessionTimes
 
+KINDS = ("inside", "boundary")
 STEPS = [0.004, 0.0042, 0.0041, 0.004, 0.0044]  # seconds of a step, in five runs
 
 
@@ -25,40 +28,81 @@ def steady(step, requests=2, tokens=4):
     return run_of([[step * n for n in range(1, tokens + 1)]] * requests)
 
 
-def document_of(before, after, lesson="036", **changes):
-    """A sealed document of these runs."""
-    document = {
+def head_of(workload="A", **changes):
+    """What a recorded file says of where it comes from."""
+    work = ARTICLES.get(workload, ARTICLES["A"])
+    return {
         "format": FORMAT,
-        "lesson": lesson,
-        "title": "a title",
-        "command": "rosecourse record --lessons 036",
+        "workload": workload,
+        "titles": {"035": "the first", "036": "the second", "038": "the third"},
+        "command": f"rosecourse record --workloads {workload[0]}",
         "date": "2026-11-21T08:00:00+00:00",
         "commit": "0123456789abcdef0123456789abcdef01234567",
         "dirty": False,
         "host": {"cpu": "a CPU", "gpu": "NVIDIA H200", "driver": "580.1"},
         "versions": {"torch": "2.11.0", "triton": None},
         "settings": {
-            "benchmark": "benchmark_scheduler",
-            "num_requests": 64,
-            "max_new_tokens": 512,
-            "max_batch_size": 64,
+            "benchmark": work.benchmark,
+            "num_requests": work.num_requests,
+            "max_new_tokens": work.max_new_tokens,
+            "max_batch_size": work.max_batch_size,
             "block_size": 64,
+            "prompt_tokens": 1,
+            "rate": None,
             "model": "random gpt2",
             "dtype": "float16",
         },
         "units": "",
+        "copy_bytes_per_second": 4e12,
+    } | changes
+
+
+def document_of(rungs, workload="A", **changes):
+    """A sealed document of these runs, by number of the lesson."""
+    document = head_of(workload) | {
+        "titles": {number: f"title of {number}" for number in rungs},
         "definitions": {},
         "same_tokens": True,
-        "copy_bytes_per_second": 4e12,
-        "before": [packed_run(run, 10**9) for run in before],
-        "after": [packed_run(run, 10**9) for run in after],
+        "tokens_sha256": "",
+        "rounds": len(next(iter(rungs.values()))),
+        "rungs": {number: [packed_run(run, 10**9) for run in runs] for number, runs in rungs.items()},
     }
     return seal(document | changes)
 
 
-def twice_as_fast(lesson="036", **changes):
-    """The document of five pairs, `after` twice as fast as `before`."""
-    return document_of([steady(2 * step) for step in STEPS], [steady(step) for step in STEPS], lesson, **changes)
+def twice_as_fast(before="035", after="036", workload="A", **changes):
+    """The document of two rungs in five rounds, the later one twice as fast."""
+    rungs = {before: [steady(2 * step) for step in STEPS], after: [steady(step) for step in STEPS]}
+    return document_of(rungs, workload, **changes)
+
+
+def timeline_document(kind, kernels=3):
+    """A step of 2 ms, whose kernels of 100 us each run side by side in pairs."""
+    done = [Kernel("a_kernel", "other", 100.0 * (n // 2), 100.0) for n in range(kernels)]
+    return Timeline((Range(STEP, 0.0, 2000.0),), tuple(done), "NVIDIA H200", 1500.0, kind, 256).document()
+
+
+def steps_document(counts=None, workload="A", **changes):
+    """A sealed document of the steps of three rungs. counts: of `append_token calls`, by rung, inside and boundary."""
+    counts = counts or {"035": (48, 48), "036": (48, 48), "038": (0, 48)}
+    milliseconds = {number: len(counts) - place for place, number in enumerate(counts)}  # each faster than the last
+    document = head_of(workload) | {
+        "titles": {number: f"title of {number}" for number in counts},
+        "batch": 64,
+        "context": 256,
+        "chunk": 4,
+        "step_bytes": 10**9,
+        "parts": {
+            number: {part: [one * 10**6 for _ in range(8)] for part in ("block_tables", "forward", "kv_append", "rest")}
+            for number, one in milliseconds.items()
+        },
+        "counts": {
+            number: {kind: {"append_token calls": calls, "copy": 1} for kind, calls in zip(KINDS, both, strict=True)}
+            for number, both in counts.items()
+        },
+        "timelines": {number: {kind: timeline_document(kind) for kind in KINDS} for number in counts},
+    }
+    return seal(document | changes)
 
 
 def write_recording(path, document):

@@ -1,0 +1,149 @@
+"""Recording decode steps: where the host's time goes on every rung, what a step does, and its timelines.
+
+A profiler can slow a process down for good, because CUPTI stays attached: all that is timed, of all workloads, comes
+before the first timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ..config import SamplingParams
+from ..engine.engine import InferenceEngine
+from ..errors import RosecourseError
+from ..lessons import Lesson
+from ..measure.anatomy import CHUNK, decode_anatomies
+from ..measure.counters import count_step
+from ..measure.floor import kv_bytes_per_position, weight_bytes
+from ..measure.profiling import BLOCKS, take_timeline
+from ..measure.timeline import STEP_KINDS
+from ..request.session import InferenceSession
+from .assignments import Assignment
+from .json_file import write_json
+from .recorder import Recorder
+from .sealed import seal
+from .steps import FORMAT, UNITS, RecordedSteps, read_steps, steps_name
+
+TURNS = 16  # of `CHUNK` steps each: together one block of 64 tokens
+COUNTED = TURNS * CHUNK
+
+
+@dataclass(frozen=True)
+class StepsTask:
+    """The steps of a workload to record, in the middle of its requests, which are all alike.
+
+    prompt_ids: so long that the counted steps lie around the mean context of the workload; batch: sessions in a step.
+    """
+
+    assignment: Assignment
+    prompt_ids: Sequence[int]
+    batch: int
+
+    @classmethod
+    def of(cls, assignment: Assignment) -> StepsTask:
+        """The steps of an article's workload."""
+        half = assignment.sizes["max_new_tokens"] // 2
+        length = max(1, half - COUNTED // 2 - CHUNK)  # a turn warms up
+        given = list(assignment.order.prompt_ids)
+        prompt_ids = (given * (1 + length // len(given)))[:length]
+        return cls(assignment, prompt_ids, assignment.config.max_batch_size)
+
+    @property
+    def context(self) -> int:
+        """The live positions of a session in the middle of the counted steps."""
+        return len(self.prompt_ids) + CHUNK + COUNTED // 2
+
+    @property
+    def least(self) -> int:
+        """Tokens that a session must have room for."""
+        return len(self.prompt_ids) + 1 + max(CHUNK + COUNTED, 2 * self.assignment.config.block_size)
+
+    @property
+    def most(self) -> int:
+        """Tokens that a session should have room for, so that its timelines are the medians of several steps."""
+        return len(self.prompt_ids) + 1 + max(CHUNK + COUNTED, BLOCKS * self.assignment.config.block_size)
+
+
+class StepRecorder:
+    """Records the steps of workloads, over the model and into the folder of a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def head(self, task: StepsTask) -> dict[str, Any]:
+        """All that is known before the steps are measured."""
+        return self.recorder.head(task.assignment) | {"format": FORMAT, "units": UNITS}
+
+    def recorded(self, task: StepsTask) -> RecordedSteps | None:
+        """The steps of a workload, if they are there, of the same source, machine and settings."""
+        name = task.assignment.name
+        try:
+            found = read_steps(self.recorder.path(steps_name(name)), name)
+        except RosecourseError:  # a file that is missing or damaged is recorded anew
+            return None
+        return found if self.recorder.fits(task.assignment, found.document) else None
+
+    def timed(self, task: StepsTask) -> dict[str, Any]:
+        """The host's time by part on every rung, in turns; and what a step must move, and does."""
+        rungs, model = task.assignment.rungs, self.recorder.model
+        engines = {rung.number: self._engine(task, rung) for rung in rungs}
+        sessions = {number: _started(engine, task.prompt_ids, task.batch) for number, engine in engines.items()}
+        times = decode_anatomies(engines, sessions, TURNS, CHUNK, wait=False)
+        positions = task.batch * task.context
+        return {
+            "batch": task.batch,
+            "context": task.context,
+            "chunk": CHUNK,
+            "copy_bytes_per_second": self.recorder.bandwidth,
+            "step_bytes": weight_bytes(model.shape, model.dtype)
+            + positions * kv_bytes_per_position(model.shape, model.dtype),
+            "parts": {
+                number: {part: [round(1e9 * one) for one in seconds] for part, seconds in parts.items()}
+                for number, parts in times.seconds.items()
+            },
+            "counts": {rung.number: self._counts(task, rung) for rung in rungs},
+        }
+
+    def _counts(self, task: StepsTask, rung: Lesson) -> dict[str, dict[str, int]]:
+        """What a step at a block boundary does, and the second one after it, when the new block has been read once."""
+        engine = self._engine(task, rung)
+        size = engine.config.block_size
+        prompt_ids = (list(task.prompt_ids) * size)[: max(1, size - 2)]
+        sessions = _started(engine, prompt_ids, task.batch)
+        counts = {}
+        for place in range(len(prompt_ids), size + 3):
+            rows = count_step(engine, sessions).rows()
+            counts[place] = {name: int(number) for name, number in rows.items()}
+        return {"boundary": counts[size], "inside": counts[size + 2]}
+
+    def add_timelines(self, task: StepsTask, timed: dict[str, Any]) -> RecordedSteps:
+        """Take the timelines of every rung, and write the file, whole or not at all."""
+        timelines = {
+            rung.number: {kind: self._timeline(task, rung, kind) for kind in STEP_KINDS}
+            for rung in task.assignment.rungs
+        }
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        found = RecordedSteps.of(seal(self.head(task) | timed | {"timelines": timelines, "date": date}))
+        self.recorder.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.recorder.path(steps_name(task.assignment.name)), found.document)
+        return found
+
+    def _timeline(self, task: StepsTask, rung: Lesson, kind: str) -> dict[str, Any]:
+        engine = self._engine(task, rung)
+        return take_timeline(engine, _started(engine, task.prompt_ids, task.batch), kind).document()
+
+    def _engine(self, task: StepsTask, rung: Lesson) -> InferenceEngine:
+        model = self.recorder.model
+        config = replace(task.assignment.config, max_seq_len=min(task.most, model.shape.context))
+        return InferenceEngine(model, config, rung.after)
+
+
+def _started(engine: InferenceEngine, prompt_ids: Sequence[int], batch: int) -> list[InferenceSession]:
+    """Sessions that are all alike, prefilled and with their first token, as long as the engine takes them."""
+    params = SamplingParams(max_new_tokens=engine.max_seq_len - len(prompt_ids), stop_on_eos=False)
+    sessions = [engine.new_session(prompt_ids, params) for _ in range(batch)]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions

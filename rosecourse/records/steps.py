@@ -1,0 +1,136 @@
+"""Recorded decode steps: how data/results/<gpu>/<workload>.steps.json is read.
+
+A file is one sealed JSON object (`sealed`) with the keys of `STEPS`. Of each rung it has the host's time by part in
+nanoseconds, measured in turns; what a step does, counted; and two timelines, of a step inside a block and of one at a
+block boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..lessons.workloads import ARTICLES
+from ..measure.anatomy import LadderSteps, StepTimes
+from ..measure.timeline import STEP_KINDS, Timeline
+from .recordings import HEAD
+from .results import RESULTS, require_known, results_file
+from .sealed import read_sealed, require_form
+
+FORMAT = 2
+REMEDY = "rosecourse record --workloads steps"
+UNITS = (
+    "parts: nanoseconds; timelines: tenths of a microsecond; "
+    "kernels: number in kernel_names, start after the start of the one before, duration"
+)
+
+STEPS = HEAD | {
+    "batch": int,
+    "context": int,
+    "chunk": int,
+    "step_bytes": int,
+    "parts": dict,
+    "counts": dict,
+    "timelines": dict,
+}
+
+
+@dataclass(frozen=True)
+class RecordedSteps:
+    """The decode steps of all rungs under one workload. The rungs are named by the numbers of their lessons.
+
+    timelines: by rung and kind of step. counts: what a step does, rows of `measure.counters.Counts`, by rung and kind.
+    """
+
+    ladder: LadderSteps
+    timelines: Mapping[str, Mapping[str, Timeline]]
+    counts: Mapping[str, Mapping[str, Mapping[str, int]]]
+    document: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> RecordedSteps:
+        """Of a document. Raises `ValueError` where it is not of the form `STEPS`, or its rungs do not fit together."""
+        require_form(document, STEPS, "the document")
+        rungs = sorted(document["titles"])
+        if not rungs or any(sorted(document[key]) != rungs for key in ("parts", "counts", "timelines")):
+            raise ValueError("the rungs do not fit to each other")
+        if min(document[key] for key in ("batch", "context", "chunk", "step_bytes", "copy_bytes_per_second")) <= 0:
+            raise ValueError("a size is not positive")
+        timelines = {number: _timelines(sides) for number, sides in document["timelines"].items()}
+        for number, sides in document["counts"].items():
+            require_form(sides, dict.fromkeys(STEP_KINDS, dict), f"the counts of {number}")
+            require_form([n for rows in sides.values() for n in rows.values()], [int], f"the counts of {number}")
+        return cls(_ladder(document, timelines), timelines, document["counts"], document)
+
+    def same_code(self, one: str, other: str, rows: Sequence[str], step: str) -> bool:
+        """Whether two rungs do the same in a step of a kind, as far as these rows tell; without rows, as all tell."""
+        ones, others = self.counts[one][step], self.counts[other][step]
+        return all(ones.get(row) == others.get(row) for row in rows or {*ones, *others})
+
+
+def _timelines(sides: Any) -> dict[str, Timeline]:
+    require_form(sides, dict.fromkeys(STEP_KINDS, dict), "the timelines of a rung")
+    found = {kind: Timeline.of(sides[kind]) for kind in STEP_KINDS}
+    if any(timeline.step_kind != kind for kind, timeline in found.items()):
+        raise ValueError("a timeline is of another kind of step than it stands for")
+    return found
+
+
+def _ladder(document: dict[str, Any], timelines: Mapping[str, Mapping[str, Timeline]]) -> LadderSteps:
+    inside = {number: sides["inside"] for number, sides in timelines.items()}
+    return LadderSteps(
+        times=StepTimes({number: _seconds(parts) for number, parts in _parts(document)}, document["chunk"]),
+        busy_ms={number: timeline.busy_us / 1e3 for number, timeline in inside.items()},
+        kernels={number: len(timeline.kernels) for number, timeline in inside.items()},
+        floor_ms=1e3 * document["step_bytes"] / document["copy_bytes_per_second"],
+        batch=document["batch"],
+        context=document["context"],
+        titles=document["titles"],
+        device=document["host"]["gpu"] or document["host"]["cpu"],
+    )
+
+
+def _parts(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, list[int]]]]:
+    """The parts of each rung's steps. Raises `ValueError` where not all have the same parts and steps."""
+    first = next(iter(document["parts"].values()))
+    require_form(first, dict, "parts")
+    steps = len(next(iter(first.values()), []))
+    for number, parts in document["parts"].items():
+        require_form(parts, {part: [int] for part in (*first, "rest")}, f"parts of {number}")
+        if list(parts) != list(first) or any(len(nanoseconds) != steps for nanoseconds in parts.values()):
+            raise ValueError("the rungs have other parts, or other numbers of steps")
+        if steps == 0 or steps % document["chunk"] != 0:
+            raise ValueError("the steps make no whole turns")
+        yield number, parts
+
+
+def _seconds(parts: Mapping[str, Sequence[int]]) -> dict[str, list[float]]:
+    return {part: [one / 1e9 for one in nanoseconds] for part, nanoseconds in parts.items()}
+
+
+def steps_name(workload: str) -> str:
+    """The name of a workload's file of steps, without its ending."""
+    return f"{workload}.steps"
+
+
+def read_steps(path: Path, workload: str) -> RecordedSteps:
+    """A file of steps, checked. Raises `RosecourseError` if it is damaged, or of another workload or format."""
+    return read_sealed(path, "steps", workload, FORMAT, REMEDY, RecordedSteps.of)
+
+
+def steps_of(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedSteps | None:
+    """The recorded steps of an article's workload, with their timelines and counts, or None where there are none.
+
+    gpu and folder are those of `results_file`. Raises `RosecourseError` for a file that is damaged.
+    """
+    require_known(workload, list(ARTICLES), "record of the steps of")
+    path = results_file(f"{steps_name(workload)}.json", gpu, folder)
+    return None if path is None else read_steps(path, workload)
+
+
+def recorded_steps(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> LadderSteps | None:
+    """A decode step on each rung of the ladder, as it was recorded, or None where there is none; as `steps_of`."""
+    found = steps_of(workload, gpu, folder)
+    return None if found is None else found.ladder

@@ -1,0 +1,125 @@
+"""Recorded steps: the parts of every rung, its timelines, and which of them say something of a lesson."""
+
+import copy
+
+import pytest
+
+from rosecourse import ConfigError, LessonError, RosecourseError
+from rosecourse.records.comparisons import recorded_ladder
+from rosecourse.records.sealed import seal
+from rosecourse.records.steps import recorded_steps, steps_of
+from rosecourse.records.timelines import recorded_timelines
+from tests.support.recordings import steps_document, timeline_document, write_recording
+
+
+@pytest.fixture
+def results(tmp_path):
+    write_recording(tmp_path / "nvidia-h200" / "A.steps.json", steps_document())
+    return tmp_path
+
+
+def test_the_steps_of_a_ladder_have_their_parts_their_floor_and_the_devices_time(results):
+    found = recorded_steps("A", folder=results)
+    assert found.times.milliseconds("035") == pytest.approx(dict.fromkeys(found.times.parts, 3.0))
+    assert found.times.parts == ["block_tables", "forward", "kv_append", "rest"]
+    assert [found.times.step_ms(number) for number in found.titles] == pytest.approx([12, 8, 4])
+    assert found.times.chunk == 4
+    assert found.floor_ms == pytest.approx(0.25)  # 1 GB at 4 TB/s
+    assert found.busy_ms == pytest.approx({"035": 0.2, "036": 0.2, "038": 0.2})  # two of three side by side
+    assert found.kernels == {"035": 3, "036": 3, "038": 3}
+    assert (found.batch, found.context, found.device) == (64, 256, "NVIDIA H200")
+    assert found.titles == {number: f"title of {number}" for number in ("035", "036", "038")}
+
+
+def test_steps_are_no_recording_of_runs_and_there_may_be_none(results, tmp_path):
+    assert recorded_ladder("A", folder=results) is None
+    assert recorded_steps("B", folder=results) is None
+    assert recorded_steps("A", "another", results) is None
+    assert recorded_timelines("036", folder=tmp_path / "none") is None
+    assert recorded_timelines("059", folder=results) is None  # of workload B
+    for name in ("D-burst", "../A"):
+        with pytest.raises(ConfigError, match="there is no record of the steps of"):
+            recorded_steps(name, folder=results)
+
+
+def test_neighbours_share_a_timeline(tmp_path):
+    document = steps_document({"035": (48, 48), "036": (7, 48), "038": (0, 48)})
+    for number, kernels in (("035", 5), ("036", 4), ("038", 2)):
+        document["timelines"][number]["inside"] = timeline_document("inside", kernels)
+    for rows in document["counts"].values():
+        rows["inside"]["tensors built from Python lists"] = rows["inside"]["append_token calls"]
+    write_recording(tmp_path / "cpu" / "A.steps.json", seal(document))
+    one, other = recorded_timelines("036", folder=tmp_path), recorded_timelines("038", folder=tmp_path)
+    assert list(one) == ["before", "after"]
+    assert one["after"] == other["before"]
+    assert [len(side.kernels) for side in (one["before"], one["after"], other["after"])] == [5, 4, 2]
+    assert recorded_timelines("035", folder=tmp_path) == {"after": one["before"]}
+
+
+def test_the_timeline_is_of_the_kind_of_step_that_the_lesson_is_about(tmp_path):
+    document = steps_document({"038": (0, 48), "059": (0, 0), "060": (0, 0)}, "B")
+    write_recording(tmp_path / "cpu" / "B.steps.json", document)
+    found = recorded_timelines("059", folder=tmp_path)
+    assert [side.step_kind for side in found.values()] == ["boundary", "boundary"]
+    assert [side.context for side in found.values()] == [256, 256]
+
+
+def test_what_runs_the_same_code_on_a_step_is_not_shown(tmp_path, results):
+    document = steps_document({"038": (0, 48), "059": (0, 0), "060": (0, 0)}, "B")
+    write_recording(tmp_path / "nvidia-h200" / "B.steps.json", document)
+    said = "lesson 059 runs the same code before and after on a step inside a block: there is nothing to show"
+    with pytest.raises(LessonError) as caught:
+        recorded_timelines("059", "inside", folder=tmp_path)
+    assert str(caught.value) == said
+    with pytest.raises(LessonError, match=r"lesson 038 runs the same code .* on a step at a block boundary"):
+        recorded_timelines("038", "boundary", folder=results)
+    assert recorded_timelines("038", folder=results).keys() == {"before", "after"}
+    with pytest.raises(ConfigError, match="there is no kind of step 'odd': give one of inside, boundary"):
+        recorded_timelines("038", "odd", folder=results)
+    with pytest.raises(LessonError, match="there is no lesson '042'"):
+        recorded_timelines("042", folder=results)
+
+
+def test_without_rows_all_counts_tell(results):
+    found = steps_of("A", folder=results)
+    assert found.same_code("035", "036", (), "inside")
+    assert not found.same_code("036", "038", (), "inside")
+    assert found.same_code("036", "038", ("copy",), "inside")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(format=1), "its format is 1, not 2"),
+        (lambda d: d.update(workload="B"), "it is of workload 'B'"),
+        (lambda d: d.pop("batch"), "the document has no 'batch'"),
+        (lambda d: d.update(context=0), "a size is not positive"),
+        (lambda d: d.update(chunk=0), "a size is not positive"),
+        (lambda d: d.update(titles={}), "the rungs do not fit"),
+        (lambda d: d["parts"].pop("036"), "the rungs do not fit"),
+        (lambda d: d["counts"].pop("036"), "the rungs do not fit"),
+        (lambda d: d["timelines"].pop("036"), "the rungs do not fit"),
+        (lambda d: d["parts"]["036"].pop("rest"), "parts of 036 has no 'rest'"),
+        (lambda d: d["parts"].update({"035": []}), "parts is of type list"),
+        (lambda d: d["parts"]["036"].update(more=[1] * 8), "other parts"),
+        (lambda d: d["parts"]["036"]["rest"].append(1), "other numbers of steps"),
+        (lambda d: d["parts"]["036"]["rest"].__setitem__(0, 1.5), "an item of rest is of type float"),
+        (lambda d: d.update(chunk=3), "the steps make no whole turns"),
+        (lambda d: d["counts"]["036"].pop("inside"), "the counts of 036 has no 'inside'"),
+        (lambda d: d["counts"]["036"]["inside"].update(copy="1"), "of type str"),
+        (lambda d: d["timelines"]["036"].pop("boundary"), "has no 'boundary'"),
+        (lambda d: d["timelines"]["036"].update(boundary=timeline_document("inside")), "another kind of step"),
+        (lambda d: d["timelines"]["036"]["inside"].update(ranges=[]), "a timeline without a step"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_though_its_checksum_fits(tmp_path, change, message):
+    document = copy.deepcopy(steps_document())
+    change(document)
+    path = write_recording(tmp_path / "cpu" / "A.steps.json", seal(document))
+    for read in (lambda: recorded_steps("A", folder=tmp_path), lambda: recorded_timelines("036", folder=tmp_path)):
+        with pytest.raises(RosecourseError) as caught:
+            read()
+        text = str(caught.value)
+        assert text.startswith(f"the steps file {path} cannot be used, ")
+        assert message in text
+        assert text.endswith("restore it from git, or record it anew with `rosecourse record --workloads steps`")
