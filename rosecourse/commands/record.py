@@ -45,7 +45,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--workloads", default=",".join(WORKLOADS), metavar="X,Y", help="which, in this order, and the steps last"
     )
-    parser.add_argument("--rounds", type=int, default=9, help="rounds that count, after one that warms up")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds that count, after one that warms up")
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="begin no round that would not end in time; the next call goes on"
     )

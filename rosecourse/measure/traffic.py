@@ -87,7 +87,7 @@ def _params(draw: np.random.Generator) -> SamplingParams:
     return SamplingParams(max_new_tokens=most, stop_on_eos=False)
 
 
-D = MixedTraffic(num_requests=256, max_batch_size=128, num_blocks=1000)  # on a GPU
+D = MixedTraffic(num_requests=128, max_batch_size=128, num_blocks=1000)  # on a GPU
 D_SMALL = MixedTraffic(num_requests=20, max_batch_size=16, num_blocks=110)  # on a laptop
 
 
