@@ -127,7 +127,8 @@ class StepTimes:
         same = self.ratio(*untouched)
         lines = [f"Untouched, {_listed(untouched)}: {self._told(untouched, same)}."]
         if same.verdict != NO_DIFFERENCE:
-            return [*lines, "The same code took another time: the machine is not steady enough to claim a gain here."]
+            why = "the machine changed between the turns, or the changed part disturbs the others"
+            return [*lines, f"The same code took another time ({why}): no gain is claimed from this picture."]
         for part in changed:
             share = self.share(before, part)
             lines.append(f"Changed, {PART_NAMES[part]}: {self._told([part], self.ratio(part))}.")
