@@ -82,4 +82,4 @@ def _name(steps: LadderSteps, rung: str, long: bool) -> str:
 
 
 def _conditions(steps: LadderSteps) -> str:
-    return f"{steps.batch} requests of {steps.context} live positions, {steps.device}"
+    return f"{steps.batch} requests with {steps.context} tokens each, {steps.device}"
