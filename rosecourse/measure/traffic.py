@@ -88,7 +88,7 @@ def _params(draw: np.random.Generator) -> SamplingParams:
 
 
 D = MixedTraffic(num_requests=128, max_batch_size=128, num_blocks=1000)  # on a GPU
-D_SMALL = MixedTraffic(num_requests=20, max_batch_size=16, num_blocks=110)  # on a laptop
+D_SMALL = MixedTraffic(num_requests=10, max_batch_size=16, num_blocks=70)  # on a laptop
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from rosecourse.measure.traffic import D_SMALL, LOAD, D, MixedTraffic, compare_t
 from rosecourse.measure.workload import run_scheduler
 
 
-@pytest.mark.parametrize("traffic", [D, D_SMALL])
-def test_requests_are_mixed_as_the_workload_says(traffic):
-    requests = traffic.burst(4096).requests
+def test_requests_are_mixed_as_the_workload_says():
+    requests = D.burst(4096).requests
     prompts, news = [len(r.prompt) for r in requests], [r.params.max_new_tokens for r in requests]
     assert 5 <= min(prompts) < 15
     assert 150 < max(prompts) <= 200
@@ -21,6 +20,13 @@ def test_requests_are_mixed_as_the_workload_says(traffic):
     assert len(set(starts)) < len(starts)  # some begin alike
     assert len(requests) / 10 < sum(bool(r.siblings) for r in requests) < len(requests) / 6
     assert not any(r.params.stop_on_eos for r in requests)
+
+
+def test_the_small_form_has_a_bit_of_everything():
+    requests = D_SMALL.burst(4096).requests
+    assert max(len(r.prompt) for r in requests) > 4 * min(len(r.prompt) for r in requests)
+    assert max(r.params.max_new_tokens for r in requests) > 4 * min(r.params.max_new_tokens for r in requests)
+    assert 0 < sum(bool(r.siblings) for r in requests) < len(requests)
 
 
 def test_the_load_has_the_requests_of_the_burst_at_the_rate_asked_for():
@@ -67,5 +73,5 @@ def test_two_engines_are_compared_all_at_once_and_under_load(model):
 
 def test_the_engines_of_the_traffic_have_its_pool():
     assert D_SMALL.config == EngineConfig(
-        block_size=16, max_batch_size=16, num_blocks=110, max_seq_len=456, prefix_cache=True
+        block_size=16, max_batch_size=16, num_blocks=70, max_seq_len=456, prefix_cache=True
     )
