@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, hypot
 from xml.etree import ElementTree
 
 # Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart; those that differ most
@@ -260,6 +260,21 @@ def draw_text(
     extra = {"font_weight": weight} if weight != "normal" else {}
     extra |= {"text_anchor": anchor} if anchor != "start" else {}
     draw_shape(parent, "text", x=place[0], y=place[1], font_size=size, fill=colour, **extra).text = text
+
+
+def draw_arrow_to(
+    parent: ElementTree.Element, start: tuple[float, float], end: tuple[float, float], colour: str
+) -> None:
+    """A straight arrow, its head at `end`."""
+    (x0, y0), (x1, y1) = start, end
+    length = hypot(x1 - x0, y1 - y0)
+    along = ((x1 - x0) / length, (y1 - y0) / length)
+    neck = (x1 - 9 * along[0], y1 - 9 * along[1])
+    sides = [(neck[0] - side * along[1], neck[1] + side * along[0]) for side in (4, -4)]
+    line = f"M{_number(x0)} {_number(y0)}L{_number(neck[0])} {_number(neck[1])}"
+    head = "L".join(f"{_number(x)} {_number(y)}" for x, y in [end, *sides])
+    draw_shape(parent, "path", class_="arrow", d=line, stroke=colour, stroke_width=1.5)
+    draw_shape(parent, "path", d=f"M{head}z", fill=colour)
 
 
 def _draw_swatch(parent: ElementTree.Element, x: float, y: float, swatch: str) -> None:
