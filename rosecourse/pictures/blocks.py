@@ -68,7 +68,7 @@ def block_map(
     sheet.heading(_title(snapshot))
     sheet.legend(_legend(snapshot, bool(notes), since is not None))
     rows = [shown[i : i + columns] for i in range(0, len(shown), columns)]
-    height = cell_height(notes.values())
+    height = cell_height((state, notes.get(state.block_index, [])) for state in shown)
     for row in rows:
         for column, state in enumerate(row):
             place = (MARGIN + column * (CELL + GAP), sheet.y)
@@ -98,7 +98,11 @@ def table_map(
     if not snapshot.tables:
         raise ConfigError("tables is empty: give at least one session's block_ids_per_layer")
     entry_notes = _entry_notes(snapshot, notes, since)
-    height = cell_height(entry_notes.values())
+    height = cell_height(
+        (snapshot.blocks[index], entry_notes.get((name, logical), []))
+        for name, indices in snapshot.tables
+        for logical, index in enumerate(indices)
+    )
     in_row = max(2, min(columns, max(len(indices) for _, indices in snapshot.tables)))
     strips = _strips_in_row(len(snapshot.tables), in_row, columns)
     sheet = Sheet(strips * (cells_width(in_row) + 4 * GAP) - 4 * GAP)
@@ -156,10 +160,9 @@ def _snapshot_and_notes(
     """What both pictures start from: the state, and for each block with a thick outline its changes, in words."""
     if type(columns) is not int or not 2 <= columns <= MAX_COLUMNS:
         raise ConfigError(f"columns is {columns!r}: give a number from 2 to {MAX_COLUMNS}")
-    if type(layer_idx) is not int or not 0 <= layer_idx < kv.num_layers:
-        raise ConfigError(f"layer_idx is {layer_idx!r}: the cache has layers 0 to {kv.num_layers - 1}")
+    _require_layer(kv, layer_idx)
     earlier = _earlier(kv, layer_idx, since)
-    snapshot = _take(kv, tables, layer_idx, earlier.colour_order if earlier else ())
+    snapshot = take_snapshot(kv, tables, layer_idx, earlier.colour_order if earlier else ())
     notes: dict[int, list[str]] = {}
     if earlier:
         all_changes = map(_changes, earlier.blocks, snapshot.blocks)
@@ -194,9 +197,19 @@ def _earlier(kv: KVBlockManager, layer_idx: int, since: Picture | None) -> Snaps
     return then
 
 
-def _take(
-    kv: KVBlockManager, tables: Mapping[str, BlockIdsPerLayer], layer_idx: int, colour_order: tuple[str, ...]
+def _require_layer(kv: KVBlockManager, layer_idx: int) -> None:
+    if type(layer_idx) is not int or not 0 <= layer_idx < kv.num_layers:
+        raise ConfigError(f"layer_idx is {layer_idx!r}: the cache has layers 0 to {kv.num_layers - 1}")
+
+
+def take_snapshot(
+    kv: KVBlockManager, tables: Mapping[str, BlockIdsPerLayer], layer_idx: int, colour_order: tuple[str, ...] = ()
 ) -> Snapshot:
+    """One layer of the pool as it is now. colour_order: the sessions that have a colour in an earlier picture.
+
+    Raises `BlockError` for a table that is freed or not of this cache, and `ConfigError` for a layer that cannot be.
+    """
+    _require_layer(kv, layer_idx)
     if not isinstance(tables, Mapping):
         raise ConfigError('tables is not a mapping: give names and tables, such as {"A": session.block_ids_per_layer}')
     rows = tuple((plain(name), _indices(kv, name, table, layer_idx)) for name, table in tables.items())

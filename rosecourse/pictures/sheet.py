@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, hypot
 from xml.etree import ElementTree
 
 # Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart; those that differ most
@@ -17,7 +17,7 @@ INK, FAINT_INK, LINE, EMPTY = "#1A1A1A", "#595959", "#8C8C8C", "#ECEFF1"
 WIDTH = 900  # about that of a notebook's output area
 MARGIN, GAP, MAX_COLUMNS = 8, 5, 8
 CELL, PAD, BAR = 104, 5, 14  # a block's width, the room around what is in it, and the height of its slots
-TEXT, LINE_HEIGHT = 11, 14
+TEXT, LINE_HEIGHT = 12, 15
 BOLD = 1.15  # how much wider bold text is
 SLOTS_DRAWN = 16  # larger blocks get a bar without slots, which would be a few pixels wide
 BANDS = 4  # most colours in a block with many owners; its text says how many there are
@@ -102,9 +102,9 @@ def _owner_names(state: BlockState, width: float) -> str:
     for count in range(len(state.names), 0, -1):
         more = f" + {state.owners - count} more" if count < state.owners else ""
         text = " + ".join(state.names[:count]) + more
-        if _text_width(text, TEXT) <= width:
+        if text_width(text, TEXT) <= width:
             return text
-    return _fit(state.names[0], width - _text_width(more, TEXT), TEXT) + more
+    return fit(state.names[0], width - text_width(more, TEXT), TEXT) + more
 
 
 def _owner_count(state: BlockState) -> str:
@@ -128,7 +128,7 @@ def plain(thing: object) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in str(thing))
 
 
-def _text_width(text: str, size: float) -> float:
+def text_width(text: str, size: float) -> float:
     return sum(map(_character_width, text)) * size
 
 
@@ -142,10 +142,10 @@ def _character_width(character: str) -> float:
     return 0.72 if character.isupper() else 0.62
 
 
-def _fit(text: str, width: float, size: float) -> str:
-    if _text_width(text, size) <= width:
+def fit(text: str, width: float, size: float) -> str:
+    if text_width(text, size) <= width:
         return text
-    while text and _text_width(text + "…", size) > width:
+    while text and text_width(text + "…", size) > width:
         text = text[:-1]
     return text + "…"
 
@@ -155,10 +155,10 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".lstrip()
-        if _text_width(longer, size) <= width:
+        if text_width(longer, size) <= width:
             lines[-1] = longer
         else:
-            lines.append(_fit(word, width, size))
+            lines.append(fit(word, width, size))
     return [line for line in lines if line] or [""]
 
 
@@ -169,9 +169,15 @@ def cells_width(count: int) -> int:
     return count * (CELL + GAP) - GAP
 
 
-def cell_height(notes: Iterable[Sequence[str]]) -> int:
-    """The height of every cell of a picture, with room for the longest note."""
-    return LINE_HEIGHT * (3 + max(map(len, notes), default=0)) + BAR + 2 * PAD
+def cell_height(cells: Iterable[tuple[BlockState, Sequence[str]]]) -> int:
+    """The height of every cell of a picture, with room for the most lines. cells: (block, its notes) of each."""
+    extra = max((_said_cached(state) + len(notes) for state, notes in cells), default=0)
+    return LINE_HEIGHT * (3 + extra) + BAR + 2 * PAD
+
+
+def _said_cached(state: BlockState) -> bool:
+    """Whether a line says that the block is cached; one without an owner says so in place of their number."""
+    return state.cached and state.owners > 0
 
 
 class Sheet:
@@ -197,8 +203,8 @@ class Sheet:
         """Swatches with text, as many in a line as fit."""
         x = MARGIN
         for number, (swatch, text) in enumerate(entries):
-            text = _fit(text, self.inner - 18, TEXT)
-            width = (18 if swatch else 0) + ceil(_text_width(text, TEXT))
+            text = fit(text, self.inner - 18, TEXT)
+            width = (18 if swatch else 0) + ceil(text_width(text, TEXT))
             if number and x + width > MARGIN + self.inner:
                 x, self.y = MARGIN, self.y + LINE_HEIGHT + 4
             _draw_swatch(self.root, x, self.y + 1, swatch)
@@ -228,7 +234,7 @@ class Sheet:
 # -- shapes --------------------------------------------------------------------
 
 
-def _add(parent: ElementTree.Element, tag: str, **attributes: object) -> ElementTree.Element:
+def draw_shape(parent: ElementTree.Element, tag: str, **attributes: object) -> ElementTree.Element:
     """A child with attributes in the order given; `stroke_width` becomes stroke-width."""
     named = {
         key.rstrip("_").replace("_", "-"): _number(v) if isinstance(v, float) else str(v)
@@ -253,14 +259,29 @@ def draw_text(
 ) -> None:
     extra = {"font_weight": weight} if weight != "normal" else {}
     extra |= {"text_anchor": anchor} if anchor != "start" else {}
-    _add(parent, "text", x=place[0], y=place[1], font_size=size, fill=colour, **extra).text = text
+    draw_shape(parent, "text", x=place[0], y=place[1], font_size=size, fill=colour, **extra).text = text
+
+
+def draw_arrow_to(
+    parent: ElementTree.Element, start: tuple[float, float], end: tuple[float, float], colour: str
+) -> None:
+    """A straight arrow, its head at `end`."""
+    (x0, y0), (x1, y1) = start, end
+    length = hypot(x1 - x0, y1 - y0)
+    along = ((x1 - x0) / length, (y1 - y0) / length)
+    neck = (x1 - 9 * along[0], y1 - 9 * along[1])
+    sides = [(neck[0] - side * along[1], neck[1] + side * along[0]) for side in (4, -4)]
+    line = f"M{_number(x0)} {_number(y0)}L{_number(neck[0])} {_number(neck[1])}"
+    head = "L".join(f"{_number(x)} {_number(y)}" for x, y in [end, *sides])
+    draw_shape(parent, "path", class_="arrow", d=line, stroke=colour, stroke_width=1.5)
+    draw_shape(parent, "path", d=f"M{head}z", fill=colour)
 
 
 def _draw_swatch(parent: ElementTree.Element, x: float, y: float, swatch: str) -> None:
     if swatch == "outline":
-        _add(parent, "rect", x=x + 1, y=y + 1, width=10, height=10, fill="white", stroke=INK, stroke_width=3)
+        draw_shape(parent, "rect", x=x + 1, y=y + 1, width=10, height=10, fill="white", stroke=INK, stroke_width=3)
     elif swatch:
-        _add(parent, "rect", x=x, y=y, width=12, height=12, fill=swatch)
+        draw_shape(parent, "rect", x=x, y=y, width=12, height=12, fill=swatch)
 
 
 def draw_block(
@@ -273,13 +294,13 @@ def draw_block(
 ) -> None:
     """One cell. notes: what has changed, [] for only a thick outline, None for neither."""
     x, y = place
-    group = _add(parent, "g", class_="block", data_block=state.block_index, data_marked=int(notes is not None))
-    _add(group, "title").text = _description(state, snapshot, notes or [])
+    group = draw_shape(parent, "g", class_="block", data_block=state.block_index, data_marked=int(notes is not None))
+    draw_shape(group, "title").text = _description(state, snapshot, notes or [])
     line = {"stroke": LINE, "stroke_width": 1}
     if notes is not None:
         line = {"stroke": INK, "stroke_width": 3}
     dashes = {"stroke_dasharray": "4 3"} if state.owners == 0 and notes is None else {}
-    _add(group, "rect", x=x, y=y, width=CELL, height=height, rx=4, fill="white", **line, **dashes)
+    draw_shape(group, "rect", x=x, y=y, width=CELL, height=height, rx=4, fill="white", **line, **dashes)
     left, right, baseline = x + PAD, x + CELL - PAD, y + PAD + TEXT - 1
     colour = FAINT_INK if state.owners == 0 else INK
     draw_text(group, (left, baseline), f"#{state.block_index}", size=TEXT + 1, colour=colour, weight="bold")
@@ -288,30 +309,32 @@ def draw_block(
         _draw_slots(group, (left, y + PAD + LINE_HEIGHT + 1), state, snapshot)
     baseline += LINE_HEIGHT + BAR + 3
     draw_text(group, (left, baseline), _owner_names(state, CELL - 2 * PAD), colour=colour)
-    if state.cached and state.owners:
-        draw_text(group, (right, baseline + LINE_HEIGHT), "cached", size=TEXT - 1, colour=FAINT_INK, anchor="end")
     if not state.free:
         draw_text(group, (left, baseline + LINE_HEIGHT), _owner_count(state), colour=colour)
-    for number, note in enumerate(notes or [], start=2):
+    if _said_cached(state):
+        draw_text(group, (left, baseline + 2 * LINE_HEIGHT), "cached", colour=FAINT_INK)
+    for number, note in enumerate(notes or [], start=2 + _said_cached(state)):
         at = (left, baseline + number * LINE_HEIGHT)
-        draw_text(group, at, _fit(note, CELL - 2 * PAD, TEXT * BOLD), colour=colour, weight="bold")
+        draw_text(group, at, fit(note, CELL - 2 * PAD, TEXT * BOLD), colour=colour, weight="bold")
 
 
 def _draw_slots(parent: ElementTree.Element, place: tuple[int, int], state: BlockState, snapshot: Snapshot) -> None:
     """The slots of a block: filled ones in the colours of its owners, one band each, empty ones pale."""
     x, y = place
     width = CELL - 2 * PAD
-    _add(parent, "rect", class_="empty", x=x, y=y, width=width, height=BAR, fill=EMPTY)
+    draw_shape(parent, "rect", class_="empty", x=x, y=y, width=width, height=BAR, fill=EMPTY)
     colours = [snapshot.colour(name) for name in state.names] + [OTHER_COLOUR] * (state.num_others > 0)
     colours = colours[:BANDS] or [CACHED_COLOUR]
     for number, colour in enumerate(colours if state.length else ()):
         band = {"x": x, "y": y + number * BAR / len(colours), "height": BAR / len(colours)}
-        _add(parent, "rect", class_="filled", **band, width=width * state.length / snapshot.block_size, fill=colour)
+        draw_shape(
+            parent, "rect", class_="filled", **band, width=width * state.length / snapshot.block_size, fill=colour
+        )
     if snapshot.block_size <= SLOTS_DRAWN:
         steps = (x + width * slot / snapshot.block_size for slot in range(1, snapshot.block_size))
         path = " ".join(f"M{_number(step)} {y}v{BAR}" for step in steps)
-        _add(parent, "path", class_="slots", d=path, stroke="white", stroke_width=2)
-    _add(parent, "rect", x=x, y=y, width=width, height=BAR, fill="none", stroke=LINE)
+        draw_shape(parent, "path", class_="slots", d=path, stroke="white", stroke_width=2)
+    draw_shape(parent, "rect", x=x, y=y, width=width, height=BAR, fill="none", stroke=LINE)
 
 
 def draw_table(
@@ -328,13 +351,13 @@ def draw_table(
     _draw_swatch(parent, x, y + 1, snapshot.colour(name))
     tokens = f": {tokens_in(snapshot, indices)}"
     size_of_name = (TEXT + 1) * BOLD
-    short = _fit(name, cells_width(in_row) - 18 - _text_width(tokens, size_of_name), size_of_name)
+    short = fit(name, cells_width(in_row) - 18 - text_width(tokens, size_of_name), size_of_name)
     draw_text(parent, (x + 18, y + TEXT), short + tokens, size=TEXT + 1, weight="bold")
     y += LINE_HEIGHT + GAP
     for logical, index in enumerate(indices):
         row, column = divmod(logical, in_row)
         left, top = x + column * (CELL + GAP), y + row * (height + 30 + 2 * GAP)
-        group = _add(parent, "g", class_="entry", data_session=name, data_logical=logical)
+        group = draw_shape(parent, "g", class_="entry", data_session=name, data_logical=logical)
         _draw_arrow(group, left, top, f"logical {logical}")
         draw_block(group, (left, top + 30), height, snapshot.blocks[index], snapshot, notes.get((name, logical)))
     rows = -(-len(indices) // in_row)
@@ -344,15 +367,15 @@ def draw_table(
 def _draw_arrow(parent: ElementTree.Element, x: int, y: int, text: str) -> None:
     """A logical block, and an arrow from it down to the cell 30 pixels below its top."""
     middle = x + CELL // 2
-    _add(parent, "rect", x=x + 14, y=y, width=CELL - 28, height=16, rx=8, fill=EMPTY)
+    draw_shape(parent, "rect", x=x + 14, y=y, width=CELL - 28, height=16, rx=8, fill=EMPTY)
     draw_text(parent, (middle, y + 12), text, anchor="middle")
-    _add(parent, "path", d=f"M{middle} {y + 16}v7", stroke=INK, stroke_width=1.5)
-    _add(parent, "path", d=f"M{middle - 4} {y + 22}h8l-4 6z", fill=INK)
+    draw_shape(parent, "path", d=f"M{middle} {y + 16}v7", stroke=INK, stroke_width=1.5)
+    draw_shape(parent, "path", d=f"M{middle - 4} {y + 22}h8l-4 6z", fill=INK)
 
 
 def embed(parent: ElementTree.Element, picture: Picture, x: int, y: int) -> None:
     """Put a finished picture into another one."""
-    group = _add(parent, "g", class_="moment", transform=f"translate({x} {y})")
+    group = draw_shape(parent, "g", class_="moment", transform=f"translate({x} {y})")
     inside = ElementTree.fromstring(picture.svg)
     for element in inside.iter():
         element.tag = element.tag.rpartition("}")[2]  # the namespace is the whole picture's, written once
