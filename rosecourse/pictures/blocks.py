@@ -72,7 +72,8 @@ def block_map(
     for row in rows:
         for column, state in enumerate(row):
             place = (MARGIN + column * (CELL + GAP), sheet.y)
-            draw_block(sheet.root, place, height, state, snapshot, notes.get(state.block_index))
+            words = notes.get(state.block_index, [])
+            draw_block(sheet.root, place, height, state, snapshot, words, state.block_index in notes)
         sheet.y += height + GAP
     folded = len(snapshot.blocks) - len(shown)
     if folded:
@@ -98,6 +99,7 @@ def table_map(
     if not snapshot.tables:
         raise ConfigError("tables is empty: give at least one session's block_ids_per_layer")
     entry_notes = _entry_notes(snapshot, notes, since)
+    outlined = _changed_entries(snapshot, _highlighted(kv, layer_idx, highlight), since)
     height = cell_height(
         (snapshot.blocks[index], entry_notes.get((name, logical), []))
         for name, indices in snapshot.tables
@@ -112,9 +114,9 @@ def table_map(
         for column, (name, indices) in enumerate(snapshot.tables[first : first + strips]):
             place = (MARGIN + column * (cells_width(in_row) + 4 * GAP), sheet.y)
             size = (in_row, height)
-            bottom = max(bottom, draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes))
+            bottom = max(bottom, draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes, outlined))
         sheet.y = bottom + GAP
-    sheet.legend(_marks(snapshot, bool(entry_notes), since is not None, _in_tables(snapshot)))
+    sheet.legend(_marks(snapshot, bool(outlined), since is not None, _in_tables(snapshot)))
     return sheet.picture(f"Block tables of layer {layer_idx}. {_count_sessions(snapshot)}", snapshot)
 
 
@@ -282,7 +284,7 @@ def _changes(then: BlockState, now: BlockState) -> list[str]:
 def _entry_notes(
     snapshot: Snapshot, notes: Mapping[int, list[str]], since: Picture | None
 ) -> dict[tuple[str, int], list[str]]:
-    """The notes of each marked entry (name, logical block): which block it showed before, then its block's notes."""
+    """The notes of each entry (name, logical block): which block it showed before, then its block's notes."""
     earlier = dict(since.snapshot.tables) if since and since.snapshot else {}
     result = {}
     for name, indices in snapshot.tables:
@@ -292,6 +294,21 @@ def _entry_notes(
             if was or index in notes:
                 result[name, logical] = was + notes.get(index, [])
     return result
+
+
+def _changed_entries(snapshot: Snapshot, highlight: Collection[int], since: Picture | None) -> set[tuple[str, int]]:
+    """The entries (name, logical block) that show another block than before, and those of highlighted blocks.
+
+    A token more in a block does not change the table that shows it.
+    """
+    earlier = dict(since.snapshot.tables) if since and since.snapshot else {}
+    changed = set()
+    for name, indices in snapshot.tables:
+        then = earlier.get(name, ()) if since else indices
+        for logical, index in enumerate(indices):
+            if index in highlight or logical >= len(then) or then[logical] != index:
+                changed.add((name, logical))
+    return changed
 
 
 # -- words --------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, hypot
 from xml.etree import ElementTree
@@ -290,16 +290,17 @@ def draw_block(
     height: int,
     state: BlockState,
     snapshot: Snapshot,
-    notes: Sequence[str] | None,
+    notes: Sequence[str],
+    outlined: bool,
 ) -> None:
-    """One cell. notes: what has changed, [] for only a thick outline, None for neither."""
+    """One cell. notes: what has changed, in words of a cell's width."""
     x, y = place
-    group = draw_shape(parent, "g", class_="block", data_block=state.block_index, data_marked=int(notes is not None))
-    draw_shape(group, "title").text = _description(state, snapshot, notes or [])
+    group = draw_shape(parent, "g", class_="block", data_block=state.block_index, data_marked=int(outlined))
+    draw_shape(group, "title").text = _description(state, snapshot, notes)
     line = {"stroke": LINE, "stroke_width": 1}
-    if notes is not None:
+    if outlined:
         line = {"stroke": INK, "stroke_width": 3}
-    dashes = {"stroke_dasharray": "4 3"} if state.owners == 0 and notes is None else {}
+    dashes = {"stroke_dasharray": "4 3"} if state.owners == 0 and not outlined else {}
     draw_shape(group, "rect", x=x, y=y, width=CELL, height=height, rx=4, fill="white", **line, **dashes)
     left, right, baseline = x + PAD, x + CELL - PAD, y + PAD + TEXT - 1
     colour = FAINT_INK if state.owners == 0 else INK
@@ -313,7 +314,7 @@ def draw_block(
         draw_text(group, (left, baseline + LINE_HEIGHT), _owner_count(state), colour=colour)
     if _said_cached(state):
         draw_text(group, (left, baseline + 2 * LINE_HEIGHT), "cached", colour=FAINT_INK)
-    for number, note in enumerate(notes or [], start=2 + _said_cached(state)):
+    for number, note in enumerate(notes, start=2 + _said_cached(state)):
         at = (left, baseline + number * LINE_HEIGHT)
         draw_text(group, at, fit(note, CELL - 2 * PAD, TEXT * BOLD), colour=colour, weight="bold")
 
@@ -345,8 +346,12 @@ def draw_table(
     indices: Sequence[int],
     snapshot: Snapshot,
     notes: Mapping[tuple[str, int], list[str]],
+    outlined: Collection[tuple[str, int]],
 ) -> int:
-    """One session's block table, `size` = (entries in a row, height of a cell); returns where it ends."""
+    """One session's block table, `size` = (entries in a row, height of a cell); returns where it ends.
+
+    notes, outlined: of entries, by the session's name and the number of the logical block.
+    """
     (x, y), (in_row, height) = place, size
     _draw_swatch(parent, x, y + 1, snapshot.colour(name))
     tokens = f": {tokens_in(snapshot, indices)}"
@@ -359,7 +364,9 @@ def draw_table(
         left, top = x + column * (CELL + GAP), y + row * (height + 30 + 2 * GAP)
         group = draw_shape(parent, "g", class_="entry", data_session=name, data_logical=logical)
         _draw_arrow(group, left, top, f"logical {logical}")
-        draw_block(group, (left, top + 30), height, snapshot.blocks[index], snapshot, notes.get((name, logical)))
+        entry = (name, logical)
+        words, state = notes.get(entry, []), snapshot.blocks[index]
+        draw_block(group, (left, top + 30), height, state, snapshot, words, entry in outlined)
     rows = -(-len(indices) // in_row)
     return y + rows * (height + 30 + 2 * GAP)
 
