@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 STEP = "rosecourse.step"  # the range around a whole step: decode_step_sessions and take_tokens
@@ -125,6 +125,17 @@ class Timeline(NamedTuple):
         if any(one.start_us + one.duration_us > timeline.step_us + 0.25 for one in ranges):
             raise ValueError("a range of a timeline ends after its step")
         return timeline
+
+
+def untouched_sentence(timelines: Mapping[str, Timeline], changed: Collection[str]) -> str:
+    """What two timelines, `before` and `after`, say of the parts that a lesson leaves alone; changed: the others."""
+    untouched = [part for part in (*PARTS.values(), "rest") if part not in changed]
+    before, after = (sum(timelines[side].part_us(part) for part in untouched) / 1e3 for side in ("before", "after"))
+    return (
+        f"What the lesson leaves alone took the host {before:.2f} ms in the step before and {after:.2f} ms in the one "
+        "after: a timeline is one step, and the two were not taken in turns. Read it for what happens, and take times "
+        "from runs."
+    )
 
 
 def _us(tenths: Any) -> float:

@@ -75,7 +75,7 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], floor_ms: float | None = None) -> N
         rows.append(Row(bar, bottom))
         bottom += bar.height
     ax.set_yticks([row.host[0] + row.host[1] / 2 for row in rows], [bar.name for bar in bars])
-    ax.set(xlabel="ms per decode step (median of each part)", ylim=(bottom, 0))
+    ax.set(xlabel="ms per decode step (mean of the turns)", ylim=(bottom, 0))
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)

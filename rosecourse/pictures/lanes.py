@@ -40,7 +40,8 @@ def lanes_to_addresses(ax: Axes, H: int, D: int, block_size: int, block: int, po
     """The lanes of one program above; below, the elements of its block with their addresses, in their lanes' colours.
 
     A row of the block is one head: block_size slots of D elements, one after the other in memory. Figures of 9 x 3.8
-    inches suit it, with `layout="constrained"`. Raises `ConfigError` for sizes that cannot be drawn, and for a slot that is not there.
+    inches suit it, with `layout="constrained"`. Raises `ConfigError` for sizes that cannot be drawn, and for a slot
+    that is not there.
     """
     counts = (H, D, block_size, BLOCK_HD)
     require(all(map(is_count, counts)), f"H, D, block_size, BLOCK_HD are {counts}: give 1 or more of each")

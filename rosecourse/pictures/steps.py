@@ -17,7 +17,7 @@ AROUND = 0.85  # inches of a panel's title and axis
 
 
 def step_anatomies(ax: Axes, times: StepTimes, title: str) -> None:
-    """A bar for each engine, from the top: the medians of a decode step's parts, named in place, and their sum.
+    """A bar for each engine, from the top: the parts of a decode step, named in place, and their sum.
 
     Figures of 9 x 2 inches suit one engine, 9 x 3 inches two, with `layout="constrained"`.
     """
@@ -39,7 +39,7 @@ def effect(ax: Axes, steps: LadderSteps, before: str, after: str, title: str) ->
     ax.set_title(f"{title}\n{_conditions(steps)}")
     bars = [_bar(steps, rung, name, True) for rung, name in ((before, "before"), (after, "after"))]
     draw_bars(ax, [Bar(b.name, b.parts, b.busy_ms, b.kernels, changed) for b in bars], steps.floor_ms)
-    ax.set_xlabel("ms per decode step (median of each part); hatched: what changes")
+    ax.set_xlabel("ms per decode step (mean of the turns); hatched: what changes")
 
 
 def ladder_of_steps(figure: Figure, steps: LadderSteps, title: str) -> None:

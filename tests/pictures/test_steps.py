@@ -24,8 +24,8 @@ LATER = {f"0{number}": tuple(0.75**place * ms for ms in SIX["061"]) for place, n
 
 
 def seconds(milliseconds):
-    """Steps whose medians are these milliseconds of the four parts; one step of each is slow."""
-    return {part: [ms / 1e3, ms / 1e3, 0.9] for part, ms in zip(ALL, milliseconds, strict=True)}
+    """A turn of steps whose medians are these milliseconds of the four parts; one step of each is slow."""
+    return {part: [ms / 1e3, ms / 1e3, ms / 1e3, 0.9] for part, ms in zip(ALL, milliseconds, strict=True)}
 
 
 def steps_of(rungs):
@@ -67,7 +67,7 @@ def texts(ax):
 # -- one engine and two --------------------------------------------------------------------------------------------
 
 
-def test_each_engine_has_a_bar_of_medians_in_milliseconds_on_one_scale(figure):
+def test_each_engine_has_a_bar_of_its_parts_in_milliseconds_on_one_scale(figure):
     ax = figure.add_subplot()
     times = StepTimes({"before": seconds(SIX["036"]), "after": seconds(SIX["038"])})
     plots.step_anatomies(ax, times, "Lesson 038")

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex, to_rgb
 from rosecourse import ConfigError, EngineConfig, InferenceEngine, RosecourseError, SamplingParams
 from rosecourse.measure import profiling, timeline
 from rosecourse.measure.profiling import Event, timeline_of
-from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
+from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline, untouched_sentence
 from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.timeline import draw_timeline
 from tests.support.drawn import assert_readable, texts_drawn
@@ -345,3 +345,20 @@ def test_kinds_of_kernels_differ_in_more_than_hue():
     rgb = [to_rgb(colour) for colour in KIND_COLOURS.values()]
     assert list(KIND_COLOURS) == list(timeline.KIND_LABELS) == list(profiling.KINDS)
     assert min(math.dist(one, other) for one, other in itertools.combinations(rgb, 2)) > 0.3
+
+
+def test_what_the_lesson_leaves_alone_is_said_beside_its_timelines():
+    def one(forward_us):
+        ranges = [
+            (STEP, 0, 9000),
+            ("roseinfer.model.forward", 100, forward_us),
+            ("roseinfer.kv.append_token", 8000, 500),
+        ]
+        return Timeline(tuple(Range(*r) for r in ranges), (), "a GPU", 5000.0)
+
+    told = untouched_sentence({"before": one(3000.0), "after": one(4000.0)}, ["kv_append"])
+    assert told.startswith(
+        "What the lesson leaves alone took the host 8.50 ms in the step before and 8.50 ms in the one"
+    )
+    told = untouched_sentence({"before": one(3000.0), "after": one(4000.0)}, ["kv_append", "rest"])
+    assert "3.00 ms in the step before and 4.00 ms in the one after" in told
