@@ -55,6 +55,7 @@ mutants: env  ## Change the code in small ways: a test must fail (half an hour; 
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	$(BIN)/python docs/shrink_pictures.py notebooks/*.ipynb
 
 lint: env  ## Check style, formatting and types
 	$(LINT)

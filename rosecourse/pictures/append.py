@@ -58,10 +58,12 @@ def rows_to_blocks(
     batch_idx[i] goes to slot positions[i] of the block with index block_idx[i]; a row that is not in batch_idx is drawn
     without an arrow. Slots that hold a token already are filled. Draw it before the step writes.
 
-    Raises `BlockError` for a table that is freed or not of this cache, and `ConfigError` for lists of different
-    lengths, for a row, a block or a slot that is not there, and for blocks of more than 16 slots.
+    Raises `BlockError` for a table that is freed or not of this cache, and `ConfigError` for no tables, for lists of
+    different lengths, for a row, a block or a slot that is not there, and for blocks of more than 16 slots.
     """
     snapshot = take_snapshot(kv, tables, layer_idx)
+    if not snapshot.tables:
+        raise ConfigError("tables is empty: give the table of each row of key_new")
     writes = _writes(snapshot, batch_idx, block_idx, positions)
     if snapshot.block_size > SLOTS_DRAWN:
         raise ConfigError(f"blocks have {snapshot.block_size} slots: at most {SLOTS_DRAWN} can be drawn")
