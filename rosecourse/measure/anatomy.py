@@ -195,3 +195,8 @@ class LadderSteps:
     context: int
     titles: Mapping[str, str]
     device: str
+
+    def between(self, before: str, after: str) -> StepTimes:
+        """The steps of two rungs, as `before` and `after`, turn by turn."""
+        seconds = self.times.seconds
+        return StepTimes({"before": seconds[before], "after": seconds[after]}, self.times.chunk)

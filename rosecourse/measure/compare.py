@@ -249,8 +249,9 @@ def compare(
 ) -> Comparison:
     """Measure two engines in interleaved runs. Raises `RosecourseError` as soon as their tokens differ.
 
-    In float16 that holds for requests that arrive all at once: timed arrivals make other batches in every run, whose
-    rounding differs; `conditions.same_tokens` says whether it showed.
+    In float16 that holds for requests that arrive all at once and share no prefixes: timed arrivals and a prefix cache
+    that has been filled by an earlier run make other batches, whose rounding differs; `conditions.same_tokens` says
+    whether it showed.
 
     runner: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
     """
@@ -283,7 +284,8 @@ def _measure(
     for name, engine in engines.items():
         require_a(InferenceEngine, engine, name)
     done: list[Run] = []
-    must_agree = workload.all_at_once or next(iter(engines.values())).model.dtype == torch.float32
+    alike = workload.all_at_once and all(engine.prefix_cache is None for engine in engines.values())
+    must_agree = alike or next(iter(engines.values())).model.dtype == torch.float32
 
     def work(engine: InferenceEngine) -> Run:
         done.append(runner(engine, workload))

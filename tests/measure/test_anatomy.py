@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rosecourse import BEST, ConfigError, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.measure.anatomy import StepTimes, decode_anatomies, decode_anatomy
+from rosecourse.measure.anatomy import LadderSteps, StepTimes, decode_anatomies, decode_anatomy
 from rosecourse.pictures.plots import itl_along_steps
 
 
@@ -125,3 +125,13 @@ def test_a_machine_that_is_slow_at_times_is_slow_for_all():
     seconds = {"before": slow * 6 + fast * 5, "after": slow * 5 + fast * 6}
     times = StepTimes({name: {"forward": steps} for name, steps in seconds.items()})
     assert times.step_ms("before") / times.step_ms("after") == pytest.approx(17 / 16)
+
+
+def test_two_rungs_of_a_ladder_are_compared_turn_by_turn():
+    rungs = {
+        name: {"forward": [ms * 1e-3] * 8, "kv_append": [ms * 2e-3] * 8} for name, ms in (("a", 1), ("b", 2), ("c", 4))
+    }
+    steps = LadderSteps(StepTimes(rungs), {}, {}, 0.1, 1, 1, {}, "a GPU")
+    found = steps.between("c", "a")
+    assert list(found.seconds) == ["before", "after"]
+    assert found.ratio("forward").value == pytest.approx(4.0)

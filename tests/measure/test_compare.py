@@ -355,8 +355,10 @@ def test_tokens_may_differ_only_where_rounding_and_batches_may(small_model):
     """In float16 and with timed arrivals it is said; in float32, or all at once, nothing is compared."""
     half = copy(small_model)
     half.dtype = torch.float16  # it still computes in float32, as the engine has been told
-    for model, interval, fails in ((small_model, 0.001, True), (half, 0.0, True), (half, 0.001, False)):
-        made = engines(small_model, BEST, BEST)
+    cases = ((small_model, 0.001, False, True), (half, 0.0, False, True), (half, 0.001, False, False))
+    for model, interval, prefix_cache, fails in (*cases, (half, 0.0, True, False)):
+        config = EngineConfig(max_batch_size=2, prefix_cache=prefix_cache)
+        made = [InferenceEngine(small_model, config) for _ in range(2)]
         for engine in made:
             engine.model = model
         workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS, interval)
