@@ -114,7 +114,7 @@ class StepTimes:
     def ratio(self, *parts: str) -> Ratio:
         """How many times as fast these parts together are in the last engine as in the first, turn by turn."""
         before, *_, after = (self._turns(seconds, parts) for seconds in self.seconds.values())
-        return ratio(before, after)
+        return ratio(before, after, middle=np.mean)
 
     def _turns(self, seconds: Seconds, parts: Sequence[str]) -> list[float]:
         """The median over each turn's steps of the seconds that these parts took together."""
@@ -143,7 +143,7 @@ class StepTimes:
         return lines
 
     def _told(self, parts: Sequence[str], times: Ratio) -> str:
-        before, after = (sum(self.milliseconds(name)[part] for part in parts) for name in self.seconds)
+        before, after = (1e3 * np.mean(self._turns(seconds, parts)) for seconds in self.seconds.values())
         return f"{before:.2f} ms before, {after:.2f} ms after, {times}, {times.verdict}"
 
 

@@ -92,7 +92,7 @@ class Comparison:
         return list(zip(self.before.each_run, self.after.each_run, strict=True)) if self.before.runs else []
 
     def ratio(self, metric: str, statistic: str = "p50") -> Ratio:
-        """How many times better `after` is in a metric of `UNITS`, from the pairs of runs.
+        """How many times better `after` is in a metric of `UNITS`: the ratio of the sides' `typical` figures.
 
         More throughput is better, and less of any time. Each run gives one figure: percentiles are over its requests.
         """
@@ -126,15 +126,16 @@ class Comparison:
         return Ratio(before.steady_tail / after.steady_tail, float(low), float(high))
 
     def rows(self) -> dict[str, tuple[float, float, str]]:
-        """The rows of the table: figures over all runs before and after, and how many times better from the pairs."""
-        return {f"{metric} {stat} ({UNITS[metric]})": self._row(metric, stat) for metric, stat in HEADLINES}
+        """The rows of the table: before, after (each the median over its runs), and how many times better."""
+        return {f"{metric} {stat} ({UNITS[metric]})": self.row(metric, stat) for metric, stat in HEADLINES}
 
-    def _row(self, metric: str, statistic: str) -> tuple[float, float, str]:
-        before, after = self.before.figure(metric, statistic), self.after.figure(metric, statistic)
+    def row(self, metric: str, statistic: str) -> tuple[float, float, str]:
+        """One row of the table."""
+        before, after = self.before.typical(metric, statistic), self.after.typical(metric, statistic)
         return before, after, str(self.ratio(metric, statistic)) if self.before.runs else ""
 
     def table(self) -> pd.DataFrame:
-        """Figures over all runs, before and after; `times better` with its 95 % interval comes from pairs of runs.
+        """Before and after, each the median over its runs; `times better` is their ratio, with its 95 % interval.
 
         Its `attrs` hold the provenance.
         """
@@ -154,7 +155,7 @@ class Comparison:
     def effect(self, metric: str = "TPOT", statistic: str = "p50") -> str:
         """One sentence on a figure: where, before, after, how many times better, and what may be said of it."""
         digits, unit = (",.0f" if UNITS[metric] == "tokens/s" else ".2f"), UNITS[metric]
-        before, after = (f"{side.figure(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
+        before, after = (f"{side.typical(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
         better = self.ratio(metric, statistic)
         where, name = self.conditions.device, f"{metric} {statistic}"
         return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {better.verdict}."
@@ -166,14 +167,16 @@ class Comparison:
     def sentences(self, name: str) -> list[str]:
         """What the numbers say of `name`, and no more: throughput, inter-token latency and the provenance."""
         before, after = self.before, self.after
-        (b50, _, b99), (a50, _, a99) = before.itl_percentiles_ms, after.itl_percentiles_ms
+        b50, a50, b99, a99 = (side.typical("ITL", p) for p in ("p50", "p99") for side in (before, after))
         rates = f"{before.throughput.value:,.0f} tokens/s before, {after.throughput.value:,.0f} after"
         gaps = f"p50 {b50:.2f} ms before, {a50:.2f} ms after; p99 {b99:.2f} and {a99:.2f} ms"
-        tails = f"{before.itl_tail:.2f} before, {after.itl_tail:.2f} after"
+        tails = " before, ".join(
+            f"{np.median([one.itl_tail for one in side.each_run]):.2f}" for side in (before, after)
+        )
         return [
             f"{self.verdict(name)}: {rates}.",
-            f"ITL {gaps} (N = {len(after.itl_ms):,}).",
-            f"ITL p99/p50 {tails}: {self.claim(self.tail_ratio, 'a shorter tail', 'a longer tail')}.",
+            f"ITL {gaps} (medians over the runs; N = {len(after.itl_ms):,}).",
+            f"ITL p99/p50 {tails} after: {self.claim(self.tail_ratio, 'a shorter tail', 'a longer tail')}.",
             f"{self.provenance}.",
         ]
 
@@ -227,16 +230,15 @@ class Ladder:
 
 
 def _ladder_row(rung: Samples, title: str, speedup: Ratio) -> dict[str, str | float]:
-    itl_p50, _, itl_p99 = rung.itl_percentiles_ms
     return {
         "lesson": title,
         "throughput (tokens/s)": rung.throughput.value,
         "ratio to the first": speedup.value,
         "ratio, low": speedup.low,
         "ratio, high": speedup.high,
-        "ITL p50 (ms)": itl_p50,
-        "ITL p99 (ms)": itl_p99,
-        "ITL p99/p50": rung.itl_tail,
+        "ITL p50 (ms)": rung.typical("ITL", "p50"),
+        "ITL p99 (ms)": rung.typical("ITL", "p99"),
+        "ITL p99/p50": float(np.median([one.itl_tail for one in rung.each_run])),
     }
 
 

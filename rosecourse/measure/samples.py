@@ -60,13 +60,13 @@ class Samples:
         """The median over the runs, tokens/s, with its interval."""
         return median_interval(self.throughputs)
 
-    def goodputs(self, limits: Limits) -> list[float]:
-        """Requests a second that kept to the limits, of each run."""
-        return [sum(map(limits.met_by, run.times)) / run.total_seconds for run in self.runs]
+    def typical(self, metric: str, statistic: str) -> float:
+        """The median over the runs of each run's own `figure`; NaN without runs. Ratios are of these."""
+        return float(np.median([one.figure(metric, statistic) for one in self.each_run])) if self.runs else float("nan")
 
-    def share_good(self, limits: Limits) -> float:
-        """The share of requests that kept to the limits: the median over the runs."""
-        return float(np.median([np.mean([limits.met_by(times) for times in run.times]) for run in self.runs]))
+    def shares_good(self, limits: Limits) -> list[float]:
+        """The share of requests that kept to the limits, of each run."""
+        return [float(np.mean([limits.met_by(times) for times in run.times])) for run in self.runs]
 
     @property
     def itl_ms(self) -> np.ndarray:

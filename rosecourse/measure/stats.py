@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -87,7 +87,21 @@ def median_interval(samples: Sequence[float] | np.ndarray, resamples: int = 10_0
     return Interval(float(np.median(values)), float(low), float(high))
 
 
-def ratio(before: Sequence[float], after: Sequence[float], resamples: int = 10_000, seed: int = 0) -> Ratio:
-    """The median of the pairs' ratios before / after, and the interval in which it lies in 95 % of resamplings."""
-    middle = median_interval(np.asarray(before) / np.asarray(after), resamples, seed)
-    return Ratio(middle.value, middle.low, middle.high)
+Middle = Callable[..., Any]  # of numpy, such as `np.median`
+
+
+def ratio(
+    before: Sequence[float], after: Sequence[float], resamples: int = 10_000, middle: Middle = np.median
+) -> Ratio:
+    """The ratio of the medians, before / after, and the interval in which it lies in 95 % of resamplings.
+
+    Pairs are resampled whole (Efron's percentile bootstrap), so that what a round of the machine does to both stays
+    together. NaN where there are no samples. middle: what stands in the median's place.
+    """
+    if len(before) == 0:
+        return Ratio(math.nan, math.nan, math.nan)
+    pairs = np.asarray([before, after], dtype=float)
+    chosen = np.random.default_rng(0).integers(0, pairs.shape[1], size=(resamples, pairs.shape[1]))
+    one, other = middle(pairs[:, chosen], axis=2)
+    low, high = np.percentile(one / other, [2.5, 97.5])
+    return Ratio(float(middle(pairs[0]) / middle(pairs[1])), float(low), float(high))

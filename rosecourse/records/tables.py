@@ -71,7 +71,7 @@ def _recorded_cells(recording: RecordedComparison | None, metric: str, statistic
     if recording is None:
         return ["", "", ""]
     before, after = (
-        shown_figure(metric, side.figure(metric, statistic)) if side.runs else ""
+        shown_figure(metric, side.typical(metric, statistic)) if side.runs else ""
         for side in (recording.before, recording.after)
     )
     return [before, after, str(recording.ratio(metric, statistic)) if before else ""]
@@ -145,7 +145,7 @@ def _recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     if recording is None or not recording.before.runs:
         return ""
     metric, statistic = rung.headline
-    before, after = (shown_figure(metric, side.figure(metric, statistic)) for side in recording.sides)
+    before, after = (shown_figure(metric, side.typical(metric, statistic)) for side in recording.sides)
     better = recording.ratio(metric, statistic)
     interval = f"{better.value:.2f}x [{better.low:.2f}, {better.high:.2f}]"
     return f"{before} to {after} {_unit(metric)}: {interval}"

@@ -51,9 +51,9 @@ def test_several_are_interleaved_in_alternating_order():
 def test_the_interval_covers_a_known_ratio_about_as_often_as_it_says():
     rng = np.random.default_rng(0)
     covered = 0
-    for seed in range(200):
+    for _ in range(200):
         noise = rng.lognormal(0, 0.1, size=(2, 15))
-        found = ratio(1.5 * noise[0], noise[1], resamples=500, seed=seed)
+        found = ratio(1.5 * noise[0], noise[1], resamples=500)
         covered += found.low <= 1.5 <= found.high
         assert found.low <= found.value <= found.high
     assert 0.88 <= covered / 200 <= 1.0
@@ -108,14 +108,15 @@ def test_along_the_steps_a_stall_of_one_run_is_noise_and_one_of_most_runs_stays(
 def test_a_throughput_ratio_is_the_ratio_of_the_times():
     found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
     both = zip(found.before.throughputs, found.after.throughputs, strict=True)
-    assert found.speedup.value == pytest.approx(np.median([after / before for before, after in both])) == 2.0
+    assert found.speedup.value == pytest.approx(2.1)  # of the medians, 2.1 s and 1.0 s
+    assert min(after / before for before, after in both) <= found.speedup.low <= found.speedup.high <= 2.2
 
 
 def test_the_effect_in_one_sentence():
     found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
     assert found.effect("total throughput") == (
         "a CPU (1 thread), 2 requests x 4 tokens: total throughput p50 2 tokens/s before, 4 tokens/s after: "
-        "2.000x [2.000, 2.200], faster."
+        "2.100x [2.000, 2.200], faster."
     )
     assert found.effect("TPOT", "mean").endswith("1.000x [1.000, 1.000], no difference measurable here.")
 
@@ -123,7 +124,7 @@ def test_the_effect_in_one_sentence():
 def test_better_is_more_throughput_and_less_time():
     found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
     for metric in ("total time", "decode time", "total throughput", "decode throughput"):
-        assert found.ratio(metric).value == pytest.approx(2.0), metric
+        assert found.ratio(metric).value == pytest.approx(2.1), metric
         assert found.ratio(metric, "mean").low == pytest.approx(2.0), metric
     assert found.speedup == found.ratio("total time")
 
@@ -182,7 +183,7 @@ def test_a_stall_at_the_same_step_of_every_run_is_told_from_one_that_wanders():
     [
         ([2.0] * 5, [1.0] * 5, "059: faster (2.000x [2.000, 2.000] over 5 interleaved pairs)"),
         ([1.0] * 5, [2.0] * 5, "059: slower (0.500x [0.500, 0.500] over 5 interleaved pairs)"),
-        ([1.0, 1.2] * 3, [1.2, 1.0] * 3, "059: no difference measurable here (1.017x [0.833, 1.200] over 6"),
+        ([1.0, 1.2] * 3, [1.2, 1.0] * 3, "059: no difference measurable here (1.000x [0.833, 1.200] over 6"),
         ([2.0] * 4, [1.0] * 4, "059: too few pairs to tell, take 5 or more (2.000x [2.000, 2.000] over 4"),
         ([2.0], [1.0], "059: too few pairs to tell, take 5 or more (2.000x [2.000, 2.000] over 1 interleaved pair)"),
     ],
@@ -193,7 +194,10 @@ def test_sentences_say_what_the_numbers_allow(before, after, says):
     first, second, *_, last = found.sentences("059")
     assert first.startswith(says)
     assert f"{4 / np.median(before):,.0f} tokens/s before, {4 / np.median(after):,.0f} after" in first
-    assert second == f"ITL p50 1000.00 ms before, 1000.00 ms after; p99 1000.00 and 1000.00 ms (N = {3 * len(after)})."
+    assert second == (
+        f"ITL p50 1000.00 ms before, 1000.00 ms after; p99 1000.00 and 1000.00 ms "
+        f"(medians over the runs; N = {3 * len(after)})."
+    )
     assert last == f"{found.provenance}."
 
 
@@ -228,7 +232,8 @@ def test_two_engines_are_compared_by_their_runs(small_model):
         np.median([12 / run.stats.decode_seconds for run in found.after.runs])
     )
     pooled = np.concatenate([np.diff(times.tokens) for run in found.after.runs for times in run.times])
-    assert table.loc["ITL p99 (ms)", "after"] == pytest.approx(1e3 * np.percentile(pooled, 99))
+    own = [np.concatenate([np.diff(times.tokens) for times in run.times]) for run in found.after.runs]
+    assert table.loc["ITL p99 (ms)", "after"] == pytest.approx(1e3 * np.median([np.percentile(g, 99) for g in own]))
     assert found.after.itl_tail == pytest.approx(np.percentile(pooled, 99) / np.median(pooled))
     assert found.speedup == ratio(found.before.seconds, found.after.seconds)
     assert table.loc["ITL p99 (ms)", "times better"] == str(found.ratio("ITL", "p99"))

@@ -114,6 +114,5 @@ def test_a_good_request_keeps_to_both_limits():
     assert limits.met_by(SessionTimes(1.0, 1.0, [1.1]))  # one token has no gap
     run = Run(0.0, 2.0, [good, late, halting], None, SchedulerStats())
     samples = Samples("after", [run, run])
-    assert samples.goodputs(limits) == [0.5, 0.5]
-    assert samples.share_good(limits) == pytest.approx(1 / 3)
+    assert samples.shares_good(limits) == [pytest.approx(1 / 3)] * 2
     assert str(limits) == "TTFT at most 200 ms and ITL p99 at most 50.0 ms"

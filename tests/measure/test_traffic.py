@@ -65,7 +65,7 @@ def test_two_engines_are_compared_all_at_once_and_under_load(model):
     first, load, good, preempted = found.sentences("060")
     assert first.startswith("Mixed traffic, all at once: 060: too few pairs to tell")
     assert load.startswith(f"At {found.rate:.1f} requests/s, 80% of the capacity before: ITL p99 too few pairs")
-    assert good.startswith(f"Good is a request with {found.limits}: ")
+    assert good.startswith(f"A request is good if it keeps to {found.limits}: in the median run ")
     assert "1 warm-up and 1 counted runs" in preempted
     gap = found.burst.before.figure("ITL", "p50") / 1e3
     assert (found.limits.ttft, found.limits.gap) == (5 * gap, 3 * gap)
