@@ -116,7 +116,8 @@ def table_map(
             size = (in_row, height)
             bottom = max(bottom, draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes, outlined))
         sheet.y = bottom + GAP
-    sheet.legend(_marks(snapshot, bool(outlined), since is not None, _in_tables(snapshot)))
+    outline = "marked" if since is None else "the table has changed"
+    sheet.legend(_marks(bool(outlined), outline, _in_tables(snapshot)))
     return sheet.picture(f"Block tables of layer {layer_idx}. {_count_sessions(snapshot)}", snapshot)
 
 
@@ -337,18 +338,18 @@ def _count_sessions(snapshot: Snapshot) -> str:
 def _legend(snapshot: Snapshot, marked: bool, compared: bool) -> list[tuple[str, str]]:
     """(what the swatch is, text) of each entry."""
     sessions = [(snapshot.colour(n), f"{n}: {tokens_in(snapshot, i)}") for n, i in snapshot.tables]
-    return sessions + _marks(snapshot, marked, compared, snapshot.blocks)
+    return sessions + _marks(marked, "the block has changed" if compared else "marked", snapshot.blocks)
 
 
-def _marks(snapshot: Snapshot, marked: bool, compared: bool, blocks: Collection[BlockState]) -> list[tuple[str, str]]:
-    """The legend of what is not a session: other owners, cached blocks, the thick outline."""
+def _marks(marked: bool, outline: str, blocks: Collection[BlockState]) -> list[tuple[str, str]]:
+    """The legend of what is not a session: other owners, cached blocks, the thick outline and what it means."""
     marks = []
     if any(state.num_others for state in blocks):
         marks.append((OTHER_COLOUR, "“other”: a session without a name here"))
     if any(state.cached for state in blocks):
         marks.append(("", "“cached”: the prefix cache knows the block"))
     if marked:
-        marks.append(("outline", "changed" if compared else "marked"))
+        marks.append(("outline", outline))
     return marks
 
 

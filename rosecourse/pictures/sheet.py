@@ -355,8 +355,10 @@ def draw_table(
     (x, y), (in_row, height) = place, size
     _draw_swatch(parent, x, y + 1, snapshot.colour(name))
     tokens = f": {tokens_in(snapshot, indices)}"
-    size_of_name = (TEXT + 1) * BOLD
-    short = fit(name, cells_width(in_row) - 18 - text_width(tokens, size_of_name), size_of_name)
+    size_of_name, room = (TEXT + 1) * BOLD, cells_width(in_row) - 18
+    if text_width(name + tokens, size_of_name) > room:
+        tokens = tokens.split(" in ")[0]  # the blocks are drawn: the name matters more
+    short = fit(name, room - text_width(tokens, size_of_name), size_of_name)
     draw_text(parent, (x + 18, y + TEXT), short + tokens, size=TEXT + 1, weight="bold")
     y += LINE_HEIGHT + GAP
     for logical, index in enumerate(indices):
