@@ -1,0 +1,100 @@
+"""Recording decode steps: in which order, what is counted, and when there is no time."""
+
+import re
+
+import pytest
+import torch
+
+from rosecourse.commands import record
+from rosecourse.errors import LessonError
+from rosecourse.measure.floor import kv_bytes_per_position, weight_bytes
+from rosecourse.measure.timeline import STEP, STEP_KINDS, Range, Timeline
+from rosecourse.records import recorder, step_recorder
+from rosecourse.records.steps import recorded_steps, steps_of
+from rosecourse.records.timelines import recorded_timelines
+from tests.support.record_command import RUNGS, SMALL, rung_of, spy, written
+
+pytestmark = pytest.mark.usefixtures("source")
+
+
+def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_first_timeline(
+    tmp_path, monkeypatch, capsys, model
+):
+    order = spy(monkeypatch)
+    times, take = step_recorder.decode_anatomies, step_recorder.take_timeline
+
+    def timed(engines, sessions, *rest, **more):
+        order.append("times")
+        assert list(engines) == RUNGS
+        assert all(len(mine) == 2 for mine in sessions.values())
+        assert more == {"wait": False}
+        return times(engines, sessions, *rest, **more)
+
+    def taken(engine, sessions, step):
+        order.append((rung_of(engine), step))
+        made = Timeline((Range(STEP, 0.0, 2000.0),), (), "CPU", 1500.0, step, sessions[0].num_cached_tokens)
+        return take(engine, sessions, step) if order[-1][0] == "038" and order.count(order[-1]) == 1 else made
+
+    monkeypatch.setattr(step_recorder, "decode_anatomies", timed)
+    monkeypatch.setattr(step_recorder, "take_timeline", taken)
+    argv = ["--workloads", "steps,A", *SMALL, "--num-requests", "2", "--max-new-tokens", "80", "--out", str(tmp_path)]
+    assert record.main(argv) == 0
+    runs = [*RUNGS, *RUNGS[::-1]] * 3
+    timelines = [(number, kind) for _ in "ABC" for number in RUNGS for kind in ("inside", "boundary")]
+    assert order == [*runs, "times", "times", "times", *timelines]
+    assert sorted(written(tmp_path)) == [f"cpu/{name}.json" for name in ("A", "A.steps", "B.steps", "C.steps")]
+    found = recorded_steps("A", folder=tmp_path)
+    assert list(found.titles) == RUNGS
+    assert (found.batch, found.context) == (2, 40)  # half of the completions
+    assert all(len(seconds) == 64 for parts in found.times.seconds.values() for seconds in parts.values())
+    shape, dtype = model.shape, torch.float32
+    moved = weight_bytes(shape, dtype) + 2 * 40 * kv_bytes_per_position(shape, dtype)
+    assert found.floor_ms == pytest.approx(1e3 * moved / 1e10)
+    boundary = steps_of("A", folder=tmp_path).timelines["038"]["boundary"]  # taken indeed
+    assert boundary.context in (128, 192, 256)
+    assert 0 < boundary.part_us("kv_append") < boundary.step_us
+    said = capsys.readouterr().out.splitlines()
+    assert said[7] == f"A.steps: 2 sessions of 40 tokens, floor {found.floor_ms:.2f} ms"
+    assert re.fullmatch(r"  035 paged decode baseline: [\d.]+ ms a step, device busy 0.00 ms in 0 kernels", said[8])
+    order.clear()
+    assert record.main(argv) == 0
+    assert order == []
+    assert capsys.readouterr().out.count("is there, of this commit and settings") == 4
+
+
+def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, monkeypatch):
+    """On a CPU, with two sessions: 059 changes only the boundary, and Triton's kernel is not for so small a batch."""
+
+    def taken(engine, sessions, step):
+        return Timeline((Range(STEP, 0.0, 2000.0),), (), "CPU", 1500.0, step, 64)
+
+    monkeypatch.setattr(step_recorder, "take_timeline", taken)
+    assert record.main(["--workloads", "steps", *SMALL, "--out", str(tmp_path)]) == 0
+    layers = 6
+    found = steps_of("B", folder=tmp_path)
+    calls = {kind: [found.counts[number][kind]["append_token calls"] for number in RUNGS] for kind in STEP_KINDS}
+    assert calls == {
+        "inside": [2 * layers, 2 * layers, 0, 0, 0, 0],
+        "boundary": [2 * layers, 2 * layers, 2 * layers, 0, 0, 0],
+    }
+    for number, shown in (("036", True), ("038", True), ("059", True), ("060", True), ("061", False)):
+        if shown:
+            assert list(recorded_timelines(number, folder=tmp_path)) == ["before", "after"]
+        else:
+            with pytest.raises(LessonError, match="lesson 061 runs the same code"):
+                recorded_timelines(number, folder=tmp_path)
+
+
+def test_steps_are_not_begun_when_the_time_is_over(tmp_path, monkeypatch, capsys, clock):
+    def late(run, number):
+        clock(run, number)
+        if number == 36:  # the last run of all
+            monkeypatch.setattr(recorder.Deadline, "fits", lambda self, seconds: False)
+
+    spy(monkeypatch, late)
+    argv = ["--workloads", "A,steps", *SMALL, "--minutes", "9", "--out", str(tmp_path)]
+    assert record.main(argv) == 0
+    assert list(written(tmp_path)) == ["cpu/A.json"]
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2] == "steps: no time is left for them"
+    assert said[-1].startswith("To go on: rosecourse record ")
