@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from itertools import count
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from ..checks import require
 from ..engine.engine import InferenceEngine
-from ..errors import RosecourseError
+from ..errors import ConfigError, RosecourseError
 from ..request.session import InferenceSession
 from .timeline import STEP, STEP_KINDS, Kernel, Range, Timeline
 
@@ -22,8 +21,6 @@ APPEND = "roseinfer.kv.append_token"
 OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace repeats them above its kernels
 
 WARMUP = 20  # steps before the profiler starts
-KEPT = {"inside": 5, "boundary": 3}  # profiled steps of a kind, of which the one of median length becomes the timeline
-BLOCKS = 1 + KEPT["boundary"]  # whose steps are room enough for either kind: a boundary comes before the profiler
 PROFILER_WARMUP = 3  # steps that the profiler watches and forgets: its first ones are slow
 
 # What the full names of kernels contain, by their kind, one of `timeline.KIND_LABELS`; the first that fits counts.
@@ -52,27 +49,27 @@ class Event(NamedTuple):
 def take_timeline(
     engine: InferenceEngine, sessions: Sequence[InferenceSession], step: str = "inside", warmup: int = WARMUP
 ) -> Timeline:
-    """The timeline of a step of one kind: of `KEPT` of them, or as many as there is room for, that of median length.
+    """The timeline of the first step of a kind for which engine and profiler are warm.
 
     The sessions are prefilled. step: `inside`, where no session begins a block and none reads one for the first time,
     or `boundary`, where all of them begin one. At least `warmup` steps, one of them of this kind, come before the
-    profiler. A profiler may make a process slower for good, so measure
-    times before. Raises `ConfigError` where the sessions have no room, and `RosecourseError` where the profiler sees
-    nothing.
+    profiler. A profiler may make a process slower for good, so measure times before. Raises `ConfigError` where the
+    sessions have no room, and `RosecourseError` where the profiler sees nothing.
     """
     require(step in STEP_KINDS, f"a step {step!r:.20}: give one of {', '.join(STEP_KINDS)}")
     require(warmup > 0, f"warmup is {warmup}: give 1 or more")
     fits = _steps_of_kind(engine, sessions, step)
     alone = max(warmup, next(iter(fits), 0) + 1)
-    wanted = [number for number in fits if number >= alone + PROFILER_WARMUP][: KEPT[step]]
-    require(len(wanted) > 0, f"the sessions have no room for {alone} decode steps and then one {STEP_KINDS[step]}")
-    context = max(session.num_cached_tokens for session in sessions)
-    seconds = [_timed_step(engine, sessions) for _ in range(alone)]
+    wanted = next((number for number in fits if number >= alone + PROFILER_WARMUP), None)
+    if wanted is None:
+        raise ConfigError(f"the sessions have no room for {alone} decode steps and then one {STEP_KINDS[step]}")
+    context = max(session.num_cached_tokens for session in sessions) + wanted
+    seconds = [_timed_step(engine, sessions) for _ in range(wanted - PROFILER_WARMUP)]
     plain_us = 1e6 * median([seconds[number] for number in fits if number < alone][-warmup // 2 :])
     cuda = engine.model.device.type == "cuda"
-    rows = _profiled(engine, sessions, [number - alone for number in wanted])
+    events = _profiled_step(engine, sessions)
     name = torch.cuda.get_device_name(engine.model.device) if cuda else "CPU"
-    timeline = timeline_of(rows, [context + number for number in wanted], name, plain_us, step)
+    timeline = timeline_of(events, context, name, plain_us, step)
     if cuda and not timeline.kernels:
         raise RosecourseError("the profiler saw no kernels: end other profilers on this GPU, and record once more")
     return timeline
@@ -89,35 +86,17 @@ def _steps_of_kind(engine: InferenceEngine, sessions: Sequence[InferenceSession]
     return [number for number, place in enumerate(places) if min(place) > 1]
 
 
-def _profiled(
-    engine: InferenceEngine, sessions: Sequence[InferenceSession], wanted: Sequence[int]
-) -> list[list[Event]]:
-    """Make steps; profile those with the wanted numbers, each row of consecutive ones by itself. What was seen, by row.
-
-    Each row has a profiler of its own, for the times of several cycles of one cannot be compared.
-    """
+def _profiled_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> list[Event]:
+    """Make the steps that the profiler forgets, and one more: what was seen of it."""
     cuda = engine.model.device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
-    rows, done = [], 0
-    for first, length in _in_rows(wanted):
-        forgotten = min(PROFILER_WARMUP, first - done)
-        for _ in range(first - forgotten - done):
-            _timed_step(engine, sessions)
-        plan = schedule(wait=0, warmup=forgotten, active=length, repeat=1)
-        with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
-            for _ in range(forgotten + length):
-                with record_function(STEP):
-                    _timed_step(engine, sessions)
-                profiler.step()
-        rows.append([_event(event) for event in profiler.events() or []])
-        done = first + length
-    return rows
-
-
-def _in_rows(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """[4, 5, 6, 9] as the first of each row and how many are in it: [(4, 3), (9, 1)]."""
-    firsts = [number for number in numbers if number - 1 not in numbers]
-    return [(first, next(n for n in count(1) if first + n not in numbers)) for first in firsts]
+    plan = schedule(wait=0, warmup=PROFILER_WARMUP, active=1, repeat=1)
+    with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
+        for _ in range(PROFILER_WARMUP + 1):
+            with record_function(STEP):
+                _timed_step(engine, sessions)
+            profiler.step()
+    return [_event(event) for event in profiler.events() or []]
 
 
 def _event(event: Any) -> Event:
@@ -134,19 +113,17 @@ def _timed_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -
 
 
 def timeline_of(
-    rows: Iterable[Iterable[Event]], contexts: Sequence[int], device: str, plain_us: float, step_kind: str = "inside"
+    events: Iterable[Event], context: int, device: str, plain_us: float, step_kind: str = "inside"
 ) -> Timeline:
-    """The timeline of the step of median length.
+    """The timeline of the one step in what a profiler saw.
 
-    rows: what each profiler saw, in any order, with a range `STEP` on the host for each item of `contexts`. The times
-    of two rows have nothing to do with each other. Raises `RosecourseError` where these ranges are missing.
+    events: in any order, with one range `STEP` on the host. Raises `RosecourseError` where there is another number.
     """
-    seen = [sorted(events, key=lambda event: (event.start_us, -event.end_us)) for events in rows]
-    steps = [(one, events) for events in seen for one in events if one.name == STEP and not one.on_device]
-    if len(steps) != len(contexts):
-        raise RosecourseError(f"the profiler saw {len(steps)} of {len(contexts)} steps: record once more")
-    by_length = sorted(zip(steps, contexts, strict=True), key=lambda one: one[0][0].end_us - one[0][0].start_us)
-    (step, events), context = by_length[(len(by_length) - 1) // 2]
+    events = sorted(events, key=lambda event: (event.start_us, -event.end_us))
+    steps = [event for event in events if event.name == STEP and not event.on_device]
+    if len(steps) != 1:
+        raise RosecourseError(f"the profiler saw {len(steps)} steps instead of 1: record once more")
+    (step,) = steps
     inside = [event for event in events if step.start_us <= event.start_us < step.end_us]
     ranges = [e for e in inside if not e.on_device and (e is step or e.name.startswith("roseinfer."))]
     appended = _launched_by_append(inside)

@@ -133,8 +133,8 @@ def untouched_sentence(timelines: Mapping[str, Timeline], changed: Collection[st
     before, after = (sum(timelines[side].part_us(part) for part in untouched) / 1e3 for side in ("before", "after"))
     return (
         f"What the lesson leaves alone took the host {before:.2f} ms in the step before and {after:.2f} ms in the one "
-        "after: a timeline is one step, and the two were not taken in turns. Read it for what happens, and take times "
-        "from runs."
+        "after: a timeline is one step, the shortest of a few that were taken in turns. Read it for what happens, and "
+        "take times from runs."
     )
 
 

@@ -63,11 +63,12 @@ class MixedTraffic:
         return self._workload(vocab_size, np.cumsum(gaps))
 
     def _workload(self, vocab_size: int, arrivals: np.ndarray) -> Workload:
-        draw = np.random.default_rng(self.seed)
-        prefixes = draw.integers(1, vocab_size, (SHARED_PREFIXES, PREFIX_TOKENS))
+        draw = np.random.default_rng(self.seed)  # lengths, the same for every vocabulary
+        tokens = np.random.default_rng([self.seed, vocab_size])
+        prefixes = tokens.integers(1, vocab_size, (SHARED_PREFIXES, PREFIX_TOKENS))
         requests = []
         for number, arrival in enumerate(arrivals):
-            prompt = draw.integers(1, vocab_size, _prompt_length(draw))
+            prompt = tokens.integers(1, vocab_size, _prompt_length(draw))
             if number % ONE_IN_PREFIXED == 0 and len(prompt) + PREFIX_TOKENS <= PROMPT_TOKENS[1]:
                 prompt = np.concatenate([prefixes[draw.integers(SHARED_PREFIXES)], prompt])
             siblings = (_params(draw),) if number % ONE_IN_FORKED == 0 else ()
@@ -87,7 +88,7 @@ def _params(draw: np.random.Generator) -> SamplingParams:
     return SamplingParams(max_new_tokens=most, stop_on_eos=False)
 
 
-D = MixedTraffic(num_requests=128, max_batch_size=128, num_blocks=1000)  # on a GPU
+D = MixedTraffic(num_requests=128, max_batch_size=128, num_blocks=900)  # on a GPU
 D_SMALL = MixedTraffic(num_requests=10, max_batch_size=16, num_blocks=70)  # on a laptop
 
 

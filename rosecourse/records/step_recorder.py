@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 from ..config import SamplingParams
@@ -18,8 +19,9 @@ from ..lessons import Lesson
 from ..measure.anatomy import CHUNK, decode_anatomies
 from ..measure.counters import count_step
 from ..measure.floor import kv_bytes_per_position, weight_bytes
-from ..measure.profiling import BLOCKS, take_timeline
-from ..measure.timeline import STEP_KINDS
+from ..measure.profiling import take_timeline
+from ..measure.stats import order_of_round
+from ..measure.timeline import STEP_KINDS, Timeline
 from ..request.session import InferenceSession
 from .assignments import Assignment
 from .json_file import write_json
@@ -29,6 +31,7 @@ from .steps import FORMAT, UNITS, RecordedSteps, read_steps, steps_name
 
 TURNS = 16  # of `CHUNK` steps each: together one block of 64 tokens
 COUNTED = TURNS * CHUNK
+TIMELINE_ROUNDS = 3  # each takes every rung in turn; of a rung the shortest step is kept
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,13 @@ class StepsTask:
         """Tokens that a session must have room for."""
         return len(self.prompt_ids) + 1 + max(CHUNK + COUNTED, 2 * self.assignment.config.block_size)
 
-    @property
-    def most(self) -> int:
-        """Tokens that a session should have room for, so that its timelines are the medians of several steps."""
-        return len(self.prompt_ids) + 1 + max(CHUNK + COUNTED, BLOCKS * self.assignment.config.block_size)
+    def prompt_before(self, kind: str) -> list[int]:
+        """The prompt before the timelines of a kind: so long that those at a boundary are in the middle, too."""
+        if kind == "inside":
+            return list(self.prompt_ids)
+        size, sizes = self.assignment.config.block_size, self.assignment.sizes
+        length = max(1, sizes["max_new_tokens"] // 2 - size - 1)  # one boundary comes before the profiler
+        return (list(self.prompt_ids) * (1 + length // len(self.prompt_ids)))[:length]
 
 
 class StepRecorder:
@@ -121,24 +127,32 @@ class StepRecorder:
 
     def add_timelines(self, task: StepsTask, timed: dict[str, Any]) -> RecordedSteps:
         """Take the timelines of every rung, and write the file, whole or not at all."""
-        timelines = {
-            rung.number: {kind: self._timeline(task, rung, kind) for kind in STEP_KINDS}
-            for rung in task.assignment.rungs
-        }
+        taken: dict[tuple[str, str], list[Timeline]] = {}
+        rungs = task.assignment.rungs
+        for number in range(TIMELINE_ROUNDS):
+            for which, kind in product(order_of_round(len(rungs), number), STEP_KINDS):
+                rung = rungs[which]
+                taken.setdefault((rung.number, kind), []).append(self._timeline(task, rung, kind))
+        timelines = {rung.number: {kind: _shortest(taken[rung.number, kind]) for kind in STEP_KINDS} for rung in rungs}
         date = datetime.now(UTC).isoformat(timespec="seconds")
         found = RecordedSteps.of(seal(self.head(task) | timed | {"timelines": timelines, "date": date}))
         self.recorder.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.recorder.path(steps_name(task.assignment.name)), found.document)
         return found
 
-    def _timeline(self, task: StepsTask, rung: Lesson, kind: str) -> dict[str, Any]:
+    def _timeline(self, task: StepsTask, rung: Lesson, kind: str) -> Timeline:
         engine = self._engine(task, rung)
-        return take_timeline(engine, _started(engine, task.prompt_ids, task.batch), kind).document()
+        return take_timeline(engine, _started(engine, task.prompt_before(kind), task.batch), kind)
 
     def _engine(self, task: StepsTask, rung: Lesson) -> InferenceEngine:
         model = self.recorder.model
-        config = replace(task.assignment.config, max_seq_len=min(task.most, model.shape.context))
+        config = replace(task.assignment.config, max_seq_len=min(task.least, model.shape.context))
         return InferenceEngine(model, config, rung.after)
+
+
+def _shortest(timelines: Sequence[Timeline]) -> dict[str, Any]:
+    """The document of the shortest: what else the machine did has only made the others longer."""
+    return min(timelines, key=lambda one: one.step_us).document()
 
 
 def _started(engine: InferenceEngine, prompt_ids: Sequence[int], batch: int) -> list[InferenceSession]:
