@@ -38,9 +38,9 @@ EXERCISE = Exercise(
             "Goal: in a step in which no block list has changed, no tensor and no array is built from a Python list."
         ),
         "ids = table[layer_idx]": (
-            "Nobody calls this method yet, and it keeps nothing. Let the loop above take its rows from here, and keep "
-            "them. Constraint: what is kept belongs to this table and ends with it. A `BlockTable` has one attribute "
-            "for it, `row_cache`, which is None in a new table."
+            "Constraint: the loop above takes its rows from this method, which nobody calls yet and which keeps nothing "
+            "yet. What it keeps belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
+            "`row_cache`, which is None in a new table."
         ),
         "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
             "Constraint: the row is right after a new block and after a copy-on-write, and ids that were in it before "
@@ -56,10 +56,10 @@ EXERCISE = Exercise(
         "Keep for each layer of a table two things: the row, and the signature of the list that it shows. Begin with "
         "a row of zeros and a signature that no list has. At each step compare the list's signature, its length and "
         "its last id, with the one that was kept: a rollover changes both, a copy-on-write changes the last id alone. "
-        "While they are equal, the kept row is right. If they differ, bring the row up to date: writing all of its ids "
-        "anew is right, and `check` then tells you how many of them could have stayed. Through `row.numpy()` a slice "
-        "of the row takes a list without a tensor being made. Then one `torch.stack(rows, out=...)` puts the rows of "
-        "a layer together in the buffer."
+        "While they are equal, the kept row is right. If they differ, bring the row up to date and keep the new "
+        "signature with it. Writing all ids anew is right; better is to write only what the two kinds of change can "
+        "have touched. Through `row.numpy()` a slice of the row takes a list without a tensor being made. Then one "
+        "`torch.stack(rows, out=...)` puts the rows of a layer together in the buffer."
     ),
     stubs={
         "get_paged_block_table_row_cpu": """
