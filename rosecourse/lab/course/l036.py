@@ -38,8 +38,8 @@ EXERCISE = Exercise(
             "Goal: in a step in which no block list has changed, no tensor and no array is built from a Python list."
         ),
         "ids = table[layer_idx]": (
-            "Constraint: the loop above takes its rows from this method, which nobody calls yet and which keeps nothing "
-            "yet. What it keeps belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
+            "Constraint: the rows above come from this method (nobody calls it yet), and it keeps them (now it keeps "
+            "nothing). What is kept belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
             "`row_cache`, which is None in a new table."
         ),
         "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
