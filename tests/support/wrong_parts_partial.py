@@ -193,19 +193,19 @@ PARTIAL = [
     # lesson 061
     partial(
         "the gate asks for all sessions",
-        r"still 2 Triton kernels launched in a step of 5 sessions at the same slot, too few without the one in",
+        r"still 2 Triton kernels launched in a step of 5 sessions at the same slot, one of them in a shared block",
         "061",
         (("n >= self.min_batch:", "len(key_new) >= self.min_batch:"),),
     ),
     partial(
         "one gate for both kernels",
-        r"still 2 Triton kernels launched in a step of 4 sessions inside their blocks, enough for whole batches",
+        r"still 2 Triton kernels launched in a step of 4 sessions inside their blocks, with a threshold of 5, and of 4",
         "061",
         (("n >= self.min_batch:", "n >= min(self.min_batch, self.full_batch_min_batch):"),),
     ),
     partial(
         "more than the gate",
-        WRITES + "4 sessions at the same slot, as many as both",
+        WRITES + "4 sessions at the same slot, with both thresholds",
         "061",
         (("n >= self.", "n > self."),),
     ),

@@ -26,7 +26,8 @@ EXERCISE = Exercise(
     text=(
         "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the right "
         "tables, but it builds every row at every step. The three comments say what must hold in the end; how you get "
-        "there is up to you. `check` tells you at any time whether the tables are right, and what is still built."
+        "there is up to you. `check` tells you at any time whether the tables are right, and which lists a step still "
+        "turns into tensors, arrays or entries of rows although nothing in them has changed."
     ),
     docstring=(
         "Where, for each layer and session, the blocks lie: int32 [L, B, max_blocks].\n\n"
@@ -37,7 +38,8 @@ EXERCISE = Exercise(
             "Goal: in a step in which no block list has changed, no tensor and no array is built from a Python list."
         ),
         "ids = table[layer_idx]": (
-            "Constraint: what is kept belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
+            "Constraint: the rows above come from this method (nobody calls it yet), and it keeps them (now it keeps "
+            "nothing). What is kept belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
             "`row_cache`, which is None in a new table."
         ),
         "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
@@ -47,17 +49,17 @@ EXERCISE = Exercise(
     },
     look=(
         "`session.block_ids_per_layer` is a `BlockTable`: a list of lists with one more attribute, `row_cache`. Look "
-        "at the table with the column *signature* above. In which steps does the signature change, and which entries "
-        "of the row may have changed by then?"
+        "at the table with the column *signature* above. In which steps does the signature change, and what has "
+        "happened to the list by then?"
     ),
     do=(
         "Keep for each layer of a table two things: the row, and the signature of the list that it shows. Begin with "
         "a row of zeros and a signature that no list has. At each step compare the list's signature, its length and "
         "its last id, with the one that was kept: a rollover changes both, a copy-on-write changes the last id alone. "
-        "While they are equal, the kept row is right. If they differ, write the ids into it from the last known entry "
-        "on, since that one may have been replaced and nothing before it can have changed; through `row.numpy()` a "
-        "slice takes a list without a tensor being made. Then one `torch.stack(rows, out=...)` puts the rows of a "
-        "layer together in the buffer."
+        "While they are equal, the kept row is right. If they differ, bring the row up to date and keep the new "
+        "signature with it. Writing all ids anew is right; better is to write only what the two kinds of change can "
+        "have touched. Through `row.numpy()` a slice of the row takes a list without a tensor being made. Then one "
+        "`torch.stack(rows, out=...)` puts the rows of a layer together in the buffer."
     ),
     stubs={
         "get_paged_block_table_row_cpu": """
@@ -82,13 +84,13 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 
 def truth(hunt: Played, model: Model) -> Truth:
-    for step, _, _, broken, sessions in side_by_side(hunt, model):
+    for moment, _, _, broken, sessions in side_by_side(hunt, model):
         tables = block_tables_of(broken.decode_step)(list(sessions.values()))[0]
         for row, (name, session) in zip(tables.tolist(), sessions.items(), strict=True):
             ids = session.block_ids_per_layer[0]
             wrong = [shown for shown, block_id in zip(row, ids, strict=False) if shown != block_id]
             if wrong:
-                return {"session": {name}, "step": {str(step)}, "block": {str(wrong[0])}}
+                return {"session": {name}, "moment": {str(moment)}, "block": {str(wrong[0])}}
     raise AssertionError("the broken part gives the right tables: it is not broken")
 
 
@@ -152,13 +154,13 @@ BUG = Bug(
     ),
     questions={
         "session": "which of `S`, `T` and `fork` is given a row that shows a wrong block",
-        "step": "the moment of the scene, a number, at which the part first gives a wrong row",
+        "moment": "the first moment of the scene, a number, at which the part gives a wrong row",
         "block": "the block, a number, that this row of layer 0 shows and should not",
         "line": LINE,
     },
     hints={
         "session": "Put the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`.",
-        "step": "Look after every step. The moment before the first step is number 0.",
+        "moment": "Ask the part for its rows at every moment of the scene; moment 0 comes before the first step.",
         "block": "We are not looking for the block that the session holds, but for the one that its row shows instead.",
         "line": "The part notices that the list has changed. Which entries of the row does it write then?",
     },

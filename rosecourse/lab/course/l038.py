@@ -43,8 +43,8 @@ EXERCISE = Exercise(
     ),
     do=(
         "Go through the batch once and part it in two. Simple is a session whose last block has a free slot and one "
-        "owner; everything else goes to `append_token` as before, each session with its own row of the batch. For the "
-        "simple ones note the row, the block's index and the slot. `index_tensor(numbers, self.kv.device)` makes an "
+        "owner; everything else goes to `append_token` as before. For the simple ones note the row of the batch, the "
+        "block's index and the slot. `index_tensor(numbers, self.kv.device)` makes an "
         "index tensor of each of these lists; then one indexed assignment, `k_layer[blocks, :, slots] = ...`, takes "
         "the selected rows of K, and another those of V. Skip it if nobody is simple. Afterwards raise the `length` "
         "of the blocks that you have written, and of no others: `append_token` counts its own."
@@ -111,8 +111,7 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; its text shows "
-        "it one or two tokens later. If all requests have the same length, they are right. The request that stands "
-        "last in the batch is always right."
+        "it one or two tokens later. If all requests have the same length, they are right."
     ),
     tools=(KEY_AT,),
     questions={
@@ -123,7 +122,7 @@ BUG = Bug(
     },
     hints={
         "session": (
-            "Play the scene with both engines and compare `bug.key_at(engine.kv, session, position)` step by step. "
+            "Play the scene with both engines and compare `bug.key_at(engine.kv, session, position)` at every moment. "
             "Only the first difference counts, since the tokens differ from there on."
         ),
         "position": "The step in which a request begins a block writes one key, into slot 0. Which position is that?",

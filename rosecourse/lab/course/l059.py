@@ -53,11 +53,11 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 
 def truth(hunt: Played, model: Model) -> Truth:
-    for step, _, _, broken, sessions in side_by_side(hunt, model):
+    for moment, _, _, broken, sessions in side_by_side(hunt, model):
         tables = [session.block_ids_per_layer[0] for session in sessions.values()]
         for block_id in sorted({block_id for ids in tables for block_id in ids}):
             if per_layer_cache(broken.kv).info(block_id).owners != sum(block_id in ids for ids in tables):
-                return {"step": {str(step)}, "block": {str(block_id)}}
+                return {"moment": {str(moment)}, "block": {str(block_id)}}
     raise AssertionError("the owners are counted right: the part is not broken")
 
 
@@ -122,12 +122,12 @@ BUG = Bug(
         "the ids that a session shows in layer 0.",
     ),
     questions={
-        "step": "the moment of the scene, a number, at which the books are first wrong, long before a token is",
+        "moment": "the first moment of the scene, a number, at which the books are wrong, long before a token is",
         "block": "the id, a number, of the block of layer 0 whose owners are counted wrong",
         "line": LINE,
     },
     hints={
-        "step": "Ask `engine.kv.audit` at every moment of the scene. The moment before the first step is number 0.",
+        "moment": "Ask `engine.kv.audit` at every moment of the scene; moment 0 comes before the first step.",
         "block": "Count how many tables show each block of layer 0, and compare with `kv.info(block_id).owners`.",
         "line": "Which of the three ways to get a block makes a session leave the one that it had?",
     },

@@ -22,20 +22,20 @@ EXERCISE = Exercise(
     text="This is the part as it is before the lesson. Its docstring states the goal.",
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Goal: no index tensor is made that says nothing, and no row of K and V is copied that is where it belongs."
+        "Goal: make no index tensor whose contents one number or the order of the batch tells as well, and copy no row "
+        "of K and V that can be stored as it is."
     ),
     goals={},
     look=(
         "The scan goes through the batch in order, so that `batch_idx` ascends. How many entries must it have, then, "
-        "to be `[0, 1, …, B−1]`? And when do the positions say no more than a single number? Is it enough to look at "
-        "the first and the last?"
+        "to be `[0, 1, …, B−1]`? And when do the positions say no more than a single number?"
     ),
     do=(
         "There are two questions, and they are independent. Is the batch whole? Then `batch_idx` has as many entries "
         "as `key_new` has rows, and K and V can be stored as they are, without `index_select`. Is the position "
-        "constant? Then a number takes the place of the tensor of positions; look at all of them, since any one may "
-        "differ. So there are four combinations, and all of them end in the same store, `k_layer[blocks, :, slots] = "
-        "rows`: `slots` is a number or a tensor, `rows` is all of `key_new` or a selection."
+        "the same for all of them? Then a number takes the place of the tensor of positions. So there are four "
+        "combinations, and all of them end in the same store, `k_layer[blocks, :, slots] = rows`: `slots` is a number "
+        "or a tensor, `rows` is all of `key_new` or a selection."
     ),
 )
 
@@ -44,18 +44,21 @@ EXERCISE = Exercise(
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
-    sessions = start_lengths(engine, {"A": 7, "B": 4, "C": 6, "D": 2})
+    sessions = start_lengths(engine, {"A": 4, "B": 12, "C": 20, "D": 4})
     yield sessions
     yield from steps(engine, sessions, 2)
-    del sessions["D"]  # it has been cancelled
-    sessions["E"] = start(engine, {"E": [41] * 9})["E"]
+    engine.free(sessions.pop("A"))  # it has been cancelled
+    sessions = start(engine, {"E": [41] * 10}) | sessions  # the newcomer gets its place in the batch
     yield from steps(engine, sessions, 3)
 
 
 def truth(hunt: Played, model: Model) -> Truth:
-    _, _, _, wrong = first_wrong_keys(hunt, model)
-    old = [(name, position) for name, session, position in wrong if position < session.num_cached_tokens - 1]
-    return {"session": {old[0][0]}, "position": {str(old[0][1])}}
+    right, ours, _, wrong = first_wrong_keys(hunt, model)
+    lost = [(name, at) for name, session, at in wrong if at < session.num_cached_tokens - 1]
+    (position,) = (at for name, at in lost if name == "C")
+    size = right.kv.block_size
+    whose = {name for name, one in ours.items() if (one.num_cached_tokens - 1) % size == position % size}
+    return {"position": {str(position)}, "whose": whose}
 
 
 COLLEAGUES_FILE = '''\
@@ -67,6 +70,7 @@ class Appender:
 
     def __init__(self, model, kv, config):
         self.kv = kv
+        self.size, self.level = 0, False
 
     def __call__(self, sessions, keys, values):
         for layer, new in enumerate(zip(keys, values, strict=True)):
@@ -102,52 +106,52 @@ class Appender:
 
     def slots_of(self, blocks):
         """Where in its block each session writes: a number if it is the same for all of them, else a tensor."""
-        oldest, newest = blocks[0].length, blocks[-1].length  # the batch is in the order of arrival
-        if oldest == newest:
-            return oldest
-        return index_tensor([block.length for block in blocks], self.kv.device)
+        slots = [block.length for block in blocks]
+        if len(slots) != self.size:  # who stands at one slot moves on together
+            self.size, self.level = len(slots), len(set(slots)) == 1
+        return slots[0] if self.level else index_tensor(slots, self.kv.device)
 '''
 
 
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Four requests of different lengths are right, step after step. Then one is cancelled and another joins, and "
-        "from that step on there are wrong tokens in requests that have nothing to do with either. If the newcomer "
-        "had been one token longer, nothing would have happened."
+        "Four requests are right, step after step. Then one is cancelled and another takes its place, and soon there "
+        "are wrong tokens in requests that have nothing to do with either. If the newcomer had come one step later, "
+        "nothing would have happened."
     ),
     tools=(KEY_AT,),
     questions={
-        "session": "the name of the request that loses a key which it had",
-        "position": "the position of the key that is lost, a number",
+        "position": "request `C` loses a key that it had: the position of that key, a number",
+        "whose": "the name of the request in whose slot all requests are written in that step",
         "line": LINE,
     },
     hints={
-        "session": (
-            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every position, in the step in "
-            "which the newcomer first takes part."
-        ),
         "position": (
-            "Two things go wrong: a new key is missing where it belongs, and it has been written over an old one. We "
-            "are looking for the old one."
+            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every position, at the first moment "
+            "with the newcomer. Two things go wrong: a new key is missing where it belongs, and it has been written "
+            "over an old one. We are looking for the old one."
         ),
-        "line": "Write down the slot of each request in that step, in the order of the batch. Which of them are asked?",
+        "whose": "Write down the slot of each request in that step, in the order of the batch. Which is the one used?",
+        "line": "When does this part look at the slots, and how does it know that what it saw still holds?",
     },
     source=COLLEAGUES_FILE,
     fault=(
-        "        oldest, newest = blocks[0].length, blocks[-1].length  # the batch is in the order of arrival\n"
-        "        if oldest == newest:\n"
+        "        if len(slots) != self.size:  # who stands at one slot moves on together\n"
+        "            self.size, self.level = len(slots), len(set(slots)) == 1\n"
     ),
-    mended=("        oldest = blocks[0].length\n        if all(block.length == oldest for block in blocks):\n"),
+    mended="        self.size, self.level = len(slots), len(set(slots)) == 1  # as many need not be the same ones\n",
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "The condition looks at the first and the last request, which would do if slots rose or fell along the batch. "
-        "They do not: the order of arrival says nothing about the slot within a block. When the newcomer happens to "
-        "have the slot of the first request, everyone between them is written into that slot too: over an old key, if "
-        "the slot was filled, while the slot of the new key stays empty. Whether a number may stand for a list can "
-        "only be said by looking at all of it."
+        "The part looks at all slots, but not in every step. Requests at one slot move on together, so the answer is "
+        "kept until the batch changes; and that is told by its size. Here one request leaves and another comes between "
+        "the same two steps. The size stays four, the part still believes that all are at one slot, and everyone is "
+        "written into the slot of the newcomer, which stands first in the batch: over an old key, if that slot was "
+        "filled, while the slot of the new key stays empty. Had the newcomer come a step later, the size would have "
+        "gone from four to three and back, and the part would have looked again. An answer may be kept only together "
+        "with all that it depends on."
     ),
 )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.situations import always, any_blocks, gated, half_full, of, same_slot
+from ..world.oracle import Oracle
+from ..world.pool import Tracked
+from ..world.situations import Situation, always, any_blocks, gated, half_full, of, same_slot
 from ..world.worlds import KV_APPEND
 from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, launches, stores
 from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
@@ -21,11 +23,12 @@ EXERCISE = Exercise(
     minutes=60,
     text=(
         "The cell holds the part of lesson 060, the wrapper of the full-batch kernel, and a kernel with an empty "
-        "body. As it stands, it runs and is right, because the class never calls the wrapper: it launches nothing "
-        "until you have written the gate. Write the kernel (about 40 minutes): its arguments, its body, and its "
-        'launch in the wrapper. Of the arguments of its decorator it needs `do_not_specialize=["pos"]`; trap 2 below '
-        "says why. And write the gate (about 20 minutes): when may which kernel run? If you begin with the gate, "
-        "`check` says that the kernel writes nothing."
+        "body. As it stands, it runs and is right, because the class never calls the wrapper. First write the kernel "
+        "(about 40 minutes): its arguments, its body, and its launch in the wrapper. Much of it stands in the generic "
+        "kernel and in the formula above; your part is to say what the new kernel need not be told, and what takes its "
+        'place. Decorate it with `@triton.jit(do_not_specialize=["pos"])`, so that one compiled kernel serves every '
+        "position. Then write the gate (about 20 minutes): when may which kernel run? `check` sees your kernel only "
+        "through the gate, so it says little before both are there."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
@@ -159,9 +162,9 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked in the middle of a block. It and its fork are right. The *other* requests of the batch "
-        "go wrong in that step, and only in that step: before it and after it they get the right keys. With a "
-        "threshold above the size of the batch, nothing happens."
+        "A request is forked in the middle of a block. It and its fork are right. But in the step of the fork each of "
+        "the *other* requests gets a wrong key, and its tokens go wrong from the next step on. In no other step does "
+        "the part put a key where it does not belong. With a threshold above the size of the batch, nothing happens."
     ),
     tools=(
         KEY_AT,
@@ -178,7 +181,7 @@ BUG = Bug(
             "In the step of the fork, compare each request's newest key with those that the right engine has written: "
             "`bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
         ),
-        "position": "The keys before it are right, and so are those after it.",
+        "position": "Compare all keys of that request at the first moment with the fork. One of them is wrong.",
         "line": (
             "Count the launches of the two engines in that step. Which kernel runs in one and not in the other, and "
             "what does that kernel take for granted? Then ask of each condition when it is false."
@@ -204,27 +207,36 @@ BUG = Bug(
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-BOTH, ENOUGH = "as many as both gates ask for", "more than both gates ask for"
+
+def with_thresholds(
+    name: str, batch: Callable[[Oracle, int], list[Tracked]], any_rows: int, whole_batches: int | None, *, n: int = 4
+) -> Situation:
+    """A situation with these thresholds, which its name tells too."""
+    two = f"a threshold of {any_rows}, and of {whole_batches} for whole batches"
+    told = f"{name}, with " + (f"both thresholds at {any_rows}" if whole_batches is None else two)
+    return gated(told, batch, any_rows, whole_batches, n=n)
+
+
 WHOLE = (
-    gated(f"at the same slot, {BOTH}", of(always(5)), 4, None),
-    gated("at the same slot, as many as the gate for whole batches asks for", of(always(5)), 5, 4),
-    gated(f"at the same slot of first, second and third blocks, {ENOUGH}", of(same_slot(5)), 2, 4, n=5),
-    gated(f"whose last blocks are full, {ENOUGH}", of(always(8)), 2, None, n=3),
-    gated(f"inside its block, {BOTH}", of(always(11)), 1, None, n=1),
+    with_thresholds("at the same slot", of(always(5)), 4, None),
+    with_thresholds("at the same slot", of(always(5)), 5, 4),
+    with_thresholds("at the same slot of first, second and third blocks", of(same_slot(5)), 2, 4, n=5),
+    with_thresholds("whose last blocks are full", of(always(8)), 2, None, n=3),
+    with_thresholds("inside its block", of(always(11)), 1, None, n=1),
 )
 NOT_WHOLE = (
-    gated("at the same slot, as many as the first gate asks for, too few for the second", of(always(5)), 4, 5),
-    gated(f"at the same slot, one of them in a shared block, {BOTH}", of(always(13), forks=1), 4, None, n=5),
+    with_thresholds("at the same slot", of(always(5)), 4, 5),
+    with_thresholds("at the same slot, one of them in a shared block", of(always(13), forks=1), 4, None, n=5),
 )
 MIXED = (
-    gated(f"inside their blocks, {BOTH}", of(any_blocks), 4, None),
-    gated(f"of whose last blocks half are full, {ENOUGH}", of(half_full), 2, None, n=3),
+    with_thresholds("inside their blocks", of(any_blocks), 4, None),
+    with_thresholds("of whose last blocks half are full", of(half_full), 2, None, n=3),
 )
 BELOW = (
-    gated("at the same slot, fewer than the gates ask for", of(always(5)), 5, None),
-    gated("inside their blocks, enough for whole batches at one slot alone", of(any_blocks), 5, 4),
-    gated("at the same slot, too few without the one in a shared block", of(always(5), 1), 5, None, n=5),
-    gated("at the same slot, one in a shared block, enough for whole batches alone", of(always(5), 1), 6, 4, n=5),
+    with_thresholds("at the same slot", of(always(5)), 5, None),
+    with_thresholds("inside their blocks", of(any_blocks), 5, 4),
+    with_thresholds("at the same slot, one of them in a shared block", of(always(5), 1), 5, None, n=5),
+    with_thresholds("at the same slot, one of them in a shared block", of(always(5), 1), 6, 4, n=5),
 )
 LARGE = (*WHOLE, *NOT_WHOLE, *MIXED)
 

@@ -80,11 +80,11 @@ def key_at(kv: CacheLayout, session: InferenceSession, position: int, layer_idx:
 def side_by_side(
     hunt: Played, model: Model
 ) -> Iterator[tuple[int, InferenceEngine, Sessions, InferenceEngine, Sessions]]:
-    """(step, right engine, its sessions, broken engine, its sessions) at each moment of the scene."""
+    """(moment, right engine, its sessions, broken engine, its sessions) for each moment of the scene."""
     right, broken = hunt.engines(model)
     moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
-    for step, (ours, theirs) in enumerate(moments):
-        yield step, right, ours, broken, theirs
+    for moment, (ours, theirs) in enumerate(moments):
+        yield moment, right, ours, broken, theirs
 
 
 def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessions, InferenceEngine, list[WrongKey]]:
