@@ -1,9 +1,9 @@
 """lesson: 036
-verdict: right
-cause: right
+verdict: wrong
+cause: row-stale
 shows: cpu
-The staging buffer keeps what it held, and only cells that have changed are stored into it while the batch is
-the same.
+A mirror of the batch is mended in place where a session stands as before. Places behind a batch that became
+smaller keep their owner's name, so a session that comes back to such a place is believed to be up to date.
 """
 
 import weakref

@@ -2,8 +2,8 @@
 verdict: right
 cause: right
 shows: cpu
-The staging buffer keeps what it held, and only cells that have changed are stored into it while the batch is
-the same.
+A mirror of the batch keeps what it held, and only cells that have changed are stored into it while a session stays
+at its place.
 """
 
 import weakref
@@ -23,10 +23,11 @@ from rosecourse.request.session import InferenceSession
 class Known:
     """What the buffer shows of one table; it hangs on the table."""
 
-    __slots__ = ("__weakref__", "lasts", "sizes")
+    __slots__ = ("__weakref__", "lasts", "place", "sizes")
 
     def __init__(self, layers: int) -> None:
         self.sizes, self.lasts = [0] * layers, [-1] * layers
+        self.place = -1
 
 
 class MyBlockTables:
@@ -52,7 +53,7 @@ class MyBlockTables:
         if table.row_cache is None:
             table.row_cache = [Known(len(table)), np.zeros((len(table), self.max_blocks), np.int32)]
         known, rows = table.row_cache
-        here = b < len(self.order) and self.order[b]() is known
+        here = known.place == b < len(self.order) and self.order[b]() is known
         for lay, ids in enumerate(table):
             n, size = len(ids), known.sizes[lay]
             if n and (size, known.lasts[lay]) != (n, ids[-1]):
@@ -63,4 +64,5 @@ class MyBlockTables:
                 known.sizes[lay], known.lasts[lay] = n, ids[-1]
         if not here:
             self.mirror[:, b] = rows
+            known.place = b
             self.order[b : b + 1] = [weakref.ref(known)]

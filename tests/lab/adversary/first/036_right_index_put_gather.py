@@ -40,10 +40,11 @@ class Arena:
             more = torch.zeros(max(have, 4), *self.rows.shape[1:], dtype=torch.int32)
             self.rows = torch.cat([self.rows, more])
             self.free.extend(range(have, len(self.rows)))
-        return self.free.pop()
+        number = self.free.pop()
+        self.rows[number] = 0
+        return number
 
     def give_back(self, number: int) -> None:
-        self.rows[number].zero_()
         self.free.append(number)
 
 
