@@ -1,7 +1,7 @@
 """lesson: 036
 verdict: wrong
 cause: tampering
-shows: gpu
+shows: both
 Replaces `StagingBuffer.host` for every engine by one that does not wait for the last copy, to be faster in
 the race.
 """

@@ -2,8 +2,8 @@
 verdict: right
 cause: right
 shows: cpu
-A grid of (batch, heads) and a tile of [2, D] lanes that goes through K and V with strides of all tensors; the
-scan is split into functions of its own.
+A grid of (batch, heads), with the strides of the cache passed as numbers; the scan is split into functions of its
+own.
 """
 
 from collections.abc import Sequence

@@ -18,20 +18,9 @@ from rosecourse.request.session import InferenceSession
 
 @triton.jit(do_not_specialize=["pos", "ks", "vs"])
 def _tile_kernel(
-    kc,
-    vc,
-    kn,
-    vn,
-    bi,
-    pos,
-    ks,
-    vs,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    S: tl.constexpr,
-    HP: tl.constexpr,
-    DP: tl.constexpr,
-):
+    kc, vc, kn, vn, bi, pos, ks, vs,
+    H: tl.constexpr, D: tl.constexpr, S: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
     i = tl.program_id(axis=0).to(tl.int64)
     base = tl.load(bi + i).to(tl.int64) * (H * S * D) + pos * D
     h, d = tl.arange(0, HP)[:, None], tl.arange(0, DP)[None, :]
