@@ -20,16 +20,17 @@ class MyBlockTables:
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.width = config.max_blocks
-        shape = (kv.num_layers, config.max_batch_size, self.width)
-        self.pinned = torch.zeros(shape, dtype=torch.int32, pin_memory=kv.device.type == "cuda")
+        size = kv.num_layers * config.max_batch_size * self.width
+        self.pinned = torch.zeros(size, dtype=torch.int32, pin_memory=kv.device.type == "cuda")
         self.range = range_for(kv.device, config.nvtx)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
-        batch = self.pinned[:, : len(sessions)]
+        shape = (self.kv.num_layers, len(sessions), self.width)
+        batch = self.pinned[: shape[0] * shape[1] * shape[2]].view(shape)
         for lay, plane in enumerate(batch):
             torch.stack([self.row(s.block_ids_per_layer, lay) for s in sessions], out=plane)
         with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
-            return batch.to(self.kv.device, non_blocking=True).contiguous()
+            return batch.to(self.kv.device, non_blocking=True)
 
     def row(self, table: BlockTable, lay: int) -> torch.Tensor:
         if table.row_cache is None:
