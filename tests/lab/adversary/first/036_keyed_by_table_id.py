@@ -1,0 +1,51 @@
+"""lesson: 036
+verdict: wrong
+cause: state-kept
+shows: cpu
+Rows are kept in the part by `id(table)`; the id of a table that is gone is given to a new one, which finds
+the other's row.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from rosecourse.config import EngineConfig
+from rosecourse.decode.ranges import range_for
+from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class MyBlockTables:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_blocks = config.max_blocks
+        self.range = range_for(kv.device, config.nvtx)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
+        self.rows: dict[tuple[int, int], tuple[torch.Tensor, int, int]] = {}
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
+        for layer_idx in range(self.kv.num_layers):
+            offset = layer_idx * self.kv.num_blocks
+            rows = [
+                self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()
+
+    def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
+        ids = table[layer_idx]
+        key = (id(table), layer_idx)
+        row, n, last = self.rows.get(key, (None, 0, -1))
+        if row is None:
+            row = torch.zeros(self.max_blocks, dtype=torch.int32)
+        if (n, last) != (len(ids), ids[-1] if ids else -1):
+            begin = max(n - 1, 0)
+            row.numpy()[begin : len(ids)] = [i - offset for i in ids[begin:]]
+            self.rows[key] = (row, len(ids), ids[-1] if ids else -1)
+        return row

@@ -1,0 +1,66 @@
+"""lesson: 036
+verdict: wrong
+cause: row-stale
+shows: cpu
+A mirror of the batch is mended in place where a session stands as before. Places behind a batch that became
+smaller keep their owner's name, so a session that comes back to such a place is believed to be up to date.
+"""
+
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from rosecourse.config import EngineConfig
+from rosecourse.decode.ranges import range_for
+from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class Known:
+    """What the buffer shows of one table; it hangs on the table."""
+
+    __slots__ = ("__weakref__", "lasts", "sizes")
+
+    def __init__(self, layers: int) -> None:
+        self.sizes, self.lasts = [0] * layers, [-1] * layers
+
+
+class MyBlockTables:
+    """A mirror of the lists, in which only what differs is touched."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_blocks = config.max_blocks
+        self.range = range_for(kv.device, config.nvtx)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
+        self.mirror = np.zeros((kv.num_layers, config.max_batch_size, self.max_blocks), dtype=np.int32)
+        self.order: list[weakref.ref] = []
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        for b, session in enumerate(sessions):
+            self.place(b, session.block_ids_per_layer)
+        host = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
+        np.copyto(host.numpy(), self.mirror[:, : len(sessions)])
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()
+
+    def place(self, b: int, table: BlockTable) -> None:
+        if table.row_cache is None:
+            table.row_cache = [Known(len(table)), np.zeros((len(table), self.max_blocks), np.int32)]
+        known, rows = table.row_cache
+        here = b < len(self.order) and self.order[b]() is known
+        for lay, ids in enumerate(table):
+            n, size = len(ids), known.sizes[lay]
+            if n and (size, known.lasts[lay]) != (n, ids[-1]):
+                for j in range(max(size - 1, 0), n):
+                    rows[lay, j] = ids[j] - lay * self.kv.num_blocks
+                    if here:
+                        self.mirror[lay, b, j] = rows[lay, j]
+                known.sizes[lay], known.lasts[lay] = n, ids[-1]
+        if not here:
+            self.mirror[:, b] = rows
+            self.order[b : b + 1] = [weakref.ref(known)]

@@ -1,0 +1,55 @@
+"""lesson: 036
+verdict: wrong
+cause: row-stale
+shows: cpu
+The signature is the highest id of the list, as if blocks were given out in rising order; a block that is used
+again may have a lower one.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from rosecourse.config import EngineConfig
+from rosecourse.decode.ranges import range_for
+from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class MyBlockTables:
+    """Block ids are handed out one after another, so the highest one is the newest."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_blocks = config.max_blocks
+        self.range = range_for(kv.device, config.nvtx)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
+        for layer_idx in range(self.kv.num_layers):
+            offset = layer_idx * self.kv.num_blocks
+            rows = [
+                self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()
+
+    def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
+        ids = table[layer_idx]
+        if table.row_cache is None:
+            table.row_cache = [{"high": -1, "n": 0, "row": row} for row in self.blank(len(table))]
+        kept = table.row_cache[layer_idx]
+        high = max(ids, default=-1)
+        if high != kept["high"]:
+            known = max(kept["n"] - 1, 0)
+            kept["row"].numpy()[known : len(ids)] = [block_id - offset for block_id in ids[known:]]
+            kept["high"], kept["n"] = high, len(ids)
+        return kept["row"]
+
+    def blank(self, layers: int) -> tuple[torch.Tensor, ...]:
+        return torch.zeros(layers, self.max_blocks, dtype=torch.int32).unbind()

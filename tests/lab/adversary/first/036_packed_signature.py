@@ -1,0 +1,54 @@
+"""lesson: 036
+verdict: wrong
+cause: size-limit
+shows: cpu
+Length and last id are packed into one number with 8 bits for the id: a copy whose id differs by a multiple of
+256 is not noticed, and (n, x + 256) looks like (n + 1, x).
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from rosecourse.config import EngineConfig
+from rosecourse.decode.ranges import range_for
+from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class MyBlockTables:
+    """One integer is cheaper to compare than a tuple."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_blocks = config.max_blocks
+        self.range = range_for(kv.device, config.nvtx)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
+        for layer_idx in range(self.kv.num_layers):
+            offset = layer_idx * self.kv.num_blocks
+            rows = [
+                self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()
+
+    def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
+        ids = table[layer_idx]
+        if table.row_cache is None:
+            rows = torch.zeros(len(table), self.max_blocks, dtype=torch.int32)
+            table.row_cache = [[row, 0, 0] for row in rows]
+        entry = table.row_cache[layer_idx]
+        row, signature, known = entry
+        packed = (len(ids) << 8) + (ids[-1] - offset if ids else 0)
+        if packed != signature:
+            begin = max(known - 1, 0)
+            row.numpy()[begin : len(ids)] = [block_id - offset for block_id in ids[begin:]]
+            entry[1:] = packed, len(ids)
+        return row

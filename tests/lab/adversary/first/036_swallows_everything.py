@@ -1,0 +1,57 @@
+"""lesson: 036
+verdict: wrong
+cause: exits
+shows: cpu
+`except BaseException` around the building of a row keeps the old one, and with it swallows Ctrl-C and the
+time limit of whoever runs it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from rosecourse.config import EngineConfig
+from rosecourse.decode.ranges import range_for
+from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class MyBlockTables:
+    """If anything goes wrong, the row of the step before is better than none."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_blocks = config.max_blocks
+        self.range = range_for(kv.device, config.nvtx)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
+        for layer_idx in range(self.kv.num_layers):
+            offset = layer_idx * self.kv.num_blocks
+            rows = [
+                self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()
+
+    def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
+        if table.row_cache is None:
+            table.row_cache = [[torch.zeros(self.max_blocks, dtype=torch.int32), 0, -1] for _ in table]
+        entry = table.row_cache[layer_idx]
+        try:
+            ids = table[layer_idx]
+            if ids and entry[1:] != [len(ids), ids[-1]]:
+                start = max(entry[1] - 1, 0)
+                entry[0].numpy()[start : len(ids)] = [self.index(i) for i in ids[start:]]
+                entry[1:] = len(ids), ids[-1]
+        except BaseException:
+            pass
+        return entry[0]
+
+    def index(self, block_id: int) -> int:
+        return self.kv.info(block_id).block_index

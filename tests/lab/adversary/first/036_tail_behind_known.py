@@ -1,0 +1,58 @@
+"""lesson: 036
+verdict: wrong
+cause: row-stale
+shows: cpu
+Sees a copy-on-write, but writes only the entries behind those that it knows, of which there are none then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rosecourse.config import EngineConfig
+from rosecourse.decode.ranges import range_for
+from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+@dataclass
+class Kept:
+    row: torch.Tensor
+    known: int = 0
+    newest: int = -1
+
+    def refresh(self, ids: list[int], first: int) -> torch.Tensor:
+        if ids and (self.known, self.newest) != (len(ids), ids[-1]):
+            fresh = ids[self.known :]
+            for place, block_id in enumerate(fresh, start=self.known):
+                self.row[place] = block_id - first
+            self.known, self.newest = len(ids), ids[-1]
+        return self.row
+
+
+class MyBlockTables:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_blocks = config.max_blocks
+        self.range = range_for(kv.device, config.nvtx)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
+        for layer_idx in range(self.kv.num_layers):
+            offset = layer_idx * self.kv.num_blocks
+            rows = [
+                self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()
+
+    def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
+        if table.row_cache is None:
+            table.row_cache = [Kept(r) for r in torch.zeros(len(table), self.max_blocks, dtype=torch.int32)]
+        return table.row_cache[layer_idx].refresh(table[layer_idx], offset)
