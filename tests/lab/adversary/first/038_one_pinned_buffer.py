@@ -13,7 +13,7 @@ class MyKVAppend:
     def __init__(self, model, kv, config):
         self.kv = kv
         cuda = kv.device.type == "cuda"
-        self.pinned = torch.empty(3, config.max_batch_size, dtype=torch.int64, pin_memory=cuda)
+        self.pinned = torch.empty(config.max_batch_size, 3, dtype=torch.int64, pin_memory=cuda)
         self.numbers = self.pinned.numpy()
 
     def __call__(self, sessions, keys, values):
@@ -28,10 +28,10 @@ class MyKVAppend:
             if info is None or info.length == self.kv.block_size or info.owners > 1:
                 slow.append(b)
                 continue
-            self.numbers[:, len(written)] = b, info.block_index, info.length
+            self.numbers[len(written)] = b, info.block_index, info.length
             written.append(info)
         if written:
-            idx_t, blk_t, pos_t = self.pinned[:, : len(written)].to(self.kv.device, non_blocking=True)
+            idx_t, blk_t, pos_t = self.pinned[: len(written)].to(self.kv.device, non_blocking=True).unbind(1)
             self.kv.k_layers[layer_idx][blk_t, :, pos_t] = key_new.index_select(0, idx_t)
             self.kv.v_layers[layer_idx][blk_t, :, pos_t] = value_new.index_select(0, idx_t)
         for info in written:
