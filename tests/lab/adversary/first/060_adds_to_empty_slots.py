@@ -6,7 +6,6 @@ Adds the rows with index_add_, in the belief that an unwritten slot holds zero. 
 that comes back holds old values.
 """
 
-
 from rosecourse.kv.buffers import index_tensor
 
 

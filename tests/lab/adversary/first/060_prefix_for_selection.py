@@ -6,7 +6,6 @@ Replaces the selection by a slice of the first n rows whenever the first session
 the middle of the batch shifts the rows behind it.
 """
 
-
 from rosecourse.kv.buffers import index_tensor
 
 

@@ -56,10 +56,14 @@ class MyKVAppend:
             sizes = [len(of_layer) for of_layer in lengths] * (1 if level else 2)
             sent = index_tensor(numbers, self.kv.device).split(sizes)
             blocks, slots = sent[: len(plans)], sent[len(plans) :] or [(of_layer or [0])[0] for of_layer in lengths]
-            chosen = index_tensor(plans[0].rows, self.kv.device) if plans[0].shared else None
-            for layer, block, slot in zip(layers, blocks, slots, strict=True):
+            parts = {tuple(plan.rows) for plan in plans if plan.shared}  # one for all layers, as a rule
+            chosen = {rows: index_tensor(rows, self.kv.device) for rows in parts if rows}
+            for layer, plan, block, slot in zip(layers, plans, blocks, slots, strict=True):
+                select = chosen.get(tuple(plan.rows))
                 for cache, new in ((self.kv.k_layers, keys), (self.kv.v_layers, values)):
-                    rows = new[layer] if chosen is None else new[layer].index_select(0, chosen)
+                    if not plan.rows:
+                        continue
+                    rows = new[layer] if select is None else new[layer].index_select(0, select)
                     cache[layer][block, :, slot] = rows
         for layer, plan in zip(layers, plans, strict=True):
             for info in plan.infos:

@@ -20,7 +20,6 @@ from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession
 
-
 HEAD_DIM = tl.constexpr(32)
 
 

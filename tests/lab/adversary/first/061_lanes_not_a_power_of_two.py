@@ -14,7 +14,9 @@ from rosecourse.kv.buffers import index_tensor
 
 
 @triton.jit(do_not_specialize=["pos"])
-def append_kernel(kc, vc, k, v, blocks, pos, ks, vs, H: tl.constexpr, D: tl.constexpr, S: tl.constexpr, HD: tl.constexpr):
+def append_kernel(
+    kc, vc, k, v, blocks, pos, ks, vs, H: tl.constexpr, D: tl.constexpr, S: tl.constexpr, HD: tl.constexpr
+):
     b = tl.program_id(0).to(tl.int64)
     block = tl.load(blocks + b).to(tl.int64)
     hd = tl.arange(0, HD)

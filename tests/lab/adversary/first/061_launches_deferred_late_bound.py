@@ -41,9 +41,10 @@ class MyKVAppend:
         self.whole_from = (config.triton_kv_append_full_batch_min_batch or few) if on else float("inf")
 
     def __call__(self, sessions, keys, values):
-        for self.layer in range(self.kv.num_layers):
-            tables = [s.block_ids_per_layer[self.layer] for s in sessions]
-            self.append_token_batch(self.layer, tables, keys[self.layer], values[self.layer])
+        for layer in range(self.kv.num_layers):
+            self.layer = layer
+            tables = [s.block_ids_per_layer[layer] for s in sessions]
+            self.append_token_batch(layer, tables, keys[layer], values[layer])
         # all the host's work is done: now the device's, without a gap
         for launch in self.launches:
             launch()

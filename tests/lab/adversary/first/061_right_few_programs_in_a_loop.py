@@ -12,7 +12,6 @@ import triton.language as tl
 from rosecourse.kernels import kv_append_triton, triton_runs_on
 from rosecourse.kv.buffers import index_tensor
 
-
 PROGRAMS = 32
 
 

@@ -14,7 +14,20 @@ from rosecourse.kv.buffers import index_tensor
 
 
 @triton.jit(do_not_specialize=["pos"])
-def k_or_v(k_cache, v_cache, key, value, blocks, pos, ks, vs, H: tl.constexpr, D: tl.constexpr, S: tl.constexpr, N: tl.constexpr):
+def k_or_v(
+    k_cache,
+    v_cache,
+    key,
+    value,
+    blocks,
+    pos,
+    ks,
+    vs,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    S: tl.constexpr,
+    N: tl.constexpr,
+):
     b = tl.program_id(0).to(tl.int64)
     block = tl.load(blocks + b).to(tl.int64)
     hd = tl.arange(0, N)
