@@ -3,7 +3,7 @@ verdict: wrong
 cause: size-limit
 shows: gpu
 Multiplies the block in 32 bits. Right as long as block * H * block_size * D stays below 2^31 elements; in a larger
-pool the offset is negative and the rows go in front of the cache.
+pool the offset is negative and the rows go in front of the cache. (No CPU has a pool of that size, as a rule.)
 """
 
 from collections.abc import Sequence
