@@ -1,0 +1,72 @@
+"""lesson: 060
+verdict: right
+cause: right
+shows: cpu
+Right: as the lesson asks, and for a single writer (a batch of one, or one beside shared blocks) numbers and views
+do without any index tensor.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rosecourse.config import EngineConfig
+from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.kv.buffers import index_tensor
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class MyKVAppend:
+    """Put the new token's K and V into the cache."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+
+    def __call__(self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]) -> None:
+        for layer_idx in range(self.kv.num_layers):
+            block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
+            self.append_token_batch(layer_idx, block_ids_list, keys[layer_idx], values[layer_idx])
+
+    def append_token_batch(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        fast_batch_idx, fast_infos, slow_batch_idx = [], [], []
+        for b, block_ids in enumerate(block_ids_list):
+            info = self.kv.info(block_ids[-1]) if block_ids else None
+            if info is None or info.length == self.kv.block_size:
+                start = info.start + info.length if info else 0
+                block_ids.append(self.kv.allocate_block(layer_idx, start))
+                info = self.kv.info(block_ids[-1])
+            if info.owners > 1:
+                slow_batch_idx.append(b)
+                continue
+            fast_batch_idx.append(b)
+            fast_infos.append(info)
+        if fast_batch_idx:
+            self.write(layer_idx, fast_batch_idx, fast_infos, key_new, value_new)
+            for info in fast_infos:
+                info.length += 1
+        for b in slow_batch_idx:
+            self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
+
+    def write(
+        self, layer_idx: int, batch_idx: list[int], infos: list[KVBlockInfo], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        caches = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
+        if len(infos) == 1:
+            [row], [info] = batch_idx, infos
+            for cache, new in zip(caches, (key_new, value_new), strict=True):
+                cache[info.block_index, :, info.length].copy_(new[row])
+            return
+        missing = len(key_new) - len(infos)
+        lengths = {info.length for info in infos}
+        [*blocks] = (info.block_index for info in infos)
+        blk_t = index_tensor(blocks, self.kv.device)
+        idx_t = index_tensor(batch_idx, self.kv.device) if missing else None
+        if len(lengths) == 1:
+            (slot,) = lengths
+        else:
+            slot = index_tensor([info.length for info in infos], self.kv.device)
+        for cache, new in zip(caches, (key_new, value_new), strict=True):
+            cache[blk_t, :, slot] = new.index_select(0, idx_t) if missing else new
