@@ -1,7 +1,7 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
 Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 9 x 3.6 inches with
-`layout="constrained"` suit them. The pictures of decode steps are in `steps`; notebooks call all of them from here.
+`layout="constrained"` suit them. The pictures of decode steps are in `steps`, the curves by position in `along_steps`; notebooks call all of them from here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
 from ..measure.stats import Interval, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
+from .along_steps import LINES, itl_along_steps, itl_along_steps_compared
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
-from .labels import APART, BEHIND, LEADER, SMALL, axes_points, text_points
+from .labels import APART, BEHIND, SMALL, axes_points, text_points
 from .steps import effect, ladder_of_steps, step_anatomies
 
 __all__ = [
@@ -39,89 +40,7 @@ __all__ = [
 ]
 
 STYLES = {"before": BEFORE, "after": AFTER}
-DASHES: dict[str, Any] = {"before": "-", "after": (0, (4, 1.2))}
 WHISKERS = "whiskers: 95 % interval of the median; ratios: to the first"
-SETTLED = 4  # gaps after which all requests of a batch are running
-
-
-def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int, block_size: int, title: str) -> None:
-    """Inter-token latency against the position of the token, with the block boundaries marked.
-
-    itl_seconds: the gap before each token of one request; first_position: the position whose K and V the first of
-    these steps appended.
-    """
-    positions = np.arange(first_position, first_position + len(itl_seconds))
-    gaps = 1e3 * np.asarray(itl_seconds)
-    p50, p99 = np.percentile(gaps, [50, 99])
-    _block_boundaries(ax, positions[positions % block_size == 0])
-    ax.plot(positions, gaps, color=INK, linewidth=1)
-    for value, name, style in ((p50, "p50", "-"), (p99, "p99", "--")):
-        ax.axhline(value, color="#D55E00", linewidth=1, linestyle=style, label=f"{name} {value:.2f} ms")
-    _finish_along_steps(ax, title, ncols=3)
-
-
-def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> None:
-    """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
-
-    The axis shows the position that the K and V of each step go to; steps in which a block begins have a marker: before
-    lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture at
-    the top: a text says how long they are.
-    """
-    conditions = comparison.conditions
-    positions = np.arange(len(comparison.after.itl_along_steps_ms)) + conditions.prompt_tokens
-    starts = positions % conditions.block_size == 0
-    _block_boundaries(ax, positions[starts])
-    top = 1.1 * max(_settled(side).max() for side in comparison.sides)
-    for side in comparison.sides:
-        style, gaps = STYLES[side.name], side.itl_along_steps_ms
-        label = f"{side.name}, median over runs: p50 {np.median(gaps):.2f}, highest {_settled(side).max():.2f} ms"
-        label += f"; p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms"
-        ax.plot(positions, gaps, color=style["color"], linestyle=DASHES[side.name], linewidth=1.5, label=label)
-        ax.plot(positions[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
-    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {conditions.device}", ncols=1)
-    ax.set_ylim(0, top)
-    _note_prefill(ax, comparison.sides, float(positions[0]))
-
-
-def _settled(side: Samples) -> np.ndarray:
-    """The gaps after those in which others may still be prefilled; the last gap where there are so few."""
-    gaps = side.itl_along_steps_ms
-    return gaps[min(SETTLED, len(gaps) - 1) :]
-
-
-def _note_prefill(ax: Axes, sides: Sequence[Samples], first: float) -> None:
-    """An arrow where the first gaps leave the picture, and how long they are; the axis makes room for it."""
-    above = {side.name: side.itl_along_steps_ms[:SETTLED].max() for side in sides}
-    top = ax.get_ylim()[1]
-    told = ", ".join(f"{name} {gap:.1f} ms" for name, gap in above.items() if gap > top)
-    if told:
-        arrow = LEADER | {"arrowstyle": "-|>", "relpos": (0, 0.5)}
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        text = f"others are prefilled, gaps up to: {told}"
-        top *= 1.25
-        ax.set_ylim(0, top)
-        ax.annotate(text, (first, top), (12, -14), arrowprops=arrow, bbox=box, color=INK, **BEHIND)
-
-
-def _block_boundaries(ax: Axes, boundaries: np.ndarray) -> None:
-    for boundary in boundaries:
-        ax.axvline(boundary, **BOUNDARY)
-
-
-def _finish_along_steps(ax: Axes, title: str, ncols: int) -> None:
-    ax.set(title=title, xlabel="position in the sequence", ylabel="inter-token latency (ms)", ylim=(0, None))
-    handles, labels = ax.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    ax.legend(
-        unique.values(),
-        unique.keys(),
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.18),
-        ncols=ncols,
-        frameon=False,
-        columnspacing=1,
-    )
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
@@ -161,7 +80,7 @@ def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     for side in comparison.sides:
         style, gaps = STYLES[side.name], np.sort(side.itl_ms)
         longer = 1 - np.arange(len(gaps)) / len(gaps)
-        ax.step(gaps, longer, where="pre", color=style["color"], linestyle=DASHES[side.name], linewidth=1.5)
+        ax.step(gaps, longer, where="pre", **LINES[side.name])
         marks = side.itl_percentiles_ms
         label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms (N = {:,})".format(side.name, *marks, len(gaps))
         ax.plot(marks, [0.5, 0.05, 0.01], **style, linestyle="none", markersize=8, markeredgecolor="white", label=label)
