@@ -104,9 +104,9 @@ def _note_prefill(ax: Axes, sides: Sequence[Samples], first: float) -> None:
 def _block_boundaries(ax: Axes, boundaries: np.ndarray, apart: int) -> None:
     """A line at each boundary, and a band over the steps in which requests that started later begin their blocks."""
     for boundary in boundaries:
+        ax.axvline(boundary, **BOUNDARY)
         if apart:
             ax.axvspan(boundary - 0.5, boundary + apart + 0.5, **BAND)
-        ax.axvline(boundary, **BOUNDARY)
 
 
 def _finish(ax: Axes, title: str) -> None:

@@ -1,7 +1,8 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
 Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 9 x 3.6 inches with
-`layout="constrained"` suit them. The pictures of decode steps are in `steps`, the curves by position in `along_steps`; notebooks call all of them from here.
+`layout="constrained"` suit them. The pictures of decode steps are in `steps`, and the curves by position in
+`along_steps`; notebooks call all of them from here.
 """
 
 from __future__ import annotations
