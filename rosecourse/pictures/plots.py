@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
-from ..measure.stats import Interval, Ratio, median_interval
+from ..measure.stats import FEWEST_PAIRS, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
 from .along_steps import LINES, itl_along_steps, itl_along_steps_compared
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
@@ -34,14 +34,14 @@ __all__ = [
     "itl_distribution",
     "ladder_of_steps",
     "ladder_throughput",
-    "ladder_times",
+    "race_runs",
     "step_anatomies",
     "throughput_compared",
     "traffic_compared",
 ]
 
 STYLES = {"before": BEFORE, "after": AFTER}
-WHISKERS = "whiskers: 95 % interval of the median; ratios: to the first"
+WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
 
 
 def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
@@ -76,7 +76,8 @@ def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[st
 def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     """The share of gaps between tokens that are longer than x, before and after, pooled over requests and runs.
 
-    The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights.
+    The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights. A
+    few gaps that are much longer than the others lie beyond the axis: its label counts them and gives the longest.
     """
     for side in comparison.sides:
         style, gaps = STYLES[side.name], np.sort(side.itl_ms)
@@ -88,12 +89,33 @@ def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     for share, name in ((0.5, "p50"), (0.05, "p95"), (0.01, "p99")):
         ax.axhline(share, color="#BBBBBB", linewidth=0.8, zorder=0)
         ax.annotate(name, (1, share), (4, 0), ax.get_yaxis_transform(), "offset points", va="center", color=INK)
-    ax.set(title=f"{title}\n{comparison.conditions.device}", yscale="log", ylim=(5e-4, 1.3))
-    ax.set(xlabel="inter-token latency (ms)", ylabel="share of gaps that are longer")
+    end = 1.05 * max(_tail_ms(side) for side in comparison.sides)
+    ax.set(title=f"{title}\n{comparison.conditions.device}", yscale="log", xlim=(0, end), ylim=(5e-4, 1.3))
+    below = ["inter-token latency (ms)", *_beyond(comparison.sides, end)]
+    ax.set_xlabel("\n".join(below))
+    ax.set_ylabel("share of gaps longer than\nthe time below (log scale)")
     ax.set_yticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
-    ax.set_xlim(0, 1.05 * max(float(np.percentile(s.itl_ms, 99.95)) for s in comparison.sides))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1, frameon=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=2.4 + 1.4 * len(below), frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def _tail_ms(side: Samples) -> float:
+    """Up to where the gaps are drawn: their 99.9th percentile, or twice p99 where that is less.
+
+    One stalled step gives a long gap to each request of the batch, which may be more than a thousandth of all gaps.
+    """
+    p99, most = np.percentile(side.itl_ms, [99, 99.9])
+    return float(min(most, 2 * p99))
+
+
+def _beyond(sides: Sequence[Samples], end: float) -> list[str]:
+    """A line on the gaps that are longer than `end` ms; none where there are none."""
+    counts = {side.name: int(np.sum(side.itl_ms > end)) for side in sides}
+    if not any(counts.values()):
+        return []
+    longest = {side.name: f" (the longest {side.itl_ms.max():,.1f} ms)" if counts[side.name] else "" for side in sides}
+    told = ", ".join(f"{name} {count:,}{longest[name]}" for name, count in counts.items())
+    return [f"gaps beyond the axis: {told}"]
 
 
 def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) -> None:
@@ -108,50 +130,73 @@ def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) 
 
 
 def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
-    """Throughput of each lesson from the top, and its ratio to the first, with their 95 % intervals.
+    """Throughput of each lesson from the top: its runs, their median, and its ratio to the first, with 95 % intervals.
 
     shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
     Figures of 9 x 3.6 inches suit up to 14 rungs.
     """
-    middles = [rung.throughput for rung in ladder.rungs]
-    texts = [f"{middle.value:,.0f} tokens/s{_times(place, ladder.speedups)}" for place, middle in enumerate(middles)]
+    texts = [
+        f"{rung.throughput.value:,.0f} tokens/s{f', {_told(times)}' if place else ''}"
+        for place, (rung, times) in enumerate(zip(ladder.rungs, ladder.speedups, strict=True))
+    ]
     if shares is not None:
         texts = [f"{text}, {100 * share:.2g} % of the floor" for text, share in zip(texts, shares, strict=True)]
-    _draw_ladder(ax, ladder, middles, texts)
-    ax.set(title=f"{title}\n{ladder.conditions.device}", xlabel=f"throughput (tokens/s); {WHISKERS}")
+    names = [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
+    _draw_runs(ax, [rung.throughputs for rung in ladder.rungs], names, texts)
+    ax.set(title=f"{title}\n{ladder.conditions.device}")
+    ax.set_xlabel(f"throughput (tokens/s); {WHISKERS}; ratios: to the first", fontsize=SMALL)
 
 
-def ladder_times(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
-    """A time of each rung in milliseconds, less being better, and its ratio to the first, with 95 % intervals.
+def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
+    """The runs of a race from the top, their medians, and what may be said of each against the first.
 
-    metric: `decode time` or `total time`.
+    metric: `total time`, which is shown as throughput, or `decode time`, in milliseconds. The ratios are of runs that
+    were made in turns, so they may differ from the ratios of the medians. Figures of 9 x 3.8 inches suit it.
     """
-    middles = [median_interval([1e3 * seconds for seconds in rung.values(metric)]) for rung in ladder.rungs]
-    ratios = ladder.ratios(metric)
-    texts = [f"{middle.value:,.2f} ms{_times(place, ratios)}" for place, middle in enumerate(middles)]
-    _draw_ladder(ax, ladder, middles, texts)
-    ax.set(title=f"{title}\n{ladder.conditions.device}", xlabel=f"{metric} (ms, less is better); {WHISKERS}")
+    whole = metric == "total time"
+    values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung in ladder.rungs]
+    middles = [f"{np.median(runs):,.0f} tokens/s" if whole else f"{np.median(runs):,.2f} ms" for runs in values]
+    verdicts = [f"\n{_told(times)}, {_verdict(times, ladder)}" for times in ladder.ratios(metric)[1:]]
+    texts = [f"{middle}{verdict}" for middle, verdict in zip(middles, ["", *verdicts], strict=True)]
+    names = [f"{rung.name}: {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
+    _draw_runs(ax, values, names, texts)
+    what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
+    ax.set(title=f"{title}\n{ladder.conditions.device}")
+    ax.set_xlabel(f"{what}; {WHISKERS}\nratios: to before, run by run, with their 95 % interval", fontsize=SMALL)
 
 
-def _times(place: int, ratios: Sequence[Ratio]) -> str:
-    """The ratio to the first rung, as the text behind a bar ends; nothing for the first itself."""
-    times = ratios[place]
-    return f", {times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]" if place else ""
+def _told(times: Ratio) -> str:
+    return f"{times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]"
 
 
-def _draw_ladder(ax: Axes, ladder: Ladder, middles: Sequence[Interval], texts: Sequence[str]) -> None:
-    """A bar for each rung with its interval and a text behind it; the axis ends where all texts fit."""
-    values, places = [middle.value for middle in middles], range(len(middles))
-    ax.set_yticks(places, [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)])
+def _verdict(times: Ratio, ladder: Ladder) -> str:
+    if ladder.conditions.rounds < FEWEST_PAIRS:
+        return "too few runs to tell"
+    return times.verdict.removesuffix(" here")
+
+
+def _draw_runs(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], texts: Sequence[str]) -> None:
+    """A row for each list of runs: a bar up to their median with its interval, a dot for each run, a text behind them.
+
+    The axis ends where all texts fit.
+    """
+    middles, places = [median_interval(runs) for runs in values], range(len(values))
+    ax.set_yticks(places, names)
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.set_ylim(len(middles) - 0.5, -0.5)
-    ax.barh(places, values, 0.62, color="#56B4E9", edgecolor="white")
+    ax.set_ylim(len(values) - 0.5, -0.5)
+    ax.barh(places, [middle.value for middle in middles], 0.62, color="#56B4E9", edgecolor="white")
     errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
-    ax.errorbar(values, places, xerr=errors, color=INK, linestyle="none", capsize=3, linewidth=1.5)
+    below = [place + 0.17 for place in places]
+    ax.errorbar([m.value for m in middles], below, xerr=errors, color=INK, linestyle="none", capsize=3, linewidth=1.5)
+    for place, runs in enumerate(values):
+        ax.plot(
+            runs, np.full(len(runs), place - 0.12), color=INK, marker="o", markersize=4, alpha=0.6, linestyle="none"
+        )
+    ends = [max(*runs, middle.high) for runs, middle in zip(values, middles, strict=True)]
     width = axes_points(ax)[0]
     needed = [1.1 * text_points(text) + 2 * APART for text in texts]
-    ax.set_xlim(0, max(m.high / max(0.2, 1 - points / width) for m, points in zip(middles, needed, strict=True)))
-    for place, (middle, text) in enumerate(zip(middles, texts, strict=True)):
-        ax.annotate(text, (middle.high, place), (APART, 0), **BEHIND)
+    ax.set_xlim(0, max(end / max(0.2, 1 - points / width) for end, points in zip(ends, needed, strict=True)))
+    for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        ax.annotate(text, (end, place), (APART, 0), **BEHIND)
     ax.spines[["top", "right", "left"]].set_visible(False)
