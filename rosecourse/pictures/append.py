@@ -181,9 +181,9 @@ def _strip_left() -> int:
 
 
 def _owners(state: BlockState) -> str:
-    """Whose block it is, such as "A", "A and B", or "A and 1 other" that has no row here."""
+    """Whose block it is, such as "A", "A, B", or "A, 1 other" that has no row here."""
     others = [f"{state.num_others} other{'s' * (state.num_others != 1)}"] if state.num_others else []
-    return " and ".join([*state.names, *others])
+    return ", ".join([*state.names, *others])
 
 
 def _counted_rows(writes: Sequence[Write], snapshot: Snapshot) -> str:

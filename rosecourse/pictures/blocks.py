@@ -119,7 +119,7 @@ def table_map(
             size = (in_row, height, strip)
             bottom = max(bottom, draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes))
         sheet.y = bottom + GAP
-    outline = "marked" if since is None else "the entry or its block has changed"
+    outline = "marked" if since is None else "entry or block has changed"
     sheet.legend(_marks(bool(entry_notes), outline, _in_tables(snapshot)))
     return sheet.picture(f"Block tables of layer {layer_idx}. {_count_sessions(snapshot)}", snapshot)
 
