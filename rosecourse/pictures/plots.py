@@ -46,11 +46,12 @@ WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
 
 def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     """Every run as a dot, and each side's median with its 95 % interval; the ratio with its interval in the title."""
-    for place, side in enumerate(comparison.sides):
+    places = [1.2 * number for number in range(len(comparison.sides))]  # with room for a text behind each bar
+    for place, side in zip(places, comparison.sides, strict=True):
         _runs_and_median(ax, place, side, STYLES[side.name])
-    ax.set_xticks(range(len(comparison.sides)), [side.name for side in comparison.sides])
+    ax.set_xticks(places, [side.name for side in comparison.sides])
     claim = comparison.claim(comparison.speedup, "faster", "slower")
-    ax.set(title=f"{title}: {claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 1.9))
+    ax.set(title=f"{title}: {claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 2.2))
     ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
     ax.set_ylim(0, 1.12 * max(comparison.before.throughputs + comparison.after.throughputs))
     ax.spines[["top", "right"]].set_visible(False)
