@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from xml.etree import ElementTree
 
 from ..errors import ConfigError
@@ -27,9 +28,11 @@ from .sheet import (
     draw_shape,
     draw_text,
     fit,
+    text_width,
 )
 
-ROW_WIDTH, ARROWS, NUMBER, OWNER = 126, 76, 34, 74  # of a row, the arrows, a block's number, and its owner
+ROW_WIDTH, ARROWS, NUMBER = 126, 76, 34  # of a row, the arrows, and a block's number
+OWNERS = 74, 200  # of a block's owners: as much as their names take, from the first to the second
 STRIP, BOX = 120, 24  # the width of a block's slots, or more for many of them; the height of a row and of a block
 PITCH = BOX + 8
 MIN_SLOT = 20  # room for a slot's number
@@ -69,7 +72,9 @@ def rows_to_blocks(
         raise ConfigError(f"blocks have {snapshot.block_size} slots: at most {SLOTS_DRAWN} can be drawn")
     slot_width = max(STRIP // snapshot.block_size, MIN_SLOT)
     used = [state for state in snapshot.blocks if state.names]
-    sheet = Sheet(ROW_WIDTH + ARROWS + NUMBER + snapshot.block_size * slot_width + OWNER)
+    widest = max(ceil(text_width(_owners(state), TEXT)) + 8 for state in used)
+    owners = min(max(OWNERS[0], widest), OWNERS[1])
+    sheet = Sheet(ROW_WIDTH + ARROWS + NUMBER + snapshot.block_size * slot_width + owners)
     sheet.heading(f"{_counted_rows(writes, snapshot)}, layer {layer_idx}")
     _draw_headings(sheet, snapshot, slot_width, writes)
     middle = {state.block_index: sheet.y + n * PITCH + BOX // 2 for n, state in enumerate(used)}
@@ -163,10 +168,9 @@ def _draw_strip(
         draw_shape(group, "rect", class_="target", data_slot=write.slot, **at, fill="white", stroke=INK, stroke_width=3)
         x = left + (write.slot + 0.5) * slot_width
         draw_text(group, (x, middle + 4), str(write.row), weight="bold", anchor="middle")
-    others = f" + {state.num_others}" if state.num_others else ""
-    names = " + ".join(state.names) + others
     right = left + snapshot.block_size * slot_width
-    draw_text(group, (right + 8, middle + 4), fit(names, OWNER - 8, TEXT), colour=INK if write else FAINT_INK)
+    owners = fit(_owners(state), OWNERS[1] - 8, TEXT)
+    draw_text(group, (right + 8, middle + 4), owners, colour=INK if write else FAINT_INK)
 
 
 def _strip_left() -> int:
@@ -174,6 +178,12 @@ def _strip_left() -> int:
 
 
 # -- words --------------------------------------------------------------------
+
+
+def _owners(state: BlockState) -> str:
+    """Whose block it is, such as "A", "A, B", or "A, 1 other" that has no row here."""
+    others = [f"{state.num_others} other{'s' * (state.num_others != 1)}"] if state.num_others else []
+    return ", ".join([*state.names, *others])
 
 
 def _counted_rows(writes: Sequence[Write], snapshot: Snapshot) -> str:

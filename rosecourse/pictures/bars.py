@@ -1,12 +1,14 @@
-"""Bars of decode steps: stacked parts with their names in place, the device's busy time and the floor beside them."""
+"""Bars of decode steps: stacked parts with their names in place, and the device's busy time on a track of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from ..measure.anatomy import PART_NAMES
@@ -15,7 +17,10 @@ from .labels import APART, BEHIND, LEADER, SMALL, axes_points, spread, text_poin
 
 LINE = 1.25 * SMALL  # points that a line of text takes
 FARTHEST = 75.0  # points between a segment and its label: more would make leaders that one cannot follow
-DEVICE: dict[str, Any] = {"facecolor": INK, "edgecolor": "white", "hatch": "////", "linewidth": 0}
+# The device's time is a sum over kernels that are spread over the step: an open bar, so that it does not look like a
+# part of the host's, which begins at 0 and ends there.
+DEVICE: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": "////", "linewidth": 0.8}
+DEVICE_NAME = "device busy, in all"
 CHANGED: dict[str, Any] = {"edgecolor": "black", "hatch": "xx", "linewidth": 1.8}
 
 
@@ -41,12 +46,12 @@ class Bar:
     def height(self) -> float:
         """What the row takes, in inches, where the figure is made to measure."""
         if not self.labelled:
-            return 0.28
-        return 0.54 + (0.16 if self.busy_ms is not None else 0)
+            return 0.32
+        return 0.54 + (0.24 if self.busy_ms is not None else 0)
 
     @property
     def busy_text(self) -> str:
-        return f"device busy {self.busy_ms:.2f} ms in {self.kernels:,} kernels and copies"
+        return f"{DEVICE_NAME}: {self.busy_ms:.2f} ms in {self.kernels:,} kernels and copies"
 
 
 @dataclass(frozen=True)
@@ -65,31 +70,45 @@ class Row:
     def device(self) -> tuple[float, float]:
         """Top and height of the device's bar, under the host's."""
         top, height = self.host
-        return top + height + 0.01, 0.14 if self.bar.labelled else 0.09
+        return (top + height + 0.09, 0.11) if self.bar.labelled else (top + height + 0.03, 0.07)
 
 
 def draw_bars(ax: Axes, bars: Sequence[Bar], floor_ms: float | None = None) -> None:
-    """The bars from the top, on one scale, with a vertical line at `floor_ms`."""
+    """The bars from the top, on one scale, with a vertical line at `floor_ms`; above them a legend, then the title."""
     rows, bottom = [], 0.0 if floor_ms is None else 0.22
     for bar in bars:
         rows.append(Row(bar, bottom))
         bottom += bar.height
     ax.set_yticks([row.host[0] + row.host[1] / 2 for row in rows], [bar.name for bar in bars])
-    ax.set(xlabel="ms per decode step (mean of the turns)", ylim=(bottom, 0))
+    ax.set(xlabel="ms a step (mean of the turns)", ylim=(bottom, 0))
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
     longest = max(bar.total for bar in bars)
     ax.set_xlim(0, longest)
+    _name_colours(ax, bars)
     width, height = axes_points(ax)
     ax.set_xlim(0, _limit(bars, width, floor_ms))
     scale = (width / ax.get_xlim()[1], height / bottom)
-    unlabelled = [row for row in rows if not _draw_row(ax, row, scale)]
+    for row in rows:
+        _draw_row(ax, row, scale)
     if floor_ms is not None:
         _draw_floor(ax, floor_ms, bottom)
-    if any(row.bar.labelled for row in unlabelled):
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -42 / height), "ncols": 4}
-        ax.legend(**below, frameon=False, fontsize=SMALL)
+
+
+def _name_colours(ax: Axes, bars: Sequence[Bar]) -> None:
+    """The legend, between the title and the bars, in as many columns as fit."""
+    named = {PART_NAMES[part]: Patch(color=COLOURS[part]) for bar in bars for part in bar.parts}
+    if any(bar.busy_ms is not None for bar in bars):
+        named[DEVICE_NAME] = Patch(**DEVICE)
+    swatches = 4.5 * SMALL  # the swatch of a name, and what lies between two names
+    fitting = int(axes_points(ax)[0] // (max(map(text_points, named)) + swatches))
+    all_fit = sum(text_points(name) + swatches for name in named) <= axes_points(ax)[0]
+    columns = len(named) if all_fit else max(1, fitting)
+    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": columns, "borderaxespad": 0.1}
+    above |= {"columnspacing": 1.2, "handlelength": 1.4, "handletextpad": 0.5, "labelspacing": 0.3}
+    ax.legend(named.values(), named.keys(), **above, frameon=False, fontsize=SMALL)
+    ax.set_title(ax.get_title(), pad=10 + 1.3 * LINE * ceil(len(named) / columns))
 
 
 def _limit(bars: Sequence[Bar], width: float, floor_ms: float | None) -> float:
@@ -106,34 +125,35 @@ def floor_text(floor_ms: float) -> str:
     return f"floor {floor_ms:.2f} ms: weights, K and V read once"
 
 
-def _draw_row(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
-    """One bar with its texts. scale: points of a unit of x and of y. Returns whether every part could be named."""
+def _draw_row(ax: Axes, row: Row, scale: tuple[float, float]) -> None:
+    """One bar with its texts. scale: points of a unit of x and of y."""
     bar, (top, height), left = row.bar, row.host, 0.0
     for part, width in bar.parts.items():
-        place: dict[str, Any] = {"height": height, "left": left, "color": COLOURS[part], "label": PART_NAMES[part]}
-        ax.barh([top + height / 2], [width], edgecolor="white", linewidth=0.8, **_unique(ax, place))
+        place: dict[str, Any] = {"height": height, "left": left, "color": COLOURS[part]}
+        ax.barh([top + height / 2], [width], edgecolor="white", linewidth=0.8, **place)
         if part in bar.changed:
             ax.barh([top + height / 2], [width], height, left=left, facecolor="none", **CHANGED)
         left += width
     ax.annotate(f"{left:.2f} ms", (left, top + height / 2), (5, 0), weight="bold", **BEHIND)
     if bar.busy_ms is not None:
         top, height = row.device
-        ax.barh([top + height / 2], [bar.busy_ms], height * 0.75, **DEVICE)
+        ax.barh([top + height / 2], [bar.busy_ms], height, **DEVICE)
         text = bar.busy_text if bar.labelled else ""
         ax.annotate(text, (bar.busy_ms, top + height / 2), (5, 0), color=INK, **BEHIND)
-    return bar.labelled and _label_parts(ax, row, scale)
+    if bar.labelled:
+        _label_parts(ax, row, scale)
 
 
-def _unique(ax: Axes, place: dict[str, Any]) -> dict[str, Any]:
-    """The same, without a label that the axes have already: a legend names each part once."""
-    known = ax.get_legend_handles_labels()[1]
-    return {key: value for key, value in place.items() if key != "label" or value not in known}
+def _on(part: str) -> dict[str, Any]:
+    """A text on the part's colour, wherever it stands: it cannot be taken for another part's."""
+    box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 1}
+    return {"color": "white" if part == "block_tables" else "black", "bbox": box, "fontsize": SMALL}
 
 
-def _label_parts(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
+def _label_parts(ax: Axes, row: Row, scale: tuple[float, float]) -> None:
     """Each part's name and time in its segment, or above the bar with a leader where the segment is too narrow."""
     (top, height), left = row.host, 0.0
-    narrow: list[tuple[float, str]] = []
+    narrow: list[tuple[float, str, str]] = []
     for part, width in row.bar.parts.items():
         middle, text = left + width / 2, f"{PART_NAMES[part]} {width:.2f} ms"
         short = f"{PART_NAMES[part]}\n{width:.2f} ms"
@@ -141,47 +161,45 @@ def _label_parts(ax: Axes, row: Row, scale: tuple[float, float]) -> bool:
         if text_points(short) + APART < width * scale[0] and height * scale[1] > 2 * LINE:
             fitting.append(short)
         if fitting:
-            ink = "white" if part == "block_tables" else "black"
-            box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 1}
-            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
-            ax.text(middle, top + height / 2, fitting[0], color=ink, bbox=box, **style)
+            style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.1}
+            ax.text(middle, top + height / 2, fitting[0], **style, **_on(part))
         else:
-            narrow.append((middle, text))
+            narrow.append((middle, part, text))
         left += width
-    return _label_narrow(ax, (left, top, height), narrow, scale)
+    _label_narrow(ax, (left, top, height), narrow, scale)
 
 
 def _label_narrow(
-    ax: Axes, bar: tuple[float, float, float], labels: Sequence[tuple[float, str]], scale: tuple[float, float]
-) -> bool:
-    """Labels of narrow segments, above the bar or, where leaders would be long, behind its total; False without room.
+    ax: Axes, bar: tuple[float, float, float], labels: Sequence[tuple[float, str, str]], scale: tuple[float, float]
+) -> None:
+    """Labels of narrow segments, above the bar or, where leaders would be long, behind its total; none without room.
 
-    bar: its end, top and height.
+    bar: its end, top and height. labels: middle, part and text of each.
     """
     end, top, height = bar
-    centres = [middle * scale[0] for middle, _ in labels]
-    places = spread(centres, [text_points(text) * 1.03 for _, text in labels], ax.get_xlim()[1] * scale[0])
+    centres = [middle * scale[0] for middle, _, _ in labels]
+    places = spread(centres, [text_points(text) * 1.03 + 2 for *_, text in labels], ax.get_xlim()[1] * scale[0])
     far = places is None or any(abs(a - b) > FARTHEST for a, b in zip(places, centres, strict=True))
-    if far and _label_behind(ax, end, top + height / 2, [text for _, text in labels], scale):
-        return True
-    if places is None:
-        return False
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    if places is None or (far and _label_behind(ax, end, top + height / 2, labels, scale)):
+        return
     leader = LEADER | {"relpos": (0.5, 0)}
-    for (middle, text), place in zip(labels, places, strict=True):
+    for (middle, part, text), place in zip(labels, places, strict=True):
         at = (place / scale[0], top - 5 / scale[1])
-        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": INK, "bbox": box}
-        ax.annotate(text, (middle, top), at, arrowprops=leader, annotation_clip=False, **style)
-    return True
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "arrowprops": leader, "annotation_clip": False}
+        ax.annotate(text, (middle, top), at, **style, **_on(part))
 
 
-def _label_behind(ax: Axes, end: float, middle: float, texts: Sequence[str], scale: tuple[float, float]) -> bool:
+def _label_behind(
+    ax: Axes, end: float, middle: float, labels: Sequence[tuple[float, str, str]], scale: tuple[float, float]
+) -> bool:
     """The narrow parts in their order, behind the total of a bar that is too short for them; False without room."""
-    text = f"of which {', '.join(texts)}"
-    start = 5 + APART + text_points(f"{end:.2f} ms") * 1.15
-    if end * scale[0] + start + text_points(text) > ax.get_xlim()[1] * scale[0]:
+    start = 5 + 2 * APART + text_points(f"{end:.2f} ms") * 1.15
+    widths = [text_points(text) * 1.03 + APART for *_, text in labels]
+    if end * scale[0] + start + sum(widths) > ax.get_xlim()[1] * scale[0]:
         return False
-    ax.annotate(text, (end, middle), (start, 0), color=INK, **BEHIND)
+    for (_, part, text), width in zip(labels, widths, strict=True):
+        ax.annotate(text, (end, middle), (start, 0), **BEHIND | _on(part))
+        start += width
     return True
 
 

@@ -26,6 +26,7 @@ from .sheet import (
     MAX_COLUMNS,
     OTHER_COLOUR,
     TEXT,
+    WIDEST_HEADING,
     WIDTH,
     BlockState,
     Picture,
@@ -39,6 +40,7 @@ from .sheet import (
     draw_text,
     embed,
     plain,
+    table_heading_width,
     tokens_in,
     wrapped,
 )
@@ -92,14 +94,13 @@ def table_map(
 ) -> Picture:
     """The block table of each session: for each logical block the physical one, with its fill and its owners.
 
-    Arguments and errors are those of `block_map`; an empty `tables` is a `ConfigError` too. With `since`, an entry that
-    has changed says which block it showed before.
+    Arguments and errors are those of `block_map`; an empty `tables` is a `ConfigError` too. With `since`, an entry has
+    a thick outline where it shows another block than before, which it names, or where its block has changed.
     """
     snapshot, notes = _snapshot_and_notes(kv, tables, layer_idx, highlight, since, columns)
     if not snapshot.tables:
         raise ConfigError("tables is empty: give at least one session's block_ids_per_layer")
     entry_notes = _entry_notes(snapshot, notes, since)
-    outlined = _changed_entries(snapshot, _highlighted(kv, layer_idx, highlight), since)
     height = cell_height(
         (snapshot.blocks[index], entry_notes.get((name, logical), []))
         for name, indices in snapshot.tables
@@ -107,17 +108,19 @@ def table_map(
     )
     in_row = max(2, min(columns, max(len(indices) for _, indices in snapshot.tables)))
     strips = _strips_in_row(len(snapshot.tables), in_row, columns)
-    sheet = Sheet(strips * (cells_width(in_row) + 4 * GAP) - 4 * GAP)
+    headings = [table_heading_width(name, indices, snapshot) for name, indices in snapshot.tables]
+    strip = max(cells_width(in_row), min(max(headings), WIDEST_HEADING if strips == 1 else 0))
+    sheet = Sheet(strips * (strip + 4 * GAP) - 4 * GAP)
     sheet.heading(f"Layer {layer_idx}: logical → physical{_id_rule(snapshot)}")
     for first in range(0, len(snapshot.tables), strips):
         bottom = sheet.y
         for column, (name, indices) in enumerate(snapshot.tables[first : first + strips]):
-            place = (MARGIN + column * (cells_width(in_row) + 4 * GAP), sheet.y)
-            size = (in_row, height)
-            bottom = max(bottom, draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes, outlined))
+            place = (MARGIN + column * (strip + 4 * GAP), sheet.y)
+            size = (in_row, height, strip)
+            bottom = max(bottom, draw_table(sheet.root, place, size, name, indices, snapshot, entry_notes))
         sheet.y = bottom + GAP
-    outline = "marked" if since is None else "the table has changed"
-    sheet.legend(_marks(bool(outlined), outline, _in_tables(snapshot)))
+    outline = "marked" if since is None else "entry or block has changed"
+    sheet.legend(_marks(bool(entry_notes), outline, _in_tables(snapshot)))
     return sheet.picture(f"Block tables of layer {layer_idx}. {_count_sessions(snapshot)}", snapshot)
 
 
@@ -295,21 +298,6 @@ def _entry_notes(
             if was or index in notes:
                 result[name, logical] = was + notes.get(index, [])
     return result
-
-
-def _changed_entries(snapshot: Snapshot, highlight: Collection[int], since: Picture | None) -> set[tuple[str, int]]:
-    """The entries (name, logical block) that show another block than before, and those of highlighted blocks.
-
-    A token more in a block does not change the table that shows it.
-    """
-    earlier = dict(since.snapshot.tables) if since and since.snapshot else {}
-    changed = set()
-    for name, indices in snapshot.tables:
-        then = earlier.get(name, ()) if since else indices
-        for logical, index in enumerate(indices):
-            if index in highlight or logical >= len(then) or then[logical] != index:
-                changed.add((name, logical))
-    return changed
 
 
 # -- words --------------------------------------------------------------------

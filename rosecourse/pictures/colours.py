@@ -14,12 +14,20 @@ COLOURS = {
 
 INK = "#333333"
 
-# The three styles are keyword arguments of matplotlib, each of a type of its own.
+# The styles are keyword arguments of matplotlib, each of a type of its own.
 # Before is light and round, after dark and square: they differ without any colour too.
 BEFORE: dict[str, Any] = {"color": "#E69F00", "marker": "o"}
 AFTER: dict[str, Any] = {"color": "#0072B2", "marker": "s"}
 
-BOUNDARY: dict[str, Any] = {"color": "#56B4E9", "linewidth": 1, "linestyle": ":", "label": "a new block begins"}
+# The boundaries of blocks, and the steps in which requests that started later begin theirs; both behind the curves.
+BOUNDARY: dict[str, Any] = {
+    "color": "#56B4E9",
+    "linewidth": 0.9,
+    "linestyle": ":",
+    "zorder": 0.5,
+    "label": "a new block begins",
+}
+BAND: dict[str, Any] = {"color": "#DCEEF9", "linewidth": 0, "zorder": 0.4, "label": "other requests begin theirs"}
 
 # Kinds of kernels; whatever the append launches counts as append.
 KIND_COLOURS = {

@@ -11,8 +11,9 @@ from ..checks import is_count, require
 from .colours import INK
 from .labels import SMALL
 
-# Neighbouring heads differ in brightness as well as in colour.
-HEADS = ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
+# None is the colour of one of the first three requests in the pictures of blocks, and neighbouring heads differ in
+# brightness as well as in colour. All are light enough for black text.
+HEADS = ("#D55E00", "#F0E442", "#CC79A7", "#56B4E9")
 MASKED = "#FFFFFF"
 ELSE = "#ECEFF1"  # elements of the block that this program does not write
 WIDEST = 32  # lanes that can be drawn with their numbers
@@ -71,7 +72,7 @@ def _draw_lanes(ax: Axes, lanes: list[Lane]) -> None:
         colour = MASKED if hatch else HEADS[lane.head % len(HEADS)]
         ax.add_patch(Rectangle((lane.hd, 0), 1, 1, facecolor=colour, edgecolor=INK, hatch=hatch))
         box = {"facecolor": colour, "edgecolor": "none", "pad": 0.6}
-        _say(ax, lane.hd + 0.5, 0.5, str(lane.hd), color=_ink_on(colour), bbox=box)
+        _say(ax, lane.hd + 0.5, 0.5, str(lane.hd), color="black", bbox=box)
     masked = [lane.hd for lane in lanes if lane.address is None]
     if masked:
         _say(ax, (masked[0] + masked[-1] + 1) / 2, 1.35, "masked: hd >= H · D")
@@ -83,13 +84,9 @@ def _draw_head(ax: Axes, h: int, y: float, lanes: list[Lane], per_head: int, fir
     for n in range(per_head):
         colour = HEADS[h % len(HEADS)] if first + n in written else ELSE
         ax.add_patch(Rectangle((n, y), 1, 1, facecolor=colour, edgecolor=INK, linewidth=0.8))
-        ink = _ink_on(colour) if first + n in written else "#595959"
+        ink = "black" if first + n in written else "#595959"
         _say(ax, n + 0.5, y + 0.5, str(first + n), color=ink)
     _say(ax, -0.2, y + 0.5, f"head {h}", ha="right")
-
-
-def _ink_on(colour: str) -> str:
-    return "white" if colour in ("#0072B2", "#009E73") else "black"
 
 
 def _say(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:

@@ -1,7 +1,8 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
 Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 9 x 3.6 inches with
-`layout="constrained"` suit them. The pictures of decode steps are in `steps`; notebooks call all of them from here.
+`layout="constrained"` suit them. The pictures of decode steps are in `steps`, and the curves by position in
+`along_steps`; notebooks call all of them from here.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from matplotlib.figure import Figure
 
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
-from ..measure.stats import Interval, Ratio, median_interval
+from ..measure.stats import FEWEST_PAIRS, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
+from .along_steps import LINES, itl_along_steps, itl_along_steps_compared
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
-from .labels import APART, BEHIND, LEADER, SMALL, axes_points, text_points
+from .labels import APART, BEHIND, SMALL, axes_points, text_points
 from .steps import effect, ladder_of_steps, step_anatomies
 
 __all__ = [
@@ -32,105 +34,24 @@ __all__ = [
     "itl_distribution",
     "ladder_of_steps",
     "ladder_throughput",
-    "ladder_times",
+    "race_runs",
     "step_anatomies",
     "throughput_compared",
     "traffic_compared",
 ]
 
 STYLES = {"before": BEFORE, "after": AFTER}
-DASHES: dict[str, Any] = {"before": "-", "after": (0, (4, 1.2))}
-WHISKERS = "whiskers: 95 % interval of the median; ratios: to the first"
-SETTLED = 4  # gaps after which all requests of a batch are running
-
-
-def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int, block_size: int, title: str) -> None:
-    """Inter-token latency against the position of the token, with the block boundaries marked.
-
-    itl_seconds: the gap before each token of one request; first_position: the position whose K and V the first of
-    these steps appended.
-    """
-    positions = np.arange(first_position, first_position + len(itl_seconds))
-    gaps = 1e3 * np.asarray(itl_seconds)
-    p50, p99 = np.percentile(gaps, [50, 99])
-    _block_boundaries(ax, positions[positions % block_size == 0])
-    ax.plot(positions, gaps, color=INK, linewidth=1)
-    for value, name, style in ((p50, "p50", "-"), (p99, "p99", "--")):
-        ax.axhline(value, color="#D55E00", linewidth=1, linestyle=style, label=f"{name} {value:.2f} ms")
-    _finish_along_steps(ax, title, ncols=3)
-
-
-def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> None:
-    """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
-
-    The axis shows the position that the K and V of each step go to; steps in which a block begins have a marker: before
-    lesson 059 they stand out. The first gaps, in which other requests are still prefilled, may leave the picture at
-    the top: a text says how long they are.
-    """
-    conditions = comparison.conditions
-    positions = np.arange(len(comparison.after.itl_along_steps_ms)) + conditions.prompt_tokens
-    starts = positions % conditions.block_size == 0
-    _block_boundaries(ax, positions[starts])
-    top = 1.1 * max(_settled(side).max() for side in comparison.sides)
-    for side in comparison.sides:
-        style, gaps = STYLES[side.name], side.itl_along_steps_ms
-        label = f"{side.name}, median over runs: p50 {np.median(gaps):.2f}, highest {_settled(side).max():.2f} ms"
-        label += f"; p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms"
-        ax.plot(positions, gaps, color=style["color"], linestyle=DASHES[side.name], linewidth=1.5, label=label)
-        ax.plot(positions[starts], gaps[starts], **style, linestyle="none", markersize=6, markeredgecolor="white")
-    _finish_along_steps(ax, f"{title}\nmedian of {len(comparison.after.runs)} runs, {conditions.device}", ncols=1)
-    ax.set_ylim(0, top)
-    _note_prefill(ax, comparison.sides, float(positions[0]))
-
-
-def _settled(side: Samples) -> np.ndarray:
-    """The gaps after those in which others may still be prefilled; the last gap where there are so few."""
-    gaps = side.itl_along_steps_ms
-    return gaps[min(SETTLED, len(gaps) - 1) :]
-
-
-def _note_prefill(ax: Axes, sides: Sequence[Samples], first: float) -> None:
-    """An arrow where the first gaps leave the picture, and how long they are; the axis makes room for it."""
-    above = {side.name: side.itl_along_steps_ms[:SETTLED].max() for side in sides}
-    top = ax.get_ylim()[1]
-    told = ", ".join(f"{name} {gap:.1f} ms" for name, gap in above.items() if gap > top)
-    if told:
-        arrow = LEADER | {"arrowstyle": "-|>", "relpos": (0, 0.5)}
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        text = f"others are prefilled, gaps up to: {told}"
-        top *= 1.25
-        ax.set_ylim(0, top)
-        ax.annotate(text, (first, top), (12, -14), arrowprops=arrow, bbox=box, color=INK, **BEHIND)
-
-
-def _block_boundaries(ax: Axes, boundaries: np.ndarray) -> None:
-    for boundary in boundaries:
-        ax.axvline(boundary, **BOUNDARY)
-
-
-def _finish_along_steps(ax: Axes, title: str, ncols: int) -> None:
-    ax.set(title=title, xlabel="position in the sequence", ylabel="inter-token latency (ms)", ylim=(0, None))
-    handles, labels = ax.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    ax.legend(
-        unique.values(),
-        unique.keys(),
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.18),
-        ncols=ncols,
-        frameon=False,
-        columnspacing=1,
-    )
-    ax.spines[["top", "right"]].set_visible(False)
+WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
 
 
 def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     """Every run as a dot, and each side's median with its 95 % interval; the ratio with its interval in the title."""
-    for place, side in enumerate(comparison.sides):
+    places = [1.2 * number for number in range(len(comparison.sides))]  # with room for a text behind each bar
+    for place, side in zip(places, comparison.sides, strict=True):
         _runs_and_median(ax, place, side, STYLES[side.name])
-    ax.set_xticks(range(len(comparison.sides)), [side.name for side in comparison.sides])
+    ax.set_xticks(places, [side.name for side in comparison.sides])
     claim = comparison.claim(comparison.speedup, "faster", "slower")
-    ax.set(title=f"{title}: {claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 1.9))
+    ax.set(title=f"{title}: {claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 2.2))
     ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
     ax.set_ylim(0, 1.12 * max(comparison.before.throughputs + comparison.after.throughputs))
     ax.spines[["top", "right"]].set_visible(False)
@@ -156,24 +77,46 @@ def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[st
 def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
     """The share of gaps between tokens that are longer than x, before and after, pooled over requests and runs.
 
-    The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights.
+    The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights. A
+    few gaps that are much longer than the others lie beyond the axis: its label counts them and gives the longest.
     """
     for side in comparison.sides:
         style, gaps = STYLES[side.name], np.sort(side.itl_ms)
         longer = 1 - np.arange(len(gaps)) / len(gaps)
-        ax.step(gaps, longer, where="pre", color=style["color"], linestyle=DASHES[side.name], linewidth=1.5)
+        ax.step(gaps, longer, where="pre", **LINES[side.name])
         marks = side.itl_percentiles_ms
         label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms (N = {:,})".format(side.name, *marks, len(gaps))
         ax.plot(marks, [0.5, 0.05, 0.01], **style, linestyle="none", markersize=8, markeredgecolor="white", label=label)
     for share, name in ((0.5, "p50"), (0.05, "p95"), (0.01, "p99")):
         ax.axhline(share, color="#BBBBBB", linewidth=0.8, zorder=0)
         ax.annotate(name, (1, share), (4, 0), ax.get_yaxis_transform(), "offset points", va="center", color=INK)
-    ax.set(title=f"{title}\n{comparison.conditions.device}", yscale="log", ylim=(5e-4, 1.3))
-    ax.set(xlabel="inter-token latency (ms)", ylabel="share of gaps that are longer")
+    end = 1.05 * max(_tail_ms(side) for side in comparison.sides)
+    ax.set(title=f"{title}\n{comparison.conditions.device}", yscale="log", xlim=(0, end), ylim=(5e-4, 1.3))
+    below = ["inter-token latency (ms)", *_beyond(comparison.sides, end)]
+    ax.set_xlabel("\n".join(below))
+    ax.set_ylabel("share of gaps longer than\nthe time below (log scale)")
     ax.set_yticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
-    ax.set_xlim(0, 1.05 * max(float(np.percentile(s.itl_ms, 99.95)) for s in comparison.sides))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1, frameon=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=2.4 + 1.4 * len(below), frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def _tail_ms(side: Samples) -> float:
+    """Up to where the gaps are drawn: their 99.9th percentile, or twice p99 where that is less.
+
+    One stalled step gives a long gap to each request of the batch, which may be more than a thousandth of all gaps.
+    """
+    p99, most = np.percentile(side.itl_ms, [99, 99.9])
+    return float(min(most, 2 * p99))
+
+
+def _beyond(sides: Sequence[Samples], end: float) -> list[str]:
+    """A line on the gaps that are longer than `end` ms; none where there are none."""
+    counts = {side.name: int(np.sum(side.itl_ms > end)) for side in sides}
+    if not any(counts.values()):
+        return []
+    longest = {side.name: f" (the longest {side.itl_ms.max():,.1f} ms)" if counts[side.name] else "" for side in sides}
+    told = ", ".join(f"{name} {count:,}{longest[name]}" for name, count in counts.items())
+    return [f"gaps beyond the axis: {told}"]
 
 
 def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) -> None:
@@ -188,50 +131,73 @@ def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) 
 
 
 def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
-    """Throughput of each lesson from the top, and its ratio to the first, with their 95 % intervals.
+    """Throughput of each lesson from the top: its runs, their median, and its ratio to the first, with 95 % intervals.
 
     shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
     Figures of 9 x 3.6 inches suit up to 14 rungs.
     """
-    middles = [rung.throughput for rung in ladder.rungs]
-    texts = [f"{middle.value:,.0f} tokens/s{_times(place, ladder.speedups)}" for place, middle in enumerate(middles)]
+    texts = [
+        f"{rung.throughput.value:,.0f} tokens/s{f', {_told(times)}' if place else ''}"
+        for place, (rung, times) in enumerate(zip(ladder.rungs, ladder.speedups, strict=True))
+    ]
     if shares is not None:
         texts = [f"{text}, {100 * share:.2g} % of the floor" for text, share in zip(texts, shares, strict=True)]
-    _draw_ladder(ax, ladder, middles, texts)
-    ax.set(title=f"{title}\n{ladder.conditions.device}", xlabel=f"throughput (tokens/s); {WHISKERS}")
+    names = [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
+    _draw_runs(ax, [rung.throughputs for rung in ladder.rungs], names, texts)
+    ax.set(title=f"{title}\n{ladder.conditions.device}")
+    ax.set_xlabel(f"throughput (tokens/s); {WHISKERS}; ratios: to the first", fontsize=SMALL)
 
 
-def ladder_times(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
-    """A time of each rung in milliseconds, less being better, and its ratio to the first, with 95 % intervals.
+def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
+    """The runs of a race from the top, their medians, and what may be said of each against the first.
 
-    metric: `decode time` or `total time`.
+    metric: `total time`, which is shown as throughput, or `decode time`, in milliseconds. The ratios are of runs that
+    were made in turns, so they may differ from the ratios of the medians. Figures of 9 x 3.8 inches suit it.
     """
-    middles = [median_interval([1e3 * seconds for seconds in rung.values(metric)]) for rung in ladder.rungs]
-    ratios = ladder.ratios(metric)
-    texts = [f"{middle.value:,.2f} ms{_times(place, ratios)}" for place, middle in enumerate(middles)]
-    _draw_ladder(ax, ladder, middles, texts)
-    ax.set(title=f"{title}\n{ladder.conditions.device}", xlabel=f"{metric} (ms, less is better); {WHISKERS}")
+    whole = metric == "total time"
+    values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung in ladder.rungs]
+    middles = [f"{np.median(runs):,.0f} tokens/s" if whole else f"{np.median(runs):,.2f} ms" for runs in values]
+    verdicts = [f"\n{_told(times)}, {_verdict(times, ladder)}" for times in ladder.ratios(metric)[1:]]
+    texts = [f"{middle}{verdict}" for middle, verdict in zip(middles, ["", *verdicts], strict=True)]
+    names = [f"{rung.name}: {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
+    _draw_runs(ax, values, names, texts)
+    what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
+    ax.set(title=f"{title}\n{ladder.conditions.device}")
+    ax.set_xlabel(f"{what}; {WHISKERS}\nratios: to before, run by run, with their 95 % interval", fontsize=SMALL)
 
 
-def _times(place: int, ratios: Sequence[Ratio]) -> str:
-    """The ratio to the first rung, as the text behind a bar ends; nothing for the first itself."""
-    times = ratios[place]
-    return f", {times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]" if place else ""
+def _told(times: Ratio) -> str:
+    return f"{times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]"
 
 
-def _draw_ladder(ax: Axes, ladder: Ladder, middles: Sequence[Interval], texts: Sequence[str]) -> None:
-    """A bar for each rung with its interval and a text behind it; the axis ends where all texts fit."""
-    values, places = [middle.value for middle in middles], range(len(middles))
-    ax.set_yticks(places, [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)])
+def _verdict(times: Ratio, ladder: Ladder) -> str:
+    if ladder.conditions.rounds < FEWEST_PAIRS:
+        return "too few runs to tell"
+    return times.verdict.removesuffix(" here")
+
+
+def _draw_runs(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], texts: Sequence[str]) -> None:
+    """A row for each list of runs: a bar up to their median with its interval, a dot for each run, a text behind them.
+
+    The axis ends where all texts fit.
+    """
+    middles, places = [median_interval(runs) for runs in values], range(len(values))
+    ax.set_yticks(places, names)
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
-    ax.set_ylim(len(middles) - 0.5, -0.5)
-    ax.barh(places, values, 0.62, color="#56B4E9", edgecolor="white")
+    ax.set_ylim(len(values) - 0.5, -0.5)
+    ax.barh(places, [middle.value for middle in middles], 0.62, color="#56B4E9", edgecolor="white")
     errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
-    ax.errorbar(values, places, xerr=errors, color=INK, linestyle="none", capsize=3, linewidth=1.5)
+    below = [place + 0.17 for place in places]
+    ax.errorbar([m.value for m in middles], below, xerr=errors, color=INK, linestyle="none", capsize=3, linewidth=1.5)
+    for place, runs in enumerate(values):
+        ax.plot(
+            runs, np.full(len(runs), place - 0.12), color=INK, marker="o", markersize=4, alpha=0.6, linestyle="none"
+        )
+    ends = [max(*runs, middle.high) for runs, middle in zip(values, middles, strict=True)]
     width = axes_points(ax)[0]
     needed = [1.1 * text_points(text) + 2 * APART for text in texts]
-    ax.set_xlim(0, max(m.high / max(0.2, 1 - points / width) for m, points in zip(middles, needed, strict=True)))
-    for place, (middle, text) in enumerate(zip(middles, texts, strict=True)):
-        ax.annotate(text, (middle.high, place), (APART, 0), **BEHIND)
+    ax.set_xlim(0, max(end / max(0.2, 1 - points / width) for end, points in zip(ends, needed, strict=True)))
+    for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        ax.annotate(text, (end, place), (APART, 0), **BEHIND)
     ax.spines[["top", "right", "left"]].set_visible(False)

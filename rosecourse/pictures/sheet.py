@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, hypot
 from xml.etree import ElementTree
@@ -18,6 +18,8 @@ WIDTH = 900  # about that of a notebook's output area
 MARGIN, GAP, MAX_COLUMNS = 8, 5, 8
 CELL, PAD, BAR = 104, 5, 14  # a block's width, the room around what is in it, and the height of its slots
 TEXT, LINE_HEIGHT = 12, 15
+SWATCH = 18  # a swatch and the room behind it
+WIDEST_HEADING = 260  # of a table's heading, that its column is widened for
 BOLD = 1.15  # how much wider bold text is
 SLOTS_DRAWN = 16  # larger blocks get a bar without slots, which would be a few pixels wide
 BANDS = 4  # most colours in a block with many owners; its text says how many there are
@@ -338,28 +340,32 @@ def _draw_slots(parent: ElementTree.Element, place: tuple[int, int], state: Bloc
     draw_shape(parent, "rect", x=x, y=y, width=width, height=BAR, fill="none", stroke=LINE)
 
 
+def table_heading_width(name: str, indices: Sequence[int], snapshot: Snapshot) -> int:
+    """What the heading of a session's block table takes."""
+    return SWATCH + ceil(text_width(f"{name}: {tokens_in(snapshot, indices)}", (TEXT + 1) * BOLD))
+
+
 def draw_table(
     parent: ElementTree.Element,
     place: tuple[int, int],
-    size: tuple[int, int],
+    size: tuple[int, int, int],
     name: str,
     indices: Sequence[int],
     snapshot: Snapshot,
     notes: Mapping[tuple[str, int], list[str]],
-    outlined: Collection[tuple[str, int]],
 ) -> int:
-    """One session's block table, `size` = (entries in a row, height of a cell); returns where it ends.
+    """One session's block table, `size` = (entries in a row, height of a cell, width); returns where it ends.
 
-    notes, outlined: of entries, by the session's name and the number of the logical block.
+    notes: of the entries with a thick outline, by the session's name and the number of the logical block.
     """
-    (x, y), (in_row, height) = place, size
+    (x, y), (in_row, height, width) = place, size
     _draw_swatch(parent, x, y + 1, snapshot.colour(name))
     tokens = f": {tokens_in(snapshot, indices)}"
-    size_of_name, room = (TEXT + 1) * BOLD, cells_width(in_row) - 18
+    size_of_name, room = (TEXT + 1) * BOLD, width - SWATCH
     if text_width(name + tokens, size_of_name) > room:
         tokens = tokens.split(" in ")[0]  # the blocks are drawn: the name matters more
     short = fit(name, room - text_width(tokens, size_of_name), size_of_name)
-    draw_text(parent, (x + 18, y + TEXT), short + tokens, size=TEXT + 1, weight="bold")
+    draw_text(parent, (x + SWATCH, y + TEXT), short + tokens, size=TEXT + 1, weight="bold")
     y += LINE_HEIGHT + GAP
     for logical, index in enumerate(indices):
         row, column = divmod(logical, in_row)
@@ -368,7 +374,7 @@ def draw_table(
         _draw_arrow(group, left, top, f"logical {logical}")
         entry = (name, logical)
         words, state = notes.get(entry, []), snapshot.blocks[index]
-        draw_block(group, (left, top + 30), height, state, snapshot, words, entry in outlined)
+        draw_block(group, (left, top + 30), height, state, snapshot, words, entry in notes)
     rows = -(-len(indices) // in_row)
     return y + rows * (height + 30 + 2 * GAP)
 

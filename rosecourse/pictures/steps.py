@@ -13,7 +13,7 @@ from ..measure.anatomy import LadderSteps, StepTimes
 from .bars import Bar, draw_bars
 
 ZOOM = 3  # rungs whose step is this many times shorter than the longest are drawn again, on a scale of their own
-AROUND = 0.85  # inches of a panel's title and axis
+AROUND = 1.05  # inches of a panel's title, legend and axis
 
 
 def step_anatomies(ax: Axes, times: StepTimes, title: str) -> None:
@@ -39,7 +39,7 @@ def effect(ax: Axes, steps: LadderSteps, before: str, after: str, title: str) ->
     ax.set_title(f"{title}\n{_conditions(steps)}")
     bars = [_bar(steps, rung, name, True) for rung, name in ((before, "before"), (after, "after"))]
     draw_bars(ax, [Bar(b.name, b.parts, b.busy_ms, b.kernels, changed) for b in bars], steps.floor_ms)
-    ax.set_xlabel("ms per decode step (mean of the turns); hatched: what changes")
+    ax.set_xlabel("ms a step (mean of the turns); crosshatched: what changes")
 
 
 def ladder_of_steps(figure: Figure, steps: LadderSteps, title: str) -> None:

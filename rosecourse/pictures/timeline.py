@@ -18,12 +18,12 @@ ROOM, HOST, DEVICE, GAP = 1.2, 1.1, 0.8, 0.5
 MOMENT = ROOM + HOST + DEVICE + GAP
 
 
-def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> None:
+def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], requests: int, title: str) -> None:
     """For each moment, such as before and after, the host's ranges above and the device's kernels below; one scale.
 
-    Figures of 9 x 4.5 inches with `layout="constrained"` suit it. A range of the host ends when its kernels have been
-    launched: they may run later, beside another range. `rest` is whatever is in no other part: inputs, sampling,
-    waiting for the tokens.
+    requests: how many are in the step's batch. Figures of 9 x 4.5 inches with `layout="constrained"` suit it. A range
+    of the host ends when its kernels have been launched: they may run later, beside another range. `rest` is whatever
+    is in no other part: inputs, sampling, waiting for the tokens.
     """
     longest = max(one.step_us for one in timelines.values()) / 1e3
     ax.set(title=title, xlabel="ms since the start of the step, with the profiler on", xlim=(0, 1.01 * longest))
@@ -34,7 +34,7 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> No
     points = axes_points(ax)[0] / ax.get_xlim()[1]
     for number, (name, timeline) in enumerate(timelines.items()):
         top = number * MOMENT
-        ax.text(0, top + 0.5 * ROOM, _headline(name, timeline), va="center", color=INK, fontsize=SMALL)
+        ax.text(0, top + 0.5 * ROOM, _headline(name, timeline, requests), va="center", color=INK, fontsize=SMALL)
         _draw_host(ax, timeline, top + ROOM, points)
         _draw_device(ax, timeline, top + ROOM + HOST)
     ax.set_ylim(len(timelines) * MOMENT - GAP, 0)
@@ -43,9 +43,10 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], title: str) -> No
     _legends(ax, list(timelines.values()))
 
 
-def _headline(name: str, timeline: Timeline) -> str:
-    """Which step it is, how long it took, and how busy the device was."""
-    step = f"{STEP_KINDS[timeline.step_kind]}, {timeline.context:,} tokens before it"
+def _headline(name: str, timeline: Timeline, requests: int) -> str:
+    """Which step of how many requests it is, how long it took, and how busy the device was."""
+    batch = f"{requests:,} request{'s' * (requests != 1)}, {timeline.context:,} tokens in the cache"
+    step = f"{STEP_KINDS[timeline.step_kind]}; {batch}"
     length = f"{timeline.step_us / 1e3:.2f} ms with the profiler"
     if not timeline.kernels:
         return f"{name} ({step}): {length}, {timeline.device}"

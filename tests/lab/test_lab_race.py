@@ -15,6 +15,7 @@ from rosecourse.measure.compare import Conditions, Ladder
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.workload import Run
 from rosecourse.request.session import SessionTimes
+from tests.support.drawn import assert_readable
 
 INTERVAL = r"\[\d+\.\d{3}, \d+\.\d{3}\]"
 RATIO = rf"\d+\.\d{{3}}x {INTERVAL}"
@@ -63,7 +64,7 @@ def test_a_part_that_is_the_one_before_can_race(number, small_model):
     before = getattr(lesson(number).before, lesson(number).changes[0])
     found = race(before, number, small_model, rounds=2)
     assert [rung.name for rung in found.ladder.rungs] == ["before", "yours", "course"]
-    assert list(found.table()["lesson"]) == [f"as before {number}", before.__name__, lesson(number).title]
+    assert list(found.table()["lesson"]) == ["lesson 035's part", before.__name__, f"lesson {number}'s part"]
     lines = str(found).splitlines()
     assert len(lines) == 5
     assert lines[0] == "What is timed: whole runs, prefill and decode steps."
@@ -78,6 +79,9 @@ def test_a_part_that_is_the_one_before_can_race(number, small_model):
     _, ax = plt.subplots()
     found.draw(ax)
     assert f"Lesson {number}: {before.__name__} on the ladder" in ax.get_title()
+    names = ["before: lesson 035's part", f"yours: {before.__name__}", f"course: lesson {number}'s part"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == names
+    assert all("too few runs to tell" in text.get_text() for text in ax.texts[1:])
 
 
 def test_the_sentences_say_what_the_interval_allows():
@@ -87,6 +91,21 @@ def test_the_sentences_say_what_the_interval_allows():
     assert yours == "Your part against before: 1.000x [1.000, 1.000], no difference measurable here."
     assert re.fullmatch(rf"The course's part against before: 2\.0\d\dx {INTERVAL}, faster than before\.", course)
     assert re.fullmatch(rf"Your part against the course's: 0\.[45]\d\dx {INTERVAL}, slower than the course's\.", beside)
+
+
+def test_the_picture_shows_each_run_its_median_and_what_may_be_said():
+    slow, fast = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95], [1.0, 1.05, 0.95, 1.0, 1.02, 0.98]
+    ladder = ladder_of([slow, slow, fast])
+    _, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
+    Race("038", "Mine", ladder).draw(ax)
+    dots = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "o"]
+    assert dots == [rung.throughputs for rung in ladder.rungs]
+    assert [bar.get_width() for bar in ax.patches] == [rung.throughput.value for rung in ladder.rungs]
+    before, yours, course = (text.get_text() for text in ax.texts)
+    assert before == "1 tokens/s"
+    assert yours == "1 tokens/s\n1.00x [1.00, 1.00], no difference measurable"
+    assert re.fullmatch(r"2 tokens/s\n2\.0\dx \[\d\.\d\d, \d\.\d\d\], faster", course)
+    assert_readable(ax)
 
 
 def test_the_race_of_059_is_on_the_step_in_which_every_request_begins_a_block(small_model):
@@ -116,6 +135,11 @@ def test_what_is_timed_is_what_is_shown():
     found.draw(ax)
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([525.0, 262.5, 262.5])
     assert "less is better" in ax.get_xlabel()
+    assert [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "o"] == [
+        pytest.approx([500, 550]),
+        pytest.approx([250, 275]),
+        pytest.approx([250, 275]),
+    ]
     assert "throughput (tokens/s)" in Race("038", "Mine", ladder).table()
 
 
@@ -141,7 +165,8 @@ def test_a_wrong_part_is_not_timed(part, small_model, monkeypatch):
     assert found._repr_html_().count("<p>") == 1
     _, ax = plt.subplots()
     found.draw(ax)
-    assert ax.texts[0].get_text() == str(found)
+    assert not ax.axison
+    assert not ax.texts + ax.patches + ax.lines  # the sentence stands under it already
     with pytest.raises(ConfigError, match="nothing was timed"):
         _ = found.speedups
 

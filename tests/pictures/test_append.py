@@ -97,9 +97,18 @@ def test_another_layer_and_other_owners(engine):
     fork = engine.fork(a)
     picture = draw(engine, [a], [0], layer=2)
     assert len(groups(picture, "strip")) == 2
-    assert texts(picture).count("A + 1") == 2  # the fork has no row here
+    assert texts(picture).count("A, 1 other") == 2  # the fork has no row here
     assert "1 of 1 row of key_new, layer 2" in texts(picture)
     engine.free(fork)
+
+
+def test_owners_are_named_in_full(engine):
+    a = start(engine, 6)
+    fork = engine.fork(a)
+    named = {"session": a.block_ids_per_layer, "its fork": fork.block_ids_per_layer}
+    picture = rows_to_blocks(engine.kv, named, [], [], [])
+    assert texts(picture).count("session, its fork") == 2
+    assert all(right <= picture.width for _, _, _, right, _ in boxes(parse(picture)))
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])

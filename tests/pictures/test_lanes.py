@@ -6,7 +6,8 @@ import torch
 from matplotlib.colors import to_hex
 
 from rosecourse import ConfigError
-from rosecourse.pictures.lanes import ELSE, lanes_of, lanes_to_addresses
+from rosecourse.pictures.lanes import ELSE, HEADS, lanes_of, lanes_to_addresses
+from rosecourse.pictures.sheet import OWNER_COLOURS
 from tests.support.drawn import assert_readable
 
 SIZES = {"H": 3, "D": 4, "block_size": 4, "block": 1, "pos": 2, "BLOCK_HD": 16}
@@ -44,6 +45,10 @@ def test_a_lane_and_its_element_have_one_colour(ax):
     assert set(elements.values()) == {to_hex(ELSE)}
     assert {hd for hd, cell in enumerate(ax.patches[:16]) if cell.get_hatch()} == {12, 13, 14, 15}
     assert_readable(ax)
+
+
+def test_a_head_has_not_the_colour_of_a_request():
+    assert not set(HEADS) & set(OWNER_COLOURS[:3])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from rosecourse.measure.stats import median_interval, ratio
 from rosecourse.measure.traffic import TrafficComparison
 from rosecourse.measure.workload import Run
 from rosecourse.pictures import plots
+from rosecourse.pictures.along_steps import starts_apart
+from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.records.recordings import Recording
 from rosecourse.request.session import SessionTimes
 from tests.support.drawn import assert_readable
@@ -107,29 +109,77 @@ def test_the_distribution_is_the_share_of_longer_gaps_with_its_percentiles(ax, f
     assert texts(ax) == ["p50", "p95", "p99"]
     assert (ax.get_yscale(), ax.get_xlim()[0]) == ("log", 0)
     assert ax.get_xlim()[1] > max(found.before.itl_percentiles_ms)
+    assert ax.get_xlabel() == "inter-token latency (ms)"  # no gap lies beyond
+    assert ax.get_ylabel() == "share of gaps longer than\nthe time below (log scale)"
+
+
+def test_gaps_beyond_the_axis_are_counted_and_the_longest_is_told(ax):
+    before, after = samples("before", 0.002, runs=20, tokens=100), samples("after", 0.001, runs=20, tokens=100)
+    for times in before.runs[0].times:
+        times.tokens[-1] += 0.3  # one stalled step, a long gap for each of the two requests
+    plots.itl_distribution(ax, Comparison(before, after, CONDITIONS), "title")
+    assert ax.get_xlim()[1] < 10
+    longest = before.itl_ms.max()
+    assert ax.get_xlabel().endswith(f"gaps beyond the axis: before 2 (the longest {longest:.1f} ms), after 0")
+    assert longest > 300
+    assert_readable(ax)
+
+
+def bands(ax):
+    """Left and right end of each pale band."""
+    return [(box.get_x(), box.get_x() + box.get_width()) for box in ax.patches]
 
 
 def test_along_the_steps_the_blocks_are_where_the_spikes_are(ax, found):
     plots.itl_along_steps_compared(ax, found, "title")
-    boundaries = [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"]
-    assert boundaries == [4, 8]
+    dotted = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert [line.get_xdata()[0] for line in dotted] == [4, 8]
+    assert bands(ax) == []  # both requests start in one step
     for side, style in ((found.before, plots.BEFORE), (found.after, plots.AFTER)):
         (curve,) = lines(ax, style["color"])
         assert list(curve.get_xdata()) == list(range(3, 12))
         assert list(curve.get_ydata()) == list(side.itl_along_steps_ms)
-        (marks,) = lines(ax, style["color"], style["marker"])
-        assert list(marks.get_xdata()) == [4, 8]
-    (marks,) = lines(ax, plots.BEFORE["color"], plots.BEFORE["marker"])
-    assert list(marks.get_ydata()) == pytest.approx([5.1, 5.1])  # 2 + 3 ms, and 2 % in the middle one of five runs
-    p99 = [side.itl_percentiles_ms[2] for side in found.sides]
-    assert legend(ax) == [
-        "a new block begins",
-        f"before, median over runs: p50 2.04, highest 5.10 ms; p99 of all single gaps {p99[0]:.2f} ms",
-        f"after, median over runs: p50 1.02, highest 1.02 ms; p99 of all single gaps {p99[1]:.2f} ms",
-    ]
+        assert all(line.get_zorder() < curve.get_zorder() for line in dotted)
+        assert not lines(ax, style["color"], style["marker"])  # a mark would cover the other side's
+    assert legend(ax) == ["a new block begins", "before", "after"]
     assert ax.get_title() == "title\nmedian of 5 runs, a CPU (1 thread)"
     assert ax.get_xlabel() == "position in the sequence"
     assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
+
+
+def stream(behind, tokens=10, runs=5):
+    """Runs in which the second request is prefilled right after the first and begins to decode `behind` steps later."""
+    moments = np.arange(tokens + behind, dtype=float)
+    late = [moments[behind] + 0.5, *moments[behind + 1 :]]
+    times = [SessionTimes(0.0, 0.0, [float(m) for m in one]) for one in (moments[:tokens], late)]
+    return [Run(0.0, moments[-1], times, None, SchedulerStats(decode_seconds=1.0)) for _ in range(runs)]
+
+
+@pytest.mark.parametrize(("behind", "expected"), [(1, [(3.5, 5.5), (7.5, 9.5)]), (2, [(3.5, 6.5), (7.5, 10.5)])])
+def test_in_a_stream_a_band_shows_where_later_requests_begin_their_blocks(ax, behind, expected):
+    found = Comparison(Samples("before", stream(behind)), Samples("after", stream(behind)), CONDITIONS)
+    plots.itl_along_steps_compared(ax, found, "title")
+    assert bands(ax) == expected
+    assert legend(ax) == ["a new block begins", "other requests begin theirs", "before", "after"]
+    assert_readable(ax)
+
+
+def test_where_blocks_begin_in_every_step_none_is_marked(ax):
+    found = Comparison(Samples("before", stream(4)), Samples("after", stream(4)), CONDITIONS)
+    plots.itl_along_steps_compared(ax, found, "title")
+    assert (bands(ax), legend(ax)) == ([], ["before", "after"])
+
+
+def test_a_request_that_begins_no_block_in_time_moves_no_band():
+    assert starts_apart(stream(3), reach=3) == 3
+    assert starts_apart(stream(3), reach=2) == 0
+    assert starts_apart([*stream(1, runs=2), *stream(2, runs=3)], reach=7) == 2
+
+
+@pytest.mark.parametrize(("workload", "expected"), [("A", 0), ("B", 1), ("C", 1)])
+def test_in_the_recorded_streams_one_request_is_a_step_ahead(workload, expected):
+    found = recorded_comparison("059", workload)
+    assert [starts_apart(side.runs, reach=60) for side in found.sides] == [expected, expected]
 
 
 def test_recorded_gaps_are_drawn_at_the_positions_of_live_ones(ax):
@@ -143,9 +193,7 @@ def test_recorded_gaps_are_drawn_at_the_positions_of_live_ones(ax):
         (line,) = lines(ax, style["color"])
         assert list(line.get_ydata()) == list(side.itl_along_steps_ms)
         assert list(line.get_xdata()) == [1, 2, 3]  # the prompt, one token, took position 0 in the prefill
-        (marks,) = lines(ax, style["color"], style["marker"])
-        assert list(marks.get_xdata()) == [2]
-        assert f"p99 of all single gaps {side.figure('ITL', 'p99'):.2f} ms" in line.get_label()
+        assert line.get_label() == side.name
     assert ax.get_xlabel() == "position in the sequence"
     assert ax.get_ylim() == (0, pytest.approx(1.1 * 8.2))
     assert ax.get_title() == "title\nmedian of 5 runs, NVIDIA H200"
@@ -155,6 +203,8 @@ def test_before_and_after_have_lines_of_different_kinds(ax, found):
     plots.itl_along_steps_compared(ax, found, "title")
     one, other = (lines(ax, style["color"])[0] for style in (plots.BEFORE, plots.AFTER))
     assert (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
+    assert one.get_linewidth() > 2 * other.get_linewidth()  # both can be seen where one lies on the other
+    assert ax.lines.index(one) < ax.lines.index(other)
 
 
 def test_the_first_gaps_may_leave_the_picture_and_a_text_says_how_long_they_are(ax, found):
@@ -164,7 +214,6 @@ def test_the_first_gaps_may_leave_the_picture_and_a_text_says_how_long_they_are(
     plots.itl_along_steps_compared(ax, found, "title")
     assert found.before.itl_along_steps_ms[0] > 1000
     assert ax.get_ylim() == (0, pytest.approx(1.25 * 1.1 * 5.1))
-    assert "highest 5.10 ms" in legend(ax)[1]
     assert texts(ax) == ["others are prefilled, gaps up to: before 1002.0 ms"]
     assert_readable(ax)
 
@@ -209,23 +258,14 @@ def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     speedup = ratio(rungs[0].seconds, rungs[1].seconds)
     expected = f"{rungs[1].throughput.value:,.0f} tokens/s, 4.00x [{speedup.low:.2f}, {speedup.high:.2f}]"
     assert texts(ax)[1] == expected + (", 12 % of the floor" if shares else "")
+    dots = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "o"]
+    assert dots == [rung.throughputs for rung in rungs]
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == ["035 paged decode baseline", "061 Triton full-batch append"]
     assert ax.yaxis_inverted()  # the first on top
     low, high = ax.get_xlim()
     assert low == 0 < rungs[1].throughput.high < high
     assert ax.get_title() == "title\na CPU (1 thread)"
-
-
-def test_the_ladder_shows_a_time_of_each_rung_in_milliseconds(ax):
-    rungs = [samples("before", 0.004), samples("yours", 0.001)]
-    found = Ladder(rungs, ["paged decode baseline", "mine"], CONDITIONS)
-    plots.ladder_times(ax, found, "total time", "title")
-    expected = [1e3 * rung.figure("total time", "p50") for rung in rungs]
-    assert [bar.get_width() for bar in ax.patches] == pytest.approx(expected)
-    times = found.ratios("total time")[1]
-    assert texts(ax) == [f"{expected[0]:,.2f} ms", f"{expected[1]:,.2f} ms, 4.00x [{times.low:.2f}, {times.high:.2f}]"]
-    assert ax.get_xlabel().startswith("total time (ms, less is better); whiskers: ")
 
 
 @pytest.mark.parametrize(

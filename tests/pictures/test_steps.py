@@ -77,7 +77,8 @@ def test_each_engine_has_a_bar_of_its_parts_in_milliseconds_on_one_scale(figure)
     assert bars(ax, "rest") == [pytest.approx((12.65, 0.6)), pytest.approx((5.15, 0.6))]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["before", "after"]
     assert ax.yaxis_inverted()  # the first on top
-    assert ax.get_legend() is None
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(PART_NAMES.values())
+    assert ax.get_xlabel().startswith("ms a step")
     assert {"Lesson 038", "13.25 ms", "5.75 ms", "KV append 9.40 ms", "forward 2.90 ms"} <= set(texts(ax))
     assert len(assert_readable(ax)) > 10
 
@@ -106,6 +107,8 @@ def test_a_name_stands_at_its_segment(figure):
     ((left, width),) = bars(ax, "rest")  # too narrow for its name, which stands above it
     box = where["sample and the rest 0.60 ms"]
     (bar,) = (bar for bar in ax.patches if bar.get_x() == left)
+    (label,) = (text for text in ax.texts if text.get_text() == "sample and the rest 0.60 ms")
+    assert to_rgb(label.get_bbox_patch().get_facecolor()[:3]) == to_rgb(plots.COLOURS["rest"])
     assert box.y0 > bar.get_window_extent().y1
     assert box.x0 < to_pixels((left + width / 2, 0))[0] < box.x1
 
@@ -126,7 +129,7 @@ def test_the_effect_of_a_lesson_outlines_what_it_replaced_in_both_steps(figure):
     assert hatched(ax, "xx") == bars(ax, "kv_append") == [pytest.approx((3.25, 9.4)), pytest.approx((3.25, 1.9))]
     assert hatched(ax, "////") == [pytest.approx((0, 13.25 / 4)), pytest.approx((0, 5.75 / 4))]
     assert ax.get_title() == "What lesson 038 takes away\n64 requests with 256 tokens each, NVIDIA H200"
-    assert {"device busy 3.31 ms in 5,209 kernels and copies", "before", "after"} <= set(texts(ax))
+    assert {"device busy, in all: 3.31 ms in 5,209 kernels and copies", "before", "after"} <= set(texts(ax))
     assert "floor 0.20 ms: weights, K and V read once" in texts(ax)
     assert_readable(ax)
 
@@ -136,6 +139,17 @@ def test_the_effect_of_several_lessons_outlines_all_that_they_replaced(figure):
     plots.effect(ax, steps_of(SIX), "035", "061", "title")
     assert sorted(hatched(ax, "xx")) == sorted(bars(ax, "kv_append") + bars(ax, "block_tables"))
     assert_readable(ax)
+
+
+def test_the_device_has_a_track_of_its_own_below_the_host(figure):
+    ax = figure.add_subplot()
+    plots.effect(ax, steps_of(SIX), "036", "038", "title")
+    tracks = [bar for bar in ax.patches if bar.get_hatch() == "////"]
+    hosts = [bar for bar in ax.patches if to_rgb(bar.get_facecolor()[:3]) == to_rgb(plots.COLOURS["forward"])]
+    for track, host in zip(tracks, hosts, strict=True):
+        assert track.get_facecolor()[:3] == (1, 1, 1)  # open: it is not a part of the step
+        assert track.get_y() > host.get_y() + host.get_height() + 0.05
+        assert track.get_height() < host.get_height() / 2
 
 
 @pytest.mark.parametrize(("before", "after"), [("038", "036"), ("038", "038"), ("035", "099"), ("099", "061")])
@@ -170,6 +184,8 @@ def test_a_rung_too_short_to_read_is_drawn_again_on_its_own_scale(figure, rungs)
     named = [label.get_text()[:3] for ax in figure.axes for label in ax.get_yticklabels() if "\n" in label.get_text()]
     assert named == list(rungs)  # each has its title and the names of its parts once
     for ax in figure.axes:
+        names = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert names == [*PART_NAMES.values(), "device busy, in all"]
         (floor,) = (line for line in ax.lines if line.get_linestyle() == "--")
         assert list(floor.get_xdata()) == [0.2, 0.2]
 

@@ -251,7 +251,7 @@ def ax():
 def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
     sides = {"before": large(), "after": large(99, 1400.0, 1)}
     sides["after"] = sides["after"]._replace(ranges=sides["after"].ranges[:3])
-    draw_timeline(ax, sides, "Lesson 038\nNVIDIA H200")
+    draw_timeline(ax, sides, 64, "Lesson 038\nNVIDIA H200")
     bars = [(to_hex(b.get_facecolor()), round(b.get_x(), 4), round(b.get_width(), 4)) for b in ax.patches]
     colours = {name: colour.lower() for name, colour in COLOURS.items()}
     assert bars == [
@@ -278,11 +278,17 @@ def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
 
 
 def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
-    draw_timeline(ax, {"before": large(), "after": large(99, 1400.0, 1)}, "title")
+    draw_timeline(ax, {"before": large(), "after": large(99, 1400.0, 1)}, 64, "title")
     texts = [text.get_text() for text in texts_drawn(ax)]
     busy = f"device busy {large().busy_us / 1e3:.2f} ms ({large().busy_share:.0%}) in 150 kernels and copies"
-    assert f"before (inside a block, 256 tokens before it): 2.80 ms with the profiler\n{busy}" in texts
-    assert sum(text.startswith("after (inside a block, 256 tokens before it): 1.40 ms with") for text in texts) == 1
+    assert f"before (inside a block; 64 requests, 256 tokens in the cache): 2.80 ms with the profiler\n{busy}" in texts
+    assert (
+        sum(
+            text.startswith("after (inside a block; 64 requests, 256 tokens in the cache): 1.40 ms with")
+            for text in texts
+        )
+        == 1
+    )
     assert {"forward 1.40 ms", "forward 0.70 ms", "KV append 0.60 ms"} <= set(texts)
     assert "KV append: 0.60 → 0.30 ms" in texts
     assert "sample and the rest: 0.55 → 0.28 ms" in texts
@@ -291,17 +297,18 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
 
 
 def test_without_a_device_or_a_before_the_picture_stands(ax):
-    draw_timeline(ax, {"after": large()._replace(kernels=(), device="CPU")}, "title")
-    told = "after (inside a block, 256 tokens before it): 2.80 ms with the profiler, CPU"
+    draw_timeline(ax, {"after": large()._replace(kernels=(), device="CPU")}, 64, "title")
+    told = "after (inside a block; 64 requests, 256 tokens in the cache): 2.80 ms with the profiler, CPU"
     assert told in [t.get_text() for t in ax.texts]
     assert len(ax.patches) == 4
     assert_readable(ax)
 
 
 def test_a_picture_says_which_kind_of_step_it_shows(ax):
-    draw_timeline(ax, {"after": large()._replace(step_kind="boundary", context=1280)}, "title")
+    draw_timeline(ax, {"after": large()._replace(step_kind="boundary", context=1280)}, 64, "title")
     assert any(
-        t.get_text().startswith("after (at a block boundary, 1,280 tokens before it): 2.80 ms") for t in ax.texts
+        t.get_text().startswith("after (at a block boundary; 64 requests, 1,280 tokens in the cache): 2.80 ms")
+        for t in ax.texts
     )
     assert_readable(ax)
 
@@ -309,7 +316,7 @@ def test_a_picture_says_which_kind_of_step_it_shows(ax):
 def test_a_part_whose_name_does_not_fit_on_a_line_has_it_on_two(ax):
     one = large()
     ranges = [r._replace(duration_us=350.0) if r.name == APPEND else r for r in one.ranges]
-    draw_timeline(ax, {"after": one._replace(ranges=tuple(ranges))}, "title")
+    draw_timeline(ax, {"after": one._replace(ranges=tuple(ranges))}, 64, "title")
     assert {"forward 1.40 ms", "KV append\n0.35 ms"} <= {text.get_text() for text in ax.texts}
     assert not any("block tables" in text.get_text() for text in ax.texts)  # too narrow: the legend has it
     assert_readable(ax)
@@ -317,7 +324,7 @@ def test_a_part_whose_name_does_not_fit_on_a_line_has_it_on_two(ax):
 
 def test_the_baselines_thousands_of_kernels_can_be_read_too(ax):
     wide = large(3000, 41_234.0, 2300)
-    draw_timeline(ax, {"before": wide, "after": large()}, "Lesson 038: batched KV append\nNVIDIA H200")
+    draw_timeline(ax, {"before": wide, "after": large()}, 64, "Lesson 038: batched KV append\nNVIDIA H200")
     assert len(json.dumps(wide.document(), separators=(",", ":"))) < 40_000
     assert_readable(ax)
 

@@ -24,7 +24,7 @@ from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
 from ...measure.workload import Workload
 from ...models.load import load_model
 from ...models.shape import Model
-from ...pictures.plots import ladder_throughput, ladder_times
+from ...pictures.plots import race_runs
 from ..course import course_of
 from ..course.form import Track
 
@@ -61,15 +61,12 @@ class Race:
         return self.ladder.table() if whole else self.ladder.times(self.track.metric)
 
     def draw(self, ax: Axes) -> None:
-        """The three with their intervals, in what was timed: throughput or milliseconds; or why there is nothing."""
+        """The runs of the three, with what may be said of them; nothing, not even the axes, where nothing was timed."""
+        if self.ladder is None:
+            ax.set_axis_off()
+            return
         title = f"Lesson {self.number}: {self.part} on the ladder"
-        if self.ladder and self.track.metric == WHOLE_RUNS.metric:
-            ladder_throughput(ax, self.ladder, title)
-        elif self.ladder:
-            ladder_times(ax, self.ladder, self.track.metric, f"{title}\n{self.track.timed}")
-        else:
-            ax.axis("off")
-            ax.text(0.5, 0.5, self.trouble, ha="center", va="center", wrap=True)
+        race_runs(ax, self.ladder, self.track.metric, f"{title}\n{self.track.timed}")
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
@@ -125,9 +122,9 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
     if trouble:
         return Race(rung.number, name, None, trouble)
     racers = [
-        replace(rung, number="before", title=f"as before {rung.number}", after=rung.before),
+        replace(rung, number="before", title=f"lesson {_origin(rung, course.world.part)}'s part", after=rung.before),
         replace(rung, number="yours", title=name, after=mine),
-        replace(rung, number="course"),
+        replace(rung, number="course", title=f"lesson {rung.number}'s part"),
     ]
     workload = workload_of(course.track, on_gpu=model.device.type != "cpu")
     config = EngineConfig(max_batch_size=len(workload.requests), prefix_cache=False)
@@ -136,6 +133,12 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
     except RosecourseError as error:
         return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
     return Race(rung.number, name, ladder, track=course.track)
+
+
+def _origin(rung: Lesson, part: str) -> str:
+    """The number of the lesson that brought the part which `rung` replaces."""
+    before = getattr(rung.before, part)
+    return next(one.number for one in LESSONS if getattr(one.after, part) is before)
 
 
 def workload_of(track: Track, on_gpu: bool) -> Workload:
