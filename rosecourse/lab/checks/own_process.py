@@ -63,6 +63,7 @@ def run_apart(work: Work, hear: Callable[..., object], fork: bool = True, silenc
         return _listen(child, hear, silence if forked else START, silence)
     finally:
         child.end()
+        child.trace.close()
 
 
 # -- this side --------------------------------------------------------------------------------------------------------
