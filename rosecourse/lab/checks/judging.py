@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from ...lessons import lesson
 from ..world.fault import Fault, PartIsWrong
+from ..world.kernel_memory import guarded_kernels
 from ..world.oracle import Oracle
 from ..world.patches import look_for_patches
 from ..world.scenarios import Scenario
@@ -31,7 +33,8 @@ def judged(part: type, number: str, report: Report) -> Verdict:
     of the part.
     """
     trial = trial_of(part, lesson(number), lambda: report("alive"))
-    return replace(_tried(trial, report), remarks=trial.learner.remarks())
+    with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
+        return replace(_tried(trial, report), remarks=trial.learner.remarks())
 
 
 def _tried(trial: Trial, report: Report) -> Verdict:

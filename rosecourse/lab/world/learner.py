@@ -15,8 +15,9 @@ from ...errors import KVCacheExhausted
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 from ...request.session import InferenceSession
-from .error_reading import raised
+from .error_reading import place, raised
 from .fault import Fault, PartIsWrong
+from .kernel_memory import OutsideMemoryError
 from .patches import look_for_patches
 
 BUILT_WITH = ("model", "kv", "config")
@@ -78,5 +79,11 @@ class Learner:
                 yield
         except KVCacheExhausted:
             raise
+        except Exception as error:
+            outside = error.__cause__ if isinstance(error.__cause__, OutsideMemoryError) else error
+            if isinstance(outside, OutsideMemoryError):
+                reason = "look at the grid, at the mask, and at the offsets"
+                raise PartIsWrong(Fault(f"the kernel: {outside}", place(outside)[1:], reason)) from None
+            raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
         except BaseException as error:  # an interrupt goes to the process that waits: this one is the part's own
             raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
