@@ -11,7 +11,7 @@ from ..world.oracle import Oracle
 from ..world.pool import Tracked
 from ..world.situations import Situation, always, any_blocks, gated, half_full, of, same_slot
 from ..world.worlds import KV_APPEND
-from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, launches, stores
+from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, indexed_stores, launches
 from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, owner_of, start_lengths, steps
 
@@ -242,7 +242,7 @@ LARGE = (*WHOLE, *NOT_WHOLE, *MIXED)
 
 
 def writes_without_kernel(seen: Seen) -> int:
-    return stores(seen) if launches(seen) else max(1, stores(seen))
+    return indexed_stores(seen) if launches(seen) else max(1, indexed_stores(seen))
 
 
 COURSE = Course(
