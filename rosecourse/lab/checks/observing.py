@@ -40,12 +40,17 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
         return oracle, situation.batch(oracle, n)
 
     try:
-        seen = observe_step(*fresh(situation.n))
+        oracle, batch = fresh(situation.n)
+        makes_tables = bool(oracle.lists_shown(batch))
+        seen = observe_step(oracle, batch)
+        if makes_tables:
+            ids, anew = ids_put_into_rows(*fresh(situation.n))
+            return replace(seen, ids=ids, written_anew=anew)
         if situation.can_be_halved:
             seen = replace(seen, half_moves=observe_step(*fresh(situation.n // 2)).moves)
         if device == "cpu" and not situation.with_kernels:  # the interpreter of kernels stores number by number
             seen = replace(seen, stores=_stores(*fresh(situation.n)))
-        return _with_rows(seen, *fresh(situation.n))
+        return seen
     except PartIsWrong as wrong:
         raise PartIsWrong(replace(wrong.fault, tried=str(situation))) from None
     except RosecourseError as error:  # of the pool: such as a block that is taken where none is left
@@ -93,10 +98,3 @@ def _stores(oracle: Oracle, batch: list[Tracked]) -> int:
     with Stores(oracle.kv.k_layers, oracle.kv.v_layers) as stores:
         step()
     return stores.number
-
-
-def _with_rows(seen: Seen, oracle: Oracle, batch: list[Tracked]) -> Seen:
-    if not oracle.lists_shown(batch):
-        return seen
-    ids, anew = ids_put_into_rows(oracle, batch)
-    return replace(seen, ids=ids, written_anew=anew)
