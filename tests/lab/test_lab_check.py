@@ -263,7 +263,7 @@ def test_what_was_counted_is_one_line():
     told = str(check(IndexPut, "038"))
     assert told.endswith(
         "counted in 11 kinds of steps, never more than in the course's part: append_token calls, torch operations, "
-        "indexed stores of K and V, stores into the cache, of K or of V, one after another"
+        "stores of K and V, one after another"
     )
     assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
 

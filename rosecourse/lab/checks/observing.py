@@ -32,11 +32,12 @@ def observe_course(part: type, world: World, situation: Situation, device: str) 
 def observe(learner: Learner, world: World, situation: Situation, device: str) -> Seen:
     """One step in a situation, and the same with half as many sessions. Raises `PartIsWrong` if one goes wrong.
 
+    device: where steps with kernels are made; all others are made in the host's memory, which can be looked at.
     A step is made again, on a pool of its own, for each way of looking at it that would disturb the others.
     """
 
     def fresh(n: int) -> tuple[Oracle, list[Tracked]]:
-        oracle = world.oracle(learner, situation.sizes(device))
+        oracle = world.oracle(learner, situation.sizes(device if situation.with_kernels else "cpu"))
         return oracle, situation.batch(oracle, n)
 
     try:
@@ -48,7 +49,7 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
             return replace(seen, ids=ids, written_anew=anew)
         if situation.can_be_halved:
             seen = replace(seen, half_moves=observe_step(*fresh(situation.n // 2)).moves)
-        if device == "cpu" and not situation.with_kernels:  # the interpreter of kernels stores number by number
+        if not situation.with_kernels:  # the interpreter of kernels stores number by number
             seen = replace(seen, stores=_stores(*fresh(situation.n)))
         return seen
     except PartIsWrong as wrong:

@@ -10,7 +10,7 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..world.situations import INSIDE, SIMPLE, SOME_FULL, Situation
 from ..world.worlds import KV_APPEND
-from .costs import CALLS, INDEXED_STORES, LOOP, STORES, Seen, append_tokens, ideas
+from .costs import CALLS, LOOP, STORES, Seen, append_tokens, ideas
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
 
@@ -164,6 +164,6 @@ COURSE = Course(
     ideas=(
         *ideas((*SIMPLE, SOME_FULL), replace(CALLS, hint=one_free_slot)),
         *ideas((at for at in (*SIMPLE, SOME_FULL) if at.can_be_halved), LOOP),
-        *ideas(SIMPLE, INDEXED_STORES, STORES),
+        *ideas(SIMPLE, STORES),
     ),
 )

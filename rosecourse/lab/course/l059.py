@@ -10,7 +10,7 @@ from ...models.shape import Model
 from ..world.engine_parts import per_layer_cache
 from ..world.situations import FULL
 from ..world.worlds import KV_APPEND
-from .costs import CALLS, INDEXED_STORES, LOOP, STORES, ideas
+from .costs import CALLS, LOOP, STORES, ideas
 from .form import AUDIT, LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 
@@ -171,7 +171,7 @@ COURSE = Course(
     bug=BUG,
     ideas=(
         *ideas(FULL, CALLS),
-        *ideas(FULL, INDEXED_STORES, STORES),
+        *ideas(FULL, STORES),
         *ideas((at for at in FULL if at.can_be_halved), LOOP),
     ),
     track=BOUNDARY_STEP,
