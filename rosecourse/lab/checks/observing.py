@@ -33,6 +33,7 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
     """One step in a situation, and the same with half as many sessions. Raises `PartIsWrong` if one goes wrong.
 
     device: where steps with kernels are made; all others are made in the host's memory, which can be looked at.
+
     A step is made again, on a pool of its own, for each way of looking at it that would disturb the others.
     """
 
