@@ -17,13 +17,14 @@ ARRAY_MAKERS = (np.array, np.fromiter)
 class Calls:
     """Sees the calls within a `with` block, and tells `operations` of launches.
 
-    codes: of the Python functions that have run. kernels: (module, name) of those launched, a launch each. arrays:
-    NumPy arrays made.
+    codes: of the Python functions that have run. kernels: (module, name) of those launched, a launch each. binaries:
+    the same with their constants, for each of which Triton compiles. arrays: NumPy arrays made.
     """
 
     def __init__(self, operations: Operations) -> None:
         self.codes: set[CodeType] = set()
         self.kernels: list[tuple[str, str]] = []
+        self.binaries: set[tuple[str, ...]] = set()
         self.arrays = 0
         self._operations = operations
         self._profiler: Any = None
@@ -46,6 +47,17 @@ class Calls:
         elif event == "call":
             self.codes.add(frame.f_code)
             if frame.f_code.co_qualname in TRITON_LAUNCHES:
-                function = getattr(frame.f_locals["self"], "fn", None)
-                self.kernels.append((getattr(function, "__module__", ""), getattr(function, "__name__", "")))
+                self._note_launch(frame.f_locals)
                 self._operations.launching = frame
+
+    def _note_launch(self, given: dict[str, Any]) -> None:
+        """given: the locals of Triton's launcher as it begins, in the interpreter or on a GPU."""
+        launcher = given["self"]
+        kernel = launcher.fn.__module__, launcher.fn.__name__
+        values = dict(zip(launcher.arg_names, given.get("args_dev") or given.get("args", ()), strict=False))
+        values |= given["kwargs"]
+        constants = getattr(launcher, "constexprs", None)
+        if constants is None:
+            constants = [parameter.name for parameter in launcher.params if parameter.is_constexpr]
+        self.kernels.append(kernel)
+        self.binaries.add((*kernel, *(f"{name}={values.get(name)}" for name in constants)))

@@ -50,9 +50,9 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
             return replace(seen, ids=ids, written_anew=anew)
         if situation.can_be_halved:
             seen = replace(seen, half_moves=observe_step(*fresh(situation.n // 2)).moves)
-        if not situation.with_kernels:  # the interpreter of kernels stores number by number
-            seen = replace(seen, stores=_stores(*fresh(situation.n)))
-        return seen
+        if situation.with_kernels:
+            return replace(seen, binaries=_binaries_of_two_steps(*fresh(situation.n)))
+        return replace(seen, stores=_stores(*fresh(situation.n)))
     except PartIsWrong as wrong:
         raise PartIsWrong(replace(wrong.fault, tried=str(situation))) from None
     except RosecourseError as error:  # of the pool: such as a block that is taken where none is left
@@ -87,6 +87,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         changed=not torch.equal(before.nan_to_num(), oracle.caches().nan_to_num()),
         codes=frozenset(calls.codes),
         kernels=frozenset(calls.kernels),
+        binaries=len(calls.binaries),
     )
 
 
@@ -100,3 +101,15 @@ def _stores(oracle: Oracle, batch: list[Tracked]) -> int:
     with Stores(oracle.kv.k_layers, oracle.kv.v_layers) as stores:
         step()
     return stores.number
+
+
+def _binaries_of_two_steps(oracle: Oracle, batch: list[Tracked]) -> int:
+    """How many there are in two steps, of which the second is at the next position."""
+    calls = Calls(Operations([], 1))
+    for _ in range(2):
+        step = _step_of(oracle, batch)
+        with calls:
+            step()
+        for tracked in batch:
+            tracked.session.num_cached_tokens += 1
+    return len(calls.binaries)

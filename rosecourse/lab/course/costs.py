@@ -26,7 +26,8 @@ class Seen:
     ids: blocks in rows that had been shown before; written_anew: those of them that the part has written once more.
     kept: whether it keeps rows, or anything else. one_free: last blocks of one owner, in all layers, that had one free
     slot. launched: calls of Triton's launchers. changed: whether any K or V in the cache changed.
-    codes: of the functions that ran. kernels: (module, name) of those launched.
+    codes: of the functions that ran. kernels: (module, name) of those launched. binaries: how many Triton compiles for
+    this step and the next.
     """
 
     counts: Counts
@@ -46,6 +47,7 @@ class Seen:
     changed: bool
     codes: frozenset[CodeType]
     kernels: frozenset[tuple[str, str]]
+    binaries: int
 
 
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"

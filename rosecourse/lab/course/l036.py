@@ -235,7 +235,8 @@ FEWER = Situation("whose block lists have not changed, and half of those of the 
 UNCHANGED_ONE = replace(UNCHANGED, name="whose block list has not changed", n=1)
 GROWN = Situation("whose block lists have each got one more block", all_have_grown)
 COPIED = Situation("that have shared their last blocks, which half of them have left for copies", half_have_copied)
-NEITHER = (UNCHANGED, REORDERED, FEWER, UNCHANGED_ONE)
+NOTHING_NEW = (UNCHANGED, REORDERED, FEWER, UNCHANGED_ONE)
+TABLES = (UNCHANGED, SOME_GROWN, REORDERED, FEWER, UNCHANGED_ONE, GROWN, COPIED)
 
 TENSORS = Cost("tensors built from Python lists", lambda seen: seen.list_tensors, spare=2)
 ARRAYS = Cost("NumPy arrays built from Python lists", lambda seen: seen.arrays, spare=2)
@@ -248,5 +249,5 @@ COURSE = Course(
     world=BLOCK_TABLES,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(*ideas(NEITHER, TENSORS, ARRAYS), *ideas((*NEITHER, SOME_GROWN, GROWN, COPIED), OLD_IDS)),
+    ideas=(*ideas(NOTHING_NEW, TENSORS, ARRAYS), *ideas(TABLES, OLD_IDS)),
 )

@@ -245,6 +245,13 @@ def writes_without_kernel(seen: Seen) -> int:
     return indexed_stores(seen) if launches(seen) else max(1, indexed_stores(seen))
 
 
+BINARIES = Cost(
+    "kernels compiled for two steps",
+    lambda seen: max(1, seen.binaries),  # on a GPU the course's own is compiled before it is launched
+    sentence="{found} kernels are compiled for {situation} and for the next step; the course's part of lesson {lesson} "
+    "needs {right}: is the position a constant of the kernel?",
+)
+
 COURSE = Course(
     number="061",
     world=KV_APPEND,
@@ -252,6 +259,7 @@ COURSE = Course(
     bug=BUG,
     ideas=(
         *ideas(LARGE, COPIES),
+        *ideas(WHOLE[:1], BINARIES),
         *ideas(WHOLE, INDEX_TENSORS),  # how the generic kernel gets its lists is left open
         *ideas((*LARGE, *BELOW), LAUNCHES),
     ),
