@@ -101,7 +101,7 @@ FAULTS = {
     one_stride: r"holds the V of session [^$]*rows of V are mixed up, those of K are not: .* by its own stride\(0\)",
     no_mask: r"wrote behind the K cache of layer 0[^$]*H × D is 24, no power of two: .* mask what lies behind it",
     rows_of_128: r"rows of 5 heads of 32[^$]*in head 4 alone, was never written",
-    constant_position: r"2 kernels are compiled for a step of 4 sessions at the same slot, [^$]*is the position a constant",
+    constant_position: r"2 kernels are compiled for a step of 4 sessions at the same slot, [^$]*position a constant",
     two_launches: r"still 4 Triton kernels launched in a step of 4 sessions at the same slot, with both thresholds",
     kv_append_triton_full_batch: r"still \d+ copies of rows of K and V, .* in a step of 4 sessions at the same slot",
 }
