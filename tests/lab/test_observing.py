@@ -220,3 +220,8 @@ def test_index_tensors_are_seen_however_they_are_made(index, tensors, lists, by_
 def test_an_index_that_was_there_before_is_not_built():
     index = torch.tensor([1, 2])
     assert counted(lambda: ROWS[index]).index_tensors == 0
+
+
+def test_sparse_tensors_are_let_be():
+    operations = counted(lambda: ROWS.flatten(1).to_sparse_csr().to_dense())
+    assert operations.moves > 0

@@ -55,11 +55,11 @@ class Operations(TorchDispatchMode):
         written = _written(name, given, results)
         if "index" in name or name.rstrip("_") in ("gather", "scatter", "put", "take"):
             self._note_indices(given)
-        if name in LIFTS:
+        if name in LIFTS and results:
             self._note_host_data(results[0])
         elif name not in EMPTY:
             self.moves += bool(written)
-            self.made_of_host_data += name in FILLS and _is_index(results[0])
+            self.made_of_host_data += name in FILLS and any(map(_is_index, results))
             self.copies += any(map(self._is_outside, given)) and any(map(self._is_outside, written))
         for made in results:
             self._made.setdefault(_memory(made), made)
@@ -74,7 +74,7 @@ class Operations(TorchDispatchMode):
             self.indexed += _is_at_a_subscript()
 
     def _note_indices(self, given: list[torch.Tensor]) -> None:
-        if given[0].is_floating_point():
+        if given and given[0].is_floating_point():
             self._used |= {_memory(index) for index in given[1:] if _is_index(index)} & self._made.keys()
 
     def _is_outside(self, tensor: torch.Tensor) -> bool:
@@ -101,8 +101,10 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """All tensors in some values, but for sparse ones, which do not lie in one piece of memory."""
     if isinstance(values, torch.Tensor):
-        yield values
+        if values.layout == torch.strided:
+            yield values
     elif isinstance(values, list | tuple):
         for value in values:
             yield from _tensors(value)
