@@ -1,5 +1,6 @@
 """`check` lets every right part pass, whoever wrote it, and says what it is that a part lacks."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.own_process import run_apart
-from tests.support.right_parts import RIGHT, IndexPut, delegating
+from tests.support.right_parts import RIGHT, IndexPut, PlannedKernels, delegating
 from tests.support.wrong_parts import damaged, part_of
 from tests.support.wrong_parts_partial import PARTIAL
 
@@ -31,6 +32,11 @@ def rungs_of(goal):
     return {getattr(rung.after, kind): rung.number for rung in reversed(LESSONS)}
 
 
+def is_course(verdict):
+    """Whether all is there, and nothing is the learner's own."""
+    return verdict.correct and not verdict.missing and not verdict.unchecked and bool(verdict.not_own)
+
+
 @pytest.mark.parametrize(
     ("goal", "part", "number"),
     [with_marks(goal, part, number) for goal in GOALS for part, number in rungs_of(goal).items()],
@@ -39,8 +45,9 @@ def rungs_of(goal):
 def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_after(goal, part, number):
     verdict = check(part, goal)
     assert verdict.correct, verdict
-    assert verdict.passed == (number >= goal), verdict
-    if not verdict.passed:
+    assert not verdict.passed
+    assert is_course(verdict) == (number >= goal), verdict
+    if verdict.missing:
         assert "correct, but without the idea of the lesson" in str(verdict)
         assert "; the course's part of lesson" in str(verdict)
 
@@ -56,7 +63,64 @@ def test_parts_written_otherwise_pass(number, part):
 
 @pytest.mark.parametrize("number", ["036", "059"])
 def test_a_part_may_have_another_do_its_work(number):
-    verdict = check(delegating(part_of(number)), number)
+    verdict = check(delegating(RIGHT[number][0]), number)
+    assert verdict.passed, verdict
+
+
+class Inherits(part_of("038")):
+    def __call__(self, sessions, keys, values):
+        super().__call__(sessions, keys, values)
+
+
+class InheritsWhatWasThere(part_of("059")):
+    write = part_of("060").write
+
+
+class OfAText:
+    def __new__(cls, model, kv, config):
+        names = dict(vars(sys.modules[part_of("038").__module__]))
+        exec(inspect.getsource(part_of("038")), names)
+        return names["KVAppend"](model, kv, config)
+
+
+@pytest.mark.parametrize(
+    ("part", "number", "functions"),
+    [
+        (part_of("036"), "036", ("__call__", "get_paged_block_table_row_cpu")),
+        (Inherits, "038", ("__call__", "append_token_batch", "write")),
+        (delegating(part_of("060")), "038", ("__call__", "append_token_batch", "write")),
+        (OfAText, "038", ("__call__", "append_token_batch", "write")),
+        (InheritsWhatWasThere, "060", ("write",)),
+    ],
+)
+def test_the_work_of_the_course_is_not_the_learners(part, number, functions):
+    verdict = check(part, number)
+    assert is_course(verdict), verdict
+    assert not verdict.passed
+    ran = ", ".join(f"`{part_of(number).__name__}.{name}`" for name in functions)
+    assert str(verdict).startswith(f"✗ {part.__name__}, lesson {number}: correct, with the course's own work inside")
+    assert f"  Not your own: the course's {ran} did the work" in str(verdict)
+
+
+@needs_triton
+def test_the_kernel_of_the_course_is_not_the_learners():
+    verdict = check(PlannedKernels, "061")
+    assert is_course(verdict), verdict
+    assert "the course's `kv_append_triton_full_batch`, the kernel `_kv_append_full_batch_kernel` did the" in str(
+        verdict
+    )
+
+
+def test_what_is_there_before_the_lesson_may_be_used():
+    class Mine(part_of("038")):
+        def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+            for block_ids in block_ids_list:
+                if block_ids and self.kv.info(block_ids[-1]).length < self.kv.block_size:
+                    continue
+                block_ids.append(self.kv.allocate_block(layer_idx, len(block_ids) * self.kv.block_size))
+            super().append_token_batch(layer_idx, block_ids_list, key_new, value_new)
+
+    verdict = check(Mine, "059")
     assert verdict.passed, verdict
 
 
@@ -197,10 +261,10 @@ def test_the_same_fault_is_told_once():
 
 
 def test_what_was_counted_is_one_line():
-    told = str(check(part_of("038"), "038"))
+    told = str(check(IndexPut, "038"))
     assert told.endswith(
         "counted in 11 kinds of steps, never more than in the course's part: append_token calls, torch operations, "
-        "indexed stores of K and V"
+        "stores of K and V, one after another"
     )
     assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
 
@@ -218,7 +282,7 @@ def test_tables_where_an_append_belongs():
 
 
 def test_what_a_part_prints_is_held_back(capsys):
-    class Talks(part_of("038")):
+    class Talks(IndexPut):
         def __call__(self, sessions, keys, values):
             print("appending", len(sessions))
             super().__call__(sessions, keys, values)

@@ -16,7 +16,16 @@ from rosecourse.records import recorder
 from rosecourse.records.comparisons import recorded_comparison
 from tests.support import toy_lesson
 from tests.support.right_parts import OwnKernel
-from tests.support.toy_lesson import COURSE, KERNEL_COURSE, KERNEL_RUNG, RUNG, ToyAppend, ToyWithKernels, WrongToy
+from tests.support.toy_lesson import (
+    COURSE,
+    KERNEL_COURSE,
+    KERNEL_RUNG,
+    RUNG,
+    OwnToy,
+    ToyAppend,
+    ToyWithKernels,
+    WrongToy,
+)
 
 FILE = Path(toy_lesson.__file__)
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2", "--rounds", "5"]
@@ -56,7 +65,8 @@ def test_it_has_a_diff_and_engines(toy, small_model):
 
 
 def test_its_part_passes_and_the_one_before_it_lacks_the_idea(toy):
-    verdict = check(ToyAppend, "999")
+    assert "not yours" in str(check(ToyAppend, "999"))
+    verdict = check(OwnToy, "999")
     assert verdict.passed, verdict
     assert str(verdict).startswith("✓ ToyAppend, lesson 999: passed.")
     assert str(verdict).endswith("calls of info")
@@ -115,7 +125,7 @@ def test_its_exercise_is_the_part_before_it_and_its_solution_passes(toy, small_m
 
 
 def test_the_command_knows_it(toy, capsys):
-    assert lab.main([f"{FILE}:ToyAppend", "--lesson", "999", "--no-race"]) == 0
+    assert lab.main([f"{FILE}:OwnToy", "--lesson", "999", "--no-race"]) == 0
     assert capsys.readouterr().out.startswith("✓ ToyAppend, lesson 999: passed.")
     assert lab.main([f"{FILE}:WrongToy", "--lesson", "999", "--no-race"]) == 1
     capsys.readouterr()

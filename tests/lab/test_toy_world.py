@@ -18,6 +18,7 @@ from rosecourse.lab.world.situations import Situation, any_blocks, of
 from rosecourse.lab.world.tiny_gpt2 import random_gpt2
 from rosecourse.lab.world.worlds import World
 from rosecourse.lessons.workloads import A
+from tests.support.right_parts import copied
 from tests.support.toy_lesson import COURSE
 
 
@@ -87,7 +88,7 @@ def _registered(monkeypatch):
 
 
 def test_a_part_of_another_kind_is_checked():
-    verdict = check(ToyForward, "997")
+    verdict = check(copied(ToyForward), "997")
     assert verdict.passed, verdict
     assert verdict.done[0].startswith("2 scenarios, ")
     verdict = check(BEST.forward, "997")

@@ -60,6 +60,21 @@ def two_launches(k, v, key, value, blocks, pos):
         write_row[(len(blocks),)](cache, new, blocks, pos, new.stride(0), H, D, cache.shape[2], width, True)
 
 
+@triton.jit
+def write_slot(
+    k, v, key, value, blocks, k_stride, v_stride,
+    POS: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr, HD: tl.constexpr,
+):  # fmt: skip
+    write_row(k, key, blocks, POS, k_stride, H, D, SIZE, HD, True)
+    write_row(v, value, blocks, POS, v_stride, H, D, SIZE, HD, True)
+
+
+def constant_position(k, v, key, value, blocks, pos):
+    _, H, size, D = k.shape
+    sizes = H, D, size, triton.next_power_of_2(H * D)
+    write_slot[(len(blocks),)](k, v, key, value, blocks, key.stride(0), value.stride(0), pos, *sizes)
+
+
 def kv_append_triton_full_batch(k, v, key, value, blocks, pos):
     """Copies K and V first, under the name that the exercise gives to the function."""
     launch(k, v, key.contiguous(), value.contiguous(), blocks, pos)
@@ -86,6 +101,7 @@ FAULTS = {
     one_stride: r"holds the V of session [^$]*rows of V are mixed up, those of K are not: .* by its own stride\(0\)",
     no_mask: r"wrote behind the K cache of layer 0[^$]*H × D is 24, no power of two: .* mask what lies behind it",
     rows_of_128: r"rows of 5 heads of 32[^$]*in head 4 alone, was never written",
+    constant_position: r"2 kernels are compiled for a step of 4 sessions at the same slot, [^$]*position a constant",
     two_launches: r"still 4 Triton kernels launched in a step of 4 sessions at the same slot, with both thresholds",
     kv_append_triton_full_batch: r"still \d+ copies of rows of K and V, .* in a step of 4 sessions at the same slot",
 }

@@ -12,6 +12,7 @@ from rosecourse.lab.world.situations import INSIDE, always, gated, of
 from rosecourse.lab.world.worlds import KV_APPEND
 from rosecourse.lessons import LESSONS
 from rosecourse.lessons.workloads import A, C
+from tests.support.right_parts import copied
 
 
 class ToyAppend:
@@ -55,6 +56,9 @@ class ToyAppend:
         self.kv.v_layers[layer_idx][blocks, :, slots] = value_new
         for info in infos:
             info.length += 1
+
+
+OwnToy = copied(ToyAppend)
 
 
 class WrongToy(ToyAppend):

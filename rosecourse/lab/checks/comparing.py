@@ -1,12 +1,13 @@
 """The learner's part beside the course's: does it cost more in some step than the lesson's idea leaves?
 
-A part passes that costs no more than the course's part; one that costs less passes too.
+A part passes that costs no more than the course's part, but for what a cost lets it spare; one that costs less passes
+too. What runs in these steps also tells whether the part is the learner's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ...lessons import LESSONS, Lesson
@@ -16,6 +17,7 @@ from ..course.form import Course
 from ..world.situations import Situation
 from .observing import observe, observe_course
 from .own_process import Report
+from .own_work import not_its_own
 from .trial import Trial
 
 Asked = tuple[Lesson, Idea]
@@ -24,11 +26,15 @@ NOTHING_LAUNCHED = "no Triton kernel is launched in any step that is counted"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of it. missing, partly, hint: as in a verdict. counted: what there is never more of, in words."""
+    """What came of it.
+
+    missing, partly, hint, not_own: as in a verdict. counted: what there is never more of, in words.
+    """
 
     missing: tuple[str, ...] = ()
     partly: bool = False
     hint: str = ""
+    not_own: tuple[str, ...] = ()
     counted: str = ""
 
 
@@ -50,11 +56,15 @@ def compare(trial: Trial, report: Report) -> Comparison:
         words = [idea.cost.words for _, idea in group]
         lacking = _lacking(trial, group, seen)
         if lacking:
-            return lacking
+            return replace(lacking, not_own=_not_its_own(trial, seen))
     if trial.kernels_on and not any(launches(mine) for mine, _ in seen.values()):
-        return Comparison(missing=(NOTHING_LAUNCHED,))
+        return Comparison(missing=(NOTHING_LAUNCHED,), not_own=_not_its_own(trial, seen))
     where = f"counted in {len(seen)} kinds of steps, never more than in the course's part: "
-    return Comparison(counted=where + ", ".join(dict.fromkeys(words)))
+    return Comparison(counted=where + ", ".join(dict.fromkeys(words)), not_own=_not_its_own(trial, seen))
+
+
+def _not_its_own(trial: Trial, seen: dict[Situation, tuple[Seen, Seen]]) -> tuple[str, ...]:
+    return not_its_own(trial, (mine for mine, _ in seen.values()))
 
 
 def _seen_beside(trial: Trial, at: Situation) -> tuple[Seen, Seen]:
@@ -71,7 +81,7 @@ def _lacking(trial: Trial, group: list[Asked], seen: dict[Situation, tuple[Seen,
     for rung, idea in group:
         mine, right = seen[idea.situation][0], idea.cost.count(seen[idea.situation][1])
         found = idea.cost.count(mine)
-        if found <= right:
+        if found <= right + idea.cost.spare:
             met.append(idea)
         elif idea.cost.words not in missing:
             missing[idea.cost.words] = idea.told(found, right, rung.number)

@@ -56,6 +56,7 @@ def _tried(trial: Trial, report: Report) -> Verdict:
         missing=compared.missing,
         partly=compared.partly,
         hint=compared.hint,
+        not_own=compared.not_own,
         unchecked=(NO_KERNELS,) if trial.rung.kernels and not trial.kernels_on else (),
         done=tuple(done),
     )

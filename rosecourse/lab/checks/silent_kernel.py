@@ -33,4 +33,4 @@ def _writes_nothing(trial: Trial) -> bool:
         seen = observe_step(oracle, [oracle.start(PROMPT) for _ in range(at.n)])
     except PartIsWrong:
         return False
-    return launches(seen) > 0 and not seen.written
+    return launches(seen) > 0 and not seen.changed

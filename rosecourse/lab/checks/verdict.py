@@ -13,8 +13,9 @@ class Verdict:
     """What was found out about a part. The same part gives the same text.
 
     faults: what is wrong, the first in full. missing: what the lesson's idea would have saved. hint: what that is
-    likely to come from. unchecked: what could not be tried on this machine. done: what was tried and is right.
-    remarks: what is not wrong, but worth knowing.
+    likely to come from. not_own: functions and kernels of the course's answer that ran in the part's place. unchecked:
+    what could not be tried on this machine. done: what was tried and is right. remarks: what is not wrong, but worth
+    knowing.
     """
 
     part: str
@@ -23,6 +24,7 @@ class Verdict:
     missing: tuple[str, ...] = ()
     partly: bool = False
     hint: str = ""
+    not_own: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -34,8 +36,8 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether it is correct, has the lesson's idea, and everything could be tried."""
-        return not (self.faults or self.missing or self.unchecked)
+        """Whether it is correct, has the lesson's idea, is the learner's own, and everything could be tried."""
+        return not (self.faults or self.missing or self.not_own or self.unchecked)
 
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._body(), *(f"  Note: {remark}" for remark in self.remarks)])
@@ -55,6 +57,8 @@ class Verdict:
             return f"✗ {name}: correct, but not yet with the idea of the lesson in every kind of step."
         if self.missing:
             return f"✗ {name}: correct, but without the idea of the lesson."
+        if self.not_own:
+            return f"✗ {name}: correct, with the course's own work inside: it is not yours."
         if self.unchecked:
             return f"? {name}: correct as far as it could be tried here."
         return f"✓ {name}: passed."
@@ -65,6 +69,7 @@ class Verdict:
         lines = [f"  {line}" for line in self.done]
         lines += [f"  Correct, but {line}" for line in self.missing]
         lines += [f"  Perhaps:  {self.hint}"] if self.hint else []
+        lines += [f"  Not your own: the course's {', '.join(self.not_own)} did the work"] if self.not_own else []
         return lines + [f"  Not checked: {line}" for line in self.unchecked]
 
 

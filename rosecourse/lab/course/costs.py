@@ -1,12 +1,14 @@
 """What a step costs, in numbers that are the same on every machine; a lesson's idea takes some of it out of the step.
 
-A learner's part has the idea if it costs no more than the course's part in each situation of the course.
+A learner's part has the idea if it costs no more than the course's part in each situation of the course, but for what a
+cost lets it spare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import CodeType
 
 from ...measure.counters import Counts
 from ..world.situations import Situation
@@ -16,25 +18,36 @@ from ..world.situations import Situation
 class Seen:
     """One step of a part, watched.
 
-    counts: what happened in it. half: the same with half as many sessions, where these can be halved.
-    ids: block ids in lists that had not changed. translated: how often the part computed with one of these.
-    arrays: NumPy arrays that it made from lists. kept: whether it keeps rows, or anything else.
-    one_free: last blocks of one owner, in all layers, that had one free slot.
-    launched: calls of Triton's launchers. copied: rows of another tensor made contiguous.
-    indexed: tensors that came of an indexing by a Python list. written: whether any K or V in the cache changed.
+    counts: what happened in it. moves: torch operations that move data, which views do not; half_moves: the same with
+    half as many sessions, where these can be halved. stores: how often K in the cache has changed, and V, however that
+    is done. copies: operations that put rows of K and V anywhere else. index_tensors: tensors of whole numbers that are
+    made of host data or of one number, or by which K and V are indexed. list_tensors: tensors made of Python lists;
+    indexed: those of them that come of an indexing by a list. arrays: NumPy arrays made.
+    ids: blocks in rows that had been shown before; written_anew: those of them that the part has written once more.
+    kept: whether it keeps rows, or anything else. one_free: last blocks of one owner, in all layers, that had one free
+    slot. launched: calls of Triton's launchers. changed: whether any K or V in the cache changed.
+    codes: of the functions that ran. kernels: (module, name) of those launched. binaries: how many Triton compiles for
+    this step and the next.
     """
 
     counts: Counts
-    half: Counts
-    ids: int
-    translated: int
+    moves: int
+    half_moves: int
+    stores: int
+    copies: int
+    index_tensors: int
+    list_tensors: int
+    indexed: int
     arrays: int
+    ids: int
+    written_anew: int
     kept: bool
     one_free: int
     launched: int
-    copied: int
-    indexed: int
-    written: bool
+    changed: bool
+    codes: frozenset[CodeType]
+    kernels: frozenset[tuple[str, str]]
+    binaries: int
 
 
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"
@@ -49,13 +62,16 @@ def no_hint(at: Situation, seen: Seen, right: int) -> str:
 class Cost:
     """Something that a step costs.
 
-    words: what is counted. count: how much of it there was. sentence: what is said of a part that costs more, with the
-    fields found, words, situation, half (of its sessions), and right, which the course's part of `lesson` costs.
-    hint(situation, seen, right): what it is likely to come from; empty where nothing fits.
+    words: what is counted. count: how much of it there was. spare: how much more of it a part may have than the
+    course's part, however large the batch is: a little work of another style, and nothing that grows. sentence: what is
+    said of a part that costs more, with the fields found, words, situation, half (of its sessions), and right, which
+    the course's part of `lesson` costs. hint(situation, seen, right): what it is likely to come from; empty where
+    nothing fits.
     """
 
     words: str
     count: Callable[[Seen], int]
+    spare: int = 0
     sentence: str = STILL
     hint: Callable[[Situation, Seen, int], str] = no_hint
 
@@ -87,21 +103,12 @@ def append_tokens(seen: Seen) -> int:
     return seen.counts.calls_of("append_token")
 
 
-def operations_for_more_sessions(seen: Seen) -> int:
-    return max(0, seen.counts.operations.total() - seen.half.operations.total())
+def moves_for_more_sessions(seen: Seen) -> int:
+    return max(0, seen.moves - seen.half_moves)
 
 
-def stores(seen: Seen) -> int:
+def indexed_stores(seen: Seen) -> int:
     return sum(map(seen.counts.operations_of, ("index_put", "index_copy", "scatter")))
-
-
-def rows_copied(seen: Seen) -> int:
-    counted = sum(map(seen.counts.operations_of, ("index_select", "index", "gather", "stack", "cat", "clone")))
-    return max(counted, seen.copied)  # what a kernel's wrapper does is not among the counts
-
-
-def index_tensors(seen: Seen) -> int:
-    return seen.counts.list_tensors + sum(map(seen.counts.operations_of, ("full", "full_like", "new_full")))
 
 
 def launches(seen: Seen) -> int:
@@ -115,13 +122,13 @@ def _index_by_list(at: Situation, seen: Seen, right: int) -> str:
 
 
 CALLS = Cost("append_token calls", append_tokens)
-LOOP = Cost("torch operations", operations_for_more_sessions, GROWING)
-STORES = Cost("indexed stores of K and V", stores)
-COPIES = Cost("copies of rows of K and V, by index_select or the like", rows_copied)
-INDEX_TENSORS = Cost("index tensors built", index_tensors, hint=_index_by_list)
+LOOP = Cost("torch operations", moves_for_more_sessions, sentence=GROWING)
+STORES = Cost("stores of K and V, one after another", lambda seen: seen.stores)
+COPIES = Cost("copies of rows of K and V, by index_select or the like", lambda seen: seen.copies)
+INDEX_TENSORS = Cost("index tensors built", lambda seen: seen.index_tensors, hint=_index_by_list)
 LAUNCHES = Cost("Triton kernels launched", launches)
 NO_LAUNCH = Cost(
     "steps without a Triton kernel",
     lambda seen: int(launches(seen) == 0),
-    "no Triton kernel is launched in {situation}; the course's part of lesson {lesson} launches one",
+    sentence="no Triton kernel is launched in {situation}; the course's part of lesson {lesson} launches one",
 )

@@ -11,7 +11,7 @@ from ..world.oracle import Oracle
 from ..world.pool import Tracked
 from ..world.situations import Situation, always, any_blocks, gated, half_full, of, same_slot
 from ..world.worlds import KV_APPEND
-from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, launches, stores
+from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, indexed_stores, launches
 from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, owner_of, start_lengths, steps
 
@@ -242,8 +242,15 @@ LARGE = (*WHOLE, *NOT_WHOLE, *MIXED)
 
 
 def writes_without_kernel(seen: Seen) -> int:
-    return stores(seen) if launches(seen) else max(1, stores(seen))
+    return indexed_stores(seen) if launches(seen) else max(1, indexed_stores(seen))
 
+
+BINARIES = Cost(
+    "kernels compiled for two steps",
+    lambda seen: max(1, seen.binaries),  # on a GPU the course's own is compiled before it is launched
+    sentence="{found} kernels are compiled for {situation} and for the next step; the course's part of lesson {lesson} "
+    "needs {right}: is the position a constant of the kernel?",
+)
 
 COURSE = Course(
     number="061",
@@ -252,6 +259,7 @@ COURSE = Course(
     bug=BUG,
     ideas=(
         *ideas(LARGE, COPIES),
+        *ideas(WHOLE[:1], BINARIES),
         *ideas(WHOLE, INDEX_TENSORS),  # how the generic kernel gets its lists is left open
         *ideas((*LARGE, *BELOW), LAUNCHES),
     ),

@@ -45,8 +45,8 @@ class Oracle(Pool, ABC):
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
         """What the part is called with. tokens: K and V of the step, [2, L, B, H, D]."""
 
-    def unchanged_lists(self, batch: Sequence[Tracked]) -> list[list[int]]:
-        """The block lists of a batch that the part has been shown before, as they are now."""
+    def lists_shown(self, batch: Sequence[Tracked]) -> list[tuple[int, int, list[int]]]:
+        """(row of the batch, layer, the block list that the part has been shown last), where it has been shown one."""
         return []
 
     # -- what a scenario does -----------------------------------------------------------------------------------------

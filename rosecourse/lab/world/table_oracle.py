@@ -36,8 +36,9 @@ class TableOracle(Oracle):
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
         return ([t.session for t in batch],)
 
-    def unchanged_lists(self, batch: Sequence[Tracked]) -> list[list[int]]:
-        return [ids for t in batch for layer, ids in enumerate(t.table) if self._shown.get((t.number, layer)) == ids]
+    def lists_shown(self, batch: Sequence[Tracked]) -> list[tuple[int, int, list[int]]]:
+        places = [(b, layer, (t.number, layer)) for b, t in enumerate(batch) for layer in range(self.sizes.layers)]
+        return [(b, layer, self._shown[key]) for b, layer, key in places if key in self._shown]
 
     def look(self, *batch: Tracked) -> Any:
         """Ask the part for the tables of a batch; returns what it returned, which is right."""

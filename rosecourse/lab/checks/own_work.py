@@ -1,0 +1,70 @@
+"""Is the part the learner's own? What of the course's work on the lesson ran in its steps, however it came there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from ... import kernels
+from ...lessons import LESSONS, Lesson
+from ..course import COURSES
+from ..course.costs import Seen
+from .trial import Trial
+
+MADE_OF_A_TEXT = "<string>"  # the file of code that `exec` has made: nobody's file or cell
+Shape = tuple[str, bytes, tuple[str, ...], tuple[str, ...]]
+
+
+def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
+    """The functions of the course's part of this lesson, or of a later one, that ran in some steps; in plain words.
+
+    What an earlier lesson has brought is there to be used.
+    """
+    answers = _answers(trial)
+    of_texts = {_shape(code): name for code, name in answers.items()}
+    found: set[str] = set()
+    for step in seen:
+        found |= {answers[code] for code in step.codes if code in answers}
+        found |= {of_texts[_shape(code)] for code in step.codes if _is_of_a_text(code) and _shape(code) in of_texts}
+        found |= {f"the kernel `{name}`" for module, name in step.kernels if (module, name) in _kernels(trial)}
+    return tuple(sorted(found))
+
+
+def _answers(trial: Trial) -> dict[CodeType, str]:
+    """The functions that make up the answers, with their names; those that were there before are none."""
+    at = LESSONS.index(trial.rung)
+    earlier = {code for rung in LESSONS[:at] for code, _ in _work_of(rung, trial)}
+    here = LESSONS[at:]
+    return {code: name for rung in here for code, name in _work_of(rung, trial) if code not in earlier}
+
+
+def _work_of(rung: Lesson, trial: Trial) -> Iterator[tuple[CodeType, str]]:
+    part = trial.course.part(rung.after)
+    for base in part.__mro__:
+        if base.__module__ == part.__module__:
+            yield from ((code, f"`{part.__name__}.{name}`") for name, code in _codes(vars(base)))
+    wrappers = {name: getattr(kernels, name) for name in rung.kernels if hasattr(kernels, name)}
+    yield from ((code, f"`{name}`") for name, code in _codes(wrappers))
+
+
+def _codes(functions: Any) -> Iterator[tuple[str, CodeType]]:
+    for name, function in functions.items():
+        if isinstance(function, FunctionType) and name != "__init__":
+            yield name, function.__code__
+
+
+def _kernels(trial: Trial) -> set[tuple[str, str]]:
+    """(module, name) of the kernels that the lesson's exercise asks for, or that of a later one."""
+    numbers = [rung.number for rung in LESSONS[LESSONS.index(trial.rung) :]]
+    asked = [COURSES[number].exercise.kernel_code for number in numbers if number in COURSES]
+    return {(f"{kernels.__name__}.{code.module}", name) for code in asked for name in code.kernels}
+
+
+def _is_of_a_text(code: CodeType) -> bool:
+    return code.co_filename == MADE_OF_A_TEXT
+
+
+def _shape(code: CodeType) -> Shape:
+    """What two functions of one source have in common, wherever it is compiled."""
+    return code.co_name, code.co_code, code.co_names, code.co_varnames
