@@ -15,6 +15,7 @@ from ...errors import KVCacheExhausted
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 from ...request.session import InferenceSession
+from .causes import Cause
 from .error_reading import raised
 from .fault import Fault, PartIsWrong
 from .patches import look_for_patches
@@ -41,7 +42,8 @@ class Learner:
             made = self.part(model, kv, config)
         look_for_patches()
         if not callable(made):
-            raise PartIsWrong(Fault(f"an object of {self.part.__name__} cannot be called: {self._wanted('__call__')}"))
+            what = f"an object of {self.part.__name__} cannot be called: {self._wanted('__call__')}"
+            raise PartIsWrong(Fault(what, cause=Cause.INTERFACE))
         self._takes(made, f"{self.part.__name__}.__call__", self.called_with)
         return made
 
@@ -61,7 +63,8 @@ class Learner:
             inspect.signature(called).bind(*arguments)
         except TypeError as error:
             method = name.rpartition(".")[2]
-            raise PartIsWrong(Fault(f"{name} cannot be called: {error}; {self._wanted(method)}")) from None
+            what = f"{name} cannot be called: {error}; {self._wanted(method)}"
+            raise PartIsWrong(Fault(what, cause=Cause.INTERFACE)) from None
         except ValueError:  # a class without a signature, such as one made in C: calling it will tell
             return
 

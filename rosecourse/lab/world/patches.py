@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import torch
 
+from .causes import Cause
 from .fault import Fault, PartIsWrong
 
 LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy, builtins)
@@ -82,4 +83,4 @@ def look_for_patches() -> None:
     replaced = ORIGINALS.put_back()
     if replaced:
         reason = "others use it too: write the new way into the part itself"
-        raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason))
+        raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason, cause=Cause.TAMPERING))

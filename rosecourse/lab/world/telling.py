@@ -7,15 +7,16 @@ from typing import Any, NoReturn
 
 from ...errors import RosecourseError
 from ...pictures.blocks import Picture, block_map
+from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .pool import Pool, Tracked
 
 
 def fail(
-    pool: Pool, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
+    pool: Pool, cause: Cause, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
 ) -> NoReturn:
     """Raise `PartIsWrong`, with a picture of a layer, some blocks (ids) of it marked."""
-    raise PartIsWrong(Fault(what, details, reason, picture=picture(pool, layer, marked)))
+    raise PartIsWrong(Fault(what, details, reason, picture=picture(pool, layer, marked), cause=cause))
 
 
 def picture(pool: Pool, layer: int, marked: Sequence[int] = ()) -> Picture | None:
