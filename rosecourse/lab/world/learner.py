@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -14,9 +14,8 @@ from ...config import EngineConfig
 from ...errors import KVCacheExhausted
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
-from ...request.session import InferenceSession
 from .causes import Cause
-from .error_reading import raised
+from .error_reading import Given, raised
 from .fault import Fault, PartIsWrong
 from .patches import look_for_patches
 
@@ -32,13 +31,13 @@ class Learner:
     def __init__(self, part: type, called_with: tuple[str, ...], alive: Callable[[], object] = lambda: None) -> None:
         self.part, self.called_with, self.alive = part, called_with, alive
         self.printed = io.StringIO()
-        self.kv: KVBlockManager | None = None  # that of the object made last
+        self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 
     def build(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
-        self.kv = kv
         self._takes(self.part, f"{self.part.__name__}.__init__", BUILT_WITH)
-        with self._watched():
+        self.built_with = dict(zip(BUILT_WITH, (model, kv, config), strict=True))
+        with self._watched({}):
             made = self.part(model, kv, config)
         look_for_patches()
         if not callable(made):
@@ -49,8 +48,7 @@ class Learner:
 
     def call(self, made: Any, *arguments: Any) -> Any:
         """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`."""
-        named = dict(zip(self.called_with, arguments, strict=False))
-        with self._watched(named.get("sessions", ())):
+        with self._watched(dict(zip(self.called_with, arguments, strict=False))):
             return made(*arguments)
 
     def remarks(self) -> tuple[str, ...]:
@@ -73,7 +71,7 @@ class Learner:
         return f"define `def {method}({', '.join(('self', *arguments))}):`"
 
     @contextmanager
-    def _watched(self, sessions: Sequence[InferenceSession] = ()) -> Iterator[None]:
+    def _watched(self, arguments: dict[str, Any]) -> Iterator[None]:
         """Around a call: `alive` says that one begins, and whatever comes out of it is told in plain words."""
         self.alive()
         try:
@@ -82,4 +80,4 @@ class Learner:
         except KVCacheExhausted:
             raise
         except BaseException as error:  # an interrupt goes to the process that waits: this one is the part's own
-            raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
+            raise PartIsWrong(raised(error, Given(self.built_with, arguments))) from None

@@ -117,7 +117,7 @@ class Oracle(Pool, ABC):
         book_judges.look_at_sessions(self)
         book_judges.look_at_lists(self, before, batch)
         book_judges.look_at_shared_blocks(self, before, batch)
-        book_judges.look_at_lengths(self, before)
+        book_judges.look_at_lengths(self, before, batch)
         number_judges.look_at_contents(self, before, batch)
         book_judges.look_at_owners(self, before)
         number_judges.look_at_the_rest(self, before, batch)
