@@ -143,7 +143,7 @@ class Misplaced:
         if not row.copied:
             return False
         if not row.new:
-            return True
+            return self.is_foreign(row.which, row.layer, row.block, row.head, row.slot)
         after = row.original is not None and torch.equal(bits(row.there), bits(row.original))
         return after and not torch.equal(bits(row.there), bits(row.old)) and self._lies(row) is None
 

@@ -1,0 +1,129 @@
+"""Is a part right at some sizes and wrong at others? One story is played at many sizes, one size after the other changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..world.causes import Cause
+from ..world.fault import Fault
+from ..world.oracle import Oracle
+from ..world.pool import NEVER_FULL, Sizes
+from .trial import Trial
+
+STORED = (Cause.HALF_WRITTEN,)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Sizes at which the story is played. batch: sessions of a step, at least 4."""
+
+    batch: int = 6
+    block_size: int = 4
+    num_blocks: int = 60
+    heads: int = 2
+    head_dim: int = 4
+
+    @property
+    def row(self) -> int:
+        return self.heads * self.head_dim
+
+
+BASE = Probe()
+OTHERS = (Probe(heads=3, head_dim=8), Probe(block_size=8), Probe(batch=5))  # where nothing is large either
+ROWS = (Probe(heads=4, head_dim=32), Probe(heads=2, head_dim=64), Probe(heads=2, head_dim=16))
+BLOCKS = tuple(Probe(block_size=size) for size in (8, 16, 32, 64))
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A size that may have a limit. at(n): the probe of that size. value: that of a pool and its largest batch."""
+
+    words: str
+    at: Callable[[int], Probe]
+    of: Callable[[Sizes], int]
+    start: int
+
+
+DIMENSIONS = (
+    Dimension("slots in a block", lambda n: Probe(block_size=n), lambda s: s.block_size, BASE.block_size),
+    Dimension("blocks in a layer", lambda n: Probe(num_blocks=n), lambda s: s.num_blocks, BASE.num_blocks),
+    Dimension("numbers in a head", lambda n: Probe(head_dim=n), lambda s: s.head_dim, BASE.head_dim),
+    Dimension("heads", lambda n: Probe(heads=n), lambda s: s.heads, BASE.heads),
+    Dimension("heads of 64 numbers", lambda n: Probe(heads=n, head_dim=64), lambda s: s.heads, 1),
+    Dimension("sessions in a step", lambda n: Probe(batch=n), lambda s: MOST_SESSIONS, BASE.batch),
+)
+MOST_SESSIONS = 128
+
+
+def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
+    """From which size on a part is wrong, in words; empty if that is not what is wrong with it.
+
+    sizes: of the scenarios in which it is wrong.
+    """
+    if _is_wrong(trial, BASE):
+        return _right_at_one_size(trial, fault)
+    if any(_is_wrong(trial, probe) for probe in OTHERS):
+        return ""
+    for dimension in DIMENSIONS:
+        most = max(map(dimension.of, sizes))
+        if most > dimension.start and _is_wrong(trial, dimension.at(most)):
+            return _from_where(trial, dimension, most)
+    return ""
+
+
+def _right_at_one_size(trial: Trial, fault: Fault) -> str:
+    if fault.cause is Cause.HALF_WRITTEN:
+        return ""
+    right = [probe for probe in BLOCKS if not _is_wrong(trial, probe)]
+    if len(right) == 1:
+        return f"everything is right with blocks of {right[0].block_size} slots, and with no other size of a block"
+    right = [probe for probe in ROWS if not _is_wrong(trial, probe)]
+    if len(right) == 1:
+        return f"everything is right with heads of {right[0].head_dim} numbers, and with no other size of a head"
+    return ""
+
+
+def _from_where(trial: Trial, dimension: Dimension, wrong: int) -> str:
+    """wrong: a size at which the part is wrong, where at the start of the dimension it is right."""
+    right = dimension.start
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        if _is_wrong(trial, dimension.at(middle)):
+            wrong = middle
+        else:
+            right = middle
+    probe = dimension.at(right)
+    row = f", {probe.row} numbers in a row" if "head" in dimension.words else ""
+    return f"everything is right up to {right} {dimension.words}{row}, and wrong from {wrong} on"
+
+
+def _is_wrong(trial: Trial, probe: Probe) -> bool:
+    sizes = Sizes(
+        heads=probe.heads,
+        head_dim=probe.head_dim,
+        block_size=probe.block_size,
+        num_blocks=max(probe.num_blocks, 4 * probe.batch),
+        max_seq_len=4 * probe.block_size,
+        device=trial.device,
+        gates=(1, None) if trial.kernels_on else (NEVER_FULL, None),
+    )
+    try:
+        _story(trial.course.world.oracle(trial.learner, sizes), probe.batch)
+    except Exception:  # `PartIsWrong`, or the part has left something that cannot even be read
+        return True
+    return False
+
+
+def _story(oracle: Oracle, n: int) -> None:
+    """n sessions step, on the last blocks of the pool: around a boundary, all at one slot, and some that share."""
+    for layer in range(oracle.sizes.layers):
+        oracle.kv.free_blocks(layer).sort()  # the last of them is the next to be taken
+    size = oracle.sizes.block_size
+    oracle.step(*(oracle.start(size - 1 - (b % 3 == 1)) for b in range(n)))
+    batch = list(oracle.sessions)
+    oracle.step(*batch)
+    parents = batch[:2]
+    children = [oracle.fork(parent) for parent in parents]
+    oracle.step(*children, *batch[2:])
+    oracle.step(*reversed(batch))
