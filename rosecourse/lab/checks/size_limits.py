@@ -1,4 +1,4 @@
-"""Is a part right at some sizes and wrong at others? One story is played at many sizes, one size after the other changed."""
+"""Is a part right at some sizes and wrong at others? One story is played at many, one of them changed at a time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..world.causes import Cause
-from ..world.fault import Fault
+from ..world.fault import Fault, PartIsWrong
 from ..world.oracle import Oracle
 from ..world.pool import NEVER_FULL, Sizes
 from .trial import Trial
-
-STORED = (Cause.HALF_WRITTEN,)
 
 
 @dataclass(frozen=True)
@@ -105,13 +103,16 @@ def _is_wrong(trial: Trial, probe: Probe) -> bool:
         block_size=probe.block_size,
         num_blocks=max(probe.num_blocks, 4 * probe.batch),
         max_seq_len=4 * probe.block_size,
+        max_batch_size=max(16, probe.batch),
         device=trial.device,
         gates=(1, None) if trial.kernels_on else (NEVER_FULL, None),
     )
     try:
         _story(trial.course.world.oracle(trial.learner, sizes), probe.batch)
-    except Exception:  # `PartIsWrong`, or the part has left something that cannot even be read
+    except PartIsWrong:
         return True
+    except Exception:  # the pool cannot be played at these sizes, or cannot be read any more: nothing is known
+        return False
     return False
 
 

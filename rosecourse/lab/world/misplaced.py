@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -178,9 +178,11 @@ class Misplaced:
     def origin_of(self, numbers: torch.Tensor) -> Origin | None:
         """Whose the D numbers of a head are, if they are one head of one row."""
         first = self.pool.tags.origin(float(numbers[0]))
-        counted = numbers.float() - float(numbers[0])
-        in_order = torch.equal(counted, torch.arange(len(numbers), dtype=torch.float32))
-        return first if first and first.element == 0 and in_order else None
+        if first is None or first.element:
+            return None
+        others = (self.pool.tags.origin(float(number)) for number in numbers)
+        in_order = all(other == replace(first, element=n) for n, other in enumerate(others))
+        return first if in_order else None
 
     # -- one row ------------------------------------------------------------------------------------------------------
 
