@@ -26,6 +26,21 @@ def bits(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.contiguous().view(torch.int16 if numbers.element_size() == 2 else torch.int32)
 
 
+class Written:
+    """The cells of the caches, D numbers each, that are not what they were before a step."""
+
+    def __init__(self, pool: Pool, before: Before) -> None:
+        self.now = pool.caches()
+        changed = (bits(self.now) != bits(before.caches)).any(dim=-1)  # [2, L, num_blocks, H, block_size]
+        self._places: dict[bytes, list[Place]] = {}  # numbers -> where they have been written
+        for numbers, place in zip(bits(self.now[changed]).numpy(), changed.nonzero().tolist(), strict=True):
+            self._places.setdefault(numbers.tobytes(), []).append(tuple(place))
+
+    def places_of(self, numbers: torch.Tensor) -> list[Place]:
+        """Where D numbers have been written."""
+        return self._places.get(bits(numbers).numpy().tobytes(), [])
+
+
 @dataclass(frozen=True)
 class Row:
     """A row that is wrong. right, there, old: [H, D], as it must be, as it is, and as that slot was before the step.
@@ -77,8 +92,8 @@ class Misplaced:
 
     def __init__(self, pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
         self.pool, self.before, self.batch = pool, before, batch
-        self.now = pool.caches()
-        self.changed = (bits(self.now) != bits(before.caches)).any(dim=-1)  # [2, L, num_blocks, H, block_size]
+        self.written = Written(pool, before)
+        self.now = self.written.now
         self.tokens = {(t.number, t.length - 1) for t in batch}
         self.rows = self._rows()
 
@@ -200,8 +215,7 @@ class Misplaced:
 
     def _lies(self, row: Row) -> Place | None:
         """Where a row went in this step: the place of its first wrong head."""
-        there = (bits(self.now) == bits(row.right[row.head])).all(dim=-1) & self.changed
-        places: list[Place] = [tuple(place) for place in there.nonzero().tolist()]  # type: ignore[misc]
+        places = self.written.places_of(row.right[row.head])
         places = [p for p in places if p != (row.which, row.layer, row.block, row.head, row.slot)]
         near = [(p[1] != row.layer, p[0] != row.which, p[2] != row.block, n) for n, p in enumerate(places)]
         return places[min(near)[-1]] if places else None
@@ -320,17 +334,18 @@ def block_written(pool: Pool, before: Before, t: Tracked, layer: int) -> int | N
 
     None if they are nowhere to be found.
     """
-    now = pool.caches()
-    changed = (bits(now) != bits(before.caches)).any(dim=-1)
     own = t.table[layer][-1] if t.table[layer] else None
-    found = []
-    for which in range(2):
-        there = (bits(now) == bits(t.dense[which, layer, -1, 0])).all(dim=-1) & changed
-        found += [at * pool.sizes.num_blocks + block for _, at, block, _, _ in there.nonzero().tolist()]
+    found = [at * pool.sizes.num_blocks + block for _, at, block, _, _ in _places(Written(pool, before), t, layer)]
     return own if own in found else min(found, default=None)
 
 
 def left_out(pool: Pool, before: Before, batch: Sequence[Tracked]) -> Cause:
     """The cause where a token is nowhere: whether others of the same step were written."""
-    written = (block_written(pool, before, t, layer) for t in batch for layer in range(pool.sizes.layers))
-    return Cause.HALF_WRITTEN if any(block is not None for block in written) else Cause.NOTHING_WRITTEN
+    written = Written(pool, before)
+    found = any(_places(written, t, layer) for t in batch for layer in range(pool.sizes.layers))
+    return Cause.HALF_WRITTEN if found else Cause.NOTHING_WRITTEN
+
+
+def _places(written: Written, t: Tracked, layer: int) -> list[Place]:
+    """Where the first head of a session's last token has gone in a layer, K and V."""
+    return [place for which in range(2) for place in written.places_of(t.dense[which, layer, -1, 0])]
