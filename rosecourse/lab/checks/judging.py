@@ -87,7 +87,6 @@ def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
     try:
         oracle = trial.course.world.oracle(trial.learner, scenario.sizes)
         scenario.story(oracle)
-        look_for_patches()
     except PartIsWrong as wrong:
         fault = wrong.fault
     except CannotTry:
@@ -95,6 +94,10 @@ def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
     except Exception as error:  # the part has left something that cannot even be read
         what = f"after the part the pool cannot be used any more: {type(error).__name__}: {error}"
         fault = Fault(what, cause=Cause.BOOKS_WRONG)
+    try:
+        look_for_patches()
+    except PartIsWrong as wrong:  # whatever else was wrong comes of it
+        fault = wrong.fault
     steps = oracle.steps if oracle else 0
     where = f"{scenario.name} (step {steps})" if steps else scenario.name
     return (replace(fault, tried=where) if fault else None), steps

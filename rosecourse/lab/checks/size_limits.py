@@ -66,7 +66,9 @@ def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
     for dimension in DIMENSIONS:
         most = max(map(dimension.of, sizes))
         if most > dimension.start and _is_wrong(trial, dimension.at(most)):
-            return _from_where(trial, dimension, most)
+            limit = _from_where(trial, dimension, most)
+            if limit:
+                return limit
     return ""
 
 
@@ -82,15 +84,18 @@ def _right_at_one_size(trial: Trial, fault: Fault) -> str:
     return ""
 
 
-def _from_where(trial: Trial, dimension: Dimension, wrong: int) -> str:
-    """wrong: a size at which the part is wrong, where at the start of the dimension it is right."""
-    right = dimension.start
+def _from_where(trial: Trial, dimension: Dimension, most: int) -> str:
+    """most: a size at which the part is wrong, where at the start of the dimension it is right."""
+    right, wrong = dimension.start, most
     while wrong - right > 1:
         middle = (right + wrong) // 2
         if _is_wrong(trial, dimension.at(middle)):
             wrong = middle
         else:
             right = middle
+    more = [n for n in (2 * right, 4 * right) if wrong < n <= most]
+    if not all(_is_wrong(trial, dimension.at(n)) for n in more):  # it has not to do with how large something is
+        return ""
     probe = dimension.at(right)
     row = f", {probe.row} numbers in a row" if "head" in dimension.words else ""
     return f"everything is right up to {right} {dimension.words}{row}, and wrong from {wrong} on"

@@ -11,6 +11,8 @@ from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .pool import Pool, Tracked
 
+MOST_BLOCKS = 120  # in a picture
+
 
 def fail(
     pool: Pool, cause: Cause, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
@@ -20,7 +22,12 @@ def fail(
 
 
 def picture(pool: Pool, layer: int, marked: Sequence[int] = ()) -> Picture | None:
-    """The blocks of a layer as they are. A session that cannot be drawn, its list being wrong, is left out."""
+    """The blocks of a layer as they are; None for more than can be seen.
+
+    A session that cannot be drawn, its list being wrong, is left out.
+    """
+    if pool.sizes.num_blocks > MOST_BLOCKS:
+        return None
     tables: dict[str, Any] = {}
     drawn = None
     for tracked in [None, *pool.sessions]:

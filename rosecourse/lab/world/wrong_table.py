@@ -127,14 +127,22 @@ class WrongTable:
     def _was_anothers(self, layer: int, b: int) -> Why | None:
         there = self.given[layer][b]
         numbers = [number for number, row in self._old.of_others(self.batch[b].number, layer) if row == there]
-        return self._of_sessions(numbers, "stale: this is the row that another session had in an earlier step")
+        return self._of_sessions(
+            layer, b, numbers, "stale: this is the row that another session had in an earlier step"
+        )
 
-    def _of_sessions(self, numbers: Sequence[int], reason: str) -> Why | None:
-        """Of a row, or a part of one, that sessions with these numbers have had."""
+    def _shows_now(self, t: Tracked, layer: int, b: int) -> bool:
+        """Whether what is wrong in a row is in the list of another session as it is now."""
+        there, row = self.given[layer][b], self.right[layer][b]
+        theirs = [self.pool.index(i) for i in t.table[layer]] + [0] * (len(row) - len(t.table[layer]))
+        wrong = [n for n, (x, y) in enumerate(zip(there, row, strict=True)) if x != y]
+        return t is not self.batch[b] and any(there[n] for n in wrong) and all(there[n] == theirs[n] for n in wrong)
+
+    def _of_sessions(self, layer: int, b: int, numbers: Sequence[int], reason: str) -> Why | None:
+        """Of a row, or a part of one, that sessions with these numbers have, or have had."""
         if not numbers:
             return None
-        alive = {t.number for t in self.pool.sessions}
-        if any(number in alive for number in numbers):
+        if any(self._shows_now(t, layer, b) for t in self.pool.sessions):
             return Cause.WRONG_SESSION, reason + ": by what does a session find its row?"
         return Cause.STATE_KEPT, reason + ", and that has gone: what is kept of a session must go with it"
 
@@ -153,17 +161,17 @@ class WrongTable:
             return Cause.ROW_STALE, reason
         if known:
             return Cause.ROW_STALE, _STALE
-        if sorted(there[:used]) == sorted(row[:used]):
+        if there[:used] != row[:used] and sorted(there[:used]) == sorted(row[:used]):
             return Cause.WRONG_BLOCK, "the right blocks, in another order: logical block n is the n-th of the list"
         others = [n for n, old in self._old.of_others(t.number, layer) if all(old[i] == there[i] for i in differs)]
         now = zip(self.batch, self.right[layer], strict=True)
         others += [s.number for s, theirs in now if s is not t and all(theirs[i] == there[i] for i in differs)]
         if all(n >= used for n in differs):
-            return self._of_sessions(others, "old entries past the end of the list, which must be 0") or (
+            return self._of_sessions(layer, b, others, "old entries past the end of the list, which must be 0") or (
                 Cause.ROW_STALE,
                 "old entries past the end of the list, which must be 0",
             )
-        return self._of_sessions(others, "entries that are another session's") or (
+        return self._of_sessions(layer, b, others, "entries that are another session's") or (
             (Cause.ROW_STALE, "stale: the last block is new, or was replaced by a copy, and its entry was not written")
             if differs == last
             else (Cause.ROW_STALE, _STALE)
