@@ -7,6 +7,7 @@ then and was wrong before names the cause.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,8 @@ from .trial import Trial
 
 PLAIN = (Cause.TAMPERING, Cause.INPUTS_CHANGED, Cause.INTERFACE, Cause.EXITS)  # these explain whatever else is wrong
 WEAK = (Cause.HALF_WRITTEN, Cause.NOTHING_WRITTEN, Cause.RAISES)  # others explain these; the last is the weakest
-OF_ROWS = (Cause.WRONG_SESSION, Cause.STATE_KEPT, Cause.ROW_STALE)  # of a table; the first that is met says most
+OF_ROWS = (Cause.WRONG_SESSION, Cause.STATE_KEPT, Cause.ROW_STALE)  # of a table; the first that is met often says most
+OFTEN = 5  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
 
 
@@ -48,15 +50,19 @@ def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
 
 def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     """The fault that explains most of the others."""
-    causes = {each.fault.cause for each in met}
-    rows = OF_ROWS if issubclass(trial.course.world.oracle, TableOracle) else ()
-    for cause in (*PLAIN, *(rows if causes & set(rows) else ())):
-        if cause in causes:
+    counted = Counter(each.fault.cause for each in met)
+    often = [cause for cause in OF_ROWS if _is_of_tables(trial) and counted[cause] >= len(met) / OFTEN]
+    for cause in (*PLAIN, *often):
+        if cause in counted:
             return next(each for each in met if each.fault.cause is cause)
     strong = [each for each in met if each.fault.cause not in WEAK]
     if strong:
         return strong[0]
     return min(met, key=lambda each: WEAK.index(each.fault.cause) if each.fault.cause in WEAK else len(WEAK))
+
+
+def _is_of_tables(trial: Trial) -> bool:
+    return issubclass(trial.course.world.oracle, TableOracle)
 
 
 # -- is something remembered? -----------------------------------------------------------------------------------------
@@ -81,7 +87,7 @@ class Forgetful(Learner):
 
 def _is_remembered(trial: Trial, met: Met) -> bool:
     """Whether the scenario is right with a part that cannot remember anything."""
-    if issubclass(trial.course.world.oracle, TableOracle):  # its rows are kept by design, and have causes of their own
+    if _is_of_tables(trial):  # its rows are kept by design, and have causes of their own
         return False
     forgetful = Forgetful(trial.learner, lambda: pickle.loads(trial.fresh))
     return not _is_wrong(trial, forgetful, met.scenario)

@@ -122,12 +122,14 @@ def _is_wrong(trial: Trial, probe: Probe) -> bool:
 
 
 def _story(oracle: Oracle, n: int) -> None:
-    """n sessions step, on the last blocks of the pool: around a boundary, all at one slot, and some that share."""
+    """n sessions step, on the last blocks of the pool: inside a block; a few also at its end, and some that share."""
     for layer in range(oracle.sizes.layers):
         oracle.kv.free_blocks(layer).sort()  # the last of them is the next to be taken
     size = oracle.sizes.block_size
     oracle.step(*(oracle.start(size - 1 - (b % 3 == 1)) for b in range(n)))
     batch = list(oracle.sessions)
+    if n > BASE.batch:
+        return
     oracle.step(*batch)
     parents = batch[:2]
     children = [oracle.fork(parent) for parent in parents]

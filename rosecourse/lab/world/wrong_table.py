@@ -142,7 +142,8 @@ class WrongTable:
         """Of a row, or a part of one, that sessions with these numbers have, or have had."""
         if not numbers:
             return None
-        if any(self._shows_now(t, layer, b) for t in self.pool.sessions):
+        shown = {t.number for t in self.pool.sessions if self._shows_now(t, layer, b)}
+        if shown.issuperset(numbers):
             return Cause.WRONG_SESSION, reason + ": by what does a session find its row?"
         return Cause.STATE_KEPT, reason + ", and that has gone: what is kept of a session must go with it"
 
