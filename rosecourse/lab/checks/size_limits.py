@@ -122,16 +122,17 @@ def _is_wrong(trial: Trial, probe: Probe) -> bool:
 
 
 def _story(oracle: Oracle, n: int) -> None:
-    """n sessions step, on the last blocks of the pool: inside a block; a few also at its end, and some that share."""
+    """n sessions step, on the last blocks of the pool: at one slot, then at two; a few also past a block's end, and two
+    of these share their last blocks with children."""
     for layer in range(oracle.sizes.layers):
         oracle.kv.free_blocks(layer).sort()  # the last of them is the next to be taken
-    size = oracle.sizes.block_size
-    oracle.step(*(oracle.start(size - 1 - (b % 3 == 1)) for b in range(n)))
-    batch = list(oracle.sessions)
+    batch = [oracle.start(max(0, oracle.sizes.block_size - 3)) for _ in range(n)]
+    oracle.step(*batch)
+    oracle.step(*batch[::2])
+    oracle.step(*batch)
     if n > BASE.batch:
         return
     oracle.step(*batch)
-    parents = batch[:2]
-    children = [oracle.fork(parent) for parent in parents]
+    children = [oracle.fork(parent) for parent in batch[:2]]
     oracle.step(*children, *batch[2:])
     oracle.step(*reversed(batch))
