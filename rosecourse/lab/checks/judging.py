@@ -21,7 +21,7 @@ from .trial import Trial, trial_of
 from .verdict import Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
-ENOUGH = 12  # faults from which the cause is decided
+ENOUGH = 12  # faults of kernels, which are slow, from which the cause is decided
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
@@ -75,7 +75,7 @@ def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
         report("done")
         steps += made
         met += [Met(scenario, fault)] if fault else []
-        if len(met) == ENOUGH or (fault and not made):  # or it cannot be built or called at all
+        if (trial.kernels_on and len(met) == ENOUGH) or (fault and not made):  # or it cannot be built or called at all
             break
     tried = f"{len(scenarios)} scenarios, {steps} steps: every number in its place, every block with its owners"
     return [tried], met

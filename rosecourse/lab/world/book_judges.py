@@ -126,6 +126,11 @@ def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracke
     what = f"session {t.name} has {tokens}: {blocks}; it shows {len(ids)} in layer {layer}"
     if len(ids) > needed:
         reason = f"a new block was taken though the last one had a free slot (block_size is {pool.sizes.block_size})"
+        if _counts_too_many(pool, before, t, layer):
+            cause = Cause.BOOKS_WRONG
+            reason = (
+                f"the block before it counts {pool.sizes.block_size} tokens and holds fewer: who raised its length?"
+            )
     elif needed <= len(then):
         cause, reason = Cause.BOOKS_WRONG, "a block was removed from the list"
     elif taken := _taken_and_not_shown(pool, before, layer):
@@ -140,6 +145,17 @@ def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracke
         cause = left_out(pool, before, batch)
         reason = "nothing was appended, or the new block was not put into the session's list"
     fail(pool, cause, what, f"its list: {ids}", reason=reason, layer=layer, marked=ids)
+
+
+def _counts_too_many(pool: Pool, before: Before, t: Tracked, layer: int) -> bool:
+    """Whether the block that was a session's last one is taken for full, and has a free slot."""
+    then = before.lists[t.number][layer]
+    if not then or not pool.in_use(then[-1]) or before.infos[then[-1]].length == pool.sizes.block_size:
+        return False
+    return (
+        pool.info_in_use(then[-1]).length > before.infos[then[-1]].length
+        and block_written(pool, before, t, layer) != then[-1]
+    )
 
 
 def _taken_and_not_shown(pool: Pool, before: Before, layer: int) -> int | None:

@@ -26,12 +26,17 @@ def bits(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.contiguous().view(torch.int16 if numbers.element_size() == 2 else torch.int32)
 
 
+def differ(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Where numbers have changed; one NaN is as good as another, for it may be copied to its own place."""
+    return (bits(now) != bits(before)) & ~(now.isnan() & before.isnan())
+
+
 class Written:
     """The cells of the caches, D numbers each, that are not what they were before a step."""
 
     def __init__(self, pool: Pool, before: Before) -> None:
         self.now = pool.caches()
-        changed = (bits(self.now) != bits(before.caches)).any(dim=-1)  # [2, L, num_blocks, H, block_size]
+        changed = differ(self.now, before.caches).any(dim=-1)  # [2, L, num_blocks, H, block_size]
         self._places: dict[bytes, list[Place]] = {}  # numbers -> where they have been written
         for numbers, place in zip(bits(self.now[changed]).numpy(), changed.nonzero().tolist(), strict=True):
             self._places.setdefault(numbers.tobytes(), []).append(tuple(place))

@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 
 from .causes import Cause
-from .misplaced import KV, Finding, Misplaced, Row, bits
+from .misplaced import KV, Finding, Misplaced, Row, bits, differ
 from .pool import Before, Pool, Tracked
 from .telling import block_name, fail, names_of
 
@@ -111,7 +111,7 @@ def look_at_guards(pool: Pool) -> None:
 
 def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
     """What nobody had to write is what it was, bit by bit. Free slots of a block taken in this step do not count."""
-    changed = bits(pool.caches()) != bits(before.caches)
+    changed = differ(pool.caches(), before.caches)
     for t in batch:
         for layer, ids in enumerate(t.table):
             changed[:, layer, pool.index(ids[-1]), :, (t.length - 1) % pool.sizes.block_size] = False

@@ -131,18 +131,20 @@ class WrongTable:
             layer, b, numbers, "stale: this is the row that another session had in an earlier step"
         )
 
-    def _shows_now(self, t: Tracked, layer: int, b: int) -> bool:
-        """Whether what is wrong in a row is in the list of another session as it is now."""
+    def _shows_now(self, t: Tracked, layer: int, b: int, whole: bool) -> bool:
+        """Whether what is wrong in a row, or the whole row, is what the list of another session says now."""
         there, row = self.given[layer][b], self.right[layer][b]
         theirs = [self.pool.index(i) for i in t.table[layer]] + [0] * (len(row) - len(t.table[layer]))
         wrong = [n for n, (x, y) in enumerate(zip(there, row, strict=True)) if x != y]
+        if whole and there != theirs:
+            return False
         return t is not self.batch[b] and any(there[n] for n in wrong) and all(there[n] == theirs[n] for n in wrong)
 
-    def _of_sessions(self, layer: int, b: int, numbers: Sequence[int], reason: str) -> Why | None:
+    def _of_sessions(self, layer: int, b: int, numbers: Sequence[int], reason: str, whole: bool = False) -> Why | None:
         """Of a row, or a part of one, that sessions with these numbers have, or have had."""
         if not numbers:
             return None
-        shown = {t.number for t in self.pool.sessions if self._shows_now(t, layer, b)}
+        shown = {t.number for t in self.pool.sessions if self._shows_now(t, layer, b, whole)}
         if shown.issuperset(numbers):
             return Cause.WRONG_SESSION, reason + ": by what does a session find its row?"
         return Cause.STATE_KEPT, reason + ", and that has gone: what is kept of a session must go with it"
