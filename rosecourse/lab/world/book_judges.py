@@ -128,9 +128,7 @@ def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracke
         reason = f"a new block was taken though the last one had a free slot (block_size is {pool.sizes.block_size})"
         if _counts_too_many(pool, before, t, layer):
             cause = Cause.BOOKS_WRONG
-            reason = (
-                f"the block before it counts {pool.sizes.block_size} tokens and holds fewer: who raised its length?"
-            )
+            reason = f"the block before it counts {pool.sizes.block_size} tokens, and holds fewer: who raised it?"
     elif needed <= len(then):
         cause, reason = Cause.BOOKS_WRONG, "a block was removed from the list"
     elif taken := _taken_and_not_shown(pool, before, layer):
