@@ -27,7 +27,6 @@ CAUSES = {
     "a block leaks": "books-wrong",
     "a shared block is not copied": "cow-missed",
     "length not raised": "books-wrong",
-    "the last session is forgotten": "half-written",
     "the row of another": "wrong-session",
     "the batch reversed": "wrong-session",
     "K and V swapped": "k-v-swapped",

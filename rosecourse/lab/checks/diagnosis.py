@@ -22,7 +22,12 @@ from .trial import Trial
 
 PLAIN = (Cause.TAMPERING, Cause.INPUTS_CHANGED, Cause.INTERFACE, Cause.EXITS)  # these explain whatever else is wrong
 WEAK = (Cause.HALF_WRITTEN, Cause.NOTHING_WRITTEN, Cause.RAISES)  # others explain these; the last is the weakest
-OF_ROWS = (Cause.WRONG_SESSION, Cause.STATE_KEPT, Cause.ROW_STALE)  # of a table; the first that is met often says most
+OF_ROWS = (
+    Cause.WRONG_LAYER,
+    Cause.WRONG_SESSION,
+    Cause.STATE_KEPT,
+    Cause.ROW_STALE,
+)  # of a table; the first that is met often says most
 OFTEN = 12  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
 

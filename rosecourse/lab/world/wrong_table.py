@@ -174,7 +174,7 @@ class WrongTable:
                 Cause.ROW_STALE,
                 "old entries past the end of the list, which must be 0",
             )
-        return self._of_sessions(layer, b, others, "entries that are another session's") or (
+        return self._of_sessions(layer, b, others, "stale: entries that are another session's") or (
             (Cause.ROW_STALE, "stale: the last block is new, or was replaced by a copy, and its entry was not written")
             if differs == last
             else (Cause.ROW_STALE, _STALE)
