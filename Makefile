@@ -13,7 +13,7 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test notebooks wheel soak mutants lint format doctor constraints clean
+.PHONY: help env lab test notebooks wheel soak mutants adversary lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ soak: env  ## A million random steps over tiny pools, each slot checked (ARGS='-
 mutants: env  ## Change the code in small ways: a test must fail (half an hour; ARGS='rosecourse.engine.scheduler*')
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
 	$(BIN)/python -m tests.support.mutants $(ARGS)
+
+adversary: env  ## Check the parts that were written to deceive the checker: half an hour (ARGS='038_ring 061')
+	$(BIN)/python -m tests.support.adversary $(ARGS)
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb

@@ -19,6 +19,37 @@ if TRITON_AVAILABLE:
     from tests.support import kernel_parts
 
 CASES = [case for case in cases(TABLES + APPEND + IDEAS + PARTIAL + FITTING) if TRITON_AVAILABLE or case[0] != "061"]
+CAUSES = {
+    "off by one: one slot too few": "rollover-missed",
+    "new block begins at 0": "books-wrong",
+    "new block of another layer": "books-wrong",
+    "new block not in the list": "books-wrong",
+    "a block leaks": "books-wrong",
+    "a shared block is not copied": "cow-missed",
+    "length not raised": "books-wrong",
+    "the row of another": "wrong-session",
+    "the batch reversed": "wrong-session",
+    "K and V swapped": "k-v-swapped",
+    "K in both caches": "k-v-swapped",
+    "V is not written": "half-written",
+    "one head alone": "half-written",
+    "heads in another order": "values-changed",
+    "the first layer's": "wrong-layer",
+    "all in the first layer's cache": "wrong-layer",
+    "through float16": "values-changed",
+    "the wrong slot": "wrong-slot",
+    "the next block": "wrong-block",
+    "the slot of the first for all": "wrong-slot",
+    "the order of the first call": "state-kept",
+    "the manager's method replaced": "tampering",
+    "the length alone is the signature": "row-stale",
+    "never written again": "row-stale",
+    "ids, not indices": "wrong-block",
+    "the first layer's rows": "wrong-layer",
+    "-1 past the end": "row-shape",
+    "int64": "row-shape",
+    "nothing returned": "interface",
+}
 
 
 @pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
@@ -27,6 +58,8 @@ def test_the_fault_is_named(number, wrong):
     assert not verdict.passed
     assert verdict.correct == wrong.correct, verdict
     assert re.search(wrong.says, str(verdict)), f"{wrong.says!r} is not in\n{verdict}"
+    assert verdict.cause == CAUSES.get(wrong.fault, verdict.cause), verdict
+    assert verdict.cause is not None, verdict
 
 
 @pytest.mark.parametrize(("key", "signature"), ROWS)

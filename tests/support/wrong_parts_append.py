@@ -74,7 +74,7 @@ APPEND = [
     ),
     Wrong(
         "block index instead of id",
-        r"block \d+ is not in use[^$]*a block index where an id belongs",
+        r"block \d+ is not in use[^$]*a block index where an id belongs|a block index, where the id [^$]*is not in use",
         ROLLING,
         ((ROOM, "block_ids.append(self.kv.info(self.kv.allocate_block(layer_idx, start)).block_index)"),),
     ),

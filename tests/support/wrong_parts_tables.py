@@ -50,7 +50,7 @@ TABLES = [
     Wrong("kept by the session's address", r"stale", ONLY, kept_by("id(session)")),
     Wrong(
         "kept by the table's address",
-        r"another session in the place of one that has gone[^$]*stale",
+        r"another session in the place of one that has gone[^$]*stale|stale[^$]*in the place of one that has gone",
         ONLY,
         kept_by("id(session.block_ids_per_layer)"),
     ),

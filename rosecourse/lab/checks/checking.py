@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 from ...lessons import Lesson
 from ...measure.progress import progress
+from ..world.causes import Cause
 from ..world.error_reading import place_in_trace
 from ..world.fault import Fault, PartIsWrong
 from ..world.patches import look_for_patches
@@ -18,6 +20,10 @@ from .own_process import Ended, run_apart
 from .passed import PASSED
 from .trial import lesson_with_a_part, trial_of
 from .verdict import Verdict
+
+MEMORY_FAULTS = [  # signals that a process gets for what it does to memory, by itself or as the C library sees it
+    getattr(signal, name) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
+]
 
 
 def check(part: type, lesson_number: str) -> Verdict:
@@ -39,7 +45,8 @@ def check(part: type, lesson_number: str) -> Verdict:
 
 def _no_class(part: Any, rung: Lesson) -> Verdict:
     given = f"an object of {type(part).__name__}"
-    fault = Fault(f"check wants the class itself: check(MyPart, {rung.number!r}), not {given}")
+    what = f"check wants the class itself: check(MyPart, {rung.number!r}), not {given}"
+    fault = Fault(what, cause=Cause.INTERFACE)
     return Verdict("this", rung.number, (fault,))
 
 
@@ -76,9 +83,12 @@ def _told(ended: Ended) -> Fault:
     where = place_in_trace(ended.trace)
     if ended.silent:
         what = f"the part was still at work after {ended.silent:g} seconds"
-        return Fault(what, where, "a loop that does not end, or a wait for something that never comes")
-    if ended.signal:
+        reason = "a loop that does not end, or a wait for something that never comes"
+        return Fault(what, where, reason, cause=Cause.HANGS)
+    if ended.signal in MEMORY_FAULTS:
         what = f"the part crashed the process ({Signals(ended.signal).name})"
-        return Fault(what, where, "memory was read or written that is not its: look at the addresses, and at the masks")
-    what = f"the part ended the process, with exit code {ended.code}"
-    return Fault(what, where, "a part returns, or raises an exception; it never ends the program")
+        reason = "memory was read or written that is not its: look at the addresses, and at the masks"
+        return Fault(what, where, reason, cause=Cause.OUTSIDE)
+    reason = "a part returns, or raises an exception; it never ends the program"
+    how = f"by the signal {Signals(ended.signal).name}" if ended.signal else f"with exit code {ended.code}"
+    return Fault(f"the part ended the process, {how}", where, reason, cause=Cause.EXITS)

@@ -11,6 +11,7 @@ from ...engine.scheduler import OnlineScheduler
 from ...kv.blocks import KVBlockManager
 from ...lessons import BASELINE
 from ...models.shape import Model
+from ..world.causes import Cause
 from ..world.engine_parts import per_layer_cache
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
@@ -84,4 +85,5 @@ def _compare(right: list[list[int]], given: list[list[int]]) -> None:
         for position, (token, other) in enumerate(zip(tokens, theirs, strict=True)):
             if token != other:
                 what = f"request {number}: new token {position} is {other}; the baseline's is {token}"
-                raise PartIsWrong(Fault(what, reason="what the next step read is not what was appended"))
+                reason = "what the next step read is not what was appended"
+                raise PartIsWrong(Fault(what, reason=reason, cause=Cause.VALUES_CHANGED))

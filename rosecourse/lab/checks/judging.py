@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...lessons import lesson
+from ..world.causes import Cause
+from ..world.error_reading import CannotTry
 from ..world.fault import Fault, PartIsWrong
 from ..world.kernel_memory import guarded_kernels
 from ..world.oracle import Oracle
@@ -14,12 +16,14 @@ from ..world.patches import look_for_patches
 from ..world.scenarios import Scenario
 from . import end_to_end
 from .comparing import compare
+from .diagnosis import Met, diagnosed
 from .own_process import Report
 from .silent_kernel import plainly
 from .trial import Trial, trial_of
 from .verdict import Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
+ENOUGH = 12  # faults of kernels, which are slow, from which the cause is decided
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
@@ -42,11 +46,13 @@ def _tried(trial: Trial, report: Report) -> Verdict:
     try:
         done, faults = _lived_through(trial, report)
         if faults:
-            return replace(verdict, faults=tuple(plainly(trial, faults)))
+            return replace(verdict, faults=tuple(plainly(trial, diagnosed(trial, faults)[:SHOWN])))
         done.append(_in_an_engine(trial))
         compared = compare(trial, report)
     except PartIsWrong as wrong:
         return replace(verdict, faults=(wrong.fault,))
+    except CannotTry as reason:
+        return replace(verdict, unchecked=(str(reason),))
     if trial.kernels_on == "cpu" and trial.course.unseen and not compared.missing:
         done.append(f"not to be seen in Triton's interpreter: {trial.course.unseen}")
     if compared.counted:
@@ -62,20 +68,21 @@ def _tried(trial: Trial, report: Report) -> Verdict:
     )
 
 
-def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Fault]]:
-    """What was tried, and the first faults."""
+def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
+    """What was tried, and the faults that were met."""
     scenarios = trial.course.world.scenarios_on(trial.kernels_on)
-    faults, steps = [], 0
+    met: list[Met] = []
+    steps = 0
     report("begin", "scenarios", len(scenarios))
     for scenario in scenarios:
         fault, made = _play(trial, scenario)
         report("done")
         steps += made
-        faults += [fault] if fault else []
-        if len(faults) == SHOWN or (fault and not made):  # enough, or it cannot be built or called at all
+        met += [Met(scenario, fault)] if fault else []
+        if (trial.kernels_on and len(met) == ENOUGH) or (fault and not made):  # or it cannot be built or called at all
             break
     tried = f"{len(scenarios)} scenarios, {steps} steps: every number in its place, every block with its owners"
-    return [tried], faults
+    return [tried], met
 
 
 def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
@@ -85,11 +92,17 @@ def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
     try:
         oracle = trial.course.world.oracle(trial.learner, scenario.sizes)
         scenario.story(oracle)
-        look_for_patches()
     except PartIsWrong as wrong:
         fault = wrong.fault
+    except CannotTry:
+        raise
     except Exception as error:  # the part has left something that cannot even be read
-        fault = Fault(f"after the part the pool cannot be used any more: {type(error).__name__}: {error}")
+        what = f"after the part the pool cannot be used any more: {type(error).__name__}: {error}"
+        fault = Fault(what, cause=Cause.BOOKS_WRONG)
+    try:
+        look_for_patches()
+    except PartIsWrong as wrong:  # whatever else was wrong comes of it
+        fault = wrong.fault
     steps = oracle.steps if oracle else 0
     where = f"{scenario.name} (step {steps})" if steps else scenario.name
     return (replace(fault, tried=where) if fault else None), steps
@@ -100,6 +113,8 @@ def _in_an_engine(trial: Trial) -> str:
         return end_to_end.same_tokens(trial)
     except PartIsWrong as wrong:
         raise PartIsWrong(replace(wrong.fault, tried=end_to_end.NAME)) from None
+    except CannotTry:
+        raise
     except Exception as error:  # after the part the engine itself cannot go on
         what = f"the engine stopped: {type(error).__name__}: {error}"
-        raise PartIsWrong(Fault(what, tried=end_to_end.NAME)) from None
+        raise PartIsWrong(Fault(what, tried=end_to_end.NAME, cause=Cause.BOOKS_WRONG)) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..course.costs import launches
+from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from .observing import observe_step
 from .trial import Trial
@@ -16,7 +17,7 @@ REASON = "its body is still empty, or every lane of it is masked"
 
 def plainly(trial: Trial, faults: list[Fault]) -> list[Fault]:
     """The faults of a part; where its kernel writes nothing, that alone, with what was found of it."""
-    if not trial.kernels_on or not _writes_nothing(trial):
+    if not trial.kernels_on or faults[0].cause is not Cause.NOTHING_WRITTEN or not _writes_nothing(trial):
         return faults
     first = faults[0]
     return [replace(first, what=WHAT, details=(first.what, *first.details), reason=REASON)]

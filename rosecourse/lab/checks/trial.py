@@ -15,16 +15,20 @@ from ...lessons import LESSONS, Lesson, lesson
 from ..course import COURSES, course_of
 from ..course.form import Course
 from ..world.learner import Learner
+from .by_value import dumps
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried. kernels_on: the device on which the lesson's kernels run; None if it has none, or none run."""
+    """What is tried. kernels_on: the device on which the lesson's kernels run; None if it has none, or none run.
+    fresh: the class by value, as it was before anything was made of it.
+    """
 
     learner: Learner
     rung: Lesson
     course: Course
     kernels_on: str | None
+    fresh: bytes
 
     @property
     def device(self) -> str:
@@ -49,4 +53,4 @@ def trial_of(part: type, rung: Lesson, alive: Callable[[], object] = lambda: Non
     course = course_of(rung.number)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     runs = bool(rung.kernels) and triton_runs_on(torch.device(device))
-    return Trial(Learner(part, course.world.called_with, alive), rung, course, device if runs else None)
+    return Trial(Learner(part, course.world.called_with, alive), rung, course, device if runs else None, dumps(part))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from ..world.causes import Cause
 from ..world.fault import Fault
 
 
@@ -35,6 +36,13 @@ class Verdict:
         return not self.faults
 
     @property
+    def cause(self) -> Cause | None:
+        """Why it has not passed, of the closed list; None if it has, or if something could not be tried."""
+        if self.faults:
+            return self.faults[0].cause
+        return Cause.GOAL_MISSED if self.missing else None
+
+    @property
     def passed(self) -> bool:
         """Whether it is correct, has the lesson's idea, is the learner's own, and everything could be tried."""
         return not (self.faults or self.missing or self.not_own or self.unchecked)
@@ -52,7 +60,7 @@ class Verdict:
     def _headline(self) -> str:
         name = f"{self.part}, lesson {self.lesson}"
         if self.faults:
-            return f"✗ {name}: not right yet."
+            return f"✗ {name}: not right yet{f': {self.cause.headline}' if self.cause else ''}."
         if self.missing and self.partly:
             return f"✗ {name}: correct, but not yet with the idea of the lesson in every kind of step."
         if self.missing:

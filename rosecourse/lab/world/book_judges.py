@@ -10,7 +10,9 @@ from typing import Any
 
 from ...kv.blocks import KVBlockManager
 from ...pictures.sheet import counted
-from .number_judges import place_of
+from .causes import Cause
+from .misplaced import block_written, left_out
+from .number_judges import look_at_contents
 from .pool import Before, Pool, Tracked
 from .telling import block_name, fail, names_of
 
@@ -31,6 +33,7 @@ def look_at_manager(pool: Pool, as_made: Mapping[str, Any]) -> None:
         if replaced:
             fail(
                 pool,
+                Cause.TAMPERING,
                 f"the part replaced kv.{name}: the manager is shared with prefill and with every other part",
                 reason="write the new way into the part itself, and leave the manager as it is",
             )
@@ -42,11 +45,12 @@ def look_at_sessions(pool: Pool) -> None:
         if t.session.num_cached_tokens != t.length:
             fail(
                 pool,
+                Cause.BOOKS_WRONG,
                 f"session {t.name}: num_cached_tokens is {t.session.num_cached_tokens} after the step, not {t.length}",
                 reason="the decode step itself counts the token; a part must not",
             )
         if t.session.token_ids != t.session.prompt_ids:
-            fail(pool, f"session {t.name}: the part changed its token_ids")
+            fail(pool, Cause.INPUTS_CHANGED, f"session {t.name}: the part changed its token_ids")
 
 
 # -- lists of blocks --------------------------------------------------------------------------------------------------
@@ -56,13 +60,15 @@ def look_at_lists(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
     """Each live session shows as many blocks of the layer as its tokens fill, and keeps those that it had."""
     for t in pool.sessions:
         if not isinstance(t.table, list) or len(t.table) != pool.sizes.layers:
-            fail(pool, f"session {t.name}: block_ids_per_layer is no longer a list of {pool.sizes.layers} lists")
+            what = f"session {t.name}: block_ids_per_layer is no longer a list of {pool.sizes.layers} lists"
+            fail(pool, Cause.BOOKS_WRONG, what)
         for layer, ids in enumerate(t.table):
             _look_at_ids(pool, t, layer, ids)
             then = before.lists[t.number][layer]
             if t not in batch and ids != then:
                 fail(
                     pool,
+                    Cause.WRONG_SESSION,
                     f"session {t.name} is not to be appended to, and its block list of layer {layer} has changed",
                     f"expected: {then}",
                     f"found:    {ids}",
@@ -71,25 +77,28 @@ def look_at_lists(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
                     marked=ids,
                 )
             _look_at_kept_blocks(pool, before, t, layer, ids, then)
-            _look_at_number_of_blocks(pool, t, layer, ids, then)
+            _look_at_number_of_blocks(pool, before, batch, t, layer)
 
 
 def _look_at_ids(pool: Pool, t: Tracked, layer: int, ids: Any) -> None:
     if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
-        fail(pool, f"session {t.name}: its block list of layer {layer} is {ids!s:.60}, not a list of whole numbers")
+        what = f"session {t.name}: its block list of layer {layer} is {ids!s:.60}, not a list of whole numbers"
+        fail(pool, Cause.BOOKS_WRONG, what)
     for block_id in ids:
         where = f"session {t.name}: its block list of layer {layer}, {ids},"
         if not 0 <= block_id < pool.sizes.layers * pool.sizes.num_blocks:
-            fail(pool, f"{where} shows {block_id}, which is no block's id", layer=layer)
+            fail(pool, Cause.BOOKS_WRONG, f"{where} shows {block_id}, which is no block's id", layer=layer)
         if block_id // pool.sizes.num_blocks != layer:
             of = block_id // pool.sizes.num_blocks
             reason = f"allocated from layer {of}; or a block index, where the id (layer × num_blocks + index) belongs"
-            fail(pool, f"{where} shows {block_id}, a block of layer {of}", reason=reason, layer=layer)
+            what = f"{where} shows {block_id}, a block of layer {of}"
+            fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer)
         if not pool.in_use(block_id):
             reason = "the block was given back while this session still shows it: owner count lowered too often?"
-            fail(pool, f"{where} shows {block_id}, which is free", reason=reason, layer=layer, marked=[block_id])
+            what = f"{where} shows {block_id}, which is free"
+            fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer, marked=[block_id])
         if ids.count(block_id) > 1:
-            fail(pool, f"{where} shows {block_id} twice", layer=layer, marked=[block_id])
+            fail(pool, Cause.BOOKS_WRONG, f"{where} shows {block_id} twice", layer=layer, marked=[block_id])
 
 
 def _look_at_kept_blocks(pool: Pool, before: Before, t: Tracked, layer: int, ids: list[int], then: list[int]) -> None:
@@ -104,22 +113,55 @@ def _look_at_kept_blocks(pool: Pool, before: Before, t: Tracked, layer: int, ids
         if full:
             reason = "a full block is never written again: it need not be copied, even if shared; a new one follows it"
         marked = [i for i in (block_id, *ids[n : n + 1]) if pool.in_use(i)]
-        fail(pool, what, reason=reason, layer=layer, marked=marked)
+        fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer, marked=marked)
 
 
-def _look_at_number_of_blocks(pool: Pool, t: Tracked, layer: int, ids: list[int], then: list[int]) -> None:
+def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracked], t: Tracked, layer: int) -> None:
+    ids, then = t.table[layer], before.lists[t.number][layer]
     needed = pool.blocks_needed(t.length)
     if len(ids) == needed:
         return
+    cause = Cause.ROLLOVER_MISSED
     tokens, blocks = counted(t.length, "token"), counted(needed, "block")
     what = f"session {t.name} has {tokens}: {blocks}; it shows {len(ids)} in layer {layer}"
     if len(ids) > needed:
         reason = f"a new block was taken though the last one had a free slot (block_size is {pool.sizes.block_size})"
-    elif needed > len(then):
-        reason = "nothing was appended, or the new block was not put into the session's list"
+        if _counts_too_many(pool, before, t, layer):
+            cause = Cause.BOOKS_WRONG
+            reason = f"the block before it counts {pool.sizes.block_size} tokens, and holds fewer: who raised it?"
+    elif needed <= len(then):
+        cause, reason = Cause.BOOKS_WRONG, "a block was removed from the list"
+    elif taken := _taken_and_not_shown(pool, before, layer):
+        cause, reason = (
+            Cause.BOOKS_WRONG,
+            f"{block_name(pool, taken)} was taken; the new block was not put into the list",
+        )
+    elif (block := block_written(pool, before, t, layer)) is not None:
+        name = block_name(pool, block)
+        reason = f"the token went into {name}: a full block is followed by a new one, which is put into the list"
     else:
-        reason = "a block was removed from the list"
-    fail(pool, what, f"its list: {ids}", reason=reason, layer=layer, marked=ids)
+        cause = left_out(pool, before, batch)
+        reason = "nothing was appended, or the new block was not put into the session's list"
+    fail(pool, cause, what, f"its list: {ids}", reason=reason, layer=layer, marked=ids)
+
+
+def _counts_too_many(pool: Pool, before: Before, t: Tracked, layer: int) -> bool:
+    """Whether the block that was a session's last one is taken for full, and has a free slot."""
+    then = before.lists[t.number][layer]
+    if not then or not pool.in_use(then[-1]) or before.infos[then[-1]].length == pool.sizes.block_size:
+        return False
+    return (
+        pool.info_in_use(then[-1]).length > before.infos[then[-1]].length
+        and block_written(pool, before, t, layer) != then[-1]
+    )
+
+
+def _taken_and_not_shown(pool: Pool, before: Before, layer: int) -> int | None:
+    """The id of a block that was allocated in the step, and that no session shows."""
+    shown = {block_id for t in pool.sessions for block_id in t.table[layer]}
+    first = layer * pool.sizes.num_blocks
+    taken = (i for i in range(first, first + pool.sizes.num_blocks) if pool.in_use(i) and i not in before.infos)
+    return next((i for i in taken if i not in shown), None)
 
 
 # -- lengths ----------------------------------------------------------------------------------------------------------
@@ -136,14 +178,14 @@ def look_at_shared_blocks(pool: Pool, before: Before, batch: Sequence[Tracked]) 
             own = "a copy of its own" if ids[-1] in before.infos else "a new block of its own"
             shown = f"{block_name(pool, ids[-1])}, which {names_of(others)} {'share' if others[1:] else 'shares'}"
             what = f"position {t.length - 1} of session {t.name} was to go into {own}; {t.name} still shows {shown}"
+            cause = Cause.COW_MISSED
             reason = "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
-            info = pool.info_in_use(ids[-1])
-            if info.start + info.length < t.length:
-                reason = LEFT_OUT.format(t.name)
-            fail(pool, what, reason=reason, layer=layer, marked=ids[-1:])
+            if block_written(pool, before, t, layer) is None:
+                cause, reason = left_out(pool, before, batch), LEFT_OUT.format(t.name)
+            fail(pool, cause, what, reason=reason, layer=layer, marked=ids[-1:])
 
 
-def look_at_lengths(pool: Pool, before: Before) -> None:
+def look_at_lengths(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
     """Each block begins at the position at which it has to, and counts as many tokens as are in it."""
     size = pool.sizes.block_size
     for t in pool.sessions:
@@ -153,16 +195,29 @@ def look_at_lengths(pool: Pool, before: Before) -> None:
                 length = min(size, t.length - start)
                 where = f"session {t.name}: {block_name(pool, block_id)}, its {_nth(n)},"
                 if (info.layer, info.block_index) != divmod(block_id, pool.sizes.num_blocks):
-                    fail(pool, f"{where} is described as another block: {info}", layer=layer)
+                    fail(pool, Cause.BOOKS_WRONG, f"{where} is described as another block: {info}", layer=layer)
                 if info.start != start:
                     what = f"{where} says that it begins at position {info.start}; it begins at {start}"
                     reason = "a new block's start is the position of its first token: the start before it + its length"
-                    fail(pool, what, reason=reason, layer=layer, marked=[block_id])
+                    fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer, marked=[block_id])
                 if info.length != length:
                     are = "is" if length == 1 else "are"
                     what = f"{where} counts {counted(info.length, 'token')}; {length} {are} to be in it"
+                    cause = _length_cause(pool, before, batch, t, layer)
                     reason = _why_length(pool, before, t, layer, block_id, info.length - length)
-                    fail(pool, what, reason=reason, layer=layer, marked=[block_id])
+                    fail(pool, cause, what, reason=reason, layer=layer, marked=[block_id])
+
+
+def _length_cause(pool: Pool, before: Before, batch: Sequence[Tracked], t: Tracked, layer: int) -> Cause:
+    """Of a wrong length. A token that went into another block explains it: then that raises `PartIsWrong`."""
+    if t not in batch:
+        return Cause.BOOKS_WRONG
+    block = block_written(pool, before, t, layer)
+    if block is None:
+        return left_out(pool, before, batch)
+    if block != t.table[layer][-1]:
+        look_at_contents(pool, before, batch)
+    return Cause.BOOKS_WRONG
 
 
 def _nth(n: int) -> str:
@@ -174,7 +229,7 @@ def _why_length(pool: Pool, before: Before, t: Tracked, layer: int, block_id: in
         left_out = [n for n, ids in enumerate(t.table) if not ids or _end(pool, ids) < t.length]
         instead = f", or the lists of layer {layer} were given for layer {left_out[0]}" if left_out else ""
         return f"the length was raised more than once for one token{instead}"
-    if place_of(pool.caches()[0, layer], t.dense[0, layer, -1, 0]) is None:
+    if block_written(pool, before, t, layer) is None:
         return LEFT_OUT.format(t.name)
     reason = "K and V were written, and the block's length was not raised after it"
     gone = (info for info, length in before.gone if info.length > length)
@@ -206,11 +261,11 @@ def look_at_owners(pool: Pool, before: Before) -> None:
             reason = "whoever copies a shared block leaves it: its owner count goes down by one, and at 0 it is free"
             if block_id not in before.infos:
                 reason = "a block was allocated and then not used"
-            fail(pool, what, reason=reason, layer=layer, marked=[block_id])
+            fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer, marked=[block_id])
         if info.owners != len(holders):
             shown = f"{len(holders)} session{'s show' if len(holders) > 1 else ' shows'} it ({names_of(holders)})"
             reason = "too few: it would be given away while it is in use; a block of one's own counts one owner"
             if info.owners > len(holders):
                 reason = "whoever copies a shared block leaves it: its owner count goes down by one"
             what = f"{where} counts {owners}, and {shown}"
-            fail(pool, what, reason=reason, layer=layer, marked=[block_id])
+            fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer, marked=[block_id])

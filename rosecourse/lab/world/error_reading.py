@@ -9,29 +9,97 @@ import linecache
 import re
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...kv.blocks import KVBlockManager
+from ...pictures.sheet import counted
 from ...request.session import InferenceSession
+from .causes import Cause
+from .fault import Fault
 
 NOT_THEIRS = (
     str(Path(__file__).parents[2]),
     *(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib")),
 )
 
+MOST = 16  # lengths that are told
+NO_DRIVER = (
+    "the kernels. Triton has no driver in this process: it was imported before TRITON_INTERPRET=1 was set, or before "
+    "the GPU could be seen. Restart the kernel and run from the top"
+)
 
-def raised(
-    error: BaseException, kv: KVBlockManager | None, sessions: Sequence[InferenceSession]
-) -> tuple[str, tuple[str, ...], str]:
-    """An exception as (what, details, reason): the line of the learner's code, none of ours."""
+
+class CannotTry(Exception):
+    """What cannot be tried here, and is not the part's fault."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a part was given, by the names of the arguments. built_with: to its `__init__`. arguments: to the call."""
+
+    built_with: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+
+
+def raised(error: BaseException, given: Given) -> Fault:
+    """An exception as a fault: the line of the learner's code, none of ours, and what the part was called with.
+
+    Raises `CannotTry` for one that is nobody's fault: Triton has found no driver when it was imported.
+    """
     message = re.sub(r"0x[0-9a-f]+", "0x…", " ".join(str(error).split()))  # an address is another one each time
+    if "0 active drivers" in message:
+        raise CannotTry(NO_DRIVER) from None
     what = f"the part raised {type(error).__name__}: {message:.300}".rstrip(": ")
     line, detail = place(error)
-    return what, (detail,), _reason(error, message, line, kv, sessions)
+    details = (detail, *_lines(given.arguments))
+    swapped = _taken_for_another(error, given)
+    if swapped:
+        return Fault(what, details, swapped, cause=Cause.INTERFACE)
+    cause = Cause.EXITS if isinstance(error, SystemExit | KeyboardInterrupt) else Cause.RAISES
+    reason = "a part returns, or raises an exception; it never ends the program" if cause is Cause.EXITS else ""
+    return Fault(what, details, reason or _reason(error, message, line, given), cause=cause)
+
+
+def _taken_for_another(error: BaseException, given: Given) -> str:
+    """Why an object that the part was built with lacks an attribute: another of them has it. Empty if none does."""
+    if not isinstance(error, AttributeError) or not error.name:
+        return ""
+    wanted = [name for name, value in given.built_with.items() if hasattr(value, error.name)]
+    mistaken = [name for name, value in given.built_with.items() if value is error.obj]
+    if not (wanted and mistaken):
+        return ""
+    order = ", ".join(given.built_with)
+    return f"`{mistaken[0]}` is used as if it were `{wanted[0]}`: an engine builds a part with ({order}), in this order"
+
+
+def _lines(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """What the part was called with, a line each."""
+    for name, value in arguments.items():
+        yield f"{name}: {described(value)}"
+
+
+def described(value: Any) -> str:
+    """Shapes, types and lengths of what a part is given."""
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"a tensor {list(value.shape)}, {kind}, on {value.device}, strides {value.stride()}"
+    if isinstance(value, InferenceSession):
+        return f"a session of {value.num_cached_tokens} tokens, block list {value.block_ids_per_layer[0]} in layer 0"
+    if isinstance(value, list | tuple) and value:
+        if all(isinstance(one, InferenceSession) for one in value):
+            lengths = ", ".join(str(one.num_cached_tokens) for one in value[:MOST])
+            return f"{counted(len(value), 'session')}, with {lengths}{', ...' if value[MOST:] else ''} tokens"
+        return f"{len(value)} × {described(value[0])}"
+    return (
+        f"{value!r:.80}"
+        if isinstance(value, int | float | str | list | tuple)
+        else f"an object of {type(value).__name__}"
+    )
 
 
 def place(error: BaseException) -> tuple[str, str]:
@@ -53,9 +121,8 @@ def place_in_trace(trace: str) -> tuple[str, ...]:
     return ()
 
 
-def _reason(
-    error: BaseException, message: str, line: str, kv: KVBlockManager | None, sessions: Sequence[InferenceSession]
-) -> str:
+def _reason(error: BaseException, message: str, line: str, given: Given) -> str:
+    kv, sessions = given.built_with.get("kv"), given.arguments.get("sessions", ())
     if type(error).__name__ == "BlockError":
         return "the id of a block that was given back, of another layer, or a block index where an id belongs"
     if "list index out of range" in message and re.search(r"\[(-1|0)\]", line) and _has_empty_list(sessions):
@@ -65,7 +132,7 @@ def _reason(
     ):
         return "a tensor of an empty list is float: when nobody is simple, do not write"
     sizes = re.search(r"index (\d+) is out of bounds for dimension (\d+) with size (\d+)", message)
-    if sizes and kv is not None:
+    if sizes and isinstance(kv, KVBlockManager):
         index, dimension, size = map(int, sizes.groups())
         return _why_out_of_bounds(index, dimension, size, kv)
     sizes = re.search(r"shape mismatch: value tensor of shape \[(\d+).*\] .* indexing result of shape \[(\d+)", message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...pictures.blocks import Picture
+from .causes import Cause
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,8 @@ class Fault:
     """One thing that is wrong with a part.
 
     what: one line. details: what was expected and what was found, a line each. reason: what it is likely to come from.
-    tried: the name of the scenario. picture: the blocks at that moment.
+    tried: the name of the scenario. picture: the blocks at that moment. cause: of the closed list; None only for a part
+    of a kind that names no causes.
     """
 
     what: str
@@ -20,6 +22,7 @@ class Fault:
     reason: str = ""
     tried: str = ""
     picture: Picture | None = None
+    cause: Cause | None = None
 
     def same_as(self, other: Fault) -> bool:
         """Whether it is the other fault, met once more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -14,8 +14,8 @@ from ...config import EngineConfig
 from ...errors import KVCacheExhausted
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
-from ...request.session import InferenceSession
-from .error_reading import place, raised
+from .causes import Cause
+from .error_reading import Given, place, raised
 from .fault import Fault, PartIsWrong
 from .kernel_memory import OutsideMemoryError
 from .patches import look_for_patches
@@ -32,24 +32,24 @@ class Learner:
     def __init__(self, part: type, called_with: tuple[str, ...], alive: Callable[[], object] = lambda: None) -> None:
         self.part, self.called_with, self.alive = part, called_with, alive
         self.printed = io.StringIO()
-        self.kv: KVBlockManager | None = None  # that of the object made last
+        self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 
     def build(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
-        self.kv = kv
         self._takes(self.part, f"{self.part.__name__}.__init__", BUILT_WITH)
-        with self._watched():
+        self.built_with = dict(zip(BUILT_WITH, (model, kv, config), strict=True))
+        with self._watched({}):
             made = self.part(model, kv, config)
         look_for_patches()
         if not callable(made):
-            raise PartIsWrong(Fault(f"an object of {self.part.__name__} cannot be called: {self._wanted('__call__')}"))
+            what = f"an object of {self.part.__name__} cannot be called: {self._wanted('__call__')}"
+            raise PartIsWrong(Fault(what, cause=Cause.INTERFACE))
         self._takes(made, f"{self.part.__name__}.__call__", self.called_with)
         return made
 
     def call(self, made: Any, *arguments: Any) -> Any:
         """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`."""
-        named = dict(zip(self.called_with, arguments, strict=False))
-        with self._watched(named.get("sessions", ())):
+        with self._watched(dict(zip(self.called_with, arguments, strict=False))):
             return made(*arguments)
 
     def remarks(self) -> tuple[str, ...]:
@@ -62,7 +62,8 @@ class Learner:
             inspect.signature(called).bind(*arguments)
         except TypeError as error:
             method = name.rpartition(".")[2]
-            raise PartIsWrong(Fault(f"{name} cannot be called: {error}; {self._wanted(method)}")) from None
+            what = f"{name} cannot be called: {error}; {self._wanted(method)}"
+            raise PartIsWrong(Fault(what, cause=Cause.INTERFACE)) from None
         except ValueError:  # a class without a signature, such as one made in C: calling it will tell
             return
 
@@ -71,7 +72,7 @@ class Learner:
         return f"define `def {method}({', '.join(('self', *arguments))}):`"
 
     @contextmanager
-    def _watched(self, sessions: Sequence[InferenceSession] = ()) -> Iterator[None]:
+    def _watched(self, arguments: dict[str, Any]) -> Iterator[None]:
         """Around a call: `alive` says that one begins, and whatever comes out of it is told in plain words."""
         self.alive()
         try:
@@ -80,10 +81,12 @@ class Learner:
         except KVCacheExhausted:
             raise
         except Exception as error:
-            outside = error.__cause__ if isinstance(error.__cause__, OutsideMemoryError) else error
+            outside = error.__cause__ or error
             if isinstance(outside, OutsideMemoryError):
                 reason = "look at the grid, at the mask, and at the offsets"
-                raise PartIsWrong(Fault(f"the kernel: {outside}", place(outside)[1:], reason)) from None
-            raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
+                raise PartIsWrong(
+                    Fault(f"the kernel: {outside}", place(outside)[1:], reason, cause=Cause.OUTSIDE)
+                ) from None
+            raise PartIsWrong(raised(error, Given(self.built_with, arguments))) from None
         except BaseException as error:  # an interrupt goes to the process that waits: this one is the part's own
-            raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
+            raise PartIsWrong(raised(error, Given(self.built_with, arguments))) from None

@@ -1,6 +1,6 @@
 """Judges of the numbers: every slot holds the K and V that belong there, and nothing else was written.
 
-Each raises `PartIsWrong` with the first wrong number, and says whose it is and what it is likely to come from.
+Each raises `PartIsWrong` with the row that shows the cause best, of all that are wrong after the step.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from typing import NoReturn
 
 import torch
 
+from .causes import Cause
+from .misplaced import KV, Finding, Misplaced, Row, bits, differ
 from .pool import Before, Pool, Tracked
-from .tags import Origin
 from .telling import block_name, fail, names_of
-
-Place = tuple[int, int, int]  # (block, head, slot) in the cache of a layer
 
 
 def look_at_contents(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
@@ -22,99 +21,72 @@ def look_at_contents(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
     caches = pool.caches()
     for t in pool.sessions:
         for layer, ids in enumerate(t.table):
-            if not t.length:
-                continue
             blocks = [pool.index(i) for i in ids]
             read = caches[:, layer, blocks].transpose(2, 3).flatten(1, 2)[:, : t.length]  # [2, length, H, D]
-            wrong = _bits(read) != _bits(t.dense[:, layer])
-            if wrong.any():
-                _tell(pool, before, t, layer, read, wrong)
+            if t.length and not torch.equal(bits(read), bits(t.dense[:, layer])):
+                _tell(Misplaced(pool, before, batch))
 
 
-def _bits(numbers: torch.Tensor) -> torch.Tensor:
-    """The same numbers as integers: NaN equals itself."""
-    return numbers.contiguous().view(torch.int16 if numbers.element_size() == 2 else torch.int32)
-
-
-def _tell(pool: Pool, before: Before, t: Tracked, layer: int, read: torch.Tensor, wrong: torch.Tensor) -> NoReturn:
-    """Raise `PartIsWrong` for the first wrong number; read, wrong: [2, length, H, D]."""
-    which, position, head, _ = (int(n) for n in wrong.nonzero()[0])
-    block_id, slot = t.table[layer][position // pool.sizes.block_size], position % pool.sizes.block_size
-    old = before.caches[which, layer, pool.index(block_id), head, slot]
-    right, there = t.dense[which, layer, position, head], read[which, position, head]
-    origin, belongs = pool.tags.origin(float(there[0])), pool.tags.origin(float(right[0]))
-    if belongs is None:
-        raise AssertionError("the dense copy holds a number that is no token's")
-    rounded = any(torch.equal(right.to(d).to(right.dtype), there) for d in (torch.float16, torch.bfloat16))
-    heads = [h for h in range(pool.sizes.heads) if wrong[which, position, h].any()]
-    in_heads = "" if len(heads) == pool.sizes.heads else f", in head {', '.join(map(str, heads))} alone,"
-    untouched = torch.equal(_bits(there), _bits(old))
-    where = f"position {position} of session {t.name} in layer {layer}{in_heads}"
-    if untouched:
-        what = f"{where} was never written: its {'KV'[which]} slot holds what was there before the step"
-    else:
-        content = f"the {origin}" if origin else f"a rounded {'KV'[which]}" if rounded else f"no token's {'KV'[which]}"
-        what = f"{where} holds {content}"
-    caches = pool.caches()[which]
-    places = [(n, place) for n, cache in enumerate(caches) if (place := place_of(cache, right))]
-    lies = next(((n, place) for n, place in places if n == layer), places[0] if places else None)
+def _tell(misplaced: Misplaced) -> NoReturn:
+    """Raise `PartIsWrong` for the rows of a step that are wrong."""
+    pool = misplaced.pool
+    row, finding = misplaced.told()
+    block_id = pool.index(row.block) + row.layer * pool.sizes.num_blocks
     details = [
-        f"expected: the {belongs}",
-        f"found:    {f'the {origin}' if origin else there.tolist()}",
-        f"slot:     {slot} of {block_name(pool, block_id)}",
+        f"expected: {_shown(misplaced, row, row.right)}",
+        f"found:    {_shown(misplaced, row, row.there)}",
+        f"slot:     {row.slot} of {block_name(pool, block_id)}",
+        *_lies(pool, row, finding),
+        *_how_many(misplaced),
     ]
-    if lies:
-        other, (block, other_head, other_slot) = lies
-        name = block_name(pool, block + other * pool.sizes.num_blocks)
-        in_head = f", in head {other_head}" if other_head != head else ""
-        details.append(f"what belongs there lies in slot {other_slot} of {name}{in_head}")
-    reason = _why(t, position, origin, untouched, lies, belongs, rounded)
-    fail(pool, what, *details, reason=reason, layer=layer, marked=[block_id])
+    what = f"{_where(pool, row)} {_content(misplaced, row, finding)}"
+    fail(pool, finding.cause, what, *details, reason=finding.reason, layer=row.layer, marked=[block_id])
 
 
-def _why(
-    t: Tracked,
-    position: int,
-    origin: Origin | None,
-    untouched: bool,
-    lies: tuple[int, Place] | None,
-    right: Origin,
-    rounded: bool,
-) -> str:
-    """A likely cause of `origin` being where `right` belongs. lies: the layer and the place that hold what is right."""
-    if untouched and lies and lies[0] != right.layer:
-        return f"it was written to the cache of layer {lies[0]}"
-    if untouched and lies:
-        return "the right numbers went to another slot: look at the block index and at the position in the block"
-    if untouched:
-        return f"the K or V of session {t.name} was not written, or only for some heads or sessions"
-    if origin is None:
-        if rounded:
-            return "a cast to a shorter type on the way: keep the dtype of the keys"
-        return "written by nothing that came in; or a slot that an unfinished copy left empty"
-    if origin.which != right.which and origin.session != right.session:
-        return "rows of K and V lie further apart than H × D: they are views; their `stride(0)` says how far"
-    if origin.which != right.which:
-        return "K and V are swapped, or one of them is written to both caches"
-    if origin.layer != right.layer:
-        return "keys[layer_idx] and values[layer_idx] belong to the caches of the same layer"
-    if origin.session != right.session:
-        if position < t.length - 1:
-            return "another session wrote into a block that was not its own"
-        if right.which == 1:
-            return "rows of V are mixed up, those of K are not: are they selected alike, and each by its own stride(0)?"
-        return "rows of the batch are mixed up: row b of keys and values is that of sessions[b]"
-    if origin.head != right.head:
-        return "heads are mixed up: the cache of a layer is [num_blocks, H, block_size, D], the keys are [B, H, D]"
-    if origin.position != right.position:
-        return "another token of the same session lies there: look at the position in the block"
-    return "the elements of a head are in another order"
+def _where(pool: Pool, row: Row) -> str:
+    heads = [h for h in range(pool.sizes.heads) if row.wrong[h].any()]
+    in_heads = "" if len(heads) == pool.sizes.heads else f", in head {', '.join(map(str, heads))} alone,"
+    return f"position {row.position} of session {row.tracked.name} in layer {row.layer}{in_heads}"
 
 
-def place_of(cache: torch.Tensor, row: torch.Tensor) -> Place | None:
-    """(block, head, slot) at which the D numbers of a head lie in a layer's cache [num_blocks, H, block_size, D]."""
-    places = (_bits(cache) == _bits(row)).all(dim=-1).nonzero()
-    return tuple(places[0].tolist()) if len(places) else None
+def _content(misplaced: Misplaced, row: Row, finding: Finding) -> str:
+    which = KV[row.which]
+    if row.untouched and row.new:
+        return f"was never written: its {which} slot holds what was there before the step"
+    if row.untouched:
+        return f"is lost: its {which} slot, in a block taken in this step, holds what was there before"
+    origin = misplaced.origin_of(row.there[row.head])
+    if finding.reason.startswith("rounded to"):
+        return f"holds a rounded {which}"
+    return f"holds the {origin}" if origin else f"holds no token's {which}"
+
+
+def _shown(misplaced: Misplaced, row: Row, numbers: torch.Tensor) -> str:
+    """The numbers of the first head that is wrong, in full precision, and whose they are."""
+    origin = misplaced.origin_of(numbers[row.head])
+    first = numbers[row.head].tolist()
+    told = f"[{', '.join(f'{number:.9g}' for number in first[:8])}{', ...' if len(first) > 8 else ''}]"
+    return f"the {origin}: {told}" if origin else told
+
+
+def _lies(pool: Pool, row: Row, finding: Finding) -> list[str]:
+    if finding.lies is None:
+        return []
+    which, layer, block, head, slot = finding.lies
+    name = block_name(pool, block + layer * pool.sizes.num_blocks)
+    cache = f", in the cache of {KV[which]}" if which != row.which else ""
+    in_head = f", in head {head}" if head != row.head else ""
+    return [f"what belongs there lies in slot {slot} of {name}{in_head}{cache}"]
+
+
+def _how_many(misplaced: Misplaced) -> list[str]:
+    """How much of a step is wrong, where it is more than one row."""
+    rows = misplaced.rows
+    if len(rows) == 1:
+        return []
+    names = ", ".join(dict.fromkeys(row.tracked.name for row in rows[:8]))
+    places = f"layers {sorted({r.layer for r in rows})}, {' and '.join(sorted({KV[r.which] for r in rows}))}"
+    return [f"wrong after this step: {len(rows)} rows, of sessions {names}; {places}"]
 
 
 # -- what nobody should have touched ---------------------------------------------------------------------------------
@@ -128,19 +100,18 @@ def look_at_guards(pool: Pool) -> None:
             before = (cache.data_ptr() - numbers.data_ptr()) // numbers.element_size()
             for where, guard in (("before", numbers[:before]), ("behind", numbers[before + cache.numel() :])):
                 if not guard.isnan().all():
-                    what = (
-                        f"the part wrote {where} the {'KV'[which]} cache of layer {layer}, into memory that is not its"
-                    )
+                    of = f"the {KV[which]} cache of layer {layer}"
+                    what = f"the part wrote {where} {of}, into memory that is not its"
                     row = pool.sizes.heads * pool.sizes.head_dim
                     reason = "an offset is too large: ((block × H + head) × block_size + slot) × D"
                     if row & (row - 1):
                         reason = f"H × D is {row}, no power of two: a kernel's row is longer; mask what lies behind it"
-                    fail(pool, what, reason=reason, layer=layer)
+                    fail(pool, Cause.OUTSIDE, what, reason=reason, layer=layer)
 
 
 def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
     """What nobody had to write is what it was, bit by bit. Free slots of a block taken in this step do not count."""
-    changed = _bits(pool.caches()) != _bits(before.caches)
+    changed = differ(pool.caches(), before.caches)
     for t in batch:
         for layer, ids in enumerate(t.table):
             changed[:, layer, pool.index(ids[-1]), :, (t.length - 1) % pool.sizes.block_size] = False
@@ -152,7 +123,9 @@ def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
     which, layer, block, head, slot, _ = (int(n) for n in changed.nonzero()[0])
     block_id = layer * pool.sizes.num_blocks + block
     holders = [t for t in pool.sessions if block_id in t.table[layer]]
-    origin = pool.tags.origin(float(pool.caches()[which, layer, block, head, slot, 0]))
+    step = Misplaced(pool, before, batch)
+    origin = step.origin_of(step.now[which, layer, block, head, slot])
+    cause = Cause.OUTSIDE if step.is_foreign(which, layer, block, head, slot) else Cause.OLD_TOKENS_CHANGED
     writers = [t for t in holders if t in batch]
     whose = "which no session shows" if not holders else f"which belongs to {names_of(holders)}"
     what = f"the part wrote to slot {slot} of {block_name(pool, block_id)}, {whose}, where nothing was to be written"
@@ -160,4 +133,4 @@ def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
     if writers:
         reason = "past the token's own slot: one slot for each session and layer is written, that of the new token"
     details = (f"found:    the {origin}",) if origin else ()
-    fail(pool, what, *details, reason=reason, layer=layer, marked=[block_id] if holders else [])
+    fail(pool, cause, what, *details, reason=reason, layer=layer, marked=[block_id] if holders else [])

@@ -16,6 +16,7 @@ import torch
 from ...errors import BlockError, KVCacheExhausted
 from ...kv.blocks import KVBlockManager
 from . import book_judges, number_judges
+from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .learner import Learner
 from .pool import Before, Pool, Sizes, Tracked
@@ -82,7 +83,7 @@ class Oracle(Pool, ABC):
         except KVCacheExhausted:
             held = [t for t in self.sessions for ids in t.table if any(not self.in_use(i) for i in ids)]
             if held:
-                raise PartIsWrong(Fault(f"session {held[0].name} shows a block that is not in use")) from None
+                raise PartIsWrong(_damaged(f"session {held[0].name} shows a block that is not in use")) from None
             number_judges.look_at_contents(self, before, ())
             book_judges.look_at_owners(self, before)
             return
@@ -90,6 +91,7 @@ class Oracle(Pool, ABC):
             Fault(
                 "the pool had no block left for the step, and no KVCacheExhausted came out of the part",
                 reason="let the exception through: the engine has to know",
+                cause=Cause.ROLLOVER_MISSED,
             )
         )
 
@@ -101,6 +103,7 @@ class Oracle(Pool, ABC):
             f"the part asked for a block when none was left; the step of {names} needs no more than there were",
             (f"expected: at most {room[0]} new blocks in each layer", f"found: one more in layer {empty}"),
             "a block is taken that is not needed, such as a copy of a full block, or a copy for the last owner",
+            cause=Cause.BOOKS_WRONG,
         )
 
     def look_at_everything(self, before: Before, batch: Sequence[Tracked]) -> None:
@@ -114,14 +117,18 @@ class Oracle(Pool, ABC):
         book_judges.look_at_sessions(self)
         book_judges.look_at_lists(self, before, batch)
         book_judges.look_at_shared_blocks(self, before, batch)
-        book_judges.look_at_lengths(self, before)
+        book_judges.look_at_lengths(self, before, batch)
         number_judges.look_at_contents(self, before, batch)
         book_judges.look_at_owners(self, before)
         number_judges.look_at_the_rest(self, before, batch)
         try:
             KVBlockManager.audit(self.kv, [t.table for t in self.sessions])
         except BlockError as error:  # whatever the judges have no words for
-            raise PartIsWrong(Fault(f"the pool is damaged: {error}")) from None
+            raise PartIsWrong(_damaged(f"the pool is damaged: {error}")) from None
+
+
+def _damaged(what: str) -> Fault:
+    return Fault(what, cause=Cause.BOOKS_WRONG)
 
 
 class AppendOracle(Oracle):

@@ -13,10 +13,12 @@ from typing import Any
 import numpy
 import torch
 
+from .causes import Cause
 from .fault import Fault, PartIsWrong
 
 LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy, builtins)
 OURS = "rosecourse."
+WITH_OBJECTS = ("rosecourse.kv.", "rosecourse.request.", "rosecourse.models.", "rosecourse.decode.")  # that parts meet
 
 
 def _namespaces() -> list[Any]:
@@ -40,18 +42,29 @@ def _is_watched(value: Any) -> bool:
     return not isinstance(value, ModuleType) and (callable(value) or isinstance(value, property | classmethod))
 
 
+def _values(namespace: Any) -> dict[str, Any]:
+    """The values that objects of a class of the course begin with, by name."""
+    if not isinstance(namespace, type) or not namespace.__module__.startswith(WITH_OBJECTS):
+        return {}
+    plain = (str, int, float, tuple, type(None))
+    return {name: value for name, value in vars(namespace).items() if isinstance(value, plain) and name[:2] != "__"}
+
+
 class Originals:
     """The functions of all namespaces, each as it was when it was first seen."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.data: set[str] = set()  # the names of those that are values of a class, and no functions
         self.look()
 
     def look(self) -> None:
         """Take in the namespaces that have come since."""
         for namespace in _namespaces():
             if id(namespace) not in self._of:
-                self._of[id(namespace)] = namespace, _functions(namespace)
+                values = _values(namespace)
+                self._of[id(namespace)] = namespace, _functions(namespace) | values
+                self.data |= {f"{_name_of(namespace)}.{name}" for name in values}
 
     def put_back(self) -> list[str]:
         """Put the originals back; the names of those that had been replaced, such as `torch.tensor`."""
@@ -80,6 +93,11 @@ ORIGINALS = Originals()
 def look_for_patches() -> None:
     """Undo what a part has put over functions of others, and raise `PartIsWrong` if there was anything."""
     replaced = ORIGINALS.put_back()
+    shared = [name for name in replaced if name in ORIGINALS.data]
+    if shared:
+        what = f"the part keeps something in {shared[0]}, which all objects of that class share"
+        reason = "keep it in an object: what is kept of one must not be found by others"
+        raise PartIsWrong(Fault(what, reason=reason, cause=Cause.STATE_KEPT))
     if replaced:
         reason = "others use it too: write the new way into the part itself"
-        raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason))
+        raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason, cause=Cause.TAMPERING))

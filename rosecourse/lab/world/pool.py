@@ -32,6 +32,7 @@ class Sizes:
     block_size: int = 4
     num_blocks: int = 40
     max_seq_len: int = 32
+    max_batch_size: int = 16
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     gates: tuple[int, int | None] = (NEVER_FULL, None)
@@ -41,7 +42,7 @@ class Sizes:
         """The configuration of an engine that has such a pool."""
         return EngineConfig(
             block_size=self.block_size,
-            max_batch_size=16,
+            max_batch_size=self.max_batch_size,
             max_seq_len=self.max_seq_len,
             num_blocks=self.num_blocks,
             prefix_cache=False,

@@ -7,19 +7,27 @@ from typing import Any, NoReturn
 
 from ...errors import RosecourseError
 from ...pictures.blocks import Picture, block_map
+from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .pool import Pool, Tracked
 
+MOST_BLOCKS = 120  # in a picture
+
 
 def fail(
-    pool: Pool, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
+    pool: Pool, cause: Cause, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
 ) -> NoReturn:
     """Raise `PartIsWrong`, with a picture of a layer, some blocks (ids) of it marked."""
-    raise PartIsWrong(Fault(what, details, reason, picture=picture(pool, layer, marked)))
+    raise PartIsWrong(Fault(what, details, reason, picture=picture(pool, layer, marked), cause=cause))
 
 
 def picture(pool: Pool, layer: int, marked: Sequence[int] = ()) -> Picture | None:
-    """The blocks of a layer as they are. A session that cannot be drawn, its list being wrong, is left out."""
+    """The blocks of a layer as they are; None for more than can be seen.
+
+    A session that cannot be drawn, its list being wrong, is left out.
+    """
+    if pool.sizes.num_blocks > MOST_BLOCKS:
+        return None
     tables: dict[str, Any] = {}
     drawn = None
     for tracked in [None, *pool.sessions]:

@@ -1,0 +1,108 @@
+"""Why a part is wrong, decided from all scenarios together, and from experiments where these tell more.
+
+An experiment changes one thing alone: the part is made anew for every call, or a size is another one. What is right
+then and was wrong before names the cause.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..world.causes import Cause
+from ..world.fault import Fault, PartIsWrong
+from ..world.learner import Learner
+from ..world.scenarios import Scenario
+from ..world.table_oracle import TableOracle
+from .size_limits import limit_of
+from .trial import Trial
+
+PLAIN = (Cause.TAMPERING, Cause.INPUTS_CHANGED, Cause.INTERFACE, Cause.EXITS)  # these explain whatever else is wrong
+WEAK = (Cause.HALF_WRITTEN, Cause.NOTHING_WRITTEN, Cause.RAISES)  # others explain these; the last is the weakest
+OF_ROWS = (
+    Cause.WRONG_LAYER,
+    Cause.WRONG_SESSION,
+    Cause.STATE_KEPT,
+    Cause.ROW_STALE,
+)  # of a table; the first that is met often says most
+OFTEN = 12  # once in so many faults
+REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
+
+
+@dataclass(frozen=True)
+class Met:
+    """A fault, and the scenario in which it was met. None of the scenarios before it shows another story."""
+
+    scenario: Scenario[Any]
+    fault: Fault
+
+
+def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
+    """The faults of all scenarios, the one that shows the cause best first."""
+    first = _by_evidence(trial, met)
+    told = first.fault
+    if told.cause not in PLAIN:
+        limit = limit_of(trial, [each.scenario.sizes for each in met], told)
+        if limit:
+            told = replace(told, cause=Cause.SIZE_LIMIT, reason=limit)
+        elif _is_remembered(trial, first):
+            told = replace(told, cause=Cause.STATE_KEPT, reason=REMEMBERED)
+    return [told, *(each.fault for each in met if each is not first)]
+
+
+def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
+    """The fault that explains most of the others."""
+    counted = Counter(each.fault.cause for each in met)
+    often = [cause for cause in OF_ROWS if _is_of_tables(trial) and counted[cause] >= len(met) / OFTEN]
+    for cause in (*PLAIN, *often):
+        if cause in counted:
+            return next(each for each in met if each.fault.cause is cause)
+    strong = [each for each in met if each.fault.cause not in WEAK]
+    if strong:
+        return strong[0]
+    return min(met, key=lambda each: WEAK.index(each.fault.cause) if each.fault.cause in WEAK else len(WEAK))
+
+
+def _is_of_tables(trial: Trial) -> bool:
+    return issubclass(trial.course.world.oracle, TableOracle)
+
+
+# -- is something remembered? -----------------------------------------------------------------------------------------
+
+
+class Forgetful(Learner):
+    """A learner whose part, its class and the globals of its module are new ones in each call."""
+
+    def __init__(self, like: Learner, make: Callable[[], type]) -> None:
+        super().__init__(like.part, like.called_with, like.alive)
+        self._make = make
+
+    def build(self, *built_with: Any) -> Any:
+        super().build(*built_with)
+
+        def call(*arguments: Any) -> Any:
+            self.part = self._make()
+            return super(Forgetful, self).build(*built_with)(*arguments)
+
+        return call
+
+
+def _is_remembered(trial: Trial, met: Met) -> bool:
+    """Whether the scenario is right with a part that cannot remember anything."""
+    if _is_of_tables(trial):  # its rows are kept by design, and have causes of their own
+        return False
+    forgetful = Forgetful(trial.learner, lambda: pickle.loads(trial.fresh))
+    return not _is_wrong(trial, forgetful, met.scenario)
+
+
+def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any]) -> bool:
+    try:
+        scenario.story(trial.course.world.oracle(learner, scenario.sizes))
+    except PartIsWrong:
+        return True
+    except Exception:  # the part has left something that cannot even be read
+        return True
+    return False

@@ -1,0 +1,138 @@
+"""Is a part right at some sizes and wrong at others? One story is played at many, one of them changed at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..world.causes import Cause
+from ..world.fault import Fault, PartIsWrong
+from ..world.oracle import Oracle
+from ..world.pool import NEVER_FULL, Sizes
+from .trial import Trial
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Sizes at which the story is played. batch: sessions of a step, at least 4."""
+
+    batch: int = 6
+    block_size: int = 4
+    num_blocks: int = 60
+    heads: int = 2
+    head_dim: int = 4
+
+    @property
+    def row(self) -> int:
+        return self.heads * self.head_dim
+
+
+BASE = Probe()
+OTHERS = (Probe(heads=3, head_dim=8), Probe(block_size=8), Probe(batch=5))  # where nothing is large either
+ROWS = (Probe(heads=4, head_dim=32), Probe(heads=2, head_dim=64), Probe(heads=2, head_dim=16))
+BLOCKS = tuple(Probe(block_size=size) for size in (8, 16, 32, 64))
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A size that may have a limit. at(n): the probe of that size. value: that of a pool and its largest batch."""
+
+    words: str
+    at: Callable[[int], Probe]
+    of: Callable[[Sizes], int]
+    start: int
+
+
+DIMENSIONS = (
+    Dimension("slots in a block", lambda n: Probe(block_size=n), lambda s: s.block_size, BASE.block_size),
+    Dimension("blocks in a layer", lambda n: Probe(num_blocks=n), lambda s: s.num_blocks, BASE.num_blocks),
+    Dimension("numbers in a head", lambda n: Probe(head_dim=n), lambda s: s.head_dim, BASE.head_dim),
+    Dimension("heads", lambda n: Probe(heads=n), lambda s: s.heads, BASE.heads),
+    Dimension("heads of 64 numbers", lambda n: Probe(heads=n, head_dim=64), lambda s: s.heads, 1),
+    Dimension("sessions in a step", lambda n: Probe(batch=n), lambda s: MOST_SESSIONS, BASE.batch),
+)
+MOST_SESSIONS = 128
+
+
+def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
+    """From which size on a part is wrong, in words; empty if that is not what is wrong with it.
+
+    sizes: of the scenarios in which it is wrong.
+    """
+    if _is_wrong(trial, BASE):
+        return _right_at_one_size(trial, fault)
+    if any(_is_wrong(trial, probe) for probe in OTHERS):
+        return ""
+    for dimension in DIMENSIONS:
+        most = max(map(dimension.of, sizes))
+        if most > dimension.start and _is_wrong(trial, dimension.at(most)):
+            limit = _from_where(trial, dimension, most)
+            if limit:
+                return limit
+    return ""
+
+
+def _right_at_one_size(trial: Trial, fault: Fault) -> str:
+    if fault.cause is Cause.HALF_WRITTEN:
+        return ""
+    right = [probe for probe in BLOCKS if not _is_wrong(trial, probe)]
+    if len(right) == 1:
+        return f"everything is right with blocks of {right[0].block_size} slots, and with no other size of a block"
+    right = [probe for probe in ROWS if not _is_wrong(trial, probe)]
+    if len(right) == 1:
+        return f"everything is right with heads of {right[0].head_dim} numbers, and with no other size of a head"
+    return ""
+
+
+def _from_where(trial: Trial, dimension: Dimension, most: int) -> str:
+    """most: a size at which the part is wrong, where at the start of the dimension it is right."""
+    right, wrong = dimension.start, most
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        if _is_wrong(trial, dimension.at(middle)):
+            wrong = middle
+        else:
+            right = middle
+    more = [n for n in (2 * right, 4 * right) if wrong < n <= most]
+    if not all(_is_wrong(trial, dimension.at(n)) for n in more):  # it has not to do with how large something is
+        return ""
+    probe = dimension.at(right)
+    row = f", {probe.row} numbers in a row" if "head" in dimension.words else ""
+    return f"everything is right up to {right} {dimension.words}{row}, and wrong from {wrong} on"
+
+
+def _is_wrong(trial: Trial, probe: Probe) -> bool:
+    sizes = Sizes(
+        heads=probe.heads,
+        head_dim=probe.head_dim,
+        block_size=probe.block_size,
+        num_blocks=max(probe.num_blocks, 4 * probe.batch),
+        max_seq_len=4 * probe.block_size,
+        max_batch_size=max(16, probe.batch),
+        device=trial.device,
+        gates=(1, None) if trial.kernels_on else (NEVER_FULL, None),
+    )
+    try:
+        _story(trial.course.world.oracle(trial.learner, sizes), probe.batch)
+    except PartIsWrong:
+        return True
+    except Exception:  # the pool cannot be played at these sizes, or cannot be read any more: nothing is known
+        return False
+    return False
+
+
+def _story(oracle: Oracle, n: int) -> None:
+    """n sessions step, on the last blocks of the pool: at one slot, then at two; a few also past a block's end, and two
+    of these share their last blocks with children."""
+    for layer in range(oracle.sizes.layers):
+        oracle.kv.free_blocks(layer).sort()  # the last of them is the next to be taken
+    batch = [oracle.start(max(0, oracle.sizes.block_size - 3)) for _ in range(n)]
+    oracle.step(*batch)
+    oracle.step(*batch[::2])
+    oracle.step(*batch)
+    if n > BASE.batch:
+        return
+    oracle.step(*batch)
+    children = [oracle.fork(parent) for parent in batch[:2]]
+    oracle.step(*children, *batch[2:])
+    oracle.step(*reversed(batch))

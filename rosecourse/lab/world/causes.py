@@ -1,0 +1,73 @@
+"""The causes that a fault can have: a closed list, each with a headline in plain words."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a part is refused, as a teacher would name it."""
+
+    NOTHING_WRITTEN = "nothing-written"
+    WRONG_SESSION = "wrong-session"
+    WRONG_SLOT = "wrong-slot"
+    WRONG_BLOCK = "wrong-block"
+    WRONG_LAYER = "wrong-layer"
+    K_V_SWAPPED = "k-v-swapped"
+    HALF_WRITTEN = "half-written"
+    VALUES_CHANGED = "values-changed"
+    INPUTS_CHANGED = "inputs-changed"
+    OLD_TOKENS_CHANGED = "old-tokens-changed"
+    ROLLOVER_MISSED = "rollover-missed"
+    BOOKS_WRONG = "books-wrong"
+    COW_MISSED = "cow-missed"
+    COW_PARTIAL = "cow-partial"
+    OUTSIDE = "outside"
+    ROW_STALE = "row-stale"
+    ROW_SHAPE = "row-shape"
+    BUFFER_REUSED = "buffer-reused"
+    STATE_KEPT = "state-kept"
+    SIZE_LIMIT = "size-limit"
+    GOAL_MISSED = "goal-missed"
+    RAISES = "raises"
+    HANGS = "hangs"
+    EXITS = "exits"
+    INTERFACE = "interface"
+    NOT_OWN_WORK = "not-own-work"
+    TAMPERING = "tampering"
+
+    @property
+    def headline(self) -> str:
+        """What it is, in a few plain words."""
+        return HEADLINES[self]
+
+
+HEADLINES = {
+    Cause.NOTHING_WRITTEN: "nothing is written",
+    Cause.WRONG_SESSION: "a row belongs to another session",
+    Cause.WRONG_SLOT: "the right block, and the wrong slot in it",
+    Cause.WRONG_BLOCK: "the wrong block",
+    Cause.WRONG_LAYER: "the wrong layer",
+    Cause.K_V_SWAPPED: "K and V are mixed up",
+    Cause.HALF_WRITTEN: "only a part of what belongs there is written",
+    Cause.VALUES_CHANGED: "the values are not those that came in",
+    Cause.INPUTS_CHANGED: "the part changes what it was given",
+    Cause.OLD_TOKENS_CHANGED: "earlier tokens are overwritten",
+    Cause.ROLLOVER_MISSED: "a new block is not begun at the right time",
+    Cause.BOOKS_WRONG: "the books do not agree with the cache: lengths, starts, owners or free blocks",
+    Cause.COW_MISSED: "a block that another session shares is written without a copy",
+    Cause.COW_PARTIAL: "the copy of a shared block is not complete",
+    Cause.OUTSIDE: "memory outside the part's tensors is read or written",
+    Cause.ROW_STALE: "a row of the table is out of date",
+    Cause.ROW_SHAPE: "the table has the wrong form",
+    Cause.BUFFER_REUSED: "a buffer is overwritten before it has been read",
+    Cause.STATE_KEPT: "the part remembers what it must forget",
+    Cause.SIZE_LIMIT: "right only up to some size",
+    Cause.GOAL_MISSED: "correct, and the lesson's goal is missed",
+    Cause.RAISES: "the part raises an exception",
+    Cause.HANGS: "the part does not come to an end",
+    Cause.EXITS: "the part ends the program, or keeps others from ending it",
+    Cause.INTERFACE: "the part cannot be used as a part of the step",
+    Cause.NOT_OWN_WORK: "the course's own part does the work",
+    Cause.TAMPERING: "the part replaces functions that others use",
+}

@@ -1,0 +1,194 @@
+"""A verdict has one cause of the closed list, and says by what it is known."""
+
+import ctypes
+import os
+import signal
+
+import pytest
+import torch
+
+from rosecourse.lab import check
+from rosecourse.lab.checks import judging, size_limits
+from rosecourse.lab.checks.verdict import Verdict
+from rosecourse.lab.world.causes import HEADLINES, Cause
+from rosecourse.lab.world.error_reading import NO_DRIVER, CannotTry, Given, described, raised
+from rosecourse.lab.world.fault import Fault
+from tests.support.wrong_parts import part_of
+
+Right = part_of("038")
+
+
+class Changed(Right):
+    """The course's part, with other K and V."""
+
+    def __call__(self, sessions, keys, values):
+        super().__call__(sessions, [self.changed(k) for k in keys], [self.changed(v) for v in values])
+
+
+class Scaled(Changed):
+    def changed(self, numbers):
+        return numbers * 1.001
+
+
+class Negated(Changed):
+    def changed(self, numbers):
+        return -numbers
+
+
+class Rounded(Changed):
+    def changed(self, numbers):
+        return numbers.half().to(numbers.dtype)
+
+
+class Transposed(Changed):
+    def changed(self, numbers):
+        return numbers.transpose(1, 2).reshape(numbers.shape)
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (Scaled, "scaled by 1.001"),
+        (Negated, "the sign is another"),
+        (Rounded, "rounded to float16"),
+        (Transposed, "transposed: the elements of a row are in the order [D, H]"),
+    ],
+)
+def test_values_that_differ_are_shown_beside_those_expected(part, reason):
+    verdict = check(part, "038")
+    assert verdict.cause is Cause.VALUES_CHANGED, verdict
+    assert f"Perhaps:  {reason}" in str(verdict)
+    assert "expected: the K of session A, layer 0, head 0, position 1: [16389, 16390," in str(verdict)
+    assert "the values are not those that came in" in str(verdict).splitlines()[0]
+
+
+class EightRows(Right):
+    """Writes the first eight rows of what can be written together, and counts all of them."""
+
+    def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+        super().write(layer_idx, batch_idx[:8], infos[:8], key_new, value_new)
+        for info in infos[8:]:
+            info.length += 1
+
+
+class BlocksOfEight(Right):
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.right = kv.block_size == 8
+
+    def __call__(self, sessions, keys, values):
+        super().__call__(sessions, keys, values if self.right else keys)
+
+
+def limit(part):
+    trial = judging.trial_of(part, judging.lesson("038"))
+    sizes = [scenario.sizes for scenario in trial.course.world.scenarios]
+    return size_limits.limit_of(trial, sizes, Fault("", cause=Cause.NOTHING_WRITTEN))
+
+
+def test_a_limit_of_the_batch_is_found(monkeypatch):
+    monkeypatch.setattr(size_limits, "MOST_SESSIONS", 24)
+    assert limit(EightRows) == "everything is right up to 8 sessions in a step, and wrong from 9 on"
+    assert limit(Right) == ""
+
+
+def test_a_part_for_blocks_of_one_size():
+    said = "everything is right with blocks of 8 slots, and with no other size of a block"
+    assert limit(BlocksOfEight) == said
+    assert limit(Scaled) == ""
+
+
+class Remembers(Right):
+    """Keeps the rows of the first step of a batch of that size."""
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.kept = {}
+
+    def __call__(self, sessions, keys, values):
+        keys = self.kept.setdefault(len(sessions), keys)
+        super().__call__(sessions, keys, values)
+
+
+def test_what_is_right_with_a_part_made_anew_is_remembered():
+    verdict = check(Remembers, "038")
+    assert verdict.cause is Cause.STATE_KEPT, verdict
+    assert "everything is right if the part is made anew for each call" in str(verdict)
+
+
+class Swapped:
+    def __init__(self, kv, model, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        self.kv.append_token(0, sessions[0].block_ids_per_layer[0], keys[0][0], values[0][0])
+
+
+def test_arguments_in_another_order_are_told():
+    verdict = check(Swapped, "038")
+    assert verdict.cause is Cause.INTERFACE, verdict
+    assert "`model` is used as if it were `kv`: an engine builds a part with (model, kv, config)" in str(verdict)
+    assert "sessions: 1 session, with 1 tokens" in str(verdict)
+    assert "keys: 2 × a tensor [1, 2, 4], float32, on cpu, strides (" in str(verdict)
+
+
+class Crashes(Right):
+    def __call__(self, sessions, keys, values):
+        ctypes.string_at(0)
+
+
+class Kills(Right):
+    def __call__(self, sessions, keys, values):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("part", "cause"), [(Crashes, Cause.OUTSIDE), (Kills, Cause.EXITS)])
+def test_how_a_process_ends_is_a_cause(part, cause):
+    verdict = check(part, "038")
+    assert verdict.cause is cause, verdict
+    assert cause.headline in str(verdict).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (SystemExit(1), Cause.EXITS),
+        (KeyboardInterrupt(), Cause.EXITS),
+        (GeneratorExit(), Cause.RAISES),
+        (ValueError("x"), Cause.RAISES),
+    ],
+)
+def test_what_a_part_raises_has_a_cause(error, cause):
+    with pytest.raises(type(error)) as caught:
+        raise error
+    assert raised(caught.value, Given({}, {})).cause is cause
+
+
+def test_no_driver_is_nobodys_fault():
+    with pytest.raises(CannotTry, match="Restart the kernel and run from the top"):
+        raised(RuntimeError("0 active drivers ([]). There should only be one."), Given({}, {}))
+
+
+class WithoutDriver(Right):
+    def __call__(self, sessions, keys, values):
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
+def test_a_part_without_a_driver_is_not_refused():
+    verdict = check(WithoutDriver, "038")
+    assert (verdict.passed, verdict.correct, verdict.cause) == (False, True, None)
+    assert f"Not checked: {NO_DRIVER}" in str(verdict)
+
+
+def test_every_cause_has_a_headline_and_a_passing_verdict_has_no_cause():
+    assert set(HEADLINES) == set(Cause)
+    assert len(set(HEADLINES.values())) == len(Cause)
+    assert Verdict("X", "038").cause is None
+    assert Verdict("X", "038", missing=("calls",)).cause is Cause.GOAL_MISSED
+
+
+def test_arguments_are_described():
+    assert described(torch.zeros(2, 3).t()) == "a tensor [3, 2], float32, on cpu, strides (1, 3)"
+    assert described([torch.zeros(1)] * 4).startswith("4 × a tensor [1]")
+    assert described(3) == "3"
+    assert described(object()) == "an object of object"
