@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ...errors import KVCacheExhausted
 from .error_reading import NOT_THEIRS, place
 from .fault import Fault, PartIsWrong
 from .learner import Learner
@@ -22,57 +21,65 @@ class Interrupt(KeyboardInterrupt):
     """Told from an interrupt that somebody sends."""
 
 
-class _Line:
-    """A line of a part at which an interrupt comes. raised: the interrupt, once it has come."""
+class Lines:
+    """The lines of the learner's to which one call of a part comes, in their order: (file, number).
 
-    def __init__(self, number: int) -> None:
-        self.number, self.raised = number, None
-        self.lost = False  # where Python itself drops what is raised, as in a `__del__`
+    at: the place in this order before which an interrupt comes; None for no interrupt.
+    """
 
-    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+        self.seen: list[tuple[str, int]] = []
+        self.raised: Interrupt | None = None
+        self._dropped = False  # by Python itself, as what is raised in a `__del__` is
+
+    @property
+    def came_out(self) -> bool:
+        """Whether nobody has to answer for an interrupt that did not come out."""
+        return self.raised is None or self._dropped
+
+    def firsts(self) -> list[int]:
+        """For each line the place at which it comes first."""
+        places = {line: n for n, line in reversed(list(enumerate(self.seen)))}
+        return sorted(places.values())
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """A context in which lines are seen, and the interrupt comes."""
+        tracer, hook = sys.gettrace(), sys.unraisablehook
+        sys.unraisablehook = self._hear
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(tracer)
+            sys.unraisablehook = hook
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self.raised or frame.f_code.co_filename.startswith(NOT_THEIRS):
             return None
         if event == "line":
-            self.number -= 1
-            if self.number < 0:
+            self.seen.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(self.seen) - 1 == self.at:
                 self.raised = Interrupt()
                 raise self.raised
-        return self.trace
+        return self._trace
 
-    def dropped(self, unraisable: Any) -> None:
-        self.lost = self.lost or unraisable.exc_value is self.raised
+    def _hear(self, unraisable: Any) -> None:
+        self._dropped = self._dropped or unraisable.exc_value is self.raised
 
 
-def look_for_interrupts(learner: Learner, part: Any, arguments: tuple[Any, ...], line: int) -> bool:
-    """Call a part, and interrupt it before the `line`-th line of the learner's that it comes to, counted from 0.
-
-    Returns whether it came to so many lines. Raises `PartIsWrong` unless the interrupt comes out.
-    """
-    at = _Line(line)
+def call_interrupted(learner: Learner, part: Any, arguments: tuple[Any, ...], lines: Lines) -> None:
+    """Call a part, with an interrupt at one of its lines. Raises `PartIsWrong` unless the interrupt comes out."""
     learner.alive()
     ended = "and the call returned as if nothing had happened"
     try:
-        with _traced(at), redirect_stdout(learner.printed), torch.inference_mode():
+        with lines.traced(), redirect_stdout(learner.printed), torch.inference_mode():
             part(*arguments)
     except Interrupt:
-        return True
-    except KVCacheExhausted:
-        ended = "and KVCacheExhausted came out of the part instead"
+        return
     except BaseException as error:
-        ended = f"and {type(error).__name__} came out of the part instead"
-    if at.raised and not at.lost:
-        where = place(at.raised)[1]
-        raise PartIsWrong(Fault("the part swallows interrupts", (f"KeyboardInterrupt {where}", ended), REASON))
-    return at.raised is not None
-
-
-@contextmanager
-def _traced(at: _Line) -> Iterator[None]:
-    tracer, hook = sys.gettrace(), sys.unraisablehook
-    sys.unraisablehook = at.dropped
-    sys.settrace(at.trace)
-    try:
-        yield
-    finally:
-        sys.settrace(tracer)
-        sys.unraisablehook = hook
+        ended = f"and {type(error).__name__} came out of the part"
+    if lines.raised and not lines.came_out:
+        where = f"expected: the KeyboardInterrupt that came {place(lines.raised)[1]}"
+        raise PartIsWrong(Fault("the part swallows interrupts", (where, f"found:    {ended[4:]}"), REASON))

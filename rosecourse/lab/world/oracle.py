@@ -19,12 +19,11 @@ from ...kv.blocks import KVBlockManager
 from . import book_judges, number_judges
 from .fault import Fault, PartIsWrong
 from .input_judges import Inputs
-from .interrupts import look_for_interrupts
+from .interrupts import Lines, call_interrupted
 from .learner import Learner
 from .pool import Before, Pool, Sizes, Tracked
 from .quick_look import all_in_order
 from .tiny_gpt2 import random_gpt2
-
 
 Around = Callable[[], AbstractContextManager[Any]]
 
@@ -127,12 +126,16 @@ class Oracle(Pool, ABC):
         book_judges.look_at_owners(self, before)
         self.accept()
 
-    def interrupt(self, *batch: Tracked, line: int) -> bool:
-        """A step of a batch with an interrupt before the `line`-th line of the learner's that it comes to; whether it
-        comes to so many. Nothing of the pool can be relied on after it. Raises `PartIsWrong` unless the interrupt comes
-        out of the part."""
+    def interrupt(self, *batch: Tracked, at: int | None = None) -> Lines:
+        """A step of a batch with an interrupt before one of the learner's lines; the lines to which it comes.
+
+        at: the place of that line in their order. Nothing of the pool can be relied on afterwards. Raises `PartIsWrong`
+        unless the interrupt comes out of the part.
+        """
         self.steps += 1
-        return look_for_interrupts(self.learner, self.part, self.arguments(batch, self.next_tokens(batch)), line)
+        lines = Lines(at)
+        call_interrupted(self.learner, self.part, self.arguments(batch, self.next_tokens(batch)), lines)
+        return lines
 
     def _too_many_blocks(self, batch: Sequence[Tracked], room: list[int]) -> Fault:
         """room: the blocks of each layer that were free before the step."""

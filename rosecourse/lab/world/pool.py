@@ -220,6 +220,10 @@ class Pool:
     def blocks_needed(self, length: int) -> int:
         return -(-length // self.sizes.block_size)
 
+    def has_room(self, length: int) -> bool:
+        """Whether a new session of so many tokens gets its blocks."""
+        return self.kv.num_available() >= self.blocks_needed(length)
+
     def caches(self) -> torch.Tensor:
         """K and V as they are, on the host: [2, L, num_blocks, H, block_size, D]."""
         return torch.stack([torch.stack(self.kv.k_layers), torch.stack(self.kv.v_layers)]).cpu()

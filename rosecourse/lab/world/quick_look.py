@@ -1,4 +1,7 @@
-"""One look at everything, which is quick where nothing is wrong. What it does not take for right, the judges look at."""
+"""One look at everything, which is quick where nothing is wrong.
+
+What it does not take for right, the judges look at.
+"""
 
 from __future__ import annotations
 
