@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse.lab.world.pool import GUARD, Pool, Sizes
+from rosecourse.lab.world.pool import Pool, Sizes
 
 
 def test_the_blocks_in_use_can_be_seen_and_not_written():
@@ -42,8 +42,8 @@ def test_a_pool_holds_the_numbers_of_its_sessions_between_guards():
         keys = torch.cat([pool.kv.k_layers[layer][pool.index(i)] for i in ids], dim=1)[:, :6]  # [H, 6, D]
         assert torch.equal(keys, child.dense[0, layer].transpose(0, 1))
     for storage in pool.storage:
-        assert storage[:, :GUARD].isnan().all()
-        assert storage[:, -GUARD:].isnan().all()
+        assert storage[:, : pool.sizes.guard].isnan().all()
+        assert storage[:, -pool.sizes.guard :].isnan().all()
     pool.free(parent)
     pool.free(child)
     assert [length for _, length in pool.before().gone] == [4, 2] * 2

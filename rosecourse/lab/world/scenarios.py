@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import torch
 
 from . import edge_stories as edges
+from .far_offsets import far_offsets
 from .oracle import Oracle
 from .pool import NEVER_FULL, Sizes
 
@@ -308,4 +309,5 @@ APPEND_WITH_KERNELS = (
     *(s.with_gates(GATES[0 if s in LARGE else n % 3]) for n, s in enumerate(APPEND)),
     Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),
     Scenario("rows of 5 heads of 32", in_step, WIDE),
+    Scenario("a cache of more than 2^31 numbers", far_offsets, Sizes(num_blocks=1)),
 )
