@@ -155,16 +155,16 @@ def one_block_less(oracle: Oracle) -> None:
     for lengths, forks in (((size, 1, size), 0), ((0, 0), 0), ((1, size - 1, 2), 2), ((size,), 0), ((0, 2, size), 1)):
         batch = [oracle.start(n) for n in lengths]
         batch += [oracle.fork(t) for t in batch[1 : 1 + forks]]
+        waiting = oracle.fork(batch[0])
         short = oracle.kv.num_available() - oracle.kv.blocks_to_append([t.table[0] for t in batch]) + 1
         guest = oracle.start(short * size)
         oracle.step_without_blocks(*batch)
-        for t in (guest, *batch):
-            oracle.free(t)
+        oracle.free(guest)
         for t in batch:
             oracle.compute_again(t)
         for _ in range(2):
-            oracle.step(*batch)
-        for t in batch:
+            oracle.step(*batch, waiting)
+        for t in (*batch, waiting):
             oracle.free(t)
 
 

@@ -99,15 +99,15 @@ class Oracle(Pool, ABC):
         """A step for which the pool has not enough blocks.
 
         An engine asks `can_append` before a step, so a part need not survive this: `KVCacheExhausted` has to come out,
-        all that was in the cache has to stay, and every block has to have its owners, so that it can be given back.
-        The sessions of the batch can then only be freed, and computed again.
+        what others have in the cache has to stay, and every block has to have its owners, so that it can be given back.
+        The sessions of the batch are then freed, as those that an engine preempts; they can be computed again.
         """
         self.steps += 1
         before = self.before()
         try:
             self.work(batch)
         except KVCacheExhausted:
-            self._look_after_exhaustion(before)
+            self._look_after_exhaustion(before, batch)
             return
         raise PartIsWrong(
             Fault(
@@ -116,12 +116,15 @@ class Oracle(Pool, ABC):
             )
         )
 
-    def _look_after_exhaustion(self, before: Before) -> None:
+    def _look_after_exhaustion(self, before: Before, batch: Sequence[Tracked]) -> None:
         held = [t for t in self.sessions for ids in t.table if any(not self.in_use(i) for i in ids)]
         if held:
             raise PartIsWrong(Fault(f"session {held[0].name} shows a block that is not in use"))
         book_judges.look_at_manager(self, self._as_made)
         number_judges.look_at_guards(self)
+        book_judges.look_at_owners(self, before)
+        for tracked in batch:
+            self.free(tracked)
         number_judges.look_at_contents(self, before, ())
         book_judges.look_at_owners(self, before)
         self.accept()

@@ -99,10 +99,7 @@ class Before:
 
 
 class Pool:
-    """A `KVBlockManager` and the sessions in it. The cache lies between guards and begins as NaN.
-
-    storage: for K and for V the memory of all layers with the guards, [L, guard + numbers + guard].
-    """
+    """A `KVBlockManager` and the sessions in it. The cache lies between guards and begins as NaN."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -116,24 +113,37 @@ class Pool:
             dtype=sizes.dtype,
             device=torch.device(sizes.device),
         )
-        self.storage = [self._storage(layers) for layers in (self.kv.k_layers, self.kv.v_layers)]
-        self.kv.k_layers, self.kv.v_layers = (self._within_guards(storage).unbind() for storage in self.storage)
-        self._known = [bits(storage).clone() for storage in self.storage]  # as they were after the last look
+        self._memory = [self._guarded(layers[0]) for layers in (self.kv.k_layers, self.kv.v_layers)]
+        self.kv.k_layers, self.kv.v_layers = (self._within_guards(memory).unbind() for memory in self._memory)
+        self._known = [bits(memory).clone() for memory in self._memory]  # as they were after the last look
         self._written = False  # by the pool itself since then
         self._shuffle_free_blocks()
         self.sessions: list[Tracked] = []  # live ones
         self.started = 0
         self._infos: dict[int, KVBlockInfo] = {}  # address -> each info that was in use before a step
 
-    def _storage(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
-        size = (len(layers), layers[0].numel() + 2 * self.sizes.guard)
-        return torch.full(size, float("nan"), dtype=layers[0].dtype, device=layers[0].device)
+    def _guarded(self, layer: torch.Tensor) -> torch.Tensor:
+        """NaN for the caches of all layers, one behind the other as an engine has them, between two guards."""
+        memory = layer.new_full((self.sizes.layers * layer.numel() + 2 * self.sizes.guard,), float("nan"))
+        if memory.element_size() == 2:
+            bits(memory).fill_(-1)  # the NaN that torch makes of others, when it copies them by way of float32
+        return memory
 
-    def _within_guards(self, storage: torch.Tensor) -> torch.Tensor:
+    def _within_guards(self, memory: torch.Tensor) -> torch.Tensor:
         """A view of the caches of all layers, [L, num_blocks, H, block_size, D]."""
         sizes = self.sizes
-        shape = (sizes.num_blocks, sizes.heads, sizes.block_size, sizes.head_dim)
-        return storage[:, sizes.guard : -sizes.guard].unflatten(1, shape)
+        shape = (sizes.layers, sizes.num_blocks, sizes.heads, sizes.block_size, sizes.head_dim)
+        return memory[sizes.guard : -sizes.guard].view(shape)
+
+    @property
+    def storage(self) -> list[list[torch.Tensor]]:
+        """For K and for V the memory of each layer; with the guard before it for the first, behind it for the last."""
+        guard, last = self.sizes.guard, self.sizes.layers - 1
+        size = self.kv.k_layers[0].numel()
+        ranges = [
+            (n * size + (guard if n else 0), (n + 1) * size + (2 if n == last else 1) * guard) for n in range(last + 1)
+        ]
+        return [[memory[start:end] for start, end in ranges] for memory in self._memory]
 
     def _shuffle_free_blocks(self) -> None:
         """So that no block has the number that comes to mind, and each layer has other ones."""
@@ -247,15 +257,15 @@ class Pool:
 
     def accept(self) -> None:
         """Take all numbers for right as they are now."""
-        for known, storage in zip(self._known, self.storage, strict=True):
-            known.copy_(bits(storage))
+        for known, memory in zip(self._known, self._memory, strict=True):
+            known.copy_(bits(memory))
         self._written = False
 
     def holds_only(self, batch: Sequence[Tracked], tokens: torch.Tensor | None) -> bool:
         """Whether all numbers, the guards' too, are those of the last look, but for the last token of each session of a
         batch. tokens: its K and V, [2, L, B, H, D]."""
         if tokens is None:
-            return all(torch.equal(known, bits(now)) for known, now in zip(self._known, self.storage, strict=True))
+            return all(torch.equal(known, bits(now)) for known, now in zip(self._known, self._memory, strict=True))
         device = self.kv.device
         layers = torch.arange(self.sizes.layers, device=device).unsqueeze(1)
         blocks = torch.tensor([[self.index(t.table[n][-1]) for t in batch] for n in range(self.sizes.layers)])

@@ -205,8 +205,6 @@ def no_block_left(oracle: Oracle) -> None:
     a, b = oracle.start(3), oracle.start(8)
     oracle.step(a)
     oracle.step_without_blocks(a, b)
-    oracle.free(a)
-    oracle.free(b)
 
 
 # -- several engines, chance ------------------------------------------------------------------------------------------
