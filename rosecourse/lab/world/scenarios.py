@@ -285,9 +285,9 @@ LARGE = (
     Scenario("100 sessions of equal length", edges.equal_batch, Sizes(2, 3, 2, 2, 300, 8, 100)),
     Scenario("a pool of 700 blocks", edges.far_blocks, Sizes(2, 1, 2, 2, 700, 16)),
     Scenario("a pool of 70,000 blocks", edges.far_blocks, Sizes(1, 1, 2, 2, 70_000, 16)),
-    Scenario("a life of 270 tokens", edges.long_life, Sizes(1, 1, 2, 8, 120, 270)),
 )
-CHANCE = (
+LONG = (
+    Scenario("a life of 270 tokens", edges.long_life, Sizes(1, 1, 2, 8, 120, 270)),
     Scenario("160 steps of traffic by chance", edges.churn, Sizes(num_blocks=30, seed=11)),
     Scenario("160 steps of traffic by chance, with blocks of 2 slots", edges.churn, Sizes(1, 2, 2, 2, 24, 12, seed=12)),
 )
@@ -296,15 +296,17 @@ NO_ROOM = (
     Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3)),
     Scenario("a pool that has one block less than a step needs", edges.one_block_less, Sizes(num_blocks=12)),
 )
-EVERYWHERE = (*COMMON, *LARGE, *CHANCE, INTERRUPTED)
+EVERYWHERE = (*COMMON, *LARGE, *LONG, INTERRUPTED)
 APPEND = (*EVERYWHERE, *NO_ROOM)
 
 # Where Triton's kernels can be launched they are let in by turns: always, never, or for some batches. For the largest
-# sizes they always are.
+# sizes they always are, and in long stories, which the interpreter makes slow, for whole batches alone.
 GATES = ((1, None), (2, 3), (NEVER_FULL, 2))
 NARROW, WIDE = Sizes(1, 3, 8, num_blocks=12, gates=(1, None)), Sizes(1, 5, 32, num_blocks=12, gates=(1, None))
 APPEND_WITH_KERNELS = (
-    *(s.with_gates(GATES[0 if s in LARGE else n % 3]) for n, s in enumerate(APPEND)),
+    *(s.with_gates(GATES[n % 3]) for n, s in enumerate((*COMMON, *NO_ROOM))),
+    *(s.with_gates(GATES[0]) for s in (*LARGE, INTERRUPTED)),
+    *(s.with_gates(GATES[2]) for s in LONG),
     Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),
     Scenario("rows of 5 heads of 32", in_step, WIDE),
     Scenario("a cache of more than 2^31 numbers", far_offsets, Sizes(num_blocks=1)),
