@@ -31,7 +31,11 @@ def wide_rows(oracle: Oracle) -> None:
     oracle.step(a, b, c)
     child = oracle.fork(c)
     oracle.step(c, b, child, a)
-    oracle.free(child)
+    for t in (b, c, child):
+        oracle.free(t)
+    same = oracle.start(a.length)
+    oracle.step(a, same)
+    oracle.step(same, a)
 
 
 def full_batch(oracle: Oracle) -> None:

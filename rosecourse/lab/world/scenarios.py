@@ -300,13 +300,13 @@ EVERYWHERE = (*COMMON, *LARGE, *LONG, INTERRUPTED)
 APPEND = (*EVERYWHERE, *NO_ROOM)
 
 # Where Triton's kernels can be launched they are let in by turns: always, never, or for some batches. For the largest
-# sizes they always are, and in long stories, which the interpreter makes slow, for whole batches alone.
+# sizes they always are, and in the longest life, which the interpreter makes slow, for whole batches alone.
 GATES = ((1, None), (2, 3), (NEVER_FULL, 2))
 NARROW, WIDE = Sizes(1, 3, 8, num_blocks=12, gates=(1, None)), Sizes(1, 5, 32, num_blocks=12, gates=(1, None))
 APPEND_WITH_KERNELS = (
     *(s.with_gates(GATES[n % 3]) for n, s in enumerate((*COMMON, *NO_ROOM))),
     *(s.with_gates(GATES[0]) for s in (*LARGE, INTERRUPTED)),
-    *(s.with_gates(GATES[2]) for s in LONG),
+    *(s.with_gates(GATES[1 if n else 2]) for n, s in enumerate(LONG)),
     Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),
     Scenario("rows of 5 heads of 32", in_step, WIDE),
     Scenario("a cache of more than 2^31 numbers", far_offsets, Sizes(num_blocks=1)),

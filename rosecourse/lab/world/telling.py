@@ -10,6 +10,8 @@ from ...pictures.blocks import Picture, block_map
 from .fault import Fault, PartIsWrong
 from .pool import Pool, Tracked
 
+DRAWN = 200  # blocks of a layer, at most
+
 
 def fail(
     pool: Pool, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
@@ -19,7 +21,10 @@ def fail(
 
 
 def picture(pool: Pool, layer: int, marked: Sequence[int] = ()) -> Picture | None:
-    """The blocks of a layer as they are. A session that cannot be drawn, its list being wrong, is left out."""
+    """The blocks of a layer as they are; None where there are too many. A session that cannot be drawn, its list being
+    wrong, is left out."""
+    if pool.sizes.num_blocks > DRAWN:
+        return None
     tables: dict[str, Any] = {}
     drawn = None
     for tracked in [None, *pool.sessions]:
