@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse.lab.world.pool import GUARD, Pool, Sizes
+from rosecourse.lab.world.pool import Pool, Sizes
 
 
 def test_the_blocks_in_use_can_be_seen_and_not_written():
@@ -41,9 +41,12 @@ def test_a_pool_holds_the_numbers_of_its_sessions_between_guards():
     for layer, ids in enumerate(child.table):
         keys = torch.cat([pool.kv.k_layers[layer][pool.index(i)] for i in ids], dim=1)[:, :6]  # [H, 6, D]
         assert torch.equal(keys, child.dense[0, layer].transpose(0, 1))
-    for storage in pool.storage:
-        assert storage[:, :GUARD].isnan().all()
-        assert storage[:, -GUARD:].isnan().all()
+    for layers in pool.storage:
+        assert layers[0][: pool.sizes.guard].isnan().all()
+        assert layers[-1][-pool.sizes.guard :].isnan().all()
+        assert (
+            layers[0].numel() - pool.sizes.guard == layers[1].numel() - pool.sizes.guard == pool.kv.k_layers[0].numel()
+        )
     pool.free(parent)
     pool.free(child)
     assert [length for _, length in pool.before().gone] == [4, 2] * 2

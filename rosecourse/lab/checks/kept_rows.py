@@ -106,7 +106,7 @@ def _numbers(address: int, count: int, width: Any) -> np.ndarray:
 
 def _memory(roots: Iterable[Any], module: str) -> Iterator[Memory]:
     """All memory that can be reached from some objects: of tensors, arrays, and whatever else is a buffer."""
-    stack, seen = list(roots), set()
+    stack, seen = list(roots), set[int]()
     while stack and len(seen) < MOST:
         reached = stack.pop()
         if id(reached) in seen or isinstance(reached, NOT_ITS_OWN) or _is_anothers(reached, module):

@@ -11,6 +11,7 @@ import torch
 from ...errors import RosecourseError
 from ...measure.counters import watch
 from ..course.costs import Seen
+from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
 from ..world.oracle import Oracle
@@ -56,7 +57,9 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
     except PartIsWrong as wrong:
         raise PartIsWrong(replace(wrong.fault, tried=str(situation))) from None
     except RosecourseError as error:  # of the pool: such as a block that is taken where none is left
-        raise PartIsWrong(Fault(f"the part raised {type(error).__name__}: {error}", tried=str(situation))) from None
+        raise PartIsWrong(
+            Fault(f"the part raised {type(error).__name__}: {error}", tried=str(situation), cause=Cause.RAISES)
+        ) from None
 
 
 def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:

@@ -7,7 +7,8 @@ tables, and whatever should not have changed must be what it was, bit by bit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,9 +19,14 @@ from ...kv.blocks import KVBlockManager
 from . import book_judges, number_judges
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .input_judges import Inputs
+from .interrupts import Lines, call_interrupted
 from .learner import Learner
 from .pool import Before, Pool, Sizes, Tracked
+from .quick_look import all_in_order
 from .tiny_gpt2 import random_gpt2
+
+Around = Callable[[], AbstractContextManager[Any]]
 
 
 class Oracle(Pool, ABC):
@@ -30,6 +36,7 @@ class Oracle(Pool, ABC):
         super().__init__(sizes)
         self.learner = learner
         self.steps = 0
+        self._around: Around = nullcontext
         self._as_made = dict(vars(self.kv))
         model = random_gpt2(sizes.layers, sizes.heads, sizes.head_dim, sizes.max_seq_len, sizes.device)
         self.part = learner.build(model, self.kv, sizes.config())
@@ -56,36 +63,52 @@ class Oracle(Pool, ABC):
         """Another pool with another part of the same class, as a second engine has them."""
         return type(self)(self.learner, replace(self.sizes, seed=self.sizes.seed + 1))
 
-    def step(self, *batch: Tracked) -> None:
-        """One more token for each session of the batch, in this order; then everything is looked at."""
+    def call(self, batch: Sequence[Tracked], *arguments: Any) -> Any:
+        """What the part returns. Raises `PartIsWrong` if its inputs are then not what they were."""
+        named = dict(zip(self.learner.called_with, arguments, strict=True))
+        inputs = Inputs(self, batch, named)
+        try:
+            with self._around():
+                returned = self.learner.call(self.part, *arguments)
+        except KVCacheExhausted:
+            inputs.look()
+            raise
+        inputs.look()
+        return returned
+
+    def step(self, *batch: Tracked, around: Around = nullcontext) -> None:
+        """One more token for each session of the batch, in this order; then everything is looked at.
+
+        around: makes a context in which the part, and nothing else, is called.
+        """
         self.steps += 1
         before = self.before()
         room = [self.kv.num_available(layer) for layer in range(self.sizes.layers)]
+        self._around = around
         try:
             keys_and_values = self.work(batch)
         except KVCacheExhausted:
             raise PartIsWrong(self._too_many_blocks(batch, room)) from None
+        finally:
+            self._around = nullcontext
         for b, tracked in enumerate(batch):
             tracked.dense = torch.cat([tracked.dense, keys_and_values[:, :, b : b + 1]], dim=2)
             tracked.session.num_cached_tokens += 1
-        self.look_at_everything(before, batch)
+        self.look_at_everything(before, batch, keys_and_values)
 
     def step_without_blocks(self, *batch: Tracked) -> None:
         """A step for which the pool has not enough blocks.
 
         An engine asks `can_append` before a step, so a part need not survive this: `KVCacheExhausted` has to come out,
-        all that was in the cache has to stay, and every block has to have its owners, so that it can be given back.
+        what others have in the cache has to stay, and every block has to have its owners, so that it can be given back.
+        The sessions of the batch are then freed, as those that an engine preempts; they can be computed again.
         """
         self.steps += 1
         before = self.before()
         try:
             self.work(batch)
         except KVCacheExhausted:
-            held = [t for t in self.sessions for ids in t.table if any(not self.in_use(i) for i in ids)]
-            if held:
-                raise PartIsWrong(_damaged(f"session {held[0].name} shows a block that is not in use")) from None
-            number_judges.look_at_contents(self, before, ())
-            book_judges.look_at_owners(self, before)
+            self._look_after_exhaustion(before, batch)
             return
         raise PartIsWrong(
             Fault(
@@ -94,6 +117,30 @@ class Oracle(Pool, ABC):
                 cause=Cause.ROLLOVER_MISSED,
             )
         )
+
+    def _look_after_exhaustion(self, before: Before, batch: Sequence[Tracked]) -> None:
+        held = [t for t in self.sessions for ids in t.table if any(not self.in_use(i) for i in ids)]
+        if held:
+            raise PartIsWrong(_damaged(f"session {held[0].name} shows a block that is not in use"))
+        book_judges.look_at_manager(self, self._as_made)
+        number_judges.look_at_guards(self)
+        book_judges.look_at_owners(self, before)
+        for tracked in batch:
+            self.free(tracked)
+        number_judges.look_at_contents(self, before, ())
+        book_judges.look_at_owners(self, before)
+        self.accept()
+
+    def interrupt(self, *batch: Tracked, at: int | None = None) -> Lines:
+        """A step of a batch with an interrupt before one of the learner's lines; the lines to which it comes.
+
+        at: the place of that line in their order. Nothing of the pool can be relied on afterwards. Raises `PartIsWrong`
+        unless the interrupt comes out of the part.
+        """
+        self.steps += 1
+        lines = Lines(at)
+        call_interrupted(self.learner, self.part, self.arguments(batch, self.next_tokens(batch)), lines)
+        return lines
 
     def _too_many_blocks(self, batch: Sequence[Tracked], room: list[int]) -> Fault:
         """room: the blocks of each layer that were free before the step."""
@@ -106,15 +153,24 @@ class Oracle(Pool, ABC):
             cause=Cause.BOOKS_WRONG,
         )
 
-    def look_at_everything(self, before: Before, batch: Sequence[Tracked]) -> None:
+    def look_at_everything(self, before: Before, batch: Sequence[Tracked], tokens: torch.Tensor | None = None) -> None:
         """All that must hold after a step. Raises `PartIsWrong` with the first thing that does not.
+
+        tokens: K and V of the batch's new tokens, [2, L, B, H, D]; None for no batch.
+        """
+        book_judges.look_at_manager(self, self._as_made)
+        book_judges.look_at_sessions(self)
+        if not all_in_order(self, before, batch, tokens):
+            self._look_closely(before, batch)
+            self.accept()
+
+    def _look_closely(self, before: Before, batch: Sequence[Tracked]) -> None:
+        """Judge by judge: one of them has something to tell, unless something was changed that may be changed.
 
         The order is that in which one fault explains the next: lists, lengths, contents, owners, and at last what
         nobody should have touched.
         """
-        book_judges.look_at_manager(self, self._as_made)
         number_judges.look_at_guards(self)
-        book_judges.look_at_sessions(self)
         book_judges.look_at_lists(self, before, batch)
         book_judges.look_at_shared_blocks(self, before, batch)
         book_judges.look_at_lengths(self, before, batch)
@@ -136,13 +192,28 @@ class AppendOracle(Oracle):
 
     def work(self, batch: Sequence[Tracked]) -> torch.Tensor:
         tokens = self.next_tokens(batch)
-        self.learner.call(self.part, *self.arguments(batch, tokens))
+        self.call(batch, *self.arguments(batch, tokens))
         return tokens
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
+        """Copies of K and V, as views of a fused projection, which those of the model are, or otherwise far apart."""
         keys, values = tokens.to(self.kv.device)
-        if self.steps % 2:  # rows of V may be as far apart as they like: here they are views of another tensor
-            wide = values.new_full((*values.shape[:2], self.sizes.heads + 1, self.sizes.head_dim), -1.0)
-            wide[:, :, 1:] = values
-            values = wide[:, :, 1:]
-        return [t.session for t in batch], list(keys), list(values)
+        heads = self.sizes.heads
+        fused = _rows(values, 3 * heads)
+        k_rows, v_rows = fused[:, :, heads : 2 * heads], fused[:, :, 2 * heads :]
+        if self.steps % 7 == 5:
+            k_rows, v_rows = _rows(keys, heads), _rows(values, heads)
+        elif self.steps % 2:
+            v_rows = _rows(values, heads + 1)[:, :, 1:]
+        elif self.steps % 4 == 0:
+            k_rows = _rows(keys, heads + 2)[:, :, 2:]
+        k_rows.copy_(keys)
+        v_rows.copy_(values)
+        return [t.session for t in batch], list(k_rows), list(v_rows)
+
+
+def _rows(like: torch.Tensor, heads: int) -> torch.Tensor:
+    """Memory for rows of so many heads, [L, B, heads, D], with as much before and behind it. like: [L, B, H, D]."""
+    layers, batch, _, head_dim = like.shape
+    memory = like.new_full((layers + 2, batch, heads, head_dim), -1.0)
+    return memory[1:-1]

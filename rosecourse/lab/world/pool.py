@@ -7,8 +7,10 @@ sees the copy.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -18,7 +20,6 @@ from ...request.session import InferenceSession
 from .tags import Tags, letter
 
 NEVER_FULL = 10**6  # a gate that no batch reaches
-GUARD = 4096  # numbers before and behind the cache of a layer, which nobody may write: a kernel can
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ class Sizes:
     device: str = "cpu"
     gates: tuple[int, int | None] = (NEVER_FULL, None)
     seed: int = 0
+
+    @property
+    def guard(self) -> int:
+        """Numbers before and behind the cache of a layer, which nobody may write: a kernel can. At least a block, which
+        is as far as a kernel gets whose row of lanes is too long."""
+        return max(4096, self.heads * self.block_size * self.head_dim)
 
     def config(self) -> EngineConfig:
         """The configuration of an engine that has such a pool."""
@@ -76,28 +83,27 @@ class Tracked:
 class Before:
     """The pool as it was before a step.
 
-    caches: K and V, [2, L, num_blocks, H, block_size, D]. infos: a copy for each block that was in use.
-    lists: session number -> its block lists. gone: the infos of blocks that were in use before an earlier step and were
-    freed since, each with its length.
+    infos: a copy for each block that was in use. lists: session number -> its block lists. gone: the infos of blocks
+    that were in use before an earlier step and were freed since, each with its length. read: returns `caches`.
     """
 
-    caches: torch.Tensor
     infos: dict[int, KVBlockInfo]
     lists: dict[int, list[list[int]]]
     gone: list[tuple[KVBlockInfo, int]]
+    read: Callable[[], torch.Tensor]
+
+    @cached_property
+    def caches(self) -> torch.Tensor:
+        """K and V, on the host: [2, L, num_blocks, H, block_size, D]. Until the next step."""
+        return self.read()
 
 
 class Pool:
-    """A `KVBlockManager` and the sessions in it. The cache lies between guards and begins as NaN.
-
-    storage: for K and for V the memory of all layers with the guards, [L, GUARD + numbers + GUARD].
-    """
+    """A `KVBlockManager` and the sessions in it. The cache lies between guards and begins as NaN."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        self.tags = Tags(sizes.layers, 40, sizes.heads, sizes.max_seq_len, sizes.head_dim)
-        if sizes.dtype == torch.float16:  # which holds whole numbers up to 2048
-            self.tags = replace(self.tags, sessions=3, first=1)
+        self.tags = Tags(sizes.layers, sizes.heads, sizes.head_dim, sizes.dtype)
         self.kv = KVBlockManager(
             num_layers=sizes.layers,
             num_kv_heads=sizes.heads,
@@ -107,15 +113,37 @@ class Pool:
             dtype=sizes.dtype,
             device=torch.device(sizes.device),
         )
-        self.storage = [_storage(layers) for layers in (self.kv.k_layers, self.kv.v_layers)]
-        shape = self.kv.k_layers[0].shape
-        self.kv.k_layers, self.kv.v_layers = (
-            tuple(layer[GUARD:-GUARD].view(shape) for layer in storage) for storage in self.storage
-        )
+        self._memory = [self._guarded(layers[0]) for layers in (self.kv.k_layers, self.kv.v_layers)]
+        self.kv.k_layers, self.kv.v_layers = (self._within_guards(memory).unbind() for memory in self._memory)
+        self._known = [bits(memory).clone() for memory in self._memory]  # as they were after the last look
+        self._written = False  # by the pool itself since then
         self._shuffle_free_blocks()
         self.sessions: list[Tracked] = []  # live ones
         self.started = 0
         self._infos: dict[int, KVBlockInfo] = {}  # address -> each info that was in use before a step
+
+    def _guarded(self, layer: torch.Tensor) -> torch.Tensor:
+        """NaN for the caches of all layers, one behind the other as an engine has them, between two guards."""
+        memory = layer.new_full((self.sizes.layers * layer.numel() + 2 * self.sizes.guard,), float("nan"))
+        if memory.element_size() == 2:
+            bits(memory).fill_(-1)  # the NaN that torch makes of others, when it copies them by way of float32
+        return memory
+
+    def _within_guards(self, memory: torch.Tensor) -> torch.Tensor:
+        """A view of the caches of all layers, [L, num_blocks, H, block_size, D]."""
+        sizes = self.sizes
+        shape = (sizes.layers, sizes.num_blocks, sizes.heads, sizes.block_size, sizes.head_dim)
+        return memory[sizes.guard : -sizes.guard].view(shape)
+
+    @property
+    def storage(self) -> list[list[torch.Tensor]]:
+        """For K and for V the memory of each layer; with the guard before it for the first, behind it for the last."""
+        guard, last = self.sizes.guard, self.sizes.layers - 1
+        size = self.kv.k_layers[0].numel()
+        ranges = [
+            (n * size + (guard if n else 0), (n + 1) * size + (2 if n == last else 1) * guard) for n in range(last + 1)
+        ]
+        return [[memory[start:end] for start, end in ranges] for memory in self._memory]
 
     def _shuffle_free_blocks(self) -> None:
         """So that no block has the number that comes to mind, and each layer has other ones."""
@@ -131,7 +159,7 @@ class Pool:
         table = self.kv.allocate(length)
         session = InferenceSession([1] * max(length, 1), SamplingParams())
         session.table, session.num_cached_tokens = table, length
-        dense = self.tags.of([self.started] * length, list(range(length)), self.sizes.dtype)
+        dense = self.tags.of([self.started] * length, range(length))
         tracked = self._track(session, dense)
         self._prefill(tracked)
         return tracked
@@ -161,6 +189,7 @@ class Pool:
         return self.sessions[-1]
 
     def _prefill(self, tracked: Tracked) -> None:
+        self._written = True
         positions = torch.arange(tracked.length)
         for layer, ids in enumerate(tracked.table):
             blocks = torch.tensor([self.index(i) for i in ids], dtype=torch.int64)[positions // self.kv.block_size]
@@ -170,7 +199,7 @@ class Pool:
 
     def next_tokens(self, batch: Sequence[Tracked]) -> torch.Tensor:
         """K and V of the next token of each session of a batch, [2, L, B, H, D]."""
-        return self.tags.of([t.number for t in batch], [t.length for t in batch], self.sizes.dtype)
+        return self.tags.of([t.number for t in batch], [t.length for t in batch])
 
     def append_next_tokens(self, batch: Sequence[Tracked]) -> torch.Tensor:
         """Let the manager append the next tokens, where no part does; returns their K and V, [2, L, B, H, D]."""
@@ -201,9 +230,17 @@ class Pool:
     def blocks_needed(self, length: int) -> int:
         return -(-length // self.sizes.block_size)
 
+    def has_room(self, length: int) -> bool:
+        """Whether a new session of so many tokens gets its blocks."""
+        return self.kv.num_available() >= self.blocks_needed(length)
+
     def caches(self) -> torch.Tensor:
         """K and V as they are, on the host: [2, L, num_blocks, H, block_size, D]."""
         return torch.stack([torch.stack(self.kv.k_layers), torch.stack(self.kv.v_layers)]).cpu()
+
+    def _known_caches(self) -> torch.Tensor:
+        """The same as they were after the last look."""
+        return torch.stack([self._within_guards(known.view(self.sizes.dtype)) for known in self._known]).cpu()
 
     def before(self) -> Before:
         """The pool as it is now, for a comparison after the next step."""
@@ -212,10 +249,87 @@ class Pool:
         in_use = {id(info): info for info in self.kv.blocks_in_use.values()}
         gone = [(info, info.length) for at, info in self._infos.items() if at not in in_use]
         self._infos |= in_use
-        return Before(self.caches(), infos, lists, gone)
+        if self._written:
+            self.accept()
+        return Before(infos, lists, gone, self._known_caches)
+
+    # -- every number at once -----------------------------------------------------------------------------------------
+
+    def accept(self) -> None:
+        """Take all numbers for right as they are now."""
+        for known, memory in zip(self._known, self._memory, strict=True):
+            known.copy_(bits(memory))
+        self._written = False
+
+    def holds_only(self, batch: Sequence[Tracked], tokens: torch.Tensor | None) -> bool:
+        """Whether all numbers, the guards' too, are those of the last look, but for the last token of each session of a
+        batch. tokens: its K and V, [2, L, B, H, D]."""
+        if tokens is None:
+            return all(torch.equal(known, bits(now)) for known, now in zip(self._known, self._memory, strict=True))
+        device = self.kv.device
+        layers = torch.arange(self.sizes.layers, device=device).unsqueeze(1)
+        blocks = torch.tensor([[self.index(t.table[n][-1]) for t in batch] for n in range(self.sizes.layers)])
+        slots = torch.tensor([(t.length - 1) % self.sizes.block_size for t in batch]).to(device)
+        at = (layers, blocks.to(device), slice(None), slots)
+        known = [self._within_guards(numbers) for numbers in self._known]
+        old = [numbers[at] for numbers in known]
+        for numbers, new in zip(known, bits(tokens.to(device)), strict=True):
+            numbers[at] = new
+        right = self.holds_only(batch, None)
+        if not right:
+            for numbers, before in zip(known, old, strict=True):
+                numbers[at] = before
+        return right
+
+    # -- what happens by chance ---------------------------------------------------------------------------------------
+
+    def next_blocks(self, *indices: int) -> None:
+        """Let these free blocks be the next that each layer takes, in this order."""
+        chosen = set(indices)
+        for layer in range(self.sizes.layers):
+            free = self.kv.free_blocks(layer)
+            free[:] = [index for index in free if index not in chosen] + list(reversed(indices))
+
+    def resize(self, tracked: Tracked, length: int) -> None:
+        """A session that holds no blocks has another number of tokens when it is computed again."""
+        tracked.dense = self.tags.of([tracked.number] * length, range(length))
+        tracked.session.num_cached_tokens = length
+
+    def free_and_reuse(self, tracked: Tracked) -> InferenceSession:
+        """The session goes, and another is made at its place in memory, as Python does by chance: `id` is the same.
+
+        So are those of its table and of its lists, which show nothing yet. If somebody still holds the old ones, the
+        new ones lie elsewhere.
+        """
+        at_session, at_table, prompt, params = id(tracked.session), id(tracked.table), [1], SamplingParams()
+        at_lists = [id(ids) for ids in tracked.table]
+        self.free(tracked)
+        table = _made_at(at_table, BlockTable)
+        table.extend(_made_at(address, list) for address in at_lists)
+        del tracked.session  # the last reference to it
+        session = _made_at(at_session, lambda: InferenceSession(prompt, params))
+        session.table = table
+        return session
+
+    def start_in(self, session: InferenceSession, length: int) -> Tracked:
+        """A session that has been made before gets the blocks of `length` tokens."""
+        tracked = self.start(length)
+        for ids, taken in zip(session.block_ids_per_layer, tracked.table, strict=True):
+            ids += taken
+        session.num_cached_tokens = length
+        session.prompt_ids, session.token_ids = tracked.session.prompt_ids, tracked.session.token_ids
+        tracked.session = session
+        return tracked
 
 
-def _storage(layers: Sequence[torch.Tensor]) -> torch.Tensor:
-    """NaN for the caches of all layers, each between two guards: [L, GUARD + numbers + GUARD]."""
-    size = (len(layers), layers[0].numel() + 2 * GUARD)
-    return torch.full(size, float("nan"), dtype=layers[0].dtype, device=layers[0].device)
+def bits(numbers: torch.Tensor) -> torch.Tensor:
+    """The same numbers as integers: NaN equals itself."""
+    return numbers.view(torch.int16 if numbers.element_size() == 2 else torch.int32)
+
+
+def _made_at(address: int, make: Callable[[], Any]) -> Any:
+    """An object at an address in memory that has just become free; after some attempts, one that lies elsewhere."""
+    made = [make()]
+    while id(made[-1]) != address and len(made) < 1000:
+        made.append(make())
+    return made[-1]

@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from . import edge_stories as edges
+from .far_offsets import far_offsets
 from .oracle import Oracle
 from .pool import NEVER_FULL, Sizes
 
@@ -26,6 +28,10 @@ class Scenario(Generic[Driver]):
     name: str
     story: Callable[[Driver], None]
     sizes: Sizes = SMALL
+
+    def with_gates(self, gates: tuple[int, int | None]) -> Scenario[Driver]:
+        """The same, with kernels from other batches on; as in `Sizes`."""
+        return replace(self, sizes=replace(self.sizes, gates=gates))
 
 
 # -- lengths ----------------------------------------------------------------------------------------------------------
@@ -199,8 +205,6 @@ def no_block_left(oracle: Oracle) -> None:
     a, b = oracle.start(3), oracle.start(8)
     oracle.step(a)
     oracle.step_without_blocks(a, b)
-    oracle.free(a)
-    oracle.free(b)
 
 
 # -- several engines, chance ------------------------------------------------------------------------------------------
@@ -260,17 +264,50 @@ COMMON = (
     Scenario("blocks of 16 slots, 3 layers, 3 heads", around_a_boundary, Sizes(3, 3, 8, 16, 40, 64, seed=2)),
     Scenario("one layer, another session in the middle of the batch", another_in_the_middle, Sizes(layers=1)),
     Scenario("one layer, one head", fork_amid_others, Sizes(layers=1, heads=1, head_dim=2)),
-    Scenario("a cache in float16", fork_in_a_block, Sizes(heads=1, max_seq_len=16, dtype=torch.float16)),
+    Scenario("a cache in float16", fork_in_a_block, Sizes(dtype=torch.float16)),
+    Scenario("a cache in bfloat16", around_a_boundary, Sizes(heads=3, dtype=torch.bfloat16)),
     Scenario("two engines in turn", two_engines),
     *(Scenario(f"traffic by chance, number {n}", chance, Sizes(seed=n, num_blocks=60)) for n in (3, 4, 5)),
 )
-APPEND = (*COMMON, Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3)))
 
-# Where Triton's kernels can be launched they are let in by turns: always, never, or for some batches.
+# At the edges of the range of sizes: what is right for small ones may be wrong there.
+LARGE = (
+    Scenario("blocks of 64 slots, the default", edges.slots_at_edges, Sizes(1, 2, 4, 64, 40, 300)),
+    Scenario("blocks of 128 slots", edges.slots_at_edges, Sizes(1, 1, 2, 128, 40, 400)),
+    Scenario("blocks of 32 slots, 5 heads of 3", edges.slots_at_edges, Sizes(2, 5, 3, 32, 80, 300)),
+    Scenario("rows of GPT-2: 12 layers, 12 heads of 64", edges.wide_rows, Sizes(12, 12, 64, 8, 10)),
+    Scenario("rows of 3 heads of 80, in bfloat16", edges.wide_rows, Sizes(1, 3, 80, 8, 10, dtype=torch.bfloat16)),
+    Scenario("rows of 1 head of 128", edges.wide_rows, Sizes(2, 1, 128, 16, 10)),
+    Scenario("128 sessions in a batch", edges.full_batch, Sizes(2, 1, 2, 4, 420, 32, 128)),
+    Scenario(
+        "128 sessions of equal length, with blocks of one slot", edges.equal_batch, Sizes(1, 2, 2, 1, 520, 8, 128)
+    ),
+    Scenario("100 sessions of equal length", edges.equal_batch, Sizes(2, 3, 2, 2, 300, 8, 100)),
+    Scenario("a pool of 700 blocks", edges.far_blocks, Sizes(2, 1, 2, 2, 700, 16)),
+    Scenario("a pool of 70,000 blocks", edges.far_blocks, Sizes(1, 1, 2, 2, 70_000, 16)),
+)
+LONG = (
+    Scenario("a life of 270 tokens", edges.long_life, Sizes(1, 1, 2, 8, 120, 270)),
+    Scenario("160 steps of traffic by chance", edges.churn, Sizes(num_blocks=30, seed=11)),
+    Scenario("160 steps of traffic by chance, with blocks of 2 slots", edges.churn, Sizes(1, 2, 2, 2, 24, 12, seed=12)),
+)
+INTERRUPTED = Scenario("an interrupt (Ctrl-C) in the middle of a step", edges.interrupted, Sizes(1, 1, 2, 4, 10, 8))
+NO_ROOM = (
+    Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3)),
+    Scenario("a pool that has one block less than a step needs", edges.one_block_less, Sizes(num_blocks=12)),
+)
+EVERYWHERE = (*COMMON, *LARGE, *LONG, INTERRUPTED)
+APPEND = (*EVERYWHERE, *NO_ROOM)
+
+# Where Triton's kernels can be launched they are let in by turns: always, never, or for some batches. For the largest
+# sizes they always are, and in the longest life, which the interpreter makes slow, for whole batches alone.
 GATES = ((1, None), (2, 3), (NEVER_FULL, 2))
 NARROW, WIDE = Sizes(1, 3, 8, num_blocks=12, gates=(1, None)), Sizes(1, 5, 32, num_blocks=12, gates=(1, None))
 APPEND_WITH_KERNELS = (
-    *(replace(s, sizes=replace(s.sizes, gates=GATES[n % 3])) for n, s in enumerate(APPEND)),
+    *(s.with_gates(GATES[n % 3]) for n, s in enumerate((*COMMON, *NO_ROOM))),
+    *(s.with_gates(GATES[0]) for s in (*LARGE, INTERRUPTED)),
+    *(s.with_gates(GATES[1 if n else 2]) for n, s in enumerate(LONG)),
     Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),
     Scenario("rows of 5 heads of 32", in_step, WIDE),
+    Scenario("a cache of more than 2^31 numbers", far_offsets, Sizes(num_blocks=1)),
 )

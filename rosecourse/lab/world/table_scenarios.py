@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .pool import Tracked
-from .scenarios import COMMON, Scenario
+from .scenarios import EVERYWHERE, Scenario
 from .table_oracle import TableOracle
 
 
@@ -184,7 +184,7 @@ STORIES: dict[str, Callable[[TableOracle], None]] = {
 
 # Their own stories come early: in others an old row shows by chance.
 TABLES: tuple[Scenario[TableOracle], ...] = (
-    COMMON[0],
+    EVERYWHERE[0],
     *(Scenario(name, story) for name, story in STORIES.items()),
-    *COMMON[1:],
+    *EVERYWHERE[1:],
 )

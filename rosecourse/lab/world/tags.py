@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
+SMALLEST = {torch.float16: 0x0400, torch.bfloat16: 0x0080}  # the bits of the least number that is not subnormal
+LARGEST = {torch.float16: 0x7BFF, torch.bfloat16: 0x7F7F}  # and those of the greatest
+FIRST = 16385  # where numbers have 32 bits
+LAST = 2**24  # up to which float32 holds whole numbers
+
 
 def letter(session: int) -> str:
-    """The name of a session: A, B, C, ..."""
-    return chr(ord("A") + session)
+    """The name of a session: A, B, ..., Z, AA, AB, ..."""
+    before, last = divmod(session, 26)
+    return (letter(before - 1) if before else "") + chr(ord("A") + last)
 
 
 @dataclass(frozen=True)
@@ -32,41 +38,56 @@ class Origin:
         return f"head {self.head}, position {self.position}"
 
 
-@dataclass(frozen=True)
 class Tags:
-    """Numbers the elements of K and V of all tokens, from `first` on, so that a number can be read back.
+    """Numbers the elements of K and V of all tokens, in the order in which tokens come up, so that a number can be read
+    back.
 
-    The numbers are exact in float32, and would not be after a cast to float16 or bfloat16.
+    In float32 they are whole numbers from `FIRST` on, which would not survive a cast to float16 or bfloat16. A type of
+    16 bits has too few whole numbers: there each element has other bits.
     """
 
-    layers: int
-    sessions: int
-    heads: int
-    positions: int
-    head_dim: int
-    first: int = 16385
+    def __init__(self, layers: int, heads: int, head_dim: int, dtype: torch.dtype) -> None:
+        self.shape = (2, layers, heads, head_dim)  # of one token
+        self.dtype = dtype
+        self.first, last = SMALLEST.get(dtype, FIRST), LARGEST.get(dtype, LAST)
+        self.most = (last - self.first + 1) // self._per_token  # tokens
+        self._numbers: dict[tuple[int, int], int] = {}  # (session, position) -> which token it is
+        self._tokens: list[tuple[int, int]] = []  # the same the other way round
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        return (2, self.layers, self.sessions, self.heads, self.positions, self.head_dim)
+    def _per_token(self) -> int:
+        return torch.Size(self.shape).numel()
 
-    def of(self, sessions: Sequence[int], positions: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """[2, L, N, H, D]: K and V of N tokens, views of a fused projection as those of the model are."""
-        numbers = torch.arange(torch.Size(self.sizes).numel()).view(self.sizes) + self.first
-        tokens = numbers[:, :, sessions, :, positions].permute(1, 2, 0, 3, 4)  # [N, 2, L, H, D] -> [2, L, N, H, D]
-        fused = torch.full((self.layers, len(sessions), 3, self.heads, self.head_dim), -1.0, dtype=dtype)
-        fused[:, :, 1:] = tokens.permute(1, 2, 0, 3, 4).to(dtype)
-        return fused[:, :, 1:].permute(2, 0, 1, 3, 4)
+    def of(self, sessions: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """[2, L, N, H, D]: K and V of N tokens. Raises `ValueError` when there are more tokens than numbers."""
+        tokens = [self._number(token) for token in zip(sessions, positions, strict=True)]
+        starts = torch.tensor(tokens, dtype=torch.int64) * self._per_token + self.first
+        numbers = torch.arange(self._per_token).view(self.shape).unsqueeze(2) + starts.view(-1, 1, 1)
+        if self.dtype in SMALLEST:
+            return numbers.to(torch.int16).view(self.dtype)
+        return numbers.to(self.dtype)
+
+    def _number(self, token: tuple[int, int]) -> int:
+        if token not in self._numbers:
+            if len(self._tokens) == self.most:
+                raise ValueError(f"{self.dtype} has no numbers for more than {self.most} tokens of {self.shape}")
+            self._numbers[token] = len(self._tokens)
+            self._tokens.append(token)
+        return self._numbers[token]
 
     def origin(self, number: float) -> Origin | None:
         """What a number was made for, or None for one that is no token's."""
-        index = number - self.first
-        if not (0 <= index < torch.Size(self.sizes).numel() and index == int(index)):  # NaN is neither
+        if self.dtype in SMALLEST:
+            index = float(torch.tensor(number, dtype=self.dtype).view(torch.int16)) - self.first
+        else:
+            index = number - self.first
+        if not (0 <= index < len(self._tokens) * self._per_token and index == int(index)):  # NaN is neither
             return None
+        token, rest = divmod(int(index), self._per_token)
         places = []
-        rest = int(index)
-        for size in reversed(self.sizes):
+        for size in reversed(self.shape):
             rest, place = divmod(rest, size)
             places.append(place)
-        which, layer, session, head, position, element = reversed(places)
+        which, layer, head, element = reversed(places)
+        session, position = self._tokens[token]
         return Origin(which, layer, session, head, position, element)

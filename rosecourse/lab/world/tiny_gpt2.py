@@ -1,4 +1,4 @@
-"""A tiny GPT-2 for the pools and engines in which a part is tried."""
+"""Tiny GPT-2s for the pools and engines in which a part is tried."""
 
 from __future__ import annotations
 
@@ -8,11 +8,31 @@ import torch
 
 from ...models.gpt2 import GPT2, GPT2Shape
 
+ATTENTIVE = {"attn.c_attn": 0.5, "attn.c_proj": 4.0, "wpe": 2.0}  # part of a weight's name -> how much larger it is
+
 
 @lru_cache
 def random_gpt2(layers: int, heads: int, head_dim: int, context: int, device: str = "cpu") -> GPT2:
-    """A GPT-2 with seeded random weights, large enough that every token depends on its whole context."""
+    """A GPT-2 with seeded random weights."""
+    shape, weights = _random(layers, heads, head_dim, context)
+    return GPT2(shape, {name: weight.to(device) for name, weight in weights.items()}, None, "random")
+
+
+@lru_cache
+def attentive_gpt2(layers: int, heads: int, head_dim: int, context: int, device: str = "cpu") -> GPT2:
+    """The same, with weights by which a token depends much on what attention reads: one wrong number in the cache
+    mostly shows in the greedy tokens that follow."""
+    shape, weights = _random(layers, heads, head_dim, context)
+    for name, weight in weights.items():
+        if "bias" in name:
+            weight.zero_()
+        elif "ln_" in name:
+            weight.fill_(1.0)
+        weight *= next((factor for part, factor in ATTENTIVE.items() if part in name), 1.0)
+    return GPT2(shape, {name: weight.to(device) for name, weight in weights.items()}, None, "random")
+
+
+def _random(layers: int, heads: int, head_dim: int, context: int) -> tuple[GPT2Shape, dict[str, torch.Tensor]]:
     shape = GPT2Shape(vocab_size=97, context=context, width=heads * head_dim, num_layers=layers, num_heads=heads)
     generator = torch.Generator().manual_seed(0)
-    weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in shape.parameters().items()}
-    return GPT2(shape, {name: weight.to(device) for name, weight in weights.items()}, None, "random")
+    return shape, {n: torch.randn(size, generator=generator) * 0.4 for n, size in shape.parameters().items()}

@@ -1,0 +1,82 @@
+"""A cache of more than 2^31 numbers, most of them never touched: a kernel that counts in 32 bits misses its slots.
+
+Memory that nobody touches costs nothing on a CPU; on a GPU it has to be there, and without it the story is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...config import SamplingParams
+from ...errors import ConfigError
+from ...kv.blocks import KVBlockManager
+from ...request.session import InferenceSession
+from .fault import Fault, PartIsWrong
+from .oracle import Oracle
+from .pool import Sizes
+from .tiny_gpt2 import random_gpt2
+
+SIZES = Sizes(1, 8, 128, 128, 2**14 + 8, 256, gates=(1, None))  # 2^17 numbers a block
+BEFORE = 2**31  # numbers before the cache, where one lands whose offset has lost its upper bits
+REASON = "block × H × block_size × D can be more than 32 bits hold: the block is cast to tl.int64 before the product"
+
+
+def far_offsets(oracle: Oracle) -> None:
+    """Batches at one slot and at several, in blocks at both ends of the cache. The oracle's own pool is not used."""
+    device = torch.device(oracle.sizes.device)
+    kv = _far_cache(device)
+    if kv is None:
+        return
+    part = oracle.learner.build(random_gpt2(1, 1, 2, SIZES.max_seq_len, device.type), kv, SIZES.config())
+    for lengths in ((5, 5, 5), (1, 7, 130)):
+        oracle.steps += 1
+        _step(oracle, kv, part, [_session(kv, length) for length in lengths])
+
+
+def _far_cache(device: torch.device) -> KVBlockManager | None:
+    """A manager of int8 caches, each behind `BEFORE` numbers; None where there is no memory for it."""
+    try:
+        kv = KVBlockManager(
+            num_layers=1,
+            num_kv_heads=SIZES.heads,
+            head_dim=SIZES.head_dim,
+            block_size=SIZES.block_size,
+            num_blocks=1,
+            dtype=torch.int8,
+            device=device,
+        )
+        shape = (SIZES.num_blocks, *kv.k_layers[0].shape[1:])
+        size = torch.Size(shape).numel()
+        kv.k_layers, kv.v_layers = (
+            (torch.empty(BEFORE + size, dtype=torch.int8, device=device)[BEFORE:].view(shape),) for _ in "KV"
+        )
+    except (RuntimeError, ConfigError):
+        return None
+    kv.num_blocks = SIZES.num_blocks
+    kv.free_blocks(0)[:] = [1, *range(3, SIZES.num_blocks - 1), 0, SIZES.num_blocks - 1, 2]
+    return kv
+
+
+def _session(kv: KVBlockManager, length: int) -> InferenceSession:
+    session = InferenceSession([1] * length, SamplingParams())
+    session.table, session.num_cached_tokens = kv.allocate(length), length
+    return session
+
+
+def _step(oracle: Oracle, kv: KVBlockManager, part: object, batch: Sequence[InferenceSession]) -> None:
+    generator = torch.Generator().manual_seed(len(batch))
+    shape = (2, len(batch), SIZES.heads, SIZES.head_dim)
+    tokens = torch.randint(1, 100, shape, dtype=torch.int8, generator=generator).to(kv.device)
+    at = [(kv.block_index(s.table[0][-1]), s.num_cached_tokens % SIZES.block_size) for s in batch]
+    for block, slot in at:
+        for (cache,) in (kv.k_layers, kv.v_layers):
+            cache[block, :, slot] = 0
+    oracle.learner.call(part, list(batch), [tokens[0].clone()], [tokens[1].clone()])
+    for b, (block, slot) in enumerate(at):
+        for which, (cache,) in enumerate((kv.k_layers, kv.v_layers)):
+            if not torch.equal(cache[block, :, slot], tokens[which, b]):
+                what = f"in a cache of more than 2^31 numbers the {'KV'[which]} of sessions[{b}] is not in its slot"
+                where = f"slot:     {slot} of block {block}, which begins at number {block * cache[0].numel():,}"
+                raise PartIsWrong(Fault(what, (where,), REASON))
