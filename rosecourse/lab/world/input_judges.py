@@ -63,11 +63,10 @@ class Inputs:
         for name, (now, then) in self._lists.items():
             if len(now) != len(then) or any(x is not y for x, y in zip(now, then, strict=True)):
                 self._tell(f"the list `{name}`", self._shown(then), self._shown(now))
-        for t, then in self._sessions:
+        for t, was in self._sessions:
             for name, read in OF_A_SESSION.items():
-                now = read(t.session)
-                if now != then[name]:
-                    self._tell(f"{name} of session {t.name}", _short(then[name]), _short(now))
+                if read(t.session) != was[name]:
+                    self._tell(f"{name} of session {t.name}", _short(was[name]), _short(read(t.session)))
         for lent in self._tensors:
             if _form(lent.now) != lent.form:
                 self._tell(f"{lent.name} is another view", str(lent.form[0]), str(_form(lent.now)[0]))
