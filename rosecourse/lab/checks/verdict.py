@@ -40,6 +40,8 @@ class Verdict:
         """Why it has not passed, of the closed list; None if it has, or if something could not be tried."""
         if self.faults:
             return self.faults[0].cause
+        if self.not_own:
+            return Cause.NOT_OWN_WORK
         return Cause.GOAL_MISSED if self.missing else None
 
     @property
