@@ -183,7 +183,7 @@ class LadderSteps:
 
     times: the host's time by part, rung by rung in turns; `rest` holds sampling and the waiting for the device.
     busy_ms: how long the device was busy in one step; kernels: how many kernels and copies it ran; both from the
-    profiler. floor_ms: the least time in which a step's bytes can be read from memory. context: live positions of a
+    profiler. floor_ms: a step's bytes over the measured speed of a copy. context: live positions of a
     session in the middle of the steps. titles: of the lessons.
     """
 
