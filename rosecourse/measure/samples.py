@@ -14,6 +14,7 @@ from .workload import Run
 # The metrics of `UNITS` that a run has one sample of; of the others each request has its own.
 OF_A_RUN = {
     "decode time": attrgetter("stats.decode_seconds"),
+    "last step": lambda run: float(np.diff(run.times[0].tokens[-2:])[0]),
     "total time": attrgetter("total_seconds"),
     "decode throughput": attrgetter("decode_throughput"),
     "total throughput": attrgetter("total_throughput"),

@@ -155,7 +155,7 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
 def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     """The runs of a race from the top, their medians, and what may be said of each against the first.
 
-    metric: `total time`, which is shown as throughput, or `decode time`, in milliseconds. The ratios are of the
+    metric: `total time`, which is shown as throughput, or another time, in milliseconds. The ratios are of the
     medians, with intervals from pairs of runs that were made in turns. Figures of 9 x 3.8 inches suit it.
     """
     whole = metric == "total time"

@@ -153,10 +153,10 @@ BUG = Bug(
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 BOUNDARY_STEP = Track(
-    timed="one decode step, in which every request begins a block",
-    metric="decode time",
-    prompt_tokens=EngineConfig().block_size,  # exactly one full block: the next token begins another
-    new_tokens=(2, 2),  # the first comes from the prefill
+    timed="the fifth decode step, in which every request begins a block",
+    metric="last step",
+    prompt_tokens=EngineConfig().block_size - 4,  # four steps fill the block, and the fifth begins another
+    new_tokens=(6, 6),  # the first comes from the prefill
     rounds=31,
 )
 
