@@ -27,8 +27,8 @@ EXERCISE = Exercise(
         "(about 40 minutes): its arguments, its body, and its launch in the wrapper. Much of it stands in the generic "
         "kernel and in the formula above; your part is to say what the new kernel need not be told, and what takes its "
         'place. Decorate it with `@triton.jit(do_not_specialize=["pos"])`, so that one compiled kernel serves every '
-        "position. Then write the gate (about 20 minutes): when may which kernel run? `check` sees your kernel only "
-        "through the gate, so it says little before both are there."
+        "position. Then write the gate (about 20 minutes): its conditions stand above, and the code is left to you. "
+        "`check` sees your kernel only through the gate, so it says little before both are there."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
