@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rosecourse import ConfigError, LessonError, lesson
+from rosecourse import ConfigError, InferenceEngine, LessonError, lesson
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
@@ -285,6 +285,14 @@ def test_061_mixed_lengths_are_right_in_any_order_of_blocks(model):
 
     assert len({str(play(engine, (4, 5, 6))) for engine in found.engines(model)}) == 1
     assert len({str(play(engine, (4, 4, 4))) for engine in found.engines(model)}) == 2
+
+
+def test_061_below_the_threshold_the_order_of_blocks_does_no_harm(model):
+    found = hunt("061")
+    config = replace(found.config, triton_kv_append_min_batch=4)
+    engines = [InferenceEngine(model, config, parts) for parts in (found.right, found.broken)]
+    for ours, theirs in zip(*map(found.scene, engines), strict=True):
+        assert [one.token_ids for one in ours.values()] == [one.token_ids for one in theirs.values()]
 
 
 def test_061_wants_its_kernels(model, monkeypatch):

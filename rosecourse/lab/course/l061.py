@@ -134,11 +134,13 @@ class Appender:
 
     def write(self, layer, rows, blocks, k, v):
         """These rows of K and V into the next slots of their blocks, in the way that suits them."""
+        caches = self.kv.k_layers[layer], self.kv.v_layers[layer]
         order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # neighbours in memory
         rows, blocks = [rows[n] for n in order], [blocks[n] for n in order]
-        caches, slots = (self.kv.k_layers[layer], self.kv.v_layers[layer]), [block.length for block in blocks]
+        complete = len(rows) == len(k)
+        slots = [block.length for block in blocks]
+        level = len(set(slots)) == 1
         where = index_tensor([block.block_index for block in blocks], self.kv.device)
-        complete, level = len(rows) == len(k), len(set(slots)) == 1
         if complete and level and len(rows) >= self.whole_from:
             kv_append_triton_full_batch(*caches, k, v, where, slots[0])
         elif len(rows) >= self.kernel_from:
@@ -154,7 +156,7 @@ class Appender:
         return rows_and_slots[0], where, rows_and_slots[1]
 
     def store(self, caches, rows, where, slots, k, v):
-        if len(rows) < len(k):
+        if rows != list(range(len(k))):
             taken = index_tensor(rows, self.kv.device)
             k, v = k.index_select(0, taken), v.index_select(0, taken)
         for cache, new in zip(caches, (k, v), strict=True):
@@ -195,8 +197,9 @@ BUG = Bug(
     fault=(
         "        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # neighbours in memory\n"
         "        rows, blocks = [rows[n] for n in order], [blocks[n] for n in order]\n"
+        "        complete = len(rows) == len(k)\n"
     ),
-    mended="",
+    mended="        complete = len(rows) == len(k)\n",
     config=EngineConfig(
         block_size=8, max_batch_size=8, max_seq_len=48, prefix_cache=False, triton_kv_append_min_batch=2
     ),
