@@ -30,7 +30,8 @@ from .by_value import dumps
 
 SILENCE = 10.0  # seconds in which a process must let hear of itself: more than any call takes
 START = 50.0  # the same until it is heard for the first time, where an interpreter and CUDA have to start
-WORKER = [sys.executable, "-c", "from rosecourse.lab.checks.own_process import serve; serve()"]
+WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checks.own_process import serve; serve()"
+LEAVE = "_exit"  # of `os`: the end of a process without a word
 
 Report = Callable[..., None]  # called with what the caller is to hear, it also says that the work goes on
 Work = Callable[[Report], Any]
@@ -153,7 +154,8 @@ def _forked(work: Work) -> Child:
 
 def _do(work: Work, writes: IO[bytes], trace: IO[bytes]) -> NoReturn:
     """Do the work, say what comes of it, and end."""
-    code, leave = 1, os._exit
+    leave: Callable[[int], NoReturn] = getattr(os, LEAVE)
+    code = 1
 
     def leave_with_a_trace(code: int) -> None:
         faulthandler.dump_traceback(trace, all_threads=False)
@@ -161,7 +163,7 @@ def _do(work: Work, writes: IO[bytes], trace: IO[bytes]) -> NoReturn:
 
     try:
         _make_quiet()
-        os._exit = leave_with_a_trace  # type: ignore[assignment]
+        setattr(os, LEAVE, leave_with_a_trace)
         faulthandler.enable(trace, all_threads=False)
         if hasattr(faulthandler, "register"):
             faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
@@ -217,8 +219,8 @@ SPARE = Spare()
 
 
 def _start() -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    command = [sys.executable, "-c", WORKER.format(path=[os.path.abspath(path) for path in sys.path])]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _sent(work: Work) -> Child:

@@ -17,7 +17,7 @@ from ...models.shape import Model
 from ...request.session import InferenceSession
 from .error_reading import place, raised
 from .fault import Fault, PartIsWrong
-from .kernel_memory import OutsideMemoryError
+from .kernel_memory import outside_memory
 from .patches import look_for_patches
 
 BUILT_WITH = ("model", "kv", "config")
@@ -80,9 +80,9 @@ class Learner:
         except KVCacheExhausted:
             raise
         except Exception as error:
-            outside = error.__cause__ if isinstance(error.__cause__, OutsideMemoryError) else error
-            if isinstance(outside, OutsideMemoryError):
-                reason = "look at the grid, at the mask, and at the offsets"
+            outside = outside_memory(error)
+            if outside is not None:
+                reason = "look at the grid, at the mask, and at the offsets: rows of K and V have strides of their own"
                 raise PartIsWrong(Fault(f"the kernel: {outside}", place(outside)[1:], reason)) from None
             raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
         except BaseException as error:  # an interrupt goes to the process that waits: this one is the part's own
