@@ -15,7 +15,7 @@ from ..engine.engine import InferenceEngine
 from ..lessons import Lesson, lesson
 from ..lessons.forward.dense import DecodeForward as DenseForward
 from ..models.load import load_model, random_model
-from ..models.shape import Model
+from ..models.shape import Model, ModelShape
 from .flags import environment_settings
 
 SMALL_WIDTH = 512  # in a narrower model, a small operation is done before two threads have found each other
@@ -23,16 +23,26 @@ SMALL_WIDTH = 512  # in a narrower model, a small operation is done before two t
 
 def model_of(args: argparse.Namespace) -> Model:
     """The model that the flags name, with torch's threads set to suit it."""
-    require(args.threads is None or 1 <= args.threads <= 1024, f"threads is {shown(args.threads)}: give 1 to 1024")
+    require_threads(args.threads)
     require(is_count(args.seed, 0) and args.seed < 2**63, f"seed is {shown(args.seed)}: give 0 to 2^63 - 1")
     if args.random_weights is not None:
         model = random_model(args.random_weights, args.seed, args.dtype, args.device)
     else:
         model = load_model(args.hf_model_id, args.dtype, args.device)
-    few = model.shape.width < SMALL_WIDTH or (os.cpu_count() or 1) <= 2
-    if args.threads is not None or few:
-        torch.set_num_threads(args.threads or 1)
+    set_threads(args.threads, model.shape)
     return model
+
+
+def require_threads(threads: int | None) -> None:
+    """Raise `ConfigError` for a number of threads that cannot be."""
+    require(threads is None or 1 <= threads <= 1024, f"threads is {shown(threads)}: give 1 to 1024")
+
+
+def set_threads(threads: int | None, shape: ModelShape) -> None:
+    """So many threads of torch; None: what suits a model of this shape, on this machine."""
+    few = shape.width < SMALL_WIDTH or (os.cpu_count() or 1) <= 2
+    if threads is not None or few:
+        torch.set_num_threads(threads or 1)
 
 
 def lesson_of(args: argparse.Namespace) -> Lesson:

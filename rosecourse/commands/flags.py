@@ -33,6 +33,11 @@ def add_model_flags(parser: Parser) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu or cuda")
     group.add_argument("--dtype", choices=DTYPES, help="default: float32 on a CPU, float16 on CUDA")
     group.add_argument("--seed", type=int, default=0, help="of the random weights, and of sampling")
+    add_threads_flag(group)
+
+
+def add_threads_flag(group: Any) -> None:
+    """How many CPU threads torch uses. group: of a parser, or a parser itself."""
     group.add_argument(
         "--threads",
         type=int,

@@ -16,6 +16,9 @@ from ..lab.checks.checking import check
 from ..lab.course import COURSES
 from ..lab.exercises.racing import race
 from ..lessons import LESSONS
+from ..models.load import load_model
+from .building import require_threads, set_threads
+from .flags import add_threads_flag
 from .parser import Parser, command_parser, run_command
 
 
@@ -50,6 +53,7 @@ def make_parser() -> Parser:
         help=f"what it is to be, and is raced against: {lessons_by_part()}",
     )
     parser.add_argument("--no-race", action="store_true", help="check it, and time nothing")
+    add_threads_flag(parser)
     return parser
 
 
@@ -95,12 +99,15 @@ def _module(path: Path) -> object:
 
 def lab(args: argparse.Namespace) -> bool:
     """Check, and race what is right; returns whether the check is passed."""
+    require_threads(args.threads)
     part = load_part(args.part)
     verdict = check(part, args.lesson)
     print(verdict, flush=True)
     if not args.no_race and verdict.correct:
-        print(f"\nRacing against lesson {args.lesson}, in some ten seconds ...", flush=True)
-        print(race(part, args.lesson))
+        print(f"\nRacing against lesson {args.lesson} ...", flush=True)
+        model = load_model()
+        set_threads(args.threads, model.shape)
+        print(race(part, args.lesson, model))
     return verdict.passed
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from rosecourse import lesson
 from rosecourse.commands import lab
@@ -27,7 +28,9 @@ def calls(monkeypatch):
     made = Calls()
     monkeypatch.setattr(lab, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
     monkeypatch.setattr(
-        lab, "race", lambda part, number: made.append(("race", part, number)) or Race(number, "x", None, "no ladder")
+        lab,
+        "race",
+        lambda part, number, model: made.append(("race", part, number)) or Race(number, "x", None, "no ladder"),
     )
     return made
 
@@ -50,6 +53,18 @@ def test_the_example_passes_the_real_check():
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("✓ MyKVAppend, lesson 060: passed.")
     assert "Racing" not in done.stdout
+
+
+@pytest.mark.parametrize(("flags", "expected"), [([], 1), (["--threads", "2"], 2)])
+def test_the_race_has_the_threads_that_suit_the_model(calls, flags, expected):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert lab.main([PART, *flags]) == 0
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
+    assert [name for name, *_ in calls] == ["check", "race"]
 
 
 def test_the_example_is_its_own_and_races(small_model):

@@ -1,27 +1,23 @@
-"""`check`: is the learner's class the lesson's part? Right first, then whether it has the lesson's idea."""
+"""`check`: is the learner's class the lesson's part? It is tried in a process of its own."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from signal import Signals
 from typing import Any
 
 from ...lessons import Lesson
 from ...measure.progress import progress
+from ..world.error_reading import place_in_trace
 from ..world.fault import Fault, PartIsWrong
-from ..world.oracle import Oracle
-from ..world.scenarios import Scenario
-from . import end_to_end
-from .comparing import compare
+from ..world.patches import look_for_patches
+from .judging import judged
+from .own_process import Ended, run_apart
 from .passed import PASSED
-from .silent_kernel import plainly
-from .trial import Trial, lesson_with_a_part, trial_of
+from .trial import lesson_with_a_part, trial_of
 from .verdict import Verdict
-
-SHOWN = 5  # faults; one is told in full, the others in a line each
-NO_KERNELS = (
-    "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
-    "rosecourse is imported"
-)
 
 
 def check(part: type, lesson_number: str) -> Verdict:
@@ -35,8 +31,7 @@ def check(part: type, lesson_number: str) -> Verdict:
     rung = lesson_with_a_part(lesson_number)
     if not isinstance(part, type):
         return _no_class(part, rung)
-    trial = trial_of(part, rung)
-    verdict = replace(_tried(trial), remarks=trial.learner.remarks())
+    verdict = _judged_apart(part, rung)
     if verdict.passed:
         PASSED.add(rung.number)
     return verdict
@@ -48,68 +43,42 @@ def _no_class(part: Any, rung: Lesson) -> Verdict:
     return Verdict("this", rung.number, (fault,))
 
 
-def _tried(trial: Trial) -> Verdict:
-    verdict = Verdict(trial.learner.part.__name__, trial.rung.number)
+def _judged_apart(part: type, rung: Lesson) -> Verdict:
+    """The verdict of another process, or what became of that; a fork cannot use CUDA."""
     try:
-        done, faults = _lived_through(trial)
-        if faults:
-            return replace(verdict, faults=tuple(plainly(trial, faults)))
-        done.append(_in_an_engine(trial))
-        compared = compare(trial)
+        look_for_patches()  # made where the class is defined
     except PartIsWrong as wrong:
-        return replace(verdict, faults=(wrong.fault,))
-    if trial.kernels_on == "cpu" and trial.course.unseen and not compared.missing:
-        done.append(f"not to be seen in Triton's interpreter: {trial.course.unseen}")
-    if compared.counted:
-        done.append(compared.counted)
-    return replace(
-        verdict,
-        missing=compared.missing,
-        partly=compared.partly,
-        hint=compared.hint,
-        unchecked=(NO_KERNELS,) if trial.rung.kernels and not trial.kernels_on else (),
-        done=tuple(done),
-    )
+        return Verdict(part.__name__, rung.number, (wrong.fault,))
+    fork = trial_of(part, rung).kernels_on != "cuda"
+    with _bars() as hear:
+        found = run_apart(partial(judged, part, rung.number), hear, fork)
+    return Verdict(part.__name__, rung.number, (_told(found),)) if isinstance(found, Ended) else found
 
 
-def _lived_through(trial: Trial) -> tuple[list[str], list[Fault]]:
-    """What was tried, and the first faults."""
-    scenarios = trial.course.world.scenarios_on(trial.kernels_on)
-    faults, steps = [], 0
-    with progress("scenarios", len(scenarios)) as advance:
-        for scenario in scenarios:
-            fault, made = _play(trial, scenario)
-            advance()
-            steps += made
-            faults += [fault] if fault else []
-            # Enough, or it cannot be built or called at all, or each would take as long.
-            if len(faults) == SHOWN or (fault and (fault.ends or not made)):
-                break
-    tried = f"{len(scenarios)} scenarios, {steps} steps: every number in its place, every block with its owners"
-    return [tried], faults
+@contextmanager
+def _bars() -> Iterator[Callable[..., None]]:
+    """Yields what draws the bars of what another process reports."""
+    with ExitStack() as stack:
+        advance: list[Callable[[], object]] = []
+
+        def hear(what: str, *more: Any) -> None:
+            if what == "begin":
+                stack.close()
+                advance[:] = [stack.enter_context(progress(*more))]
+            elif what == "done":
+                advance[0]()
+
+        yield hear
 
 
-def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
-    """What went wrong in a scenario, and how many steps it came to."""
-    oracle: Oracle | None = None
-    fault = None
-    try:
-        oracle = trial.course.world.oracle(trial.learner, scenario.sizes)
-        scenario.story(oracle)
-    except PartIsWrong as wrong:
-        fault = wrong.fault
-    except Exception as error:  # the part has left something that cannot even be read
-        fault = Fault(f"after the part the pool cannot be used any more: {type(error).__name__}: {error}")
-    steps = oracle.steps if oracle else 0
-    where = f"{scenario.name} (step {steps})" if steps else scenario.name
-    return (replace(fault, tried=where) if fault else None), steps
-
-
-def _in_an_engine(trial: Trial) -> str:
-    try:
-        return end_to_end.same_tokens(trial)
-    except PartIsWrong as wrong:
-        raise PartIsWrong(replace(wrong.fault, tried=end_to_end.NAME)) from None
-    except Exception as error:  # after the part the engine itself cannot go on
-        what = f"the engine stopped: {type(error).__name__}: {error}"
-        raise PartIsWrong(Fault(what, tried=end_to_end.NAME)) from None
+def _told(ended: Ended) -> Fault:
+    """A process that ended without a verdict, in plain words."""
+    where = place_in_trace(ended.trace)
+    if ended.silent:
+        what = f"the part was still at work after {ended.silent:g} seconds"
+        return Fault(what, where, "a loop that does not end, or a wait for something that never comes")
+    if ended.signal:
+        what = f"the part crashed the process ({Signals(ended.signal).name})"
+        return Fault(what, where, "memory was read or written that is not its: look at the addresses, and at the masks")
+    what = f"the part ended the process, with exit code {ended.code}"
+    return Fault(what, where, "a part returns, or raises an exception; it never ends the program")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ...lessons import LESSONS, Lesson
-from ...measure.progress import progress
 from ..course import COURSES
 from ..course.costs import LAUNCHES, Idea, Seen, ideas, launches
 from ..course.form import Course
 from ..world.situations import Situation
 from .observing import observe, observe_course
+from .own_process import Report
 from .trial import Trial
 
 Asked = tuple[Lesson, Idea]
@@ -32,7 +32,7 @@ class Comparison:
     counted: str = ""
 
 
-def compare(trial: Trial) -> Comparison:
+def compare(trial: Trial, report: Report) -> Comparison:
     """Count the learner's part in all situations of the lesson, and of those before it in the same world.
 
     The first lesson of which something is missing is enough: the others build on it. Raises `PartIsWrong` if a step
@@ -41,16 +41,16 @@ def compare(trial: Trial) -> Comparison:
     groups = ideas_until(trial)
     seen: dict[Situation, tuple[Seen, Seen]] = {}  # the learner's, and the course's
     words: list[str] = []  # in the end those of the last lesson that could be counted
-    with progress("kinds of steps", len({idea.situation for group in groups for _, idea in group})) as advance:
-        for group in groups:
-            for at in dict.fromkeys(idea.situation for _, idea in group):
-                if at not in seen:
-                    seen[at] = _seen_beside(trial, at)
-                    advance()
-            words = [idea.cost.words for _, idea in group]
-            lacking = _lacking(trial, group, seen)
-            if lacking:
-                return lacking
+    report("begin", "kinds of steps", len({idea.situation for group in groups for _, idea in group}))
+    for group in groups:
+        for at in dict.fromkeys(idea.situation for _, idea in group):
+            if at not in seen:
+                seen[at] = _seen_beside(trial, at)
+                report("done")
+        words = [idea.cost.words for _, idea in group]
+        lacking = _lacking(trial, group, seen)
+        if lacking:
+            return lacking
     if trial.kernels_on and not any(launches(mine) for mine, _ in seen.values()):
         return Comparison(missing=(NOTHING_LAUNCHED,))
     where = f"counted in {len(seen)} kinds of steps, never more than in the course's part: "

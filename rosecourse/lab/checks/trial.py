@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +44,9 @@ def lesson_with_a_part(number: str) -> Lesson:
     return rung
 
 
-def trial_of(part: type, rung: Lesson) -> Trial:
-    """A class at a lesson, on the GPU if the lesson has kernels and there is one."""
+def trial_of(part: type, rung: Lesson, alive: Callable[[], object] = lambda: None) -> Trial:
+    """A class at a lesson, on the GPU if the lesson has kernels and there is one. alive: as of a `Learner`."""
     course = course_of(rung.number)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     runs = bool(rung.kernels) and triton_runs_on(torch.device(device))
-    return Trial(Learner(part, course.world.called_with), rung, course, device if runs else None)
+    return Trial(Learner(part, course.world.called_with, alive), rung, course, device if runs else None)

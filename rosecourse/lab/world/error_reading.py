@@ -43,6 +43,16 @@ def place(error: BaseException) -> tuple[str, str]:
     return line, f"in line {frame.lineno}, in {frame.name}: {line or '(its text is not available)'}"
 
 
+def place_in_trace(trace: str) -> tuple[str, ...]:
+    """The learner's line in the frames that `faulthandler` has written, the innermost first: a detail, or none."""
+    frames = re.findall(r'^ *File "(.*)", line (\d+) in (.*)$', trace, re.MULTILINE)
+    for file, number, name in frames:
+        if not file.startswith(NOT_THEIRS) and not file.startswith("<frozen"):
+            line = linecache.getline(file, int(number)).strip()
+            return (f"in line {number}, in {name}: {line or '(its text is not available)'}",)
+    return ()
+
+
 def _reason(
     error: BaseException, message: str, line: str, kv: KVBlockManager | None, sessions: Sequence[InferenceSession]
 ) -> str:

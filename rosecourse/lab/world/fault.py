@@ -20,7 +20,6 @@ class Fault:
     reason: str = ""
     tried: str = ""
     picture: Picture | None = None
-    ends: bool = False  # nothing more is to be tried after it
 
     def same_as(self, other: Fault) -> bool:
         """Whether it is the other fault, met once more."""

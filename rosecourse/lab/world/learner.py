@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import inspect
 import io
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
 from ...config import EngineConfig
 from ...errors import KVCacheExhausted
-from ...kv.blocks import BlockTable, KVBlockInfo, KVBlockManager
+from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 from ...request.session import InferenceSession
-from .error_reading import NOT_THEIRS, place, raised
+from .error_reading import place, raised
 from .fault import Fault, PartIsWrong
+from .kernel_memory import outside_memory
+from .patches import look_for_patches
 
-OURS = (KVBlockManager, KVBlockInfo, BlockTable, InferenceSession)  # what a part is given objects of
 BUILT_WITH = ("model", "kv", "config")
-LIMIT = 20.0  # seconds for a call: more than any takes, the first launch of a kernel included
-
-
-class TookTooLongError(BaseException):
-    """Ends a call of the part; no `except Exception` of its own holds it back."""
 
 
 class Learner:
-    """A class that is to be a part of the decode step. called_with: the arguments that a step calls the part with."""
+    """A class that is to be a part of the decode step.
 
-    def __init__(self, part: type, called_with: tuple[str, ...]) -> None:
-        self.part = part
-        self.called_with = called_with
+    called_with: the arguments that a step calls the part with. alive: is called before each call of the part.
+    """
+
+    def __init__(self, part: type, called_with: tuple[str, ...], alive: Callable[[], object] = lambda: None) -> None:
+        self.part, self.called_with, self.alive = part, called_with, alive
         self.printed = io.StringIO()
         self.kv: KVBlockManager | None = None  # that of the object made last
-        self._ours = {ours: dict(vars(ours)) for ours in OURS}
 
     def build(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
@@ -46,6 +40,7 @@ class Learner:
         self._takes(self.part, f"{self.part.__name__}.__init__", BUILT_WITH)
         with self._watched():
             made = self.part(model, kv, config)
+        look_for_patches()
         if not callable(made):
             raise PartIsWrong(Fault(f"an object of {self.part.__name__} cannot be called: {self._wanted('__call__')}"))
         self._takes(made, f"{self.part.__name__}.__call__", self.called_with)
@@ -77,57 +72,18 @@ class Learner:
 
     @contextmanager
     def _watched(self, sessions: Sequence[InferenceSession] = ()) -> Iterator[None]:
+        """Around a call: `alive` says that one begins, and whatever comes out of it is told in plain words."""
+        self.alive()
         try:
-            with redirect_stdout(self.printed), torch.inference_mode(), limited(LIMIT):
+            with redirect_stdout(self.printed), torch.inference_mode():
                 yield
         except KVCacheExhausted:
             raise
-        except TookTooLongError as error:
-            what, reason = f"the part was still at work after {LIMIT:g} seconds", "a loop that does not end"
-            raise PartIsWrong(Fault(what, place(error)[1:], reason, ends=True)) from None
-        except (Exception, SystemExit) as error:
+        except Exception as error:
+            outside = outside_memory(error)
+            if outside is not None:
+                reason = "look at the grid, at the mask, and at the offsets: rows of K and V have strides of their own"
+                raise PartIsWrong(Fault(f"the kernel: {outside}", place(outside)[1:], reason)) from None
             raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None
-        finally:
-            self._put_back()
-
-    def _put_back(self) -> None:
-        """Undo what the part has put over the methods of our classes, and say so."""
-        replaced = []
-        for ours, names in self._ours.items():
-            for name in names:
-                if vars(ours).get(name) is not names[name]:
-                    replaced.append(f"{ours.__name__}.{name}")
-                    setattr(ours, name, names[name])
-        if replaced:
-            reason = "other parts use it too: write the new way into the part itself"
-            raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason))
-
-
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLongError` from the first line of the learner's code that runs after so many seconds.
-
-    One call into a library that does not return cannot be ended so. Where a debugger traces, there is no limit.
-    """
-    if sys.gettrace() is not None:
-        yield
-        return
-    end = time.monotonic() + seconds
-    theirs: dict[CodeType, bool] = {}
-
-    def on_call(frame: FrameType, event: str, arg: Any) -> Any:
-        code = frame.f_code
-        if code not in theirs:
-            theirs[code] = not code.co_filename.startswith(NOT_THEIRS)
-        return on_line if theirs[code] else None
-
-    def on_line(frame: FrameType, event: str, arg: Any) -> Any:
-        if time.monotonic() > end:
-            raise TookTooLongError
-        return on_line
-
-    sys.settrace(on_call)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
+        except BaseException as error:  # an interrupt goes to the process that waits: this one is the part's own
+            raise PartIsWrong(Fault(*raised(error, self.kv, sessions))) from None

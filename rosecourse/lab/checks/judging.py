@@ -1,0 +1,104 @@
+"""What a part is tried with: right first, then whether it has the lesson's idea."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from ...lessons import lesson
+from ..world.fault import Fault, PartIsWrong
+from ..world.kernel_memory import guarded_kernels
+from ..world.oracle import Oracle
+from ..world.patches import look_for_patches
+from ..world.scenarios import Scenario
+from . import end_to_end
+from .comparing import compare
+from .own_process import Report
+from .silent_kernel import plainly
+from .trial import Trial, trial_of
+from .verdict import Verdict
+
+SHOWN = 5  # faults; one is told in full, the others in a line each
+NO_KERNELS = (
+    "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
+    "rosecourse is imported"
+)
+
+
+def judged(part: type, number: str, report: Report) -> Verdict:
+    """The verdict on a class as the part of a lesson. report(what, ...): what is begun and done, and signs of life.
+
+    `begin`, with the name of the pieces of work and their number; `done`, after each of them; `alive`, before each call
+    of the part.
+    """
+    trial = trial_of(part, lesson(number), lambda: report("alive"))
+    with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
+        return replace(_tried(trial, report), remarks=trial.learner.remarks())
+
+
+def _tried(trial: Trial, report: Report) -> Verdict:
+    verdict = Verdict(trial.learner.part.__name__, trial.rung.number)
+    try:
+        done, faults = _lived_through(trial, report)
+        if faults:
+            return replace(verdict, faults=tuple(plainly(trial, faults)))
+        done.append(_in_an_engine(trial))
+        compared = compare(trial, report)
+    except PartIsWrong as wrong:
+        return replace(verdict, faults=(wrong.fault,))
+    if trial.kernels_on == "cpu" and trial.course.unseen and not compared.missing:
+        done.append(f"not to be seen in Triton's interpreter: {trial.course.unseen}")
+    if compared.counted:
+        done.append(compared.counted)
+    return replace(
+        verdict,
+        missing=compared.missing,
+        partly=compared.partly,
+        hint=compared.hint,
+        unchecked=(NO_KERNELS,) if trial.rung.kernels and not trial.kernels_on else (),
+        done=tuple(done),
+    )
+
+
+def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Fault]]:
+    """What was tried, and the first faults."""
+    scenarios = trial.course.world.scenarios_on(trial.kernels_on)
+    faults, steps = [], 0
+    report("begin", "scenarios", len(scenarios))
+    for scenario in scenarios:
+        fault, made = _play(trial, scenario)
+        report("done")
+        steps += made
+        faults += [fault] if fault else []
+        if len(faults) == SHOWN or (fault and not made):  # enough, or it cannot be built or called at all
+            break
+    tried = f"{len(scenarios)} scenarios, {steps} steps: every number in its place, every block with its owners"
+    return [tried], faults
+
+
+def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
+    """What went wrong in a scenario, and how many steps it came to."""
+    oracle: Oracle | None = None
+    fault = None
+    try:
+        oracle = trial.course.world.oracle(trial.learner, scenario.sizes)
+        scenario.story(oracle)
+        look_for_patches()
+    except PartIsWrong as wrong:
+        fault = wrong.fault
+    except Exception as error:  # the part has left something that cannot even be read
+        fault = Fault(f"after the part the pool cannot be used any more: {type(error).__name__}: {error}")
+    steps = oracle.steps if oracle else 0
+    where = f"{scenario.name} (step {steps})" if steps else scenario.name
+    return (replace(fault, tried=where) if fault else None), steps
+
+
+def _in_an_engine(trial: Trial) -> str:
+    try:
+        return end_to_end.same_tokens(trial)
+    except PartIsWrong as wrong:
+        raise PartIsWrong(replace(wrong.fault, tried=end_to_end.NAME)) from None
+    except Exception as error:  # after the part the engine itself cannot go on
+        what = f"the engine stopped: {type(error).__name__}: {error}"
+        raise PartIsWrong(Fault(what, tried=end_to_end.NAME)) from None

@@ -1,0 +1,241 @@
+"""A process of its own for work with a learner's code, which may hang, crash, end the process or patch what it likes.
+
+The process is a fork where that is possible: it has the notebook's classes, closures and globals as they are. CUDA does
+not survive a fork; where the work needs it, or the system has no fork, an interpreter that has been started in advance
+gets the work by value (`by_value`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn
+
+import torch
+
+from .by_value import dumps
+
+SILENCE = 10.0  # seconds in which a process must let hear of itself: more than any call takes
+START = 50.0  # the same until it is heard for the first time, where an interpreter and CUDA have to start
+WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checks.own_process import serve; serve()"
+LEAVE = "_exit"  # of `os`: the end of a process without a word
+
+Report = Callable[..., None]  # called with what the caller is to hear, it also says that the work goes on
+Work = Callable[[Report], Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended that gave no result.
+
+    signal: the number of the signal that ended it, 0 for none; code: its exit code. silent: seconds without a word,
+    after which it was ended; 0 where it ended by itself. trace: the frames of its main thread at the end, as
+    `faulthandler` writes them, the innermost first.
+    """
+
+    signal: int = 0
+    code: int = 0
+    silent: float = 0.0
+    trace: str = ""
+
+
+def run_apart(work: Work, hear: Callable[..., object], fork: bool = True, silence: float = SILENCE) -> Any:
+    """What `work` returns in a process of its own, or how that ended; whatever it reports is passed on to `hear`.
+
+    fork: whether the process may be a fork of this one. silence: seconds after which it is ended. Whatever `work`
+    raises is raised here. An interrupt ends the process and is raised.
+    """
+    forked = fork and hasattr(os, "fork")
+    child = _forked(work) if forked else _sent(work)
+    try:
+        return _listen(child, hear, silence if forked else START, silence)
+    finally:
+        child.end()
+        child.trace.close()
+
+
+# -- this side --------------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """The other process: what it says comes out of `said`, and None at its end."""
+
+    def __init__(self, pid: int, reads: IO[bytes], trace: IO[bytes], wait: Callable[[], int]) -> None:
+        """wait: waits for the end of the process, and returns its exit code, or the negative number of a signal."""
+        self.pid, self.trace, self._wait = pid, trace, wait
+        self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._ended: int | None = None
+        self._reader = threading.Thread(target=self._read, args=(reads,), daemon=True)
+        self._reader.start()
+
+    def _read(self, reads: IO[bytes]) -> None:
+        with reads, contextlib.suppress(Exception):  # a process that is ended may have said half a word
+            while True:
+                self.said.put(pickle.load(reads))
+        self.said.put(None)
+
+    def dump(self) -> None:
+        """Ask the process where it stands; it answers even in the middle of a call into a library."""
+        if hasattr(signal, "SIGUSR1"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+            time.sleep(0.3)
+
+    def end(self) -> int:
+        """End the process, if it has not ended; its exit code, or the negative number of a signal."""
+        if self._ended is None:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+            self._ended = self._wait()
+        return self._ended
+
+    def exit_code(self) -> int:
+        """That of a process that has closed its end."""
+        if self._ended is None:
+            self._ended = self._wait()
+        return self._ended
+
+    def traced(self) -> str:
+        self.trace.seek(0)
+        return self.trace.read().decode(errors="replace")
+
+
+def _listen(child: Child, hear: Callable[..., object], first: float, silence: float) -> Any:
+    """first: seconds in which the process must be heard for the first time; silence: the same after that."""
+    limit = first
+    while True:
+        try:
+            said = child.said.get(timeout=limit)
+        except queue.Empty:
+            child.dump()
+            child.end()
+            return Ended(silent=limit, trace=child.traced())
+        limit = silence
+        if said is None:
+            code = child.exit_code()
+            return Ended(signal=max(0, -code), code=max(0, code), trace=child.traced())
+        kind, what = said
+        if kind == "result":
+            return what
+        if kind == "raised":
+            raise what
+        hear(*what)
+
+
+def _forked(work: Work) -> Child:
+    reads, writes = os.pipe()
+    trace = tempfile.TemporaryFile()  # noqa: SIM115 (both processes keep it open)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: none of them runs in the child
+        pid = os.fork()
+    if pid == 0:
+        os.close(reads)
+        torch.set_num_threads(1)  # a pool of threads does not survive a fork
+        _do(work, os.fdopen(writes, "wb"), trace)
+    os.close(writes)
+    return Child(pid, os.fdopen(reads, "rb"), trace, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+# -- the other side ---------------------------------------------------------------------------------------------------
+
+
+def _do(work: Work, writes: IO[bytes], trace: IO[bytes]) -> NoReturn:
+    """Do the work, say what comes of it, and end."""
+    leave: Callable[[int], NoReturn] = getattr(os, LEAVE)
+    code = 1
+
+    def leave_with_a_trace(code: int) -> None:
+        faulthandler.dump_traceback(trace, all_threads=False)
+        leave(code)
+
+    try:
+        _make_quiet()
+        setattr(os, LEAVE, leave_with_a_trace)
+        faulthandler.enable(trace, all_threads=False)
+        if hasattr(faulthandler, "register"):
+            faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
+        lock = threading.Lock()
+
+        def say(kind: str, what: Any) -> None:
+            message = pickle.dumps((kind, what))
+            with lock:
+                writes.write(message)
+                writes.flush()
+
+        try:
+            say("result", work(lambda *what: say("heard", what)))
+        except Exception as error:
+            say("raised", error)
+        code = 0
+    finally:
+        leave(code)
+
+
+def _make_quiet() -> None:
+    """What is printed here is nobody's; an interrupt is for the process that waits."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    sys.stdin, sys.stdout, sys.stderr = io.StringIO(), io.StringIO(), io.StringIO()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # so that Ctrl-C on a terminal does not reach it
+
+
+# -- an interpreter of its own ----------------------------------------------------------------------------------------
+
+
+class Spare:
+    """An interpreter that has imported this package and waits for work, so that the next work need not wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting: subprocess.Popen[bytes] | None = None
+
+    def take(self) -> subprocess.Popen[bytes]:
+        taken = self._waiting or _start()
+        self._waiting = None
+        return taken
+
+    def prepare(self) -> None:
+        """Start one, unless one is waiting."""
+        self._waiting = self._waiting or _start()
+
+
+SPARE = Spare()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", WORKER.format(path=[os.path.abspath(path) for path in sys.path])]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _sent(work: Work) -> Child:
+    process = SPARE.take()
+    trace = tempfile.NamedTemporaryFile()  # noqa: SIM115 (both processes keep it open)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin as to:
+        to.write(dumps((trace.name, work)))
+    return Child(process.pid, process.stdout, trace, process.wait)
+
+
+def serve() -> NoReturn:
+    """Wait for work on the standard input, do it, and end."""
+    name, work = pickle.load(sys.stdin.buffer)
+    writes = os.fdopen(os.dup(1), "wb")
+    torch.set_num_threads(1)
+    _do(work, writes, open(name, "r+b"))  # noqa: SIM115 (open until the end)

@@ -1,0 +1,85 @@
+"""What a learner's code has put over functions and methods that others use: torch's, NumPy's and the course's.
+
+The originals are those that stood when this module was imported, before any class of a learner.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy
+import torch
+
+from .fault import Fault, PartIsWrong
+
+LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy, builtins)
+OURS = "rosecourse."
+
+
+def _namespaces() -> list[Any]:
+    """Modules and classes whose functions are watched."""
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(OURS)]
+    classes = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+    return [*LIBRARIES, *modules, *classes]
+
+
+def _functions(namespace: Any) -> dict[str, Any]:
+    """What can be called in a namespace, by name."""
+    return {name: value for name, value in list(vars(namespace).items()) if _is_watched(value)}
+
+
+def _is_watched(value: Any) -> bool:
+    return not isinstance(value, ModuleType) and (callable(value) or isinstance(value, property | classmethod))
+
+
+class Originals:
+    """The functions of all namespaces, each as it was when it was first seen."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.look()
+
+    def look(self) -> None:
+        """Take in the namespaces that have come since."""
+        for namespace in _namespaces():
+            if id(namespace) not in self._of:
+                self._of[id(namespace)] = namespace, _functions(namespace)
+
+    def put_back(self) -> list[str]:
+        """Put the originals back; the names of those that had been replaced, such as `torch.tensor`."""
+        replaced = []
+        for namespace, functions in self._of.values():
+            now = vars(namespace)
+            for name, value in functions.items():
+                if now.get(name) is not value and not _is_the_librarys(now.get(name)):
+                    replaced.append(f"{_name_of(namespace)}.{name}")
+                    setattr(namespace, name, value)
+        return replaced
+
+
+def _is_the_librarys(value: Any) -> bool:
+    """Whether a library has replaced a function of its own, as some do when they are first used."""
+    return (getattr(value, "__module__", None) or "").partition(".")[0] in ("torch", "numpy")
+
+
+def _name_of(namespace: Any) -> str:
+    return namespace.__name__ if isinstance(namespace, ModuleType) else namespace.__qualname__
+
+
+ORIGINALS = Originals()
+
+
+def look_for_patches() -> None:
+    """Undo what a part has put over functions of others, and raise `PartIsWrong` if there was anything."""
+    replaced = ORIGINALS.put_back()
+    if replaced:
+        reason = "others use it too: write the new way into the part itself"
+        raise PartIsWrong(Fault(f"the part replaced {replaced[0]}", reason=reason))
