@@ -1,11 +1,10 @@
-"""What a learner's code has put over functions and methods that others use: torch's, NumPy's and the course's.
+"""What a learner's code has put over functions and methods that others use: torch's, NumPy's and the course's own.
 
 The originals are those that stood when this module was imported, before any class of a learner.
 """
 
 from __future__ import annotations
 
-import builtins
 import sys
 from types import ModuleType
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 from .fault import Fault, PartIsWrong
 
-LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy, builtins)
+LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy)
 OURS = "rosecourse."
 
 
