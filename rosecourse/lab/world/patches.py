@@ -40,22 +40,15 @@ def _is_watched(value: Any) -> bool:
 
 
 class Originals:
-    """The functions of all namespaces, each as it was when it was first seen."""
+    """The functions of all namespaces, each as it was at the start."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self.look()
-
-    def look(self) -> None:
-        """Take in the namespaces that have come since."""
-        for namespace in _namespaces():
-            if id(namespace) not in self._of:
-                self._of[id(namespace)] = namespace, _functions(namespace)
+        self._of = [(namespace, _functions(namespace)) for namespace in _namespaces()]
 
     def put_back(self) -> list[str]:
         """Put the originals back; the names of those that had been replaced, such as `torch.tensor`."""
         replaced = []
-        for namespace, functions in self._of.values():
+        for namespace, functions in self._of:
             now = vars(namespace)
             for name, value in functions.items():
                 if now.get(name) is not value and not _is_the_librarys(now.get(name)):
