@@ -36,8 +36,8 @@ def add_model_flags(parser: Parser) -> None:
     add_threads_flag(group)
 
 
-def add_threads_flag(group: argparse._ActionsContainer) -> None:
-    """How many CPU threads torch uses."""
+def add_threads_flag(group: Any) -> None:
+    """How many CPU threads torch uses. group: of a parser, or a parser itself."""
     group.add_argument(
         "--threads",
         type=int,

@@ -16,8 +16,7 @@ def compiled(kernel: Any, arguments: Sequence[torch.dtype | int | float], **cons
 
     arguments: for a tensor its dtype, for a number any number of its type. constants: as for `Launch`, by name. A JIT
     looks at each argument of each call (its type, whether it is 1 or divisible by 16) to find the binary for it. Where
-    one binary serves all, because the kernel asks for no specialisation of what may change, the look can be saved: on
-    the host, most of the time of a small launch.
+    one binary serves all, because the kernel asks for no specialisation of what may change, the look can be saved.
     """
     if isinstance(kernel, triton.JITFunction):  # the interpreter compiles nothing
         kernel = kernel.warmup(*arguments, grid=(1,), **constants)

@@ -117,9 +117,9 @@ class StepTimes:
         return ratio(before, after, middle=np.mean)
 
     def _turns(self, seconds: Seconds, parts: Sequence[str]) -> list[float]:
-        """The median over each turn's steps of the seconds that these parts took together."""
-        together = np.sum([seconds[part] for part in parts], axis=0)
-        return np.median(together.reshape(-1, self.chunk), axis=1).tolist()
+        """For each turn the seconds of these parts together, each part's the median over the turn's steps."""
+        medians = [np.median(np.reshape(seconds[part], (-1, self.chunk)), axis=1) for part in parts]
+        return np.sum(medians, axis=0).tolist()
 
     def sentences(self, changed: Sequence[str]) -> list[str]:
         """What may be said of two engines: first of the parts that no lesson touched, then of those that changed.
@@ -183,7 +183,7 @@ class LadderSteps:
 
     times: the host's time by part, rung by rung in turns; `rest` holds sampling and the waiting for the device.
     busy_ms: how long the device was busy in one step; kernels: how many kernels and copies it ran; both from the
-    profiler. floor_ms: the least time in which a step's bytes can be read from memory. context: live positions of a
+    profiler. floor_ms: a step's bytes over the measured speed of a copy. context: live positions of a
     session in the middle of the steps. titles: of the lessons.
     """
 

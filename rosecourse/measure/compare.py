@@ -200,7 +200,7 @@ class Ladder:
         return self.ratios("total time")
 
     def ratios(self, metric: str) -> list[Ratio]:
-        """How many times less time each rung takes than the first. metric: `total time` or `decode time`."""
+        """How many times less time each rung takes than the first. metric: a time of `UNITS` in seconds."""
         first = self.rungs[0].values(metric)
         return [ratio(first, rung.values(metric)) for rung in self.rungs]
 

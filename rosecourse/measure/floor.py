@@ -1,8 +1,8 @@
-"""The physical floor of a decode step: the bytes that it must move, over what this machine's memory moves in a second.
+"""The floor of a decode step: the bytes that it must read, over the bytes that this machine copies in a second.
 
-No engine can be faster, however it is built: each step reads every weight once, for whatever batch, and the K and V of
-every live position once. (That decoding is bound by memory traffic: Pope et al., "Efficiently scaling transformer
-inference", 2022.)
+Each step reads every weight once, for whatever batch, and the K and V of every live position once. (That decoding is
+bound by memory traffic: Pope et al., "Efficiently scaling transformer inference", 2022.) The floor is a reference and
+no proven bound: a kernel that only reads may be somewhat faster than a copy.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -12,8 +13,9 @@ from .stats import Interval, median_interval
 from .workload import Run
 
 # The metrics of `UNITS` that a run has one sample of; of the others each request has its own.
-OF_A_RUN = {
+OF_A_RUN: dict[str, Callable[[Run], float]] = {
     "decode time": attrgetter("stats.decode_seconds"),
+    "last step": lambda run: float(np.diff(run.times[0].tokens[-2:])[0]),
     "total time": attrgetter("total_seconds"),
     "decode throughput": attrgetter("decode_throughput"),
     "total throughput": attrgetter("total_throughput"),

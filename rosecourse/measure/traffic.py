@@ -94,16 +94,23 @@ D_SMALL = MixedTraffic(num_requests=10, max_batch_size=16, num_blocks=70)  # on 
 
 @dataclass(frozen=True)
 class TrafficComparison:
-    """Two engines under mixed traffic: all at once, and at a load that both can bear. rate: requests a second."""
+    """Two engines under mixed traffic: all at once, and at a load that both can bear.
+
+    The load has requests at `LOAD` of the rate at which the burst had them served before; a fork is one of its own.
+    """
 
     burst: Comparison
     load: Comparison
-    rate: float
+
+    @property
+    def rate(self) -> float:
+        """Requests a second under load, forks among them."""
+        return LOAD * len(self.load.after.runs[0].times) / float(np.median(self.burst.before.seconds))
 
     @property
     def limits(self) -> Limits:
         """What a good request keeps to, the same for both: so many median gaps of the engine before, in the burst."""
-        gap = self.burst.before.figure("ITL", "p50") / 1e3
+        gap = self.burst.before.typical("ITL", "p50") / 1e3
         return Limits(ttft=TTFT_STEPS * gap, gap=GAP_STEPS * gap)
 
     @property
@@ -152,9 +159,9 @@ def compare_traffic(
     vocab_size = before.model.shape.vocab_size
     burst = compare(before, after, traffic.burst(vocab_size), pairs)
     rate = load_rate(burst.before.seconds, traffic)
-    return TrafficComparison(burst, compare(before, after, traffic.load(vocab_size, rate), pairs), rate)
+    return TrafficComparison(burst, compare(before, after, traffic.load(vocab_size, rate), pairs))
 
 
 def load_rate(burst_seconds: list[float], traffic: MixedTraffic) -> float:
-    """Requests a second: `LOAD` of those that an engine has served in bursts, which took so many seconds."""
+    """Arrivals a second: `LOAD` of those that an engine has served in bursts, which took so many seconds."""
     return LOAD * traffic.num_requests / float(np.median(burst_seconds))

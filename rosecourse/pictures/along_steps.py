@@ -30,12 +30,8 @@ def itl_along_steps(ax: Axes, itl_seconds: Sequence[float], first_position: int,
     these steps appended.
     """
     positions = np.arange(first_position, first_position + len(itl_seconds))
-    gaps = 1e3 * np.asarray(itl_seconds)
-    p50, p99 = np.percentile(gaps, [50, 99])
     _block_boundaries(ax, positions[positions % block_size == 0], 0)
-    ax.plot(positions, gaps, color=INK, linewidth=1)
-    for value, name, style in ((p50, "p50", "-"), (p99, "p99", "--")):
-        ax.axhline(value, color="#D55E00", linewidth=1, linestyle=style, label=f"{name} of the curve {value:.2f} ms")
+    ax.plot(positions, 1e3 * np.asarray(itl_seconds), color=INK, linewidth=1)
     _finish(ax, title)
 
 

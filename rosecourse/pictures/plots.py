@@ -127,7 +127,8 @@ def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) 
     figure.suptitle(title)
     top, bottom = figure.subplots(2, 1, height_ratios=[1, 1.1])
     throughput_compared(top, comparison.burst, "All requests at once")
-    itl_distribution(bottom, comparison.load, f"At {comparison.rate:.1f} requests/s, {LOAD:.0%} of the capacity before")
+    load = f"At {comparison.rate:.1f} requests/s, {LOAD:.0%} of the capacity before"
+    itl_distribution(bottom, comparison.load, load)
 
 
 def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
@@ -141,18 +142,21 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
         for place, (rung, times) in enumerate(zip(ladder.rungs, ladder.speedups, strict=True))
     ]
     if shares is not None:
-        texts = [f"{text}, {100 * share:.2g} % of the floor" for text, share in zip(texts, shares, strict=True)]
+        texts = [f"{text}, {1 / share:.3g} times the floor" for text, share in zip(texts, shares, strict=True)]
     names = [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
     _draw_runs(ax, [rung.throughputs for rung in ladder.rungs], names, texts)
     ax.set(title=f"{title}\n{ladder.conditions.device}")
-    ax.set_xlabel(f"throughput (tokens/s); {WHISKERS}; ratios: to the first", fontsize=SMALL)
+    ax.set_xlabel(
+        f"throughput (tokens/s); {WHISKERS}\nratios: to the first; times the floor: a decode step's time / the floor",
+        fontsize=SMALL,
+    )
 
 
 def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     """The runs of a race from the top, their medians, and what may be said of each against the first.
 
-    metric: `total time`, which is shown as throughput, or `decode time`, in milliseconds. The ratios are of runs that
-    were made in turns, so they may differ from the ratios of the medians. Figures of 9 x 3.8 inches suit it.
+    metric: `total time`, which is shown as throughput, or another time, in milliseconds. The ratios are of the
+    medians, with intervals from pairs of runs that were made in turns. Figures of 9 x 3.8 inches suit it.
     """
     whole = metric == "total time"
     values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung in ladder.rungs]
@@ -163,7 +167,7 @@ def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     _draw_runs(ax, values, names, texts)
     what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
     ax.set(title=f"{title}\n{ladder.conditions.device}")
-    ax.set_xlabel(f"{what}; {WHISKERS}\nratios: to before, run by run, with their 95 % interval", fontsize=SMALL)
+    ax.set_xlabel(f"{what}; {WHISKERS}\nratios: of the medians, to before, with their 95 % interval", fontsize=SMALL)
 
 
 def _told(times: Ratio) -> str:

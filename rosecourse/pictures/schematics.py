@@ -77,7 +77,7 @@ def signatures(ax: Axes, one: Sequence[int], other: Sequence[int]) -> None:
     """
     equal = _signature(one) == _signature(other)
     longest = max(len(one), len(other))
-    for top, ids, name in ((0.0, one, "the cached row is of"), (1.3, other, "the list is now")):
+    for top, ids, name in ((0.0, one, "the kept row shows"), (1.3, other, "the list is now")):
         ax.text(-0.25, top + 0.5, name, ha="right", va="center", fontsize=SMALL + 1, color=INK)
         for place, block_id in enumerate(ids):
             differs = place >= min(len(one), len(other)) or one[place] != other[place]

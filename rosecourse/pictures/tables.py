@@ -8,7 +8,7 @@ from ..measure.anatomy import PART_NAMES, LadderSteps
 
 
 def steps_table(steps: LadderSteps) -> pd.DataFrame:
-    """One row for each rung: its title, the parts of a step, the step, the device's share of it, and the floor."""
+    """One row for each rung: its title, the parts of a step, the whole, the device's time, and how many floors."""
     rows = {}
     for rung in steps.times.seconds:
         parts = steps.times.milliseconds(rung)
@@ -20,7 +20,7 @@ def steps_table(steps: LadderSteps) -> pd.DataFrame:
             "device busy (ms)": steps.busy_ms[rung],
             "kernels and copies": steps.kernels[rung],
             "floor (ms)": steps.floor_ms,
-            "share of the floor": steps.floor_ms / whole,
+            "times the floor": whole / steps.floor_ms,
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index.name = "rung"

@@ -130,7 +130,7 @@ def recorded_traffic(lesson: str, gpu: str | None = None, folder: Path = RESULTS
     load = recorded_comparison(lesson, LOAD, gpu, folder)
     if burst is None or load is None:
         return None
-    return TrafficComparison(burst, load, load.document["settings"]["rate"])
+    return TrafficComparison(burst, load)
 
 
 def recorded_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedLadder | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rosecourse import ConfigError, LessonError, lesson
+from rosecourse import ConfigError, InferenceEngine, LessonError, lesson
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
@@ -239,7 +239,7 @@ def test_060_a_newcomer_that_comes_a_step_later_does_no_harm(model):
                 engine.free(sessions.pop("A"))
             if moment == 2 + steps_between:
                 newcomer = start(engine, {"E": [41] * 10})
-                sessions, made = newcomer | sessions, made | newcomer
+                sessions, made = sessions | newcomer, made | newcomer
             live = list(sessions.values())
             engine.take_tokens(live, engine.decode_step_sessions(live))
         return {name: session.completion_ids for name, session in made.items()}
@@ -253,17 +253,46 @@ def wrong_positions(right, ours, broken, theirs):
     return [p for p in positions if not torch.equal(key_at(right.kv, ours, p), key_at(broken.kv, theirs, p))]
 
 
-def test_061_the_others_go_wrong_in_the_step_of_the_fork(model):
+def test_061_the_second_round_of_requests_swaps_its_keys(model):
     found = hunt("061")
     right, broken = found.engines(model)
-    for step, (ours, theirs) in enumerate(zip(found.scene(right), found.scene(broken), strict=True)):
-        if step == 3:
-            wrong = {n: wrong_positions(right, s, broken, theirs[n]) for n, s in ours.items()}
-            assert wrong == {"A": [], "fork": [], "B": [6], "C": [6], "D": [6]}
-        elif step < 3:
-            assert not any(wrong_positions(right, s, broken, theirs[n]) for n, s in ours.items())
+    wrong = [
+        {name: wrong_positions(right, session, broken, theirs[name]) for name, session in ours.items()}
+        for ours, theirs in zip(found.scene(right), found.scene(broken), strict=True)
+    ]
+    assert wrong[:3] == [{"A": [], "B": [], "C": []}] * 3
+    assert wrong[3] == {"D": [4], "E": [4], "F": [4]}
+    assert wrong_tokens(found, model)[-1] != set()
     assert differ(found, model, {"A": 5, "B": 6, "C": 8}) == set()
     assert differ(found, model, {"A": 5, "B": 5, "C": 5}) == set()
+
+
+def test_061_mixed_lengths_are_right_in_any_order_of_blocks(model):
+    found = hunt("061")
+
+    def play(engine, lengths):
+        for length in (4, 4, 4), lengths:
+            sessions = start(
+                engine, {name: [10 * n + 3] * m for n, (name, m) in enumerate(zip("ABC", length, strict=True))}
+            )
+            for _ in range(8):
+                live = list(sessions.values())
+                engine.take_tokens(live, engine.decode_step_sessions(live))
+            made = [session.completion_ids for session in sessions.values()]
+            for name in "BAC":
+                engine.free(sessions[name])
+        return made
+
+    assert len({str(play(engine, (4, 5, 6))) for engine in found.engines(model)}) == 1
+    assert len({str(play(engine, (4, 4, 4))) for engine in found.engines(model)}) == 2
+
+
+def test_061_below_the_threshold_the_order_of_blocks_does_no_harm(model):
+    found = hunt("061")
+    config = replace(found.config, triton_kv_append_min_batch=4)
+    engines = [InferenceEngine(model, config, parts) for parts in (found.right, found.broken)]
+    for ours, theirs in zip(*map(found.scene, engines), strict=True):
+        assert [one.token_ids for one in ours.values()] == [one.token_ids for one in theirs.values()]
 
 
 def test_061_wants_its_kernels(model, monkeypatch):
@@ -300,7 +329,7 @@ def test_a_lesson_without_a_hunt_is_refused():
 
 def test_a_piece_of_text_points_at_a_line_if_it_stands_on_that_one_alone():
     found = hunt("036")
-    assert "line: right" in str(found.answer(line="known = self.count"))
+    assert "line: right" in str(found.answer(line="entries[-1]"))
     somewhere = str(found.answer(line="ids[-1]"))
     assert "line: right" not in somewhere
     (several,) = [text for text in str(found.answer(line="newest")).splitlines() if text.startswith("line")]

@@ -92,7 +92,7 @@ def test_a_wrong_part_is_refused_with_its_cause(toy):
 
 def test_it_races(toy, small_model):
     ran = race(ToyAppend, "999", small_model, rounds=2)
-    assert list(ran.table()["lesson"]) == ["as before 999", "ToyAppend", "toy"]
+    assert list(ran.table()["lesson"]) == ["lesson 061's part", "ToyAppend", "lesson 999's part"]
     assert "other tokens than before the lesson" in str(race(WrongToy, "999", small_model, rounds=1))
 
 

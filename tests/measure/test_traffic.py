@@ -67,7 +67,9 @@ def test_two_engines_are_compared_all_at_once_and_under_load(model):
     traffic = MixedTraffic(num_requests=6, max_batch_size=4, num_blocks=40)
     engines = LESSONS[-2].engines(model, traffic.config)
     found = compare_traffic(*engines, traffic, pairs=1)
-    assert found.rate == load_rate(found.burst.before.seconds, traffic)
+    requests = len(found.load.after.runs[0].times)
+    assert requests > traffic.num_requests  # a fork is a request of its own
+    assert found.rate == pytest.approx(load_rate(found.burst.before.seconds, traffic) * requests / 6)
     assert found.burst.before.runs[0].completions == found.load.after.runs[0].completions
     assert list(found.table().index) == [
         "burst: throughput (tokens/s)",
@@ -79,7 +81,7 @@ def test_two_engines_are_compared_all_at_once_and_under_load(model):
     assert load.startswith(f"At {found.rate:.1f} requests/s, 80% of the capacity before: ITL p99 too few pairs")
     assert good.startswith(f"A request is good if it keeps to {found.limits}: in the median run ")
     assert "1 warm-up and 1 counted runs" in preempted
-    gap = found.burst.before.figure("ITL", "p50") / 1e3
+    gap = found.burst.before.typical("ITL", "p50") / 1e3
     assert (found.limits.ttft, found.limits.gap) == (5 * gap, 3 * gap)
 
 

@@ -233,14 +233,15 @@ def test_a_first_lesson_is_drawn_without_a_before(ax, found, draw):
 def test_mixed_traffic_shows_the_burst_above_the_load(found):
     figure = plt.figure(figsize=(9, 7.6), layout="constrained")
     under_load = Comparison(samples("before", 0.004), samples("after", 0.003), CONDITIONS)
-    plots.traffic_compared(figure, TrafficComparison(found, under_load, 31.4), "Lesson 038 under mixed traffic")
+    mixed = TrafficComparison(found, under_load)
+    plots.traffic_compared(figure, mixed, "Lesson 038 under mixed traffic")
     burst, load = figure.axes
     assert [bar.get_height() for bar in burst.patches] == [side.throughput.value for side in found.sides]
     assert burst.get_title().startswith("All requests at once: faster (")
     for side, style in zip(under_load.sides, (plots.BEFORE, plots.AFTER), strict=True):
         (marks,) = lines(load, style["color"], style["marker"])
         assert tuple(marks.get_xdata()) == side.itl_percentiles_ms
-    assert load.get_title() == "At 31.4 requests/s, 80% of the capacity before\na CPU (1 thread)"
+    assert load.get_title() == f"At {mixed.rate:.1f} requests/s, 80% of the capacity before\na CPU (1 thread)"
     assert figure.get_suptitle() == "Lesson 038 under mixed traffic"
     assert_readable(burst, load)
     plt.close(figure)
@@ -257,7 +258,7 @@ def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     assert drawn == [pytest.approx((rung.throughput.low, rung.throughput.high)) for rung in rungs]
     speedup = ratio(rungs[0].seconds, rungs[1].seconds)
     expected = f"{rungs[1].throughput.value:,.0f} tokens/s, 4.00x [{speedup.low:.2f}, {speedup.high:.2f}]"
-    assert texts(ax)[1] == expected + (", 12 % of the floor" if shares else "")
+    assert texts(ax)[1] == expected + (", 8.1 times the floor" if shares else "")
     dots = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "o"]
     assert dots == [rung.throughputs for rung in rungs]
     names = [label.get_text() for label in ax.get_yticklabels()]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rosecourse import ConfigError, LessonError, RosecourseError
 from rosecourse.measure.compare import HEADLINES, Comparison, Ladder
 from rosecourse.measure.metrics import per_request
-from rosecourse.measure.traffic import TrafficComparison
+from rosecourse.measure.traffic import LOAD, TrafficComparison
 from rosecourse.records.comparisons import (
     RecordedComparison,
     recorded_comparison,
@@ -190,7 +190,7 @@ def test_mixed_traffic_is_read_from_its_burst_and_the_lessons_own_load(tmp_path)
     write_recording(tmp_path / "cpu" / "D-load-059.json", twice_as_fast("038", "059", "D-load-059", settings=settings))
     found = recorded_traffic("059", folder=tmp_path)
     assert isinstance(found, TrafficComparison)
-    assert found.rate == 12.5
+    assert found.rate == LOAD * len(found.load.after.runs[0].times) / np.median(found.burst.before.seconds)
     assert found.burst.speedup.value == pytest.approx(2, rel=1e-3)
     assert found.load.document["workload"] == "D-load-059"
     assert recorded_comparison("059", "D-load", folder=tmp_path).recording == found.load.recording

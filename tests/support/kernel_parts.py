@@ -98,8 +98,8 @@ THREE_TENSORS = (
 )
 FAULTS = {
     rows_without_strides: r"rows of K and V lie further apart than H × D: they are views; their `stride\(0\)` says",
-    one_stride: r"holds the V of session [^$]*rows of V are mixed up, those of K are not: .* by its own stride\(0\)",
-    no_mask: r"wrote behind the K cache of layer 0[^$]*H × D is 24, no power of two: .* mask what lies behind it",
+    one_stride: r"program \(2, 0, 0\) reads \d+ elements behind the memory of `value`[^$]*K and V have strides",
+    no_mask: r"program \(3, 0, 0\) reads 1 elements behind the memory of `value`[^$]*look at the grid, at the mask",
     rows_of_128: r"rows of 5 heads of 32[^$]*in head 4 alone, was never written",
     constant_position: r"2 kernels are compiled for a step of 4 sessions at the same slot, [^$]*position a constant",
     two_launches: r"still 4 Triton kernels launched in a step of 4 sessions at the same slot, with both thresholds",

@@ -1,8 +1,8 @@
 """A process of its own for work with a learner's code, which may hang, crash, end the process or patch what it likes.
 
 The process is a fork where that is possible: it has the notebook's classes, closures and globals as they are. CUDA does
-not survive a fork; where the work needs it, or the system has no fork, an interpreter that has been started in advance
-gets the work by value (`by_value`).
+not survive a fork; where the work needs it, or the system has no fork, an interpreter that is started for it gets the
+work by value (`by_value`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .by_value import dumps
 
 SILENCE = 10.0  # seconds in which a process must let hear of itself: more than any call takes
 START = 50.0  # the same until it is heard for the first time, where an interpreter and CUDA have to start
-WORKER = [sys.executable, "-c", "from rosecourse.lab.checks.own_process import serve; serve()"]
+WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checks.own_process import serve; serve()"
+LEAVE = "_exit"  # of `os`: the end of a process without a word
 
 Report = Callable[..., None]  # called with what the caller is to hear, it also says that the work goes on
 Work = Callable[[Report], Any]
@@ -93,16 +94,15 @@ class Child:
                 os.kill(self.pid, signal.SIGUSR1)
             time.sleep(0.3)
 
-    def end(self) -> int:
-        """End the process, if it has not ended; its exit code, or the negative number of a signal."""
+    def end(self) -> None:
+        """End the process, if it has not ended."""
         if self._ended is None:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-            self._ended = self._wait()
-        return self._ended
+            self.exit_code()
 
     def exit_code(self) -> int:
-        """That of a process that has closed its end."""
+        """That of a process that has closed its end, or the negative number of the signal that ended it."""
         if self._ended is None:
             self._ended = self._wait()
         return self._ended
@@ -153,7 +153,8 @@ def _forked(work: Work) -> Child:
 
 def _do(work: Work, writes: IO[bytes], trace: IO[bytes]) -> NoReturn:
     """Do the work, say what comes of it, and end."""
-    code, leave = 1, os._exit
+    leave: Callable[[int], NoReturn] = getattr(os, LEAVE)
+    code = 1
 
     def leave_with_a_trace(code: int) -> None:
         faulthandler.dump_traceback(trace, all_threads=False)
@@ -161,7 +162,7 @@ def _do(work: Work, writes: IO[bytes], trace: IO[bytes]) -> NoReturn:
 
     try:
         _make_quiet()
-        os._exit = leave_with_a_trace  # type: ignore[assignment]
+        setattr(os, LEAVE, leave_with_a_trace)
         faulthandler.enable(trace, all_threads=False)
         if hasattr(faulthandler, "register"):
             faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
@@ -197,32 +198,13 @@ def _make_quiet() -> None:
 # -- an interpreter of its own ----------------------------------------------------------------------------------------
 
 
-class Spare:
-    """An interpreter that has imported this package and waits for work, so that the next work need not wait for it."""
-
-    def __init__(self) -> None:
-        self._waiting: subprocess.Popen[bytes] | None = None
-
-    def take(self) -> subprocess.Popen[bytes]:
-        taken = self._waiting or _start()
-        self._waiting = None
-        return taken
-
-    def prepare(self) -> None:
-        """Start one, unless one is waiting."""
-        self._waiting = self._waiting or _start()
-
-
-SPARE = Spare()
-
-
 def _start() -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    command = [sys.executable, "-c", WORKER.format(path=[os.path.abspath(path) for path in sys.path])]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _sent(work: Work) -> Child:
-    process = SPARE.take()
+    process = _start()
     trace = tempfile.NamedTemporaryFile()  # noqa: SIM115 (both processes keep it open)
     assert process.stdin is not None
     assert process.stdout is not None

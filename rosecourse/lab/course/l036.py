@@ -112,8 +112,11 @@ class KeptRow:
         newest = ids[-1] if ids else None
         if self.count == len(ids) and self.newest == newest:
             return
-        known = self.count
-        self.entries.numpy()[known : len(ids)] = [block_id - first_id for block_id in ids[known:]]
+        entries = self.entries.numpy()
+        if self.count == len(ids):  # a copy has taken the place of the last block
+            entries[-1] = newest - first_id
+        for place in range(self.count, len(ids)):  # blocks have come
+            entries[place] = ids[place] - first_id
         self.count, self.newest = len(ids), newest
 
 
@@ -162,26 +165,21 @@ BUG = Bug(
         "session": "Put the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`.",
         "moment": "Ask the part for its rows at every moment of the scene; moment 0 comes before the first step.",
         "block": "We are not looking for the block that the session holds, but for the one that its row shows instead.",
-        "line": "The part notices that the list has changed. Which entries of the row does it write then?",
+        "line": "The part notices that the list has changed. Which entry of the row does it write then?",
     },
     source=COLLEAGUES_FILE,
-    fault=(
-        "        known = self.count\n"
-        "        self.entries.numpy()[known : len(ids)] = [block_id - first_id for block_id in ids[known:]]\n"
-    ),
-    mended=(
-        "        known = max(self.count - 1, 0)  # a copy may have taken the place of the last one\n"
-        "        self.entries.numpy()[known : len(ids)] = [block_id - first_id for block_id in ids[known:]]\n"
-    ),
+    fault="            entries[-1] = newest - first_id\n",
+    mended="            entries[len(ids) - 1] = newest - first_id\n",
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
         "The change is noticed: a copy-on-write replaces the last id, and the row knows the last id that it has seen. "
-        "But then only the entries *behind* the known ones are written, as if a list could only grow. After a copy "
-        "there are none: nothing is written, the row goes on showing the block that now belongs to the other request, "
-        "and it remembers the new id as if it had been written. So the row is never mended. To notice a change is one "
-        "half; the other half is to know **what** may have changed: everything from the last known entry on."
+        "But the row is longer than the list: it has an entry for every block that a request may ever hold. `[-1]` is "
+        "the last entry of the row, not the entry of the last block. So the new block is written where nobody reads, "
+        "and the row goes on showing the block that now belongs to the other request. It remembers the new id as if "
+        "it had been entered, so it is never mended. To notice a change is one half; the other half is to write it "
+        "where it happened."
     ),
 )
 

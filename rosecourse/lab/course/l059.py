@@ -11,7 +11,7 @@ from ..world.engine_parts import per_layer_cache
 from ..world.situations import FULL
 from ..world.worlds import KV_APPEND
 from .costs import CALLS, LOOP, STORES, ideas
-from .form import AUDIT, LINE, Bug, Course, Exercise, Track
+from .form import LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ class Appender:
         if last is None:
             ids.append(self.kv.allocate_block(layer, 0))
             return self.kv.info(ids[-1])
-        full = last.length == self.kv.block_size
-        if last.owners == 1 and not full:
+        alone, full = last.owners == 1, last.length == self.kv.block_size
+        if alone and not full:
             return last
         new_id = self.kv.allocate_block(layer, last.start + self.kv.block_size * full)
         new = self.kv.info(new_id)
@@ -97,9 +97,13 @@ class Appender:
         else:
             self.copy(layer, last, new)
             ids[-1] = new_id
-        if last.owners > 1:
-            last.owners -= 1
+        if not alone:
+            self.leave(last)
         return new
+
+    def leave(self, block):
+        """One session less shows this block."""
+        block.owners -= 1
 
     def copy(self, layer, old, new):
         """What a block holds, into another one."""
@@ -117,25 +121,26 @@ BUG = Bug(
         "wrong, although its block table has not changed."
     ),
     tools=(
-        AUDIT,
-        "`engine.kv.info(block_id).owners` is how many owners a block counts; `session.block_ids_per_layer[0]` holds "
-        "the ids that a session shows in layer 0.",
+        "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the books of "
+        "the cache do not agree with the tables of the sessions.",
+        "`engine.kv.info(block_id)` is what the books say of a block; `session.block_ids_per_layer[0]` holds the ids "
+        "that a session shows in layer 0.",
     ),
     questions={
-        "moment": "the first moment of the scene, a number, at which the books are wrong, long before a token is",
-        "block": "the id, a number, of the block of layer 0 whose owners are counted wrong",
+        "moment": "the first moment of the scene, a number, at which the books are wrong; no token is wrong yet",
+        "block": "the id, a number, of the block of layer 0 of which the books then say something wrong",
         "line": LINE,
     },
     hints={
         "moment": "Ask `engine.kv.audit` at every moment of the scene; moment 0 comes before the first step.",
-        "block": "Count how many tables show each block of layer 0, and compare with `kv.info(block_id).owners`.",
+        "block": "Count how many tables show each block of layer 0, and compare with what `kv.info(block_id)` says.",
         "line": "Which of the three ways to get a block makes a session leave the one that it had?",
     },
     source=COLLEAGUES_FILE,
-    fault="        if last.owners > 1:\n            last.owners -= 1\n",
+    fault="        if not alone:\n            self.leave(last)\n",
     mended=(
         "        if not full:  # only who has a copy leaves the original; a full block stays in the table\n"
-        "            last.owners -= 1\n"
+        "            self.leave(last)\n"
     ),
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
@@ -153,10 +158,10 @@ BUG = Bug(
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 BOUNDARY_STEP = Track(
-    timed="one decode step, in which every request begins a block",
-    metric="decode time",
-    prompt_tokens=EngineConfig().block_size,  # exactly one full block: the next token begins another
-    new_tokens=(2, 2),  # the first comes from the prefill
+    timed="the fifth decode step, in which every request begins a block",
+    metric="last step",
+    prompt_tokens=EngineConfig().block_size - 4,  # four steps fill the block, and the fifth begins another
+    new_tokens=(6, 6),  # the first comes from the prefill
     rounds=31,
 )
 

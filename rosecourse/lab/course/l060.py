@@ -22,8 +22,8 @@ EXERCISE = Exercise(
     text="This is the part as it is before the lesson. Its docstring states the goal.",
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Goal: make no index tensor whose contents one number or the order of the batch tells as well, and copy no row "
-        "of K and V that can be stored as it is."
+        "Goal: make no index tensor where a plain number would do, or where it only says that the batch is in order; "
+        "and copy no row of K and V that can be stored as it is."
     ),
     goals={},
     look=(
@@ -48,7 +48,7 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield sessions
     yield from steps(engine, sessions, 2)
     engine.free(sessions.pop("A"))  # it has been cancelled
-    sessions = start(engine, {"E": [41] * 10}) | sessions  # the newcomer gets its place in the batch
+    sessions |= start(engine, {"E": [41] * 10})  # the newcomer
     yield from steps(engine, sessions, 3)
 
 
@@ -109,7 +109,7 @@ class Appender:
         slots = [block.length for block in blocks]
         if len(slots) != self.size:  # who stands at one slot moves on together
             self.size, self.level = len(slots), len(set(slots)) == 1
-        return slots[0] if self.level else index_tensor(slots, self.kv.device)
+        return min(slots) if self.level else index_tensor(slots, self.kv.device)
 '''
 
 
@@ -132,7 +132,7 @@ BUG = Bug(
             "with the newcomer. Two things go wrong: a new key is missing where it belongs, and it has been written "
             "over an old one. We are looking for the old one."
         ),
-        "whose": "Write down the slot of each request in that step, in the order of the batch. Which is the one used?",
+        "whose": "Write down the slot of each request in that step. Which of them is used for all?",
         "line": "When does this part look at the slots, and how does it know that what it saw still holds?",
     },
     source=COLLEAGUES_FILE,
@@ -148,10 +148,10 @@ BUG = Bug(
         "The part looks at all slots, but not in every step. Requests at one slot move on together, so the answer is "
         "kept until the batch changes; and that is told by its size. Here one request leaves and another comes between "
         "the same two steps. The size stays four, the part still believes that all are at one slot, and everyone is "
-        "written into the slot of the newcomer, which stands first in the batch: over an old key, if that slot was "
-        "filled, while the slot of the new key stays empty. Had the newcomer come a step later, the size would have "
-        "gone from four to three and back, and the part would have looked again. An answer may be kept only together "
-        "with all that it depends on."
+        "written into the slot of the newcomer, the lowest: over an old key, if that slot was filled, while the slot "
+        "of the new key stays empty. Had the newcomer come a step later, the size would have gone from four to three "
+        "and back, and the part would have looked again. An answer may be kept only together with all that it depends "
+        "on."
     ),
 )
 

@@ -13,7 +13,7 @@ from ..world.situations import Situation, always, any_blocks, gated, half_full, 
 from ..world.worlds import KV_APPEND
 from .costs import COPIES, INDEX_TENSORS, LAUNCHES, Cost, Seen, ideas, indexed_stores, launches
 from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
-from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, owner_of, start_lengths, steps
+from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
 
@@ -27,8 +27,8 @@ EXERCISE = Exercise(
         "(about 40 minutes): its arguments, its body, and its launch in the wrapper. Much of it stands in the generic "
         "kernel and in the formula above; your part is to say what the new kernel need not be told, and what takes its "
         'place. Decorate it with `@triton.jit(do_not_specialize=["pos"])`, so that one compiled kernel serves every '
-        "position. Then write the gate (about 20 minutes): when may which kernel run? `check` sees your kernel only "
-        "through the gate, so it says little before both are there."
+        "position. Then write the gate (about 20 minutes): its conditions stand above, and the code is left to you. "
+        "`check` sees your kernel only through the gate, so it says little before both are there."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
@@ -52,7 +52,7 @@ EXERCISE = Exercise(
         "`kv.device`, and from how many sessions on each kernel is to be used (`triton_kv_append_min_batch`, and "
         "`triton_kv_append_full_batch_min_batch`, where None stands for the former). In `write` the special kernel "
         "comes first, with all of its conditions; then the generic one, for which Triton and the number of sessions "
-        "are enough and which needs three index tensors; then the indexed stores. Only one of the three writes."
+        "are enough and which is told rows, blocks and slots; then the indexed stores. Only one of the three writes."
     ),
     wanted=("kv_append_triton", "triton_runs_on", "tl"),
     kernel_code=KernelCode(
@@ -81,11 +81,12 @@ EXERCISE = Exercise(
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
-    sessions = start_lengths(engine, dict.fromkeys("ABCD", 4))
+    sessions = start_lengths(engine, dict.fromkeys("ABC", 4))
     yield sessions
     yield from steps(engine, sessions, 2)
-    first, *others = sessions
-    sessions = {first: sessions[first], "fork": fork(engine, sessions[first]), **{n: sessions[n] for n in others}}
+    for name in "BAC":  # the order in which they are done
+        engine.free(sessions[name])
+    sessions = start(engine, {"D": [41] * 4, "E": [51] * 4, "F": [61] * 4})
     yield from steps(engine, sessions, 3)
 
 
@@ -94,7 +95,7 @@ def truth(hunt: Played, model: Model) -> Truth:
     holders = {
         owner_of(key_at(broken.kv, session, position), right.kv, ours): name for name, session, position in wrong
     }
-    return {"session": {holders["fork"]}, "position": {str(wrong[0][2])}}
+    return {"session": {holders["D"]}, "position": {str(wrong[0][2])}}
 
 
 COLLEAGUES_FILE = '''\
@@ -133,9 +134,13 @@ class Appender:
 
     def write(self, layer, rows, blocks, k, v):
         """These rows of K and V into the next slots of their blocks, in the way that suits them."""
-        caches, slots = (self.kv.k_layers[layer], self.kv.v_layers[layer]), [block.length for block in blocks]
+        caches = self.kv.k_layers[layer], self.kv.v_layers[layer]
+        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # neighbours in memory
+        rows, blocks = [rows[n] for n in order], [blocks[n] for n in order]
+        complete = len(rows) == len(k)
+        slots = [block.length for block in blocks]
+        level = len(set(slots)) == 1
         where = index_tensor([block.block_index for block in blocks], self.kv.device)
-        complete, level = len(rows) == len(blocks), len(set(slots)) == 1
         if complete and level and len(rows) >= self.whole_from:
             kv_append_triton_full_batch(*caches, k, v, where, slots[0])
         elif len(rows) >= self.kernel_from:
@@ -146,12 +151,12 @@ class Appender:
             block.length += 1
 
     def pair(self, rows, where, slots):
-        """The three index tensors of the general kernel: rows, blocks, slots."""
+        """What the general kernel is told: rows, blocks, slots; two of the lists are sent together."""
         rows_and_slots = index_tensor([rows, slots], self.kv.device)
         return rows_and_slots[0], where, rows_and_slots[1]
 
     def store(self, caches, rows, where, slots, k, v):
-        if len(rows) < len(k):
+        if rows != list(range(len(k))):
             taken = index_tensor(rows, self.kv.device)
             k, v = k.index_select(0, taken), v.index_select(0, taken)
         for cache, new in zip(caches, (k, v), strict=True):
@@ -162,9 +167,10 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked in the middle of a block. It and its fork are right. But in the step of the fork each of "
-        "the *other* requests gets a wrong key, and its tokens go wrong from the next step on. In no other step does "
-        "the part put a key where it does not belong. With a threshold above the size of the batch, nothing happens."
+        "Three requests of equal length are right to the end. They finish, and three others of the same length follow "
+        "on the same engine. In their first decode step each of these gets the key of another. In a new engine they "
+        "would be right. With a threshold above the size of the batch, or with "
+        "requests of mixed lengths, nothing happens."
     ),
     tools=(
         KEY_AT,
@@ -172,35 +178,40 @@ BUG = Bug(
         "`rosecourse.measure.counters`, makes one decode step and counts the kernels that it launches.",
     ),
     questions={
-        "session": "the name of the request that has the key of `fork` in its own block",
-        "position": "the position at which it has that key, a number",
+        "session": "the name of the request that first gets the key of `D` in its own block",
+        "position": "the position at which it gets that key, a number",
         "line": LINE,
     },
     hints={
         "session": (
-            "In the step of the fork, compare each request's newest key with those that the right engine has written: "
-            "`bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
+            "After the first step of the second three, compare each request's newest key with those that the right "
+            "engine has written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
         ),
-        "position": "Compare all keys of that request at the first moment with the fork. One of them is wrong.",
+        "position": "Compare all keys of that request at the first moment of the second three. One of them is wrong.",
         "line": (
-            "Count the launches of the two engines in that step. Which kernel runs in one and not in the other, and "
-            "what does that kernel take for granted? Then ask of each condition when it is false."
+            "Count the launches in that step: which kernel runs, and what does it take for granted of the rows? Then "
+            "print the indices of the blocks of each request, in both halves of the scene."
         ),
     },
     source=COLLEAGUES_FILE,
-    fault="        complete, level = len(rows) == len(blocks), len(set(slots)) == 1\n",
-    mended="        complete, level = len(rows) == len(k), len(set(slots)) == 1\n",
+    fault=(
+        "        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # neighbours in memory\n"
+        "        rows, blocks = [rows[n] for n in order], [blocks[n] for n in order]\n"
+        "        complete = len(rows) == len(k)\n"
+    ),
+    mended="        complete = len(rows) == len(k)\n",
     config=EngineConfig(
         block_size=8, max_batch_size=8, max_seq_len=48, prefix_cache=False, triton_kv_append_min_batch=2
     ),
     scene=scene,
     truth=truth,
     explanation=(
-        "The gate asks whether the batch is complete by comparing two lists that are filled in the same loop: it is "
-        "always true. What must be compared is the number of rows to write with the number of rows that `k` has. The "
-        "full-batch kernel takes row b of `k` for block b of its list. In the step of the fork two requests have to "
-        "be copied and are not among the blocks, so the others get the rows that stand first in the batch. Every "
-        "other step has a complete batch, and there the gate is right by chance."
+        "The full-batch kernel takes row b of `k` for block b of its list, so a whole batch is not enough: its rows "
+        "must stand in order. The colleague sorts them by where their blocks lie, and the gate compares numbers of "
+        "rows only. In a new engine the blocks are taken in the order of the requests, and sorting changes nothing. "
+        "Once requests have given their blocks back, the next ones get them in another order, and each block gets the "
+        "row of another request. The generic kernel and the indexed stores are told the rows, so they are right in any "
+        "order."
     ),
 )
 

@@ -18,6 +18,7 @@ from ...kernels import TRITON_AVAILABLE
 if TRITON_AVAILABLE:
     from triton.runtime import interpreter
 
+TAKE_ARGUMENTS = "_init_args_hst"  # the interpreter's method in which a launch's arguments come to the host
 # What reads or writes memory in the interpreter: which argument has the addresses, and which says whether each is used.
 ACCESSES = {
     "create_masked_load": ("reads", 0, 1),
@@ -29,6 +30,13 @@ ACCESSES = {
 
 class OutsideMemoryError(Exception):
     """A kernel has computed an address outside of its tensors. The message names the program and the address."""
+
+
+def outside_memory(error: BaseException | None) -> OutsideMemoryError | None:
+    """The error of a kernel that has left its tensors, where another one comes of it; the interpreter wraps it."""
+    while error is not None and not isinstance(error, OutsideMemoryError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 class Memory(NamedTuple):
@@ -48,7 +56,7 @@ def guarded_kernels() -> Iterator[None]:
         return
     executor, builder = interpreter.GridExecutor, interpreter.InterpreterBuilder
     launched: list[Memory] = []
-    take_arguments = executor._init_args_hst
+    take_arguments = getattr(executor, TAKE_ARGUMENTS)
     originals = {name: getattr(builder, name) for name in ACCESSES}
 
     def look_at_arguments(self: Any, args_dev: Any, kwargs: Any) -> Any:
@@ -56,13 +64,13 @@ def guarded_kernels() -> Iterator[None]:
         launched[:] = _memories(inspect.getcallargs(self.fn, *taken[0], **taken[1]))
         return taken
 
-    executor._init_args_hst = look_at_arguments
+    setattr(executor, TAKE_ARGUMENTS, look_at_arguments)
     for name, access in ACCESSES.items():
         setattr(builder, name, _guarded(originals[name], launched, *access))
     try:
         yield
     finally:
-        executor._init_args_hst = take_arguments
+        setattr(executor, TAKE_ARGUMENTS, take_arguments)
         for name, original in originals.items():
             setattr(builder, name, original)
 

@@ -17,7 +17,7 @@ from ...models.shape import Model
 from .causes import Cause
 from .error_reading import Given, place, raised
 from .fault import Fault, PartIsWrong
-from .kernel_memory import OutsideMemoryError
+from .kernel_memory import outside_memory
 from .patches import look_for_patches
 
 BUILT_WITH = ("model", "kv", "config")
@@ -81,9 +81,9 @@ class Learner:
         except KVCacheExhausted:
             raise
         except Exception as error:
-            outside = error.__cause__ or error
-            if isinstance(outside, OutsideMemoryError):
-                reason = "look at the grid, at the mask, and at the offsets"
+            outside = outside_memory(error)
+            if outside is not None:
+                reason = "look at the grid, at the mask, and at the offsets: rows of K and V have strides of their own"
                 raise PartIsWrong(
                     Fault(f"the kernel: {outside}", place(outside)[1:], reason, cause=Cause.OUTSIDE)
                 ) from None

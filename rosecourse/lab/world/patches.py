@@ -1,11 +1,10 @@
-"""What a learner's code has put over functions and methods that others use: torch's, NumPy's and the course's.
+"""What a learner's code has put over functions and methods that others use: torch's, NumPy's and the course's own.
 
 The originals are those that stood when this module was imported, before any class of a learner.
 """
 
 from __future__ import annotations
 
-import builtins
 import sys
 from types import ModuleType
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 
-LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy, builtins)
+LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy)
 OURS = "rosecourse."
 WITH_OBJECTS = ("rosecourse.kv.", "rosecourse.request.", "rosecourse.models.", "rosecourse.decode.")  # that parts meet
 
@@ -51,25 +50,20 @@ def _values(namespace: Any) -> dict[str, Any]:
 
 
 class Originals:
-    """The functions of all namespaces, each as it was when it was first seen."""
+    """The functions of all namespaces, each as it was at the start."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self._of: list[tuple[Any, dict[str, Any]]] = []
         self.data: set[str] = set()  # the names of those that are values of a class, and no functions
-        self.look()
-
-    def look(self) -> None:
-        """Take in the namespaces that have come since."""
         for namespace in _namespaces():
-            if id(namespace) not in self._of:
-                values = _values(namespace)
-                self._of[id(namespace)] = namespace, _functions(namespace) | values
-                self.data |= {f"{_name_of(namespace)}.{name}" for name in values}
+            values = _values(namespace)
+            self._of.append((namespace, _functions(namespace) | values))
+            self.data |= {f"{_name_of(namespace)}.{name}" for name in values}
 
     def put_back(self) -> list[str]:
         """Put the originals back; the names of those that had been replaced, such as `torch.tensor`."""
         replaced = []
-        for namespace, functions in self._of.values():
+        for namespace, functions in self._of:
             now = vars(namespace)
             for name, value in functions.items():
                 if now.get(name) is not value and not _is_the_librarys(now.get(name)):
