@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from signal import Signals
 from typing import Any
@@ -15,6 +16,7 @@ from ..world.causes import Cause
 from ..world.error_reading import place_in_trace
 from ..world.fault import Fault, PartIsWrong
 from ..world.patches import look_for_patches
+from .edited_since import edited_since
 from .judging import judged
 from .own_process import Ended, run_apart
 from .passed import PASSED
@@ -40,7 +42,7 @@ def check(part: type, lesson_number: str) -> Verdict:
     verdict = _judged_apart(part, rung)
     if verdict.passed:
         PASSED.add(rung.number)
-    return verdict
+    return replace(verdict, remarks=(*verdict.remarks, *edited_since(part)))
 
 
 def _no_class(part: Any, rung: Lesson) -> Verdict:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
@@ -91,6 +93,9 @@ class Played:
         return [session.completion_ids for session in self.sessions]
 
 
+Call = Callable[..., Any]  # calls a function with arguments, in its own way
+
+
 def same_tokens(trial: Trial) -> str:
     """What was compared, in words. Raises `PartIsWrong` with the first token that differs."""
     tokens = requests = 0
@@ -99,6 +104,7 @@ def same_tokens(trial: Trial) -> str:
         _compare(right, _play(number, trial.device, trial.parts_with(_guarded(trial.learner))), TRAFFIC[number].name)
         tokens += sum(map(len, right.completions))
         requests += len(right.sessions)
+    _look_unseen(trial)
     return f"{len(TRAFFIC)} whole engines: {tokens} tokens of {requests} requests, all those of the baseline"
 
 
@@ -121,13 +127,49 @@ def _guarded(learner: Learner) -> type:
     return Guarded
 
 
+# -- a part that looks who calls it -----------------------------------------------------------------------------------
+
+UNSEEN = 0  # the traffic that is played once more
+
+
+def _look_unseen(trial: Trial) -> None:
+    """The first traffic once more, by the class itself, in a thread on whose stack there is nothing but the engine.
+
+    Raises `PartIsWrong` for a part that does otherwise there.
+    """
+    with ThreadPoolExecutor(1) as elsewhere:
+
+        def call(function: Call, *arguments: Any) -> Any:
+            trial.learner.alive()
+            return elsewhere.submit(function, *arguments).result()
+
+        try:
+            played = _play(UNSEEN, trial.device, trial.parts_with(trial.learner.part), call)
+            _compare(_baseline(UNSEEN, trial.device), played, TRAFFIC[UNSEEN].name)
+        except PartIsWrong as wrong:
+            found, details = wrong.fault.what, wrong.fault.details
+        except BaseException as error:
+            found, details = f"it raised {type(error).__name__}: {error}", ()
+        else:
+            return
+    what = f"the part does otherwise where none of the checker's functions calls it: {found}"
+    raise PartIsWrong(Fault(what, details, "a part must not look who calls it", cause=Cause.TAMPERING))
+
+
 # -- the traffic ------------------------------------------------------------------------------------------------------
 
 
-def _play(number: int, device: str, parts: DecodeParts) -> Played:
-    """All requests of a traffic, by an engine with these parts; the cache is checked at the end."""
+def _here(function: Call, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _play(number: int, device: str, parts: DecodeParts, call: Call = _here) -> Played:
+    """All requests of a traffic, by an engine with these parts; the cache is checked at the end.
+
+    call: how the engine is made, and how its scheduler is stepped.
+    """
     traffic, played = TRAFFIC[number], Played()
-    engine = InferenceEngine(attentive_gpt2(2, traffic.heads, 8, 160, device), traffic.config, parts)
+    engine = call(InferenceEngine, attentive_gpt2(2, traffic.heads, 8, 160, device), traffic.config, parts)
     scheduler = OnlineScheduler(engine)
     prompts = traffic.prompts()
     params = SamplingParams(max_new_tokens=traffic.new_tokens, stop_on_eos=False)
@@ -141,7 +183,7 @@ def _play(number: int, device: str, parts: DecodeParts) -> Played:
             _submit(played, scheduler, child)
         if step >= len(prompts) and not scheduler.has_work:
             break
-        _step(played, scheduler, per_layer_cache(engine.kv), step)
+        _step(played, scheduler, per_layer_cache(engine.kv), step, call)
     cached = engine.prefix_cache.entries() if engine.prefix_cache else []
     try:
         KVBlockManager.audit(per_layer_cache(engine.kv), [], cached)
@@ -158,13 +200,13 @@ def _submit(played: Played, scheduler: OnlineScheduler, session: InferenceSessio
     scheduler.submit(session)
 
 
-def _step(played: Played, scheduler: OnlineScheduler, kv: KVBlockManager, step: int) -> None:
+def _step(played: Played, scheduler: OnlineScheduler, kv: KVBlockManager, step: int, call: Call) -> None:
     before = list(scheduler.running)
     for session in before:
         notes = _special(session, kv)
         if notes:
             played.notes[step, played.sessions.index(session)] = notes
-    scheduler.step()
+    call(scheduler.step)
     played.left[step] = [played.sessions.index(s) for s in before if s not in scheduler.running]
     for session, made in zip(played.sessions, played.made, strict=True):
         made += [step] * (len(session.completion_ids) - len(made))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
-
-import torch
+from typing import Any
 
 from ...errors import RosecourseError
 from ...measure.counters import watch
@@ -63,17 +63,15 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
 
 
 def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
-    """One step of an oracle's part with this batch, which is watched and not judged."""
-    step = _step_of(oracle, batch)
+    """One step of an oracle's part with this batch, which is watched, and then judged like any other."""
     last = [oracle.info_in_use(ids[-1]) for t in batch for ids in t.table if ids]
     one_free = sum(info.owners == 1 and info.length == oracle.sizes.block_size - 1 for info in last)
-    before = oracle.caches().clone()
     operations = Operations([*oracle.kv.k_layers, *oracle.kv.v_layers], oracle.sizes.heads * oracle.sizes.head_dim)
-    with Calls(operations) as calls, watch() as counts, operations:
-        step()
+    calls, watched = Calls(operations), watch()
+    oracle.step(*batch, around=lambda: _together(calls, watched, operations))
     own = getattr(oracle.part, "__dict__", {}).values()
     return Seen(
-        counts=counts,
+        counts=watched.counts,
         moves=operations.moves,
         half_moves=operations.moves,
         stores=0,
@@ -87,22 +85,24 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         kept=any(t.table.row_cache is not None for t in batch) or any(isinstance(x, list | dict) and x for x in own),
         one_free=one_free,
         launched=len(calls.kernels),
-        changed=not torch.equal(before.nan_to_num(), oracle.caches().nan_to_num()),
         codes=frozenset(calls.codes),
         kernels=frozenset(calls.kernels),
         binaries=len(calls.binaries),
     )
 
 
-def _step_of(oracle: Oracle, batch: list[Tracked]) -> Callable[[], object]:
-    arguments = oracle.arguments(batch, oracle.next_tokens(batch))
-    return lambda: oracle.learner.call(oracle.part, *arguments)
+@contextmanager
+def _together(*watchers: AbstractContextManager[Any]) -> Iterator[None]:
+    """All of them, the last one nearest to what is watched."""
+    with ExitStack() as stack:
+        for watcher in watchers:
+            stack.enter_context(watcher)
+        yield
 
 
 def _stores(oracle: Oracle, batch: list[Tracked]) -> int:
-    step = _step_of(oracle, batch)
-    with Stores(oracle.kv.k_layers, oracle.kv.v_layers) as stores:
-        step()
+    stores = Stores(oracle.kv.k_layers, oracle.kv.v_layers)
+    oracle.step(*batch, around=lambda: stores)
     return stores.number
 
 
@@ -110,9 +110,5 @@ def _binaries_of_two_steps(oracle: Oracle, batch: list[Tracked]) -> int:
     """How many there are in two steps, of which the second is at the next position."""
     calls = Calls(Operations([], 1))
     for _ in range(2):
-        step = _step_of(oracle, batch)
-        with calls:
-            step()
-        for tracked in batch:
-            tracked.session.num_cached_tokens += 1
+        oracle.step(*batch, around=lambda: calls)
     return len(calls.binaries)

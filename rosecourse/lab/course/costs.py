@@ -25,7 +25,7 @@ class Seen:
     indexed: those of them that come of an indexing by a list. arrays: NumPy arrays made.
     ids: blocks in rows that had been shown before; written_anew: those of them that the part has written once more.
     kept: whether it keeps rows, or anything else. one_free: last blocks of one owner, in all layers, that had one free
-    slot. launched: calls of Triton's launchers. changed: whether any K or V in the cache changed.
+    slot. launched: calls of Triton's launchers.
     codes: of the functions that ran. kernels: (module, name) of those launched. binaries: how many Triton compiles for
     this step and the next.
     """
@@ -44,7 +44,6 @@ class Seen:
     kept: bool
     one_free: int
     launched: int
-    changed: bool
     codes: frozenset[CodeType]
     kernels: frozenset[tuple[str, str]]
     binaries: int

@@ -14,6 +14,7 @@ from .costs import NO_LAUNCH, Cost, Idea
 from .scenes import Played, Sessions, Truth
 
 LINE = "the line of the listing that is to blame: its number, or its text"
+NO_COPIES = "a pinned buffer that is written again while a copy from it is still under way (a CPU copies at once)"
 KEY_AT = (
     "`bug.key_at(engine.kv, session, position)` is the key, `[heads, head_dim]`, that attention is going to read there "
     "in layer 0. It takes the engine's cache, `engine.kv`, not the engine."
@@ -110,8 +111,7 @@ class Course:
 
     number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas: what it is
     counted by. track: what its race times. no_launch: for a lesson with kernels, what is counted where its own part
-    launches one; `check` adds it. unseen: what a check of kernels in Triton's interpreter cannot see, in the words of a
-    verdict.
+    launches one; `check` adds it. unseen: what a check on a CPU cannot see, in the words of a verdict.
     """
 
     number: str
@@ -121,7 +121,7 @@ class Course:
     ideas: tuple[Idea, ...]
     track: Track = Track()
     no_launch: Cost = NO_LAUNCH
-    unseen: str = ""
+    unseen: str = NO_COPIES
 
     def part(self, parts: Any) -> type:
         """The class in some `DecodeParts` that is of the kind that the learner writes."""

@@ -69,5 +69,5 @@ HEADLINES = {
     Cause.EXITS: "the part ends the program, or keeps others from ending it",
     Cause.INTERFACE: "the part cannot be used as a part of the step",
     Cause.NOT_OWN_WORK: "the course's own part does the work",
-    Cause.TAMPERING: "the part replaces functions that others use",
+    Cause.TAMPERING: "the part interferes with the check, or replaces functions that others use",
 }
