@@ -1,10 +1,13 @@
 """What a learner's code puts over functions of others is named, and undone."""
 
+import pytest
 import torch
 
 from rosecourse import lesson
 from rosecourse.kv.blocks import KVBlockManager
 from rosecourse.lab import check
+from rosecourse.lab.checks.trial import trial_of
+from rosecourse.lab.world.fault import PartIsWrong
 
 
 def test_a_patch_made_where_the_class_is_defined_is_named_and_undone():
@@ -22,4 +25,20 @@ def test_a_patch_made_where_the_class_is_defined_is_named_and_undone():
         assert KVBlockManager.info is info
     finally:
         torch.tensor, KVBlockManager.info = tensor, info
-    assert check(lesson("038").after.kv_append, "038").passed
+    assert check(lesson("038").after.kv_append, "038").correct
+
+
+def test_a_patch_that_hides_a_method_of_the_base_is_named_and_undone():
+    class Hides(lesson("038").after.kv_append):
+        def __init__(self, model, kv, config):
+            super().__init__(model, kv, config)
+            select = torch.Tensor.index_select
+            torch.Tensor.index_select = lambda *arguments: select(*arguments)
+
+    try:
+        with pytest.raises(PartIsWrong, match=r"the part replaced Tensor\.index_select"):
+            trial_of(Hides, lesson("038")).learner.build(None, None, None)
+        assert "index_select" not in vars(torch.Tensor)
+    finally:
+        if "index_select" in vars(torch.Tensor):
+            del torch.Tensor.index_select

@@ -51,7 +51,8 @@ class Row:
     """A row that is wrong. right, there, old: [H, D], as it must be, as it is, and as that slot was before the step.
 
     new: whether it is the row that the step had to write. copied: whether its block is a copy made in the step, or the
-    original of one. original: the same slot of the block that was copied, before the step; None without a copy.
+    original of one. originals: the same slot of the block that was copied, before the step and after it; none without a
+    copy.
     """
 
     tracked: Tracked
@@ -65,7 +66,7 @@ class Row:
     old: torch.Tensor
     new: bool
     copied: bool
-    original: torch.Tensor | None
+    originals: tuple[torch.Tensor, ...]
 
     @cached_property
     def wrong(self) -> torch.Tensor:
@@ -121,7 +122,7 @@ class Misplaced:
         block, then = self.pool.index(block_id), self.before.lists[t.number][layer]
         is_copy = n < len(then) and then[n] != block_id
         old = self.before.caches[which, layer, block, :, slot]
-        original = self.before.caches[which, layer, self.pool.index(then[n]), :, slot] if is_copy else None
+        caches = (self.before.caches, self.now) if is_copy else ()
         return Row(
             tracked=t,
             which=which,
@@ -134,7 +135,7 @@ class Misplaced:
             old=old,
             new=(t.number, position) in self.tokens,
             copied=is_copy or self._was_left(layer, block_id),
-            original=original,
+            originals=tuple(each[which, layer, self.pool.index(then[n]), :, slot] for each in caches),
         )
 
     def _was_left(self, layer: int, block_id: int) -> bool:
@@ -164,13 +165,13 @@ class Misplaced:
             return False
         if not row.new:
             return self.is_foreign(row.which, row.layer, row.block, row.head, row.slot)
-        after = row.original is not None and torch.equal(bits(row.there), bits(row.original))
+        after = any(torch.equal(bits(row.there), bits(original)) for original in row.originals)
         return after and not torch.equal(bits(row.there), bits(row.old)) and self._lies(row) is None
 
     def _why_copy(self, row: Row) -> str:
         if row.new:
             return "the copy was made after the token had been written, and went over it: copy first"
-        if row.original is None:
+        if not row.originals:
             return "the original itself was written: copy from the shared block into the new one, not the other way"
         if row.untouched:
             both = {r.which for r in self.rows if r.copied and not r.new}

@@ -6,7 +6,8 @@ The originals are those that stood when this module was imported, before any cla
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from collections.abc import Mapping
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy
@@ -17,6 +18,7 @@ from .fault import Fault, PartIsWrong
 
 LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy)
 OURS = "rosecourse."
+AT_HOME = ("torch", "numpy", "rosecourse")
 WITH_OBJECTS = ("rosecourse.kv.", "rosecourse.request.", "rosecourse.models.", "rosecourse.decode.")  # that parts meet
 
 
@@ -69,7 +71,20 @@ class Originals:
                 if now.get(name) is not value and not _is_the_librarys(now.get(name)):
                     replaced.append(f"{_name_of(namespace)}.{name}")
                     setattr(namespace, name, value)
+            for name in _added(now, functions):
+                replaced.append(f"{_name_of(namespace)}.{name}")
+                delattr(namespace, name)
         return replaced
+
+
+def _added(now: Mapping[str, Any], functions: dict[str, Any]) -> list[str]:
+    """Names of functions that have come from elsewhere; they hide others where a class has these from its base."""
+    new = ((name, value) for name, value in now.items() if name not in functions)
+    return [name for name, value in new if isinstance(value, FunctionType) and not _is_at_home(value)]
+
+
+def _is_at_home(function: FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] in AT_HOME
 
 
 def _is_the_librarys(value: Any) -> bool:
