@@ -208,7 +208,9 @@ def _write_columns(ax: Axes, columns: Mapping[str, Sequence[str]]) -> None:
     style = BEHIND | {"xycoords": ax.get_yaxis_transform()}
     start = 2 * APART
     for heading, texts in columns.items():
-        ax.annotate(heading, (1, ax.get_ylim()[1]), (start, 0), **style | {"va": "bottom"}, color=INK)
+        if heading:
+            ax.annotate(heading, (1, ax.get_ylim()[1]), (start, 0), **style | {"va": "bottom"}, color=INK)
         for place, text in enumerate(texts):
-            ax.annotate(text, (1, place), (start, 0), **style)
+            if text:
+                ax.annotate(text, (1, place), (start, 0), **style)
         start += 1.1 * max(map(text_points, (heading, *texts))) + 2 * APART
