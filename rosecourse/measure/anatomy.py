@@ -124,15 +124,14 @@ class StepTimes:
     def sentences(self, changed: Sequence[str]) -> list[str]:
         """What may be said of two engines: first of the parts that no lesson touched, then of those that changed.
 
-        Where the untouched parts differ, the machine has changed between the turns, and no gain is claimed.
+        Where the untouched parts differ, something else than the lesson has changed the times, and no gain is claimed.
         """
         before, after = self.seconds
         untouched = [part for part in self.parts if part not in changed]
         same = self.ratio(*untouched)
         lines = [f"Untouched, {_listed(untouched)}: {self._told(untouched, same)}."]
         if same.verdict != NO_DIFFERENCE:
-            why = "the machine changed between the turns, or the changed part disturbs the others"
-            return [*lines, f"The same code took another time ({why}): no gain is claimed from this picture."]
+            return [*lines, "The same code took a different time: no gain is claimed from this picture."]
         for part in changed:
             share = self.share(before, part)
             lines.append(f"Changed, {PART_NAMES[part]}: {self._told([part], self.ratio(part))}.")

@@ -18,7 +18,7 @@ from ..lessons import LESSONS, Lesson
 from ..models.shape import Model
 from .metrics import UNITS
 from .provenance import device_name
-from .samples import Samples
+from .samples import Samples, figure_name
 from .stats import FEWEST_PAIRS, Ratio, interleave_all, ratio
 from .workload import Run, Runner, Workload, run_scheduler
 
@@ -127,7 +127,7 @@ class Comparison:
 
     def rows(self) -> dict[str, tuple[float, float, str]]:
         """The rows of the table: before, after (each the median over its runs), and how many times better."""
-        return {f"{metric} {stat} ({UNITS[metric]})": self.row(metric, stat) for metric, stat in HEADLINES}
+        return {f"{figure_name(*one)} ({UNITS[one[0]]})": self.row(*one) for one in HEADLINES}
 
     def row(self, metric: str, statistic: str) -> tuple[float, float, str]:
         """One row of the table."""
@@ -157,7 +157,7 @@ class Comparison:
         digits, unit = (",.0f" if UNITS[metric] == "tokens/s" else ".2f"), UNITS[metric]
         before, after = (f"{side.typical(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
         better = self.ratio(metric, statistic)
-        where, name = self.conditions.device, f"{metric} {statistic}"
+        where, name = self.conditions.device, figure_name(metric, statistic)
         return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {better.verdict}."
 
     def verdict(self, name: str) -> str:

@@ -22,6 +22,11 @@ OF_A_RUN: dict[str, Callable[[Run], float]] = {
 }
 
 
+def figure_name(metric: str, statistic: str) -> str:
+    """How tables and sentences call a run's figure: without a statistic where a run has one sample only."""
+    return metric if metric in OF_A_RUN else f"{metric} {statistic}"
+
+
 @dataclass(frozen=True)
 class Samples:
     """The counted runs of one engine. name: such as `before`, or the number of a lesson."""

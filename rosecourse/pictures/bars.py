@@ -16,7 +16,7 @@ from .colours import COLOURS, INK
 from .labels import APART, BEHIND, LEADER, SMALL, axes_points, spread, text_points
 
 LINE = 1.25 * SMALL  # points that a line of text takes
-FARTHEST = 75.0  # points between a segment and its label: more would make leaders that one cannot follow
+NEAR_THE_LEFT = 0.25  # of the axes: labels keep to the right of a floor that is drawn there
 # The device's time is a sum over kernels that are spread over the step: an open bar, so that it does not look like a
 # part of the host's, which begins at 0 and ends there.
 DEVICE: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": "////", "linewidth": 0.8}
@@ -91,7 +91,7 @@ def draw_bars(ax: Axes, bars: Sequence[Bar], floor_ms: float | None = None) -> N
     ax.set_xlim(0, _limit(bars, width, floor_ms))
     scale = (width / ax.get_xlim()[1], height / bottom)
     for row in rows:
-        _draw_row(ax, row, scale)
+        _draw_row(ax, row, scale, floor_ms)
     if floor_ms is not None:
         _draw_floor(ax, floor_ms, bottom)
 
@@ -125,7 +125,7 @@ def floor_text(floor_ms: float) -> str:
     return f"floor {floor_ms:.2f} ms: weights, K and V read once"
 
 
-def _draw_row(ax: Axes, row: Row, scale: tuple[float, float]) -> None:
+def _draw_row(ax: Axes, row: Row, scale: tuple[float, float], floor_ms: float | None) -> None:
     """One bar with its texts. scale: points of a unit of x and of y."""
     bar, (top, height), left = row.bar, row.host, 0.0
     for part, width in bar.parts.items():
@@ -141,66 +141,69 @@ def _draw_row(ax: Axes, row: Row, scale: tuple[float, float]) -> None:
         text = bar.busy_text if bar.labelled else ""
         ax.annotate(text, (bar.busy_ms, top + height / 2), (5, 0), color=INK, **BEHIND)
     if bar.labelled:
-        _label_parts(ax, row, scale)
+        _label_parts(ax, row, scale, floor_ms)
 
 
 def _on(part: str) -> dict[str, Any]:
-    """A text on the part's colour, wherever it stands: it cannot be taken for another part's."""
-    box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 1}
+    """A text in its segment, on the part's colour, so that hatching does not run through it."""
+    box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 2}
     return {"color": "white" if part == "block_tables" else "black", "bbox": box, "fontsize": SMALL}
 
 
-def _label_parts(ax: Axes, row: Row, scale: tuple[float, float]) -> None:
+def _beside(part: str) -> dict[str, Any]:
+    """A text outside its segment: white with an edge in the part's colour, so that it is not taken for a bar."""
+    box = {"facecolor": "white", "edgecolor": COLOURS[part], "linewidth": 1.6, "pad": 1.5}
+    return {"color": "black", "bbox": box, "fontsize": SMALL}
+
+
+def _label_parts(ax: Axes, row: Row, scale: tuple[float, float], floor_ms: float | None) -> None:
     """Each part's name and time in its segment, or above the bar with a leader where the segment is too narrow."""
     (top, height), left = row.host, 0.0
     narrow: list[tuple[float, str, str]] = []
     for part, width in row.bar.parts.items():
-        middle, text = left + width / 2, f"{PART_NAMES[part]} {width:.2f} ms"
+        start, end = _free(left, left + width, floor_ms)
+        room, text = (end - start) * scale[0], f"{PART_NAMES[part]} {width:.2f} ms"
         short = f"{PART_NAMES[part]}\n{width:.2f} ms"
-        fitting = [text] if text_points(text) + APART < width * scale[0] else []
-        if text_points(short) + APART < width * scale[0] and height * scale[1] > 2 * LINE:
+        fitting = [text] if text_points(text) + APART < room else []
+        if text_points(short) + APART < room and height * scale[1] > 2 * LINE:
             fitting.append(short)
         if fitting:
             style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.1}
-            ax.text(middle, top + height / 2, fitting[0], **style, **_on(part))
+            ax.text((start + end) / 2, top + height / 2, fitting[0], **style, **_on(part))
         else:
-            narrow.append((middle, part, text))
+            narrow.append((left + width / 2, part, text))
         left += width
-    _label_narrow(ax, (left, top, height), narrow, scale)
+    _label_narrow(ax, top, narrow, scale, floor_ms)
+
+
+def _free(left: float, right: float, floor_ms: float | None) -> tuple[float, float]:
+    """The piece of a segment in which a text may stand: the wider one where the line of the floor cuts it in two."""
+    if floor_ms is None or not left < floor_ms < right:
+        return left, right
+    return (left, floor_ms) if floor_ms - left > right - floor_ms else (floor_ms, right)
 
 
 def _label_narrow(
-    ax: Axes, bar: tuple[float, float, float], labels: Sequence[tuple[float, str, str]], scale: tuple[float, float]
+    ax: Axes,
+    top: float,
+    labels: Sequence[tuple[float, str, str]],
+    scale: tuple[float, float],
+    floor_ms: float | None,
 ) -> None:
-    """Labels of narrow segments, above the bar or, where leaders would be long, behind its total; none without room.
+    """Labels of narrow segments, above the bar whose upper edge is `top`; none where they do not fit side by side.
 
-    bar: its end, top and height. labels: middle, part and text of each.
+    labels: middle, part and text of each. A floor near the left edge has all of them on its right.
     """
-    end, top, height = bar
-    centres = [middle * scale[0] for middle, _, _ in labels]
-    places = spread(centres, [text_points(text) * 1.03 + 2 for *_, text in labels], ax.get_xlim()[1] * scale[0])
-    far = places is None or any(abs(a - b) > FARTHEST for a, b in zip(places, centres, strict=True))
-    if places is None or (far and _label_behind(ax, end, top + height / 2, labels, scale)):
-        return
-    leader = LEADER | {"relpos": (0.5, 0)}
-    for (middle, part, text), place in zip(labels, places, strict=True):
-        at = (place / scale[0], top - 5 / scale[1])
-        style: dict[str, Any] = {"ha": "center", "va": "bottom", "arrowprops": leader, "annotation_clip": False}
-        ax.annotate(text, (middle, top), at, **style, **_on(part))
-
-
-def _label_behind(
-    ax: Axes, end: float, middle: float, labels: Sequence[tuple[float, str, str]], scale: tuple[float, float]
-) -> bool:
-    """The narrow parts in their order, behind the total of a bar that is too short for them; False without room."""
-    start = 5 + 2 * APART + text_points(f"{end:.2f} ms") * 1.15
-    widths = [text_points(text) * 1.03 + APART for *_, text in labels]
-    if end * scale[0] + start + sum(widths) > ax.get_xlim()[1] * scale[0]:
-        return False
-    for (_, part, text), width in zip(labels, widths, strict=True):
-        ax.annotate(text, (end, middle), (start, 0), **BEHIND | _on(part))
-        start += width
-    return True
+    limit = ax.get_xlim()[1]
+    first = APART + (floor_ms * scale[0] if floor_ms is not None and floor_ms < NEAR_THE_LEFT * limit else 0.0)
+    widths = [text_points(text) * 1.03 + 3 for *_, text in labels]
+    places = spread([middle * scale[0] - first for middle, _, _ in labels], widths, limit * scale[0] - first)
+    for (middle, part, text), place, width in zip(labels, places or [], widths, strict=bool(places)):
+        centre = first + place
+        nearest = min(1.0, max(0.0, 0.5 + (middle * scale[0] - centre) / width))  # of the label's lower edge
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "annotation_clip": False}
+        style["arrowprops"] = LEADER | {"relpos": (nearest, 0)}
+        ax.annotate(text, (middle, top), (centre / scale[0], top - 5 / scale[1]), **style, **_beside(part))
 
 
 def _draw_floor(ax: Axes, floor_ms: float, bottom: float) -> None:

@@ -20,7 +20,7 @@ from ..measure.stats import FEWEST_PAIRS, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
 from .along_steps import LINES, itl_along_steps, itl_along_steps_compared
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
-from .labels import APART, BEHIND, SMALL, axes_points, text_points
+from .labels import APART, BEHIND, SMALL, text_points
 from .steps import effect, ladder_of_steps, step_anatomies
 
 __all__ = [
@@ -51,7 +51,7 @@ def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
         _runs_and_median(ax, place, side, STYLES[side.name])
     ax.set_xticks(places, [side.name for side in comparison.sides])
     claim = comparison.claim(comparison.speedup, "faster", "slower")
-    ax.set(title=f"{title}: {claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 2.2))
+    ax.set(title=f"{title}\n{claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 2.2))
     ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
     ax.set_ylim(0, 1.12 * max(comparison.before.throughputs + comparison.after.throughputs))
     ax.spines[["top", "right"]].set_visible(False)
@@ -137,19 +137,17 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
     shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
     Figures of 9 x 3.6 inches suit up to 14 rungs.
     """
-    texts = [
-        f"{rung.throughput.value:,.0f} tokens/s{f', {_told(times)}' if place else ''}"
-        for place, (rung, times) in enumerate(zip(ladder.rungs, ladder.speedups, strict=True))
-    ]
+    columns = {
+        "tokens/s": [f"{rung.throughput.value:,.0f}" for rung in ladder.rungs],
+        "ratio to the first": ["", *(_told(times) for times in ladder.speedups[1:])],
+    }
     if shares is not None:
-        texts = [f"{text}, {1 / share:.3g} times the floor" for text, share in zip(texts, shares, strict=True)]
+        columns["times the floor"] = [f"{1 / share:.3g}" for share in shares]
     names = [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
-    _draw_runs(ax, [rung.throughputs for rung in ladder.rungs], names, texts)
+    _draw_runs(ax, [rung.throughputs for rung in ladder.rungs], names, columns)
     ax.set(title=f"{title}\n{ladder.conditions.device}")
-    ax.set_xlabel(
-        f"throughput (tokens/s); {WHISKERS}\nratios: to the first; times the floor: a decode step's time / the floor",
-        fontsize=SMALL,
-    )
+    floor = "" if shares is None else "\ntimes the floor: the time of a decode step / the floor"
+    ax.set_xlabel(f"throughput (tokens/s)\n{WHISKERS}{floor}", fontsize=SMALL)
 
 
 def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
@@ -164,10 +162,10 @@ def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     verdicts = [f"\n{_told(times)}, {_verdict(times, ladder)}" for times in ladder.ratios(metric)[1:]]
     texts = [f"{middle}{verdict}" for middle, verdict in zip(middles, ["", *verdicts], strict=True)]
     names = [f"{rung.name}: {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
-    _draw_runs(ax, values, names, texts)
+    _draw_runs(ax, values, names, {"": texts})
     what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
     ax.set(title=f"{title}\n{ladder.conditions.device}")
-    ax.set_xlabel(f"{what}; {WHISKERS}\nratios: of the medians, to before, with their 95 % interval", fontsize=SMALL)
+    ax.set_xlabel(f"{what}\n{WHISKERS}\nratios: of the medians, to before, with their 95 % interval", fontsize=SMALL)
 
 
 def _told(times: Ratio) -> str:
@@ -180,10 +178,12 @@ def _verdict(times: Ratio, ladder: Ladder) -> str:
     return times.verdict.removesuffix(" here")
 
 
-def _draw_runs(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], texts: Sequence[str]) -> None:
-    """A row for each list of runs: a bar up to their median with its interval, a dot for each run, a text behind them.
+def _draw_runs(
+    ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], columns: Mapping[str, Sequence[str]]
+) -> None:
+    """A row for each list of runs: a bar up to their median with its interval, and a dot for each run.
 
-    The axis ends where all texts fit.
+    columns: texts on the right of the axes, for each heading one for each row.
     """
     middles, places = [median_interval(runs) for runs in values], range(len(values))
     ax.set_yticks(places, names)
@@ -198,10 +198,19 @@ def _draw_runs(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str]
         ax.plot(
             runs, np.full(len(runs), place - 0.12), color=INK, marker="o", markersize=4, alpha=0.6, linestyle="none"
         )
-    ends = [max(*runs, middle.high) for runs, middle in zip(values, middles, strict=True)]
-    width = axes_points(ax)[0]
-    needed = [1.1 * text_points(text) + 2 * APART for text in texts]
-    ax.set_xlim(0, max(end / max(0.2, 1 - points / width) for end, points in zip(ends, needed, strict=True)))
-    for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        ax.annotate(text, (end, place), (APART, 0), **BEHIND)
+    ax.set_xlim(0, 1.03 * max(max(*runs, middle.high) for runs, middle in zip(values, middles, strict=True)))
     ax.spines[["top", "right", "left"]].set_visible(False)
+    _write_columns(ax, columns)
+
+
+def _write_columns(ax: Axes, columns: Mapping[str, Sequence[str]]) -> None:
+    """A column of texts for each heading, on the right of the axes, each text in its row."""
+    style = BEHIND | {"xycoords": ax.get_yaxis_transform()}
+    start = 2 * APART
+    for heading, texts in columns.items():
+        if heading:
+            ax.annotate(heading, (1, ax.get_ylim()[1]), (start, 0), **style | {"va": "bottom"}, color=INK)
+        for place, text in enumerate(texts):
+            if text:
+                ax.annotate(text, (1, place), (start, 0), **style)
+        start += 1.1 * max(map(text_points, (heading, *texts))) + 2 * APART

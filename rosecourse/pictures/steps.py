@@ -56,7 +56,9 @@ def ladder_of_steps(figure: Figure, steps: LadderSteps, title: str) -> None:
     for ax, bars in zip(axes, panels, strict=True):
         longest = max(bar.total for bar in bars)
         stretched = max(bar.total for bar in panels[0]) / longest
-        ax.set_title("all rungs" if ax is axes[0] else f"steps up to {longest:.2f} ms, stretched {stretched:.1f} times")
+        ax.set_title(
+            "all rungs" if ax is axes[0] else f"steps up to {longest:.2f} ms again, {stretched:.1f} times as wide"
+        )
         draw_bars(ax, bars, steps.floor_ms)
 
 

@@ -12,6 +12,7 @@ from ..lessons import LESSONS, Lesson
 from ..lessons import lesson as lesson_of
 from ..lessons.workloads import ArticleWorkload
 from ..measure.metrics import PERCENTILES, UNITS
+from ..measure.samples import figure_name
 from .comparisons import RecordedComparison, recorded_comparison
 from .published import published_figures
 from .results import RESULTS
@@ -37,7 +38,8 @@ def published_and_recorded(lesson: str, gpu: str | None = None, folder: Path = R
         for metric, statistic in wanted:
             mine = published[(published.metric == metric) & _same_steps(published, rung)]
             cells = [_published_cell(mine[mine.source.str.startswith(who)], statistic) for who in (ARTICLE, ORIGINAL)]
-            rows[f"{metric} {statistic} ({UNITS[metric]})"] = cells + _recorded_cells(recording, metric, statistic)
+            name = f"{figure_name(metric, statistic)} ({UNITS[metric]})"
+            rows[name] = cells + _recorded_cells(recording, metric, statistic)
     table = pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
     table.attrs["caption"] = _caption(rung, published, recording)
     return table

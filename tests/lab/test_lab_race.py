@@ -133,7 +133,7 @@ def test_what_is_timed_is_what_is_shown():
     found = Race("059", "Mine", ladder, track=track)
     assert [ratio.value for ratio in found.speedups] == pytest.approx([2.0, 2.0])
     assert list(found.table()["last step (ms)"]) == pytest.approx([525.0, 262.5, 262.5])
-    assert str(found).startswith("What is timed: the fifth decode step, in which every request begins a block.\n")
+    assert str(found).startswith("What is timed: the last decode step, in which every request begins a block.\n")
     _, ax = plt.subplots()
     found.draw(ax)
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([525.0, 262.5, 262.5])

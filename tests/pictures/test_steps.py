@@ -108,9 +108,27 @@ def test_a_name_stands_at_its_segment(figure):
     box = where["sample and the rest 0.60 ms"]
     (bar,) = (bar for bar in ax.patches if bar.get_x() == left)
     (label,) = (text for text in ax.texts if text.get_text() == "sample and the rest 0.60 ms")
-    assert to_rgb(label.get_bbox_patch().get_facecolor()[:3]) == to_rgb(plots.COLOURS["rest"])
+    frame = label.get_bbox_patch()
+    assert to_rgb(frame.get_edgecolor()[:3]) == to_rgb(plots.COLOURS["rest"])
+    assert frame.get_facecolor()[:3] == (1, 1, 1)  # or it would look like a bar
     assert box.y0 > bar.get_window_extent().y1
     assert box.x0 < to_pixels((left + width / 2, 0))[0] < box.x1
+
+
+@pytest.mark.parametrize(("before", "after"), [("036", "038"), ("060", "061")])
+def test_no_label_stands_behind_a_bar_or_on_the_line_of_the_floor(figure, before, after):
+    ax = figure.add_subplot()
+    plots.effect(ax, steps_of(SIX), before, after, "title")
+    hosts = [bar.get_window_extent() for bar in ax.patches if bar.get_hatch() != "////"]
+    floor = ax.transData.transform((0.2, 0))[0]
+    names = tuple(PART_NAMES.values())
+    labels = {text: box for text, box in texts_drawn(ax).items() if text.get_text().startswith(names) and text.axes}
+    labels = {text: box for text, box in labels.items() if "ms" in text.get_text()}
+    assert len(labels) == 8
+    for text, box in labels.items():
+        assert box.x1 < floor or floor < box.x0, text
+        beside = [bar for bar in hosts if bar.y0 < (box.y0 + box.y1) / 2 < bar.y1]
+        assert not beside or any(bar.x0 <= box.x0 and box.x1 <= bar.x1 for bar in beside), text
 
 
 def test_where_names_do_not_fit_a_legend_names_the_parts_once(figure):
@@ -180,7 +198,7 @@ def test_a_rung_too_short_to_read_is_drawn_again_on_its_own_scale(figure, rungs)
     _, second, *_ = figure.axes
     assert [label.get_text()[:3] for label in second.get_yticklabels()] == [*rungs][3:]
     assert bars(second, "kv_append") == [pytest.approx((sum(ms[:2]), ms[2])) for ms in [*rungs.values()][3:]]
-    assert second.get_title() == "steps up to 4.65 ms, stretched 3.2 times"
+    assert second.get_title() == "steps up to 4.65 ms again, 3.2 times as wide"
     named = [label.get_text()[:3] for ax in figure.axes for label in ax.get_yticklabels() if "\n" in label.get_text()]
     assert named == list(rungs)  # each has its title and the names of its parts once
     for ax in figure.axes:

@@ -26,8 +26,8 @@ EXERCISE = Exercise(
     text=(
         "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the right "
         "tables, but it builds every row at every step. The three comments say what must hold in the end; how you get "
-        "there is up to you. `check` tells you at any time whether the tables are right, and which lists a step still "
-        "turns into tensors, arrays or entries of rows although nothing in them has changed."
+        "there is up to you. `check` tells you at any time whether the tables are right, and what a step still builds "
+        "from lists that have not changed."
     ),
     docstring=(
         "Where, for each layer and session, the blocks lie: int32 [L, B, max_blocks].\n\n"
@@ -38,13 +38,13 @@ EXERCISE = Exercise(
             "Goal: in a step in which no block list has changed, no tensor and no array is built from a Python list."
         ),
         "ids = table[layer_idx]": (
-            "Constraint: the rows above come from this method (nobody calls it yet), and it keeps them (now it keeps "
-            "nothing). What is kept belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
+            "Constraint: the rows above come from this method, which keeps them. (As it stands, nobody calls it.) "
+            "What it keeps belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
             "`row_cache`, which is None in a new table."
         ),
         "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
-            "Constraint: the row is right after a new block and after a copy-on-write, and ids that were in it before "
-            "are not written again."
+            "Constraint: the row is right after a new block and after a copy-on-write. Ids that it shows already are "
+            "not written again."
         ),
     },
     look=(
@@ -147,7 +147,7 @@ class Tables:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked in the middle of a block. From then on one of the two goes on as if it had read the "
+        "A request is forked in the middle of a block. Some tokens later one of the two goes on as if it had read the "
         "other's words, and it never recovers. Requests that are not forked are right, and so is a fork that begins "
         "at the end of a block. No key is ever written to the wrong place."
     ),

@@ -32,8 +32,8 @@ EXERCISE = Exercise(
     ),
     goals={
         "for b, block_ids in enumerate(block_ids_list):": (
-            "What must hold: while every session has a block of its own with a free slot, a layer makes one store for "
-            "K and one for V, however many sessions there are, and `append_token` is not called."
+            "Goal: while every session has a block of its own with a free slot, a layer makes one store for K and one "
+            "for V, however many sessions there are, and `append_token` is not called."
         ),
     },
     look=(

@@ -158,7 +158,7 @@ BUG = Bug(
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 BOUNDARY_STEP = Track(
-    timed="the fifth decode step, in which every request begins a block",
+    timed="the last decode step, in which every request begins a block",
     metric="last step",
     prompt_tokens=EngineConfig().block_size - 4,  # four steps fill the block, and the fifth begins another
     new_tokens=(6, 6),  # the first comes from the prefill

@@ -40,7 +40,7 @@ EXERCISE = Exercise(
     look=(
         "In the generic kernel above, which lines use `batch_idx_ptr` and `pos_ptr`, and what takes their place if the "
         "batch is whole and the position constant? How far apart are two rows of K, if K is a view of a larger tensor? "
-        "And what has to be true for each of the two kernels to be right, and for it to be worth a launch?"
+        "And which conditions must hold before each of the two kernels may run?"
     ),
     do=(
         "The kernel: one program for each session, so that the number of the program is both the row of K and V and "
