@@ -60,7 +60,7 @@ class ForwardOracle(Oracle):
 
     def work(self, batch):
         (inputs,) = self.arguments(batch, self.next_tokens(batch))
-        outputs = self.learner.call(self.part, inputs)
+        outputs = self.call(batch, inputs)
         with torch.inference_mode():
             if not torch.equal(outputs.logits, self.right(inputs).logits):
                 raise PartIsWrong(Fault("the logits are not those of the course's forward"))

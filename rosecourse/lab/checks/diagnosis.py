@@ -61,6 +61,8 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
         if cause in counted:
             return next(each for each in met if each.fault.cause is cause)
     strong = [each for each in met if each.fault.cause not in WEAK]
+    if {each.fault.cause for each in strong} == {Cause.ROLLOVER_MISSED} and Cause.NOTHING_WRITTEN in counted:
+        strong = []  # what writes nothing where there is room begins no block either
     if strong:
         return strong[0]
     return min(met, key=lambda each: WEAK.index(each.fault.cause) if each.fault.cause in WEAK else len(WEAK))

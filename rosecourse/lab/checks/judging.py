@@ -53,10 +53,10 @@ def _tried(trial: Trial, report: Report) -> Verdict:
         return replace(verdict, faults=(wrong.fault,))
     except CannotTry as reason:
         return replace(verdict, unchecked=(str(reason),))
-    if compared.counted:
-        done.append(compared.counted)
     if trial.device == "cpu":
         done.append(f"not to be seen on a CPU: {trial.course.unseen}")
+    if compared.counted:
+        done.append(compared.counted)
     return replace(
         verdict,
         missing=compared.missing,

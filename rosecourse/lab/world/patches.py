@@ -6,7 +6,6 @@ The originals are those that stood when this module was imported, before any cla
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -71,15 +70,17 @@ class Originals:
                 if now.get(name) is not value and not _is_the_librarys(now.get(name)):
                     replaced.append(f"{_name_of(namespace)}.{name}")
                     setattr(namespace, name, value)
-            for name in _added(now, functions):
+            for name in _added(namespace, functions):
                 replaced.append(f"{_name_of(namespace)}.{name}")
                 delattr(namespace, name)
         return replaced
 
 
-def _added(now: Mapping[str, Any], functions: dict[str, Any]) -> list[str]:
-    """Names of functions that have come from elsewhere; they hide others where a class has these from its base."""
-    new = ((name, value) for name, value in now.items() if name not in functions)
+def _added(namespace: Any, functions: dict[str, Any]) -> list[str]:
+    """Names of functions that have come to a class from elsewhere, and hide those of its bases."""
+    if not isinstance(namespace, type):
+        return []
+    new = [(name, value) for name, value in vars(namespace).items() if name not in functions]
     return [name for name, value in new if isinstance(value, FunctionType) and not _is_at_home(value)]
 
 
