@@ -214,31 +214,31 @@ PARTIAL = [
 FITTING = [
     Wrong(
         "no last block",
-        r"list index out of range\n.*block_ids\[-1\].*\n  Perhaps:  a new session's block list is empty",
+        r"list index out of range\n.*block_ids\[-1\][^$]*\n  Perhaps:  a new session's block list is empty",
         ("038",),
         ((" if block_ids else None", ""),),
     ),
     Wrong(
         "ids for indices",
-        r"index (\d+) is out of bounds for dimension 0 .*\n.*\n  Perhaps:  perhaps \1 is a block's id; .*info.block_",
+        r"index (\d+) is out of bounds for dimension 0 [^$]*\n  Perhaps:  perhaps \1 is a block's id; .*info.block_",
         ("038",),
         ((BLOCKS, "[info.layer * self.kv.num_blocks + info.block_index for info in infos]"),),
     ),
     Wrong(
         "a slot behind the last",
-        r"size 4\n.*\n  Perhaps:  the block is full: the slot must be less than block_size, 4",
+        r"size 4\n[^$]*\n  Perhaps:  the block is full: the slot must be less than block_size, 4",
         ("038",),
         ((FULL, "info.length > self.kv.block_size"),),
     ),
     Wrong(
         "nobody is simple",
-        r"Expected dtype int32 or int64 for index\n.*\n  Perhaps:  a tensor of an empty list is float: when nobody",
+        r"Expected dtype int32 or int64 for index\n[^$]*\n  Perhaps:  a tensor of an empty list is float: when nobody",
         ("038",),
         (("if fast_batch_idx:", "if True:"),),
     ),
     Wrong(
         "all rows into some slots",
-        r"shape mismatch.*\n.*\n  Perhaps:  K and V are those of the whole batch: only the rows `batch_idx` go into",
+        r"shape mismatch[^$]*\n  Perhaps:  K and V are those of the whole batch: only the rows `batch_idx` go into",
         ("038",),
         ((STORE_K + ".index_select(0, idx_t)", STORE_K),),
     ),

@@ -15,7 +15,7 @@ from typing import Any
 from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
-from ..world.scenarios import Scenario
+from ..world.scenarios import NO_ROOM, Scenario
 from ..world.table_oracle import TableOracle
 from .size_limits import limit_of
 from .trial import Trial
@@ -28,6 +28,7 @@ OF_ROWS = (
     Cause.STATE_KEPT,
     Cause.ROW_STALE,
 )  # of a table; the first that is met often says most
+WITHOUT_ROOM = [scenario.story for scenario in NO_ROOM]
 OFTEN = 12  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
 
@@ -54,15 +55,15 @@ def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
 
 
 def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
-    """The fault that explains most of the others."""
+    """The fault that explains most of the others. What is wrong where there is room shows more than what is missed
+    where there is none."""
+    met = [each for each in met if each.scenario.story not in WITHOUT_ROOM] or met
     counted = Counter(each.fault.cause for each in met)
     often = [cause for cause in OF_ROWS if _is_of_tables(trial) and counted[cause] >= len(met) / OFTEN]
     for cause in (*PLAIN, *often):
         if cause in counted:
             return next(each for each in met if each.fault.cause is cause)
     strong = [each for each in met if each.fault.cause not in WEAK]
-    if {each.fault.cause for each in strong} == {Cause.ROLLOVER_MISSED} and Cause.NOTHING_WRITTEN in counted:
-        strong = []  # what writes nothing where there is room begins no block either
     if strong:
         return strong[0]
     return min(met, key=lambda each: WEAK.index(each.fault.cause) if each.fault.cause in WEAK else len(WEAK))

@@ -27,7 +27,7 @@ def edited_since(part: type) -> tuple[str, ...]:
         newest = max((n for n, cell in enumerate(cells) if begins.search(cell)), default=None)
         if newest is not None and not _is_of(part, cells[newest]):
             return (f"the class that was checked is older than the cell In [{newest}], which did not run to its end",)
-    elif file and file.endswith(".py") and not _is_of(part, _text(Path(file))):
+    elif file and _is_from(part, file) and not _is_of(part, _text(Path(file))):
         return (f"the class that was checked is older than {Path(file).name}: restart, and import it again",)
     return ()
 
@@ -47,6 +47,11 @@ def _is_of(part: type, text: str) -> bool:
     except (SyntaxError, ValueError):
         return False
     return {_shape(code) for code in _written_in(part)} <= {_shape(code) for code in codes}
+
+
+def _is_from(part: type, file: str) -> bool:
+    """Whether the functions of a class were read from this file: a text that has been run by `exec` has none."""
+    return all(code.co_filename == file for code in _written_in(part))
 
 
 def _written_in(part: type) -> Iterator[CodeType]:

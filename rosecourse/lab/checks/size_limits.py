@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..world.causes import Cause
+from ..world.edge_stories import low_bits_alike
 from ..world.fault import Fault, PartIsWrong
 from ..world.oracle import Oracle
 from ..world.pool import NEVER_FULL, Sizes
@@ -114,6 +115,7 @@ def _is_wrong(trial: Trial, probe: Probe) -> bool:
     )
     try:
         _story(trial.course.world.oracle(trial.learner, sizes), probe.batch)
+        low_bits_alike(trial.course.world.oracle(trial.learner, sizes))
     except PartIsWrong:
         return True
     except Exception:  # the pool cannot be played at these sizes, or cannot be read any more: nothing is known

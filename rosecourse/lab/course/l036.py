@@ -57,8 +57,8 @@ EXERCISE = Exercise(
         "a row of zeros and a signature that no list has. At each step compare the list's signature, its length and "
         "its last id, with the one that was kept: a rollover changes both, a copy-on-write changes the last id alone. "
         "While they are equal, the kept row is right. If they differ, bring the row up to date and keep the new "
-        "signature with it. Writing all ids anew is right; better is to write only what the two kinds of change can "
-        "have touched. Through `row.numpy()` a slice of the row takes a list without a tensor being made. Then one "
+        "signature with it: only what the two kinds of change can have touched is written. "
+        "Through `row.numpy()` a slice of the row takes a list without a tensor being made. Then one "
         "`torch.stack(rows, out=...)` puts the rows of a layer together in the buffer."
     ),
     stubs={

@@ -73,6 +73,26 @@ def far_blocks(oracle: Oracle) -> None:
     oracle.step(a, child)
 
 
+def low_bits_alike(oracle: Oracle) -> None:
+    """A session grows, and a shared block is replaced, by blocks whose numbers differ in one high bit alone.
+
+    None of them is block 0, which a row also shows where it ends.
+    """
+    size = oracle.sizes.block_size
+    for bit in (1 << n for n in range(4, 17) if 3 + (1 << n) < oracle.sizes.num_blocks):
+        oracle.next_blocks(2 + bit, 2)
+        grows = oracle.start(size - 1)
+        oracle.next_blocks(3, 2, 3 + bit)
+        shared = oracle.start(1)
+        for _ in range(2):
+            oracle.step(grows, shared)
+        child = oracle.fork(shared)
+        for _ in range(2):
+            oracle.step(grows, shared, child)
+        for t in (grows, shared, child):
+            oracle.free(t)
+
+
 def long_life(oracle: Oracle) -> None:
     """Hundreds of steps, up to the last position; a guest comes and goes."""
     a, b = oracle.start(1), oracle.start(3)

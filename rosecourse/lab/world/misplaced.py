@@ -213,7 +213,7 @@ class Misplaced:
             return self._went(row, lies) if lies else self._lost(row)
         changed = how_changed(row)
         origin = self.origin_of(row.there[row.head])
-        if changed and not (origin and origin.session != row.tracked.number):
+        if changed and (origin is None or (origin.session, origin.layer) == (row.tracked.number, row.layer)):
             return Finding(Cause.VALUES_CHANGED, changed)
         if origin is None:
             return self._no_row(row, lies)

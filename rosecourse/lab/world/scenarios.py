@@ -285,6 +285,7 @@ LARGE = (
     Scenario("100 sessions of equal length", edges.equal_batch, Sizes(2, 3, 2, 2, 300, 8, 100)),
     Scenario("a pool of 700 blocks", edges.far_blocks, Sizes(2, 1, 2, 2, 700, 16)),
     Scenario("a pool of 70,000 blocks", edges.far_blocks, Sizes(1, 1, 2, 2, 70_000, 16)),
+    Scenario("blocks whose numbers end in the same bits", edges.low_bits_alike, Sizes(1, 1, 2, 4, 70_000, 16)),
 )
 LONG = (
     Scenario("a life of 270 tokens", edges.long_life, Sizes(1, 1, 2, 8, 120, 270)),
