@@ -1,5 +1,6 @@
 """A class that is older than the text which its author sees is told as such."""
 
+import ast
 import importlib.util
 import sys
 from types import ModuleType
@@ -39,6 +40,15 @@ def notebook(monkeypatch):
 def test_a_cell_that_ran_is_the_one_that_is_checked(notebook):
     assert edited_since(notebook(CELL)) == ()
     assert edited_since(notebook("# a comment\n\n" + CELL + "\nx = 3\n")) == ()
+
+
+def test_statements_that_are_compiled_one_by_one_are_the_same(notebook):
+    cell = "import torch\n" + CELL.replace("sum(1 for _ in sessions)", "torch.tensor([1])")
+    run = sys.modules["as_in_a_notebook"]
+    run.In.append(cell)
+    for node in ast.parse(cell).body:
+        exec(compile(ast.Module([node], []), "cell", "exec"), run.__dict__)
+    assert edited_since(run.Part) == ()
 
 
 def test_a_cell_with_a_syntax_error_is_named(notebook):

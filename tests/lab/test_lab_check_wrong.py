@@ -72,7 +72,7 @@ def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        (ByPlace, "stale: this is the row that another session had in an earlier step"),
+        (ByPlace, "stale: entries that are another session's: by what does a session find its row"),
         (
             WholeTable,
             r"back, with nobody else in a batch \(step 2\)\n.*says 24; it must be block 2\n[^$]*stale: this is",
@@ -113,10 +113,7 @@ def test_copies_before_a_launch_are_counted_and_lists_for_the_other_kernel_are_n
     assert re.search(kernel_parts.FAULTS[kernel_parts.kv_append_triton_full_batch], str(verdict)), verdict
     verdict = check(kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.THREE_TENSORS), "061")
     assert verdict.passed, verdict
-    assert (
-        "not to be seen on a CPU: reads behind a row, whether the gate" in str(verdict)
-        or torch.cuda.is_available()
-    )
+    assert "not to be seen on a CPU: reads behind a row, whether the gate" in str(verdict) or torch.cuda.is_available()
 
 
 def test_each_lesson_has_a_dozen():

@@ -97,10 +97,10 @@ THREE_TENSORS = (
     "idx_t, pos_t = index_tensor(batch_idx, device), index_tensor(positions, device)",
 )
 FAULTS = {
-    rows_without_strides: r"rows of K and V lie further apart than H × D: they are views; their `stride\(0\)` says",
-    one_stride: r"program \(2, 0, 0\) reads \d+ elements behind the memory of `value`[^$]*K and V have strides",
-    no_mask: r"program \(3, 0, 0\) reads 1 elements behind the memory of `value`[^$]*look at the grid, at the mask",
-    rows_of_128: r"rows of 5 heads of 32[^$]*in head 4 alone, was never written",
+    rows_without_strides: r"rows of K and V lie further apart than H × D: [^$]*`stride\(0\)` says|each by its own stride\(0\)",
+    one_stride: r"rows of V are mixed up, those of K are not: [^$]*each by its own stride\(0\)",
+    no_mask: r"memory outside the part's tensors[^$]*wrote behind the K cache of layer \d+, into memory that is not",
+    rows_of_128: r"everything is right up to \d+ numbers in a head, 128 numbers in a row, and wrong from 65 on",
     constant_position: r"2 kernels are compiled for a step of 4 sessions at the same slot, [^$]*position a constant",
     two_launches: r"still 4 Triton kernels launched in a step of 4 sessions at the same slot, with both thresholds",
     kv_append_triton_full_batch: r"still \d+ copies of rows of K and V, .* in a step of 4 sessions at the same slot",

@@ -168,7 +168,7 @@ APPEND = [
     ),
     Wrong(
         "a single session is not worth it",
-        r"nothing was written for session A in this layer: it was left out",
+        r"nothing was written for session [AB] in this layer: it was left out",
         SOME_OF_ALL,
         (("if fast_batch_idx:", "if len(fast_batch_idx) > 1:"),),
     ),

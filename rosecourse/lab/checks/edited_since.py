@@ -43,10 +43,12 @@ def _text(file: Path) -> str:
 def _is_of(part: type, text: str) -> bool:
     """Whether every function of a class comes from this text."""
     try:
-        codes = _codes(compile(text, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True))
+        tree = ast.parse(text)
+        alone = [ast.Module([node], []) for node in tree.body]  # IPython compiles each statement by itself
+        compiled = [compile(each, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT) for each in (tree, *alone)]
     except (SyntaxError, ValueError):
         return False
-    return {_shape(code) for code in _written_in(part)} <= {_shape(code) for code in codes}
+    return {_shape(code) for code in _written_in(part)} <= {_shape(code) for each in compiled for code in _codes(each)}
 
 
 def _is_from(part: type, file: str) -> bool:

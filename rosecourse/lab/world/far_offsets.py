@@ -13,6 +13,7 @@ from ...config import SamplingParams
 from ...errors import ConfigError
 from ...kv.blocks import KVBlockManager
 from ...request.session import InferenceSession
+from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .oracle import Oracle
 from .pool import Sizes
@@ -79,4 +80,4 @@ def _step(oracle: Oracle, kv: KVBlockManager, part: object, batch: Sequence[Infe
             if not torch.equal(cache[block, :, slot], tokens[which, b]):
                 what = f"in a cache of more than 2^31 numbers the {'KV'[which]} of sessions[{b}] is not in its slot"
                 where = f"slot:     {slot} of block {block}, which begins at number {block * cache[0].numel():,}"
-                raise PartIsWrong(Fault(what, (where,), REASON))
+                raise PartIsWrong(Fault(what, (where,), REASON, cause=Cause.SIZE_LIMIT))

@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 
 from .causes import Cause
-from .pool import Before, Pool, Tracked
+from .pool import NEVER_FULL, Before, Pool, Tracked
 from .tags import Origin
 
 Place = tuple[int, int, int, int, int]  # K or V, layer, block, head, slot
@@ -276,6 +276,9 @@ class Misplaced:
 
     def _no_row(self, row: Row, lies: Place | None) -> Finding:
         """What lies there is not a row of anybody."""
+        if lies and lies[2:] == (row.block, row.head + 1, row.slot):
+            reason = "the slot is past the block's end, and the next head begins there: a position in the session?"
+            return Finding(Cause.WRONG_SLOT, reason, lies)
         origins = [self.pool.tags.origin(float(n)) for n in row.there[row.wrong]]
         if any(origins):
             reason = "numbers of several rows: these may lie further apart than H × D; their `stride(0)` says how far"
@@ -288,7 +291,7 @@ class Misplaced:
     def _of_another(self, row: Row, origin: Origin, lies: Place | None) -> Finding:
         """The row of `origin` lies where this one belongs."""
         mine = row.tracked.number
-        if origin.which != row.which and origin.session != mine:
+        if origin.session != mine and (origin.which, origin.head) != (row.which, row.head):
             reason = "rows of K and V lie further apart than H × D: they are views; their `stride(0)` says how far"
             return Finding(Cause.VALUES_CHANGED, reason, lies)
         if origin.which != row.which:
@@ -300,14 +303,17 @@ class Misplaced:
             reason = "stale: a token of an earlier step; K and V are new ones in each step"
             return Finding(Cause.VALUES_CHANGED, reason, lies)
         if origin.session != mine:
-            return Finding(Cause.WRONG_SESSION, self._why_session(row), lies)
+            return self._of_another_session(row, lies)
         reason = "heads are mixed up: the cache of a layer is [num_blocks, H, block_size, D], the keys are [B, H, D]"
         return Finding(Cause.VALUES_CHANGED, reason, lies)
 
-    def _why_session(self, row: Row) -> str:
-        if row.which == 1 and not any(r.which == 0 for r in self.rows):
-            return "rows of V are mixed up, those of K are not: are they selected alike, and each by its own stride(0)?"
-        return "rows of the batch are mixed up: row b of keys and values is that of sessions[b]"
+    def _of_another_session(self, row: Row, lies: Place | None) -> Finding:
+        if row.which == 0 or any(r.which == 0 for r in self.rows):
+            reason = "rows of the batch are mixed up: row b of keys and values is that of sessions[b]"
+            return Finding(Cause.WRONG_SESSION, reason, lies)
+        reason = "rows of V are mixed up, those of K are not: are they selected alike, and each by its own stride(0)?"
+        by_address = self.pool.sizes.gates[0] < NEVER_FULL  # a kernel finds rows by their stride
+        return Finding(Cause.VALUES_CHANGED if by_address else Cause.WRONG_SESSION, reason, lies)
 
 
 def how_changed(row: Row) -> str:

@@ -276,6 +276,7 @@ LARGE = (
     Scenario("blocks of 128 slots", edges.slots_at_edges, Sizes(1, 1, 2, 128, 40, 400)),
     Scenario("blocks of 32 slots, 5 heads of 3", edges.slots_at_edges, Sizes(2, 5, 3, 32, 80, 300)),
     Scenario("rows of GPT-2: 12 layers, 12 heads of 64", edges.wide_rows, Sizes(12, 12, 64, 8, 10)),
+    Scenario("rows of the largest GPT-2: 25 heads of 64", edges.wide_rows, Sizes(1, 25, 64, 8, 10)),
     Scenario("rows of 3 heads of 80, in bfloat16", edges.wide_rows, Sizes(1, 3, 80, 8, 10, dtype=torch.bfloat16)),
     Scenario("rows of 1 head of 128", edges.wide_rows, Sizes(2, 1, 128, 16, 10)),
     Scenario("128 sessions in a batch", edges.full_batch, Sizes(2, 1, 2, 4, 420, 32, 128)),
