@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...measure.counters import TRITON_LAUNCHES
+from ..course.costs import Binary
 from .operations_seen import Operations
 
 ARRAY_MAKERS = (np.array, np.fromiter)
@@ -24,7 +25,7 @@ class Calls:
     def __init__(self, operations: Operations) -> None:
         self.codes: set[CodeType] = set()
         self.kernels: list[tuple[str, str]] = []
-        self.binaries: set[tuple[str, ...]] = set()
+        self.binaries: set[Binary] = set()
         self.arrays = 0
         self._operations = operations
         self._profiler: Any = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import RosecourseError
 from ...measure.counters import watch
-from ..course.costs import Seen
+from ..course.costs import Binary, Seen
 from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
@@ -52,7 +52,7 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
         if situation.can_be_halved:
             seen = replace(seen, half_moves=observe_step(*fresh(situation.n // 2)).moves)
         if situation.with_kernels:
-            return replace(seen, binaries=_binaries_of_two_steps(*fresh(situation.n)))
+            return replace(seen, binaries=seen.binaries | _binaries(oracle, batch))
         return replace(seen, stores=_stores(*fresh(situation.n)))
     except PartIsWrong as wrong:
         raise PartIsWrong(replace(wrong.fault, tried=str(situation))) from None
@@ -87,7 +87,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         launched=len(calls.kernels),
         codes=frozenset(calls.codes),
         kernels=frozenset(calls.kernels),
-        binaries=len(calls.binaries),
+        binaries=frozenset(calls.binaries),
     )
 
 
@@ -106,9 +106,8 @@ def _stores(oracle: Oracle, batch: list[Tracked]) -> int:
     return stores.number
 
 
-def _binaries_of_two_steps(oracle: Oracle, batch: list[Tracked]) -> int:
-    """How many there are in two steps, of which the second is at the next position."""
+def _binaries(oracle: Oracle, batch: list[Tracked]) -> frozenset[Binary]:
+    """Those of the next step, which is at the next position."""
     calls = Calls(Operations([], 1))
-    for _ in range(2):
-        oracle.step(*batch, around=lambda: calls)
-    return len(calls.binaries)
+    oracle.step(*batch, around=lambda: calls)
+    return frozenset(calls.binaries)

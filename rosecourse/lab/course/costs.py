@@ -13,6 +13,8 @@ from types import CodeType
 from ...measure.counters import Counts
 from ..world.situations import Situation
 
+Binary = tuple[str, ...]  # the kernel's module and name, and each of its constants with its value
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -26,8 +28,8 @@ class Seen:
     ids: blocks in rows that had been shown before; written_anew: those of them that the part has written once more.
     kept: whether it keeps rows, or anything else. one_free: last blocks of one owner, in all layers, that had one free
     slot. launched: calls of Triton's launchers.
-    codes: of the functions that ran. kernels: (module, name) of those launched. binaries: how many Triton compiles for
-    this step and the next.
+    codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those
+    compiled for this step and the next.
     """
 
     counts: Counts
@@ -46,7 +48,7 @@ class Seen:
     launched: int
     codes: frozenset[CodeType]
     kernels: frozenset[tuple[str, str]]
-    binaries: int
+    binaries: frozenset[Binary]
 
 
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"

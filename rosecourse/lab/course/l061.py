@@ -258,7 +258,7 @@ def writes_without_kernel(seen: Seen) -> int:
 
 BINARIES = Cost(
     "kernels compiled for two steps",
-    lambda seen: max(1, seen.binaries),  # on a GPU the course's own is compiled before it is launched
+    lambda seen: max(1, len(seen.binaries)),  # on a GPU the course's own is compiled before it is launched
     sentence="{found} kernels are compiled for {situation} and for the next step; the course's part of lesson {lesson} "
     "needs {right}: is the position a constant of the kernel?",
 )

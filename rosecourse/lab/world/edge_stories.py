@@ -11,6 +11,7 @@ from .oracle import Oracle
 from .pool import Tracked
 
 EDGES = (63, 64, 127, 128, 255, 256, 511, 512, 32767, 32768, 65535, 65536)  # of numbers of 6 to 16 bits
+HIGH_BITS = (1 << 4, 1 << 7, 1 << 8, 1 << 16)
 LINES = 40  # of a part, at which interrupts come
 
 
@@ -79,7 +80,7 @@ def low_bits_alike(oracle: Oracle) -> None:
     None of them is block 0, which a row also shows where it ends.
     """
     size = oracle.sizes.block_size
-    for bit in (1 << n for n in range(4, 17) if 3 + (1 << n) < oracle.sizes.num_blocks):
+    for bit in (bit for bit in HIGH_BITS if 3 + bit < oracle.sizes.num_blocks):
         oracle.next_blocks(2 + bit, 2)
         grows = oracle.start(size - 1)
         oracle.next_blocks(3, 2, 3 + bit)
