@@ -34,7 +34,11 @@ class Ratio(Interval):
     """before / after of a time: how many times faster `after` is, with a 95 % bootstrap interval."""
 
     def __str__(self) -> str:
-        return f"{self.value:.3f}x [{self.low:.3f}, {self.high:.3f}]"
+        return self.shown(3)
+
+    def shown(self, digits: int) -> str:
+        """With so many digits behind the point; a limit that would be rounded to 1 has more, to show its side of it."""
+        return f"{self.value:.{digits}f}x [{_limit(self.low, digits)}, {_limit(self.high, digits)}]"
 
     @property
     def verdict(self) -> str:
@@ -44,6 +48,11 @@ class Ratio(Interval):
         if self.low > 1.0:
             return "faster"
         return "slower" if self.high < 1.0 else NO_DIFFERENCE
+
+
+def _limit(value: float, digits: int) -> str:
+    texts = (f"{value:.{n}f}" for n in range(digits, 16))
+    return next((text for text in texts if float(text) != 1), f"{value:.{digits}f}")
 
 
 def order_of_round(count: int, number: int) -> range:

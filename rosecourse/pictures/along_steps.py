@@ -102,7 +102,7 @@ def _block_boundaries(ax: Axes, boundaries: np.ndarray, apart: int) -> None:
     for boundary in boundaries:
         ax.axvline(boundary, **BOUNDARY)
         if apart:
-            ax.axvspan(boundary - 0.5, boundary + apart + 0.5, **BAND)
+            ax.axvspan(boundary + 0.5, boundary + apart + 0.5, **BAND)
 
 
 def _finish(ax: Axes, title: str) -> None:

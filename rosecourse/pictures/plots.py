@@ -139,7 +139,7 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
     """
     columns = {
         "tokens/s": [f"{rung.throughput.value:,.0f}" for rung in ladder.rungs],
-        "ratio to the first": ["", *(_told(times) for times in ladder.speedups[1:])],
+        "ratio to the first": ["", *(times.shown(2) for times in ladder.speedups[1:])],
     }
     if shares is not None:
         columns["times the floor"] = [f"{1 / share:.3g}" for share in shares]
@@ -159,17 +159,13 @@ def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     whole = metric == "total time"
     values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung in ladder.rungs]
     middles = [f"{np.median(runs):,.0f} tokens/s" if whole else f"{np.median(runs):,.2f} ms" for runs in values]
-    verdicts = [f"\n{_told(times)}, {_verdict(times, ladder)}" for times in ladder.ratios(metric)[1:]]
+    verdicts = [f"\n{times.shown(2)}, {_verdict(times, ladder)}" for times in ladder.ratios(metric)[1:]]
     texts = [f"{middle}{verdict}" for middle, verdict in zip(middles, ["", *verdicts], strict=True)]
     names = [f"{rung.name}: {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
     _draw_runs(ax, values, names, {"": texts})
     what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
     ax.set(title=f"{title}\n{ladder.conditions.device}")
     ax.set_xlabel(f"{what}\n{WHISKERS}\nratios: of the medians, to before, with their 95 % interval", fontsize=SMALL)
-
-
-def _told(times: Ratio) -> str:
-    return f"{times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]"
 
 
 def _verdict(times: Ratio, ladder: Ladder) -> str:

@@ -149,8 +149,7 @@ def _recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     metric, statistic = rung.headline
     before, after = (shown_figure(metric, side.typical(metric, statistic)) for side in recording.sides)
     better = recording.ratio(metric, statistic)
-    interval = f"{better.value:.2f}x [{better.low:.2f}, {better.high:.2f}]"
-    return f"{before} to {after} {_unit(metric)}: {interval}"
+    return f"{before} to {after} {_unit(metric)}: {better.shown(2)}"
 
 
 def _unit(metric: str) -> str:

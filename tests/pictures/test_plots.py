@@ -155,7 +155,7 @@ def stream(behind, tokens=10, runs=5):
     return [Run(0.0, moments[-1], times, None, SchedulerStats(decode_seconds=1.0)) for _ in range(runs)]
 
 
-@pytest.mark.parametrize(("behind", "expected"), [(1, [(3.5, 5.5), (7.5, 9.5)]), (2, [(3.5, 6.5), (7.5, 10.5)])])
+@pytest.mark.parametrize(("behind", "expected"), [(1, [(4.5, 5.5), (8.5, 9.5)]), (2, [(4.5, 6.5), (8.5, 10.5)])])
 def test_in_a_stream_a_band_shows_where_later_requests_begin_their_blocks(ax, behind, expected):
     found = Comparison(Samples("before", stream(behind)), Samples("after", stream(behind)), CONDITIONS)
     plots.itl_along_steps_compared(ax, found, "title")
