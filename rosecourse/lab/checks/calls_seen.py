@@ -57,8 +57,9 @@ class Calls:
         kernel = launcher.fn.__module__, launcher.fn.__name__
         values = dict(zip(launcher.arg_names, given.get("args_dev") or given.get("args", ()), strict=False))
         values |= given["kwargs"]
-        constants = getattr(launcher, "constexprs", None)
-        if constants is None:
+        if hasattr(launcher, "params"):  # of a compiled kernel
             constants = [parameter.name for parameter in launcher.params if parameter.is_constexpr]
+        else:
+            constants = launcher.constexprs
         self.kernels.append(kernel)
         self.binaries.add((*kernel, *(f"{name}={values.get(name)}" for name in constants)))

@@ -59,7 +59,7 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     where there is none."""
     met = [each for each in met if each.scenario.story not in WITHOUT_ROOM] or met
     counted = Counter(each.fault.cause for each in met)
-    often = [cause for cause in OF_ROWS if _is_of_tables(trial) and counted[cause] >= len(met) / OFTEN]
+    often = [cause for cause in OF_ROWS if is_of_tables(trial) and counted[cause] >= len(met) / OFTEN]
     for cause in (*PLAIN, *often):
         if cause in counted:
             return next(each for each in met if each.fault.cause is cause)
@@ -69,7 +69,8 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     return min(met, key=lambda each: WEAK.index(each.fault.cause) if each.fault.cause in WEAK else len(WEAK))
 
 
-def _is_of_tables(trial: Trial) -> bool:
+def is_of_tables(trial: Trial) -> bool:
+    """Whether the part makes block tables."""
     return issubclass(trial.course.world.oracle, TableOracle)
 
 
@@ -95,7 +96,7 @@ class Forgetful(Learner):
 
 def _is_remembered(trial: Trial, met: Met) -> bool:
     """Whether the scenario is right with a part that cannot remember anything."""
-    if _is_of_tables(trial):  # its rows are kept by design, and have causes of their own
+    if is_of_tables(trial):  # its rows are kept by design, and have causes of their own
         return False
     forgetful = Forgetful(trial.learner, lambda: pickle.loads(trial.fresh))
     return not _is_wrong(trial, forgetful, met.scenario)

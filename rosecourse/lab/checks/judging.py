@@ -16,14 +16,14 @@ from ..world.patches import look_for_patches
 from ..world.scenarios import Scenario
 from . import end_to_end
 from .comparing import compare
-from .diagnosis import Met, diagnosed
+from .diagnosis import Met, diagnosed, is_of_tables
 from .own_process import Report
 from .silent_kernel import plainly
 from .trial import Trial, trial_of
 from .verdict import Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
-ENOUGH = 12  # faults of kernels, which are slow, from which the cause is decided
+ENOUGH = 12  # faults from which the cause is decided; of tables all are, for some of their causes show seldom
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
@@ -79,7 +79,9 @@ def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
         report("done")
         steps += made
         met += [Met(scenario, fault)] if fault else []
-        if (trial.kernels_on and len(met) == ENOUGH) or (fault and not made):  # or it cannot be built or called at all
+        if (len(met) == ENOUGH and not is_of_tables(trial)) or (
+            fault and not made
+        ):  # or it cannot be built or called at all
             break
     tried = f"{len(scenarios)} scenarios, {steps} steps: every number in its place, every block with its owners"
     return [tried], met

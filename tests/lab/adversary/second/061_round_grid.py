@@ -1,0 +1,107 @@
+"""lesson: 061
+verdict: wrong
+cause: outside
+shows: both
+The grid is rounded up to a power of two and the kernel does not ask whether its row exists: with 5 rows it reads 8 block indices.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rosecourse.config import EngineConfig
+from rosecourse.kernels import kv_append_triton, triton_runs_on
+from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.kv.buffers import index_tensor
+
+
+@triton.jit(do_not_specialize=["pos"])
+def _kv_append_full_batch_kernel(
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr, pos, key_stride, value_stride,
+    H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    block = tl.load(block_idx_ptr + b).to(tl.int64)
+    hd = tl.arange(0, BLOCK_HD)
+    inside = hd < H * D
+    target = ((block * H + hd // D) * BLOCK_SIZE + pos) * D + hd % D
+    tl.store(k_cache_ptr + target, tl.load(key_ptr + b * key_stride + hd, mask=inside), mask=inside)
+    tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
+
+
+def kv_append_triton_full_batch(
+    k_cache_layer: Tensor, v_cache_layer: Tensor, key_new: Tensor, value_new: Tensor, block_idx: Tensor, pos: int
+) -> None:
+    _, H, block_size, D = k_cache_layer.shape
+    grid = (triton.next_power_of_2(block_idx.numel()),)
+    _kv_append_full_batch_kernel[grid](
+        k_cache_layer,
+        v_cache_layer,
+        key_new,
+        value_new,
+        block_idx,
+        pos,
+        key_new.stride(0),
+        value_new.stride(0),
+        H,
+        D,
+        block_size,
+        triton.next_power_of_2(H * D),
+    )
+
+
+class MyKVAppend:
+    def __init__(self, model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.triton = triton_runs_on(kv.device)
+        self.min_batch = config.triton_kv_append_min_batch
+        self.full_batch_min_batch = config.triton_kv_append_full_batch_min_batch
+        if self.full_batch_min_batch is None:
+            self.full_batch_min_batch = self.min_batch
+
+    def __call__(self, sessions, keys, values):
+        for layer_idx in range(self.kv.num_layers):
+            block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
+            self.append_token_batch(layer_idx, block_ids_list, keys[layer_idx], values[layer_idx])
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        fast_batch_idx, fast_infos, slow_batch_idx = [], [], []
+        for b, block_ids in enumerate(block_ids_list):
+            info = self.kv.info(block_ids[-1]) if block_ids else None
+            if info is None or info.length == self.kv.block_size:
+                start = info.start + info.length if info else 0
+                block_ids.append(self.kv.allocate_block(layer_idx, start))
+                info = self.kv.info(block_ids[-1])
+            if info.owners > 1:
+                slow_batch_idx.append(b)
+                continue
+            fast_batch_idx.append(b)
+            fast_infos.append(info)
+        if fast_batch_idx:
+            self.write(layer_idx, fast_batch_idx, fast_infos, key_new, value_new)
+            for info in fast_infos:
+                info.length += 1
+        for b in slow_batch_idx:
+            self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
+
+    def write(
+        self, layer_idx: int, batch_idx: list[int], infos: list[KVBlockInfo], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        device, n = self.kv.device, len(batch_idx)
+        k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
+        full_fast = n == len(key_new)
+        positions = [info.length for info in infos]
+        const_pos = positions.count(positions[0]) == n
+        blk_t = index_tensor([info.block_index for info in infos], device)
+        if self.triton:
+            if full_fast and const_pos and n >= self.full_batch_min_batch:
+                return kv_append_triton_full_batch(k_layer, v_layer, key_new, value_new, blk_t, positions[0])
+            if n >= self.min_batch:
+                idx_t, pos_t = index_tensor([batch_idx, positions], device)
+                return kv_append_triton(k_layer, v_layer, key_new, value_new, idx_t, blk_t, pos_t)
+        if not full_fast:
+            idx_t = index_tensor(batch_idx, device)
+            key_new, value_new = key_new.index_select(0, idx_t), value_new.index_select(0, idx_t)
+        slots = positions[0] if const_pos else index_tensor(positions, device)
+        k_layer[blk_t, :, slots] = key_new
+        v_layer[blk_t, :, slots] = value_new
