@@ -16,7 +16,6 @@ from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner
 from ..world.scenarios import NO_ROOM, Scenario
-from ..world.table_oracle import TableOracle
 from .size_limits import limit_of
 from .trial import Trial
 
@@ -59,7 +58,7 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     where there is none."""
     met = [each for each in met if each.scenario.story not in WITHOUT_ROOM] or met
     counted = Counter(each.fault.cause for each in met)
-    often = [cause for cause in OF_ROWS if is_of_tables(trial) and counted[cause] >= len(met) / OFTEN]
+    often = [cause for cause in OF_ROWS if trial.makes_tables and counted[cause] >= len(met) / OFTEN]
     for cause in (*PLAIN, *often):
         if cause in counted:
             return next(each for each in met if each.fault.cause is cause)
@@ -67,11 +66,6 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     if strong:
         return strong[0]
     return min(met, key=lambda each: WEAK.index(each.fault.cause) if each.fault.cause in WEAK else len(WEAK))
-
-
-def is_of_tables(trial: Trial) -> bool:
-    """Whether the part makes block tables."""
-    return issubclass(trial.course.world.oracle, TableOracle)
 
 
 # -- is something remembered? -----------------------------------------------------------------------------------------
@@ -96,7 +90,7 @@ class Forgetful(Learner):
 
 def _is_remembered(trial: Trial, met: Met) -> bool:
     """Whether the scenario is right with a part that cannot remember anything."""
-    if is_of_tables(trial):  # its rows are kept by design, and have causes of their own
+    if trial.makes_tables:  # its rows are kept by design, and have causes of their own
         return False
     forgetful = Forgetful(trial.learner, lambda: pickle.loads(trial.fresh))
     return not _is_wrong(trial, forgetful, met.scenario)

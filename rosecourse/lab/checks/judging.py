@@ -16,7 +16,7 @@ from ..world.patches import look_for_patches
 from ..world.scenarios import Scenario
 from . import end_to_end
 from .comparing import compare
-from .diagnosis import Met, diagnosed, is_of_tables
+from .diagnosis import Met, diagnosed
 from .own_process import Report
 from .silent_kernel import plainly
 from .trial import Trial, trial_of
@@ -79,7 +79,7 @@ def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
         report("done")
         steps += made
         met += [Met(scenario, fault)] if fault else []
-        if (len(met) == ENOUGH and not is_of_tables(trial)) or (
+        if (len(met) == ENOUGH and not trial.makes_tables) or (
             fault and not made
         ):  # or it cannot be built or called at all
             break

@@ -15,6 +15,7 @@ from ...lessons import LESSONS, Lesson, lesson
 from ..course import COURSES, course_of
 from ..course.form import Course
 from ..world.learner import Learner
+from ..world.table_oracle import TableOracle
 from .by_value import dumps
 
 
@@ -33,6 +34,11 @@ class Trial:
     @property
     def device(self) -> str:
         return self.kernels_on or "cpu"
+
+    @property
+    def makes_tables(self) -> bool:
+        """Whether the part makes block tables, and does not write K and V."""
+        return issubclass(self.course.world.oracle, TableOracle)
 
     def parts_with(self, part: Any) -> DecodeParts:
         """The parts after the lesson, with another one in the place of the lesson's own."""

@@ -77,10 +77,11 @@ def far_blocks(oracle: Oracle) -> None:
 def low_bits_alike(oracle: Oracle) -> None:
     """A session grows, and a shared block is replaced, by blocks whose numbers differ in one high bit alone.
 
-    None of them is block 0, which a row also shows where it ends.
+    None of them is block 0, which a row also shows where it ends. In a small pool other blocks are
+    taken, so that as much happens.
     """
-    size = oracle.sizes.block_size
-    for bit in (bit for bit in HIGH_BITS if 3 + bit < oracle.sizes.num_blocks):
+    size, blocks = oracle.sizes.block_size, oracle.sizes.num_blocks
+    for bit in (high if 3 + high < blocks else 16 + 4 * n for n, high in enumerate(HIGH_BITS)):
         oracle.next_blocks(2 + bit, 2)
         grows = oracle.start(size - 1)
         oracle.next_blocks(3, 2, 3 + bit)
