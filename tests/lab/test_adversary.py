@@ -8,6 +8,7 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab.world.causes import Cause
 from tests.support.adversary import KERNEL_LESSON, Adversary, Judged, adversaries, judged, table
 
+pytestmark = pytest.mark.timeout(900)  # seconds for all thirty
 DRAWN, SEED = 30, 14
 SHOWN = [part for part in adversaries() if part.shows_here and (TRITON_AVAILABLE or part.lesson != KERNEL_LESSON)]
 

@@ -97,7 +97,7 @@ THREE_TENSORS = (
     "idx_t, pos_t = index_tensor(batch_idx, device), index_tensor(positions, device)",
 )
 FAULTS = {
-    rows_without_strides: r"lie further apart than H × D: [^$]*`stride\(0\)` says|each by its own stride\(0\)",
+    rows_without_strides: r"lie further apart than H × D[^$]*`stride\(0\)` says",
     one_stride: r"rows of V are mixed up, those of K are not: [^$]*each by its own stride\(0\)",
     no_mask: r"memory outside the part's tensors[^$]*wrote behind the K cache of layer \d+, into memory that is not",
     rows_of_128: r"everything is right up to \d+ numbers in a head, 128 numbers in a row, and wrong from 65 on",
