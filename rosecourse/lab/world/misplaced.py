@@ -14,7 +14,7 @@ import torch
 
 from .causes import Cause
 from .pool import NEVER_FULL, Before, Pool, Tracked
-from .tags import Origin
+from .tags import AROUND, Origin
 
 Place = tuple[int, int, int, int, int]  # K or V, layer, block, head, slot
 MOST = 400  # wrong rows that are looked at
@@ -285,6 +285,9 @@ class Misplaced:
             return Finding(Cause.VALUES_CHANGED, reason, lies)
         if lies:
             return self._went(row, lies)
+        if bool((row.there[row.wrong] == AROUND).all()):
+            reason = "this lies between rows, which lie further apart than H × D: their `stride(0)` says how far"
+            return Finding(Cause.VALUES_CHANGED, reason)
         reason = "written by nothing that came in; or a slot that an unfinished copy left empty"
         return Finding(Cause.VALUES_CHANGED, reason)
 

@@ -24,6 +24,7 @@ from .interrupts import Lines, call_interrupted
 from .learner import Learner
 from .pool import Before, Pool, Sizes, Tracked
 from .quick_look import all_in_order
+from .tags import AROUND
 from .tiny_gpt2 import random_gpt2
 
 Around = Callable[[], AbstractContextManager[Any]]
@@ -215,5 +216,5 @@ class AppendOracle(Oracle):
 def _rows(like: torch.Tensor, heads: int) -> torch.Tensor:
     """Memory for rows of so many heads, [L, B, heads, D], with as much before and behind it. like: [L, B, H, D]."""
     layers, batch, _, head_dim = like.shape
-    memory = like.new_full((layers + 2, batch, heads, head_dim), -1.0)
+    memory = like.new_full((layers + 2, batch, heads, head_dim), AROUND)
     return memory[1:-1]

@@ -19,6 +19,9 @@ def letter(session: int) -> str:
     return (letter(before - 1) if before else "") + chr(ord("A") + last)
 
 
+AROUND = -1.0  # in memory around the rows of K and V that a part is given; no token has it
+
+
 @dataclass(frozen=True)
 class Origin:
     """What a number was made for."""
