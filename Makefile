@@ -53,7 +53,7 @@ mutants: env  ## Change the code in small ways: a test must fail (half an hour; 
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
 	$(BIN)/python -m tests.support.mutants $(ARGS)
 
-adversary: env  ## Check all wrong parts, those too that were written without a look at the checker: an hour (ARGS='038_ring 061')
+adversary: env  ## Check all wrong parts, those too that were written without a look at the checker: it takes long (ARGS='038_ring 061')
 	$(BIN)/python -m tests.support.adversary $(ARGS)
 	ALL_WRONG_PARTS=1 $(BIN)/python -m pytest -q tests/lab/test_lab_check_wrong.py
 

@@ -32,9 +32,9 @@ def check(part: type, lesson_number: str) -> Verdict:
     """Try a class as the part that a lesson replaces. lesson_number: as on the ladder, a text.
 
     The part lives through scenarios over a real pool in which every number is known, then makes tokens in a whole
-    engine, and at last is counted beside the course's part. Takes a few seconds on a CPU; the same class gets the same
-    verdict. Once it has passed, `change` shows the lesson's diff unfolded. Raises `LessonError` for a lesson that is
-    not there, or has no part to write.
+    engine, and at last is counted beside the course's part. Takes a few seconds on a CPU, longer where kernels are
+    interpreted; the same class gets the same verdict. Once it has passed, `change` shows the lesson's diff unfolded.
+    Raises `LessonError` for a lesson that is not there, or has no part to write.
     """
     rung = lesson_with_a_part(lesson_number)
     if not isinstance(part, type):

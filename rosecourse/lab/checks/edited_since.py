@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-MADE_OF_A_TEXT = "<string>"  # the file of functions that nobody has written, such as those of a dataclass
+from .own_work import MADE_OF_A_TEXT
 
 
 def edited_since(part: type) -> tuple[str, ...]:
@@ -57,6 +57,7 @@ def _is_from(part: type, file: str) -> bool:
 
 
 def _written_in(part: type) -> Iterator[CodeType]:
+    """The functions of a class that somebody has written in it, and not those of a dataclass, for instance."""
     codes = [value.__code__ for value in vars(part).values() if isinstance(value, FunctionType)]
     for code in codes:
         if code.co_qualname.startswith(f"{part.__qualname__}.") and code.co_filename != MADE_OF_A_TEXT:

@@ -13,17 +13,12 @@ from functools import cached_property
 import torch
 
 from .causes import Cause
-from .pool import NEVER_FULL, Before, Pool, Tracked
+from .pool import NEVER_FULL, Before, Pool, Tracked, bits
 from .tags import AROUND, Origin
 
 Place = tuple[int, int, int, int, int]  # K or V, layer, block, head, slot
 MOST = 400  # wrong rows that are looked at
 KV = "KV"
-
-
-def bits(numbers: torch.Tensor) -> torch.Tensor:
-    """The same numbers as integers: NaN equals itself."""
-    return numbers.contiguous().view(torch.int16 if numbers.element_size() == 2 else torch.int32)
 
 
 def differ(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

@@ -11,8 +11,8 @@ from typing import NoReturn
 import torch
 
 from .causes import Cause
-from .misplaced import KV, Finding, Misplaced, Row, bits, differ
-from .pool import Before, Pool, Tracked
+from .misplaced import KV, Finding, Misplaced, Row, differ
+from .pool import Before, Pool, Tracked, bits
 from .telling import block_name, fail, names_of
 
 

@@ -17,7 +17,6 @@ from .fault import Fault, PartIsWrong
 
 LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy)
 OURS = "rosecourse."
-AT_HOME = ("torch", "numpy", "rosecourse")
 WITH_OBJECTS = ("rosecourse.kv.", "rosecourse.request.", "rosecourse.models.", "rosecourse.decode.")  # that parts meet
 
 
@@ -67,7 +66,8 @@ class Originals:
         for namespace, functions in self._of:
             now = vars(namespace)
             for name, value in functions.items():
-                if now.get(name) is not value and not _is_the_librarys(now.get(name)):
+                replaces_its_own = _package(now.get(name)) in ("torch", "numpy")  # as some do when they are first used
+                if now.get(name) is not value and not replaces_its_own:
                     replaced.append(f"{_name_of(namespace)}.{name}")
                     setattr(namespace, name, value)
             for name in _added(namespace, functions):
@@ -81,16 +81,16 @@ def _added(namespace: Any, functions: dict[str, Any]) -> list[str]:
     if not isinstance(namespace, type):
         return []
     new = [(name, value) for name, value in vars(namespace).items() if name not in functions]
-    return [name for name, value in new if isinstance(value, FunctionType) and not _is_at_home(value)]
+    return [
+        name
+        for name, value in new
+        if isinstance(value, FunctionType) and _package(value) not in ("torch", "numpy", "rosecourse")
+    ]
 
 
-def _is_at_home(function: FunctionType) -> bool:
-    return (function.__module__ or "").partition(".")[0] in AT_HOME
-
-
-def _is_the_librarys(value: Any) -> bool:
-    """Whether a library has replaced a function of its own, as some do when they are first used."""
-    return (getattr(value, "__module__", None) or "").partition(".")[0] in ("torch", "numpy")
+def _package(value: Any) -> str:
+    """The package that a function comes from; empty if it does not say."""
+    return (getattr(value, "__module__", None) or "").partition(".")[0]
 
 
 def _name_of(namespace: Any) -> str:
