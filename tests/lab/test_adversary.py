@@ -1,6 +1,8 @@
 """Thirty of the parts that were written without a look at the checker, drawn by a seed; `make adversary` takes all."""
 
+import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +17,8 @@ SHOWN = [part for part in adversaries() if part.shows_here and (TRITON_AVAILABLE
 
 @pytest.fixture(scope="module")
 def drawn():
-    return [judged(part) for part in random.Random(SEED).sample(SHOWN, DRAWN)]
+    with ThreadPoolExecutor(os.cpu_count()) as several:  # each is judged in a process of its own
+        return list(several.map(judged, random.Random(SEED).sample(SHOWN, DRAWN)))
 
 
 def told(all_judged):

@@ -67,6 +67,29 @@ def test_values_that_differ_are_shown_beside_those_expected(part, reason):
     assert "the values are not those that came in" in str(verdict).splitlines()[0]
 
 
+class CopiesLast(Right):
+    """Leaves a shared block at once, and copies it when all tokens of the layer have been written."""
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        copies = []
+        for ids in block_ids_list:
+            info = self.kv.info(ids[-1]) if ids else None
+            if info is not None and info.owners > 1 and info.length < self.kv.block_size:
+                ids[-1] = self.kv.allocate_block(layer_idx, info.start)
+                self.kv.info(ids[-1]).length, info.owners = info.length, info.owners - 1
+                copies.append((info.block_index, self.kv.block_index(ids[-1])))
+        super().append_token_batch(layer_idx, block_ids_list, key_new, value_new)
+        for old, new in copies:
+            for cache in (self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]):
+                cache[new] = cache[old]
+
+
+def test_a_copy_that_is_made_last_is_a_bad_copy_and_no_mixed_up_row():
+    verdict = check(CopiesLast, "038")
+    assert verdict.cause is Cause.COW_PARTIAL, verdict
+    assert "the copy was made after the token had been written, and went over it: copy first" in str(verdict)
+
+
 class EightRows(Right):
     """Writes the first eight rows of what can be written together, and counts all of them."""
 

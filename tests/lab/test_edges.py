@@ -144,9 +144,24 @@ class FirstHeads(Append):
         super().write(layer_idx, batch_idx, infos, key_new, value_new)
 
 
+class EightBits(Tables):
+    """Keeps a row while the length and the last id, packed with eight bits for the id, are the same."""
+
+    def get_paged_block_table_row_cpu(self, table, *, layer_idx, offset):
+        ids = table[layer_idx]
+        table.row_cache = table.row_cache or [(0, torch.zeros(self.max_blocks, dtype=torch.int32)) for _ in table]
+        signature, row = table.row_cache[layer_idx]
+        packed = (len(ids) << 8) + (ids[-1] - offset if ids else 0)
+        if packed != signature:
+            row[: len(ids)] = torch.tensor([block_id - offset for block_id in ids], dtype=torch.int32)
+            table.row_cache[layer_idx] = packed, row
+        return row
+
+
 @pytest.mark.parametrize(
     ("part", "number", "tried"),
     [
+        (EightBits, "036", "blocks whose numbers end in the same bits"),
         (FirstSixteen, "060", "128 sessions in a batch"),
         (NarrowRows, "036", "a pool of 70,000 blocks"),
         (FirstSlots, "060", "blocks of 64 slots, the default"),

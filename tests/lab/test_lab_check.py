@@ -262,6 +262,7 @@ def test_the_same_fault_is_told_once():
 
 def test_what_was_counted_is_one_line():
     told = str(check(IndexPut, "038"))
+    assert "  not to be seen on a CPU: a pinned buffer that is written again while a copy from it is" in told
     assert told.endswith(
         "counted in 11 kinds of steps, never more than in the course's part: append_token calls, torch operations, "
         "stores of K and V, one after another"

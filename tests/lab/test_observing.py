@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,32 @@ from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.lab.checks.observing import observe
 from rosecourse.lab.checks.operations_seen import Operations
 from rosecourse.lab.course.l036 import COPIED, GROWN, UNCHANGED
+from rosecourse.lab.world.causes import Cause
+from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.situations import INSIDE
 from rosecourse.lab.world.worlds import BLOCK_TABLES, KV_APPEND
 from tests.support.right_parts import RIGHT, IndexPut
+
+# -- what is counted is judged too ------------------------------------------------------------------------------------
+
+
+class LosesOneOfFour(IndexPut):
+    """Wrong in batches of four alone."""
+
+    def __call__(self, sessions, keys, values):
+        values = [v.flip(0) for v in values] if len(sessions) == 4 else values
+        super().__call__(sessions, keys, values)
+
+
+def test_a_step_that_is_counted_has_to_be_right():
+    of_four = replace(INSIDE, n=4, layers=2)
+    with pytest.raises(PartIsWrong) as wrong:
+        observe(Learner(LosesOneOfFour, KV_APPEND.called_with), KV_APPEND, of_four, "cpu")
+    assert wrong.value.fault.cause is Cause.WRONG_SESSION
+    assert wrong.value.fault.tried == str(of_four)
+    observe(Learner(LosesOneOfFour, KV_APPEND.called_with), KV_APPEND, replace(of_four, n=5), "cpu")
+
 
 # -- block tables -----------------------------------------------------------------------------------------------------
 
