@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 import signal
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.world.causes import HEADLINES, Cause
 from rosecourse.lab.world.error_reading import NO_DRIVER, CannotTry, Given, described, raised
 from rosecourse.lab.world.fault import Fault
-from tests.support.wrong_parts import part_of
+from tests.support.wrong_parts import Wrong, damaged, part_of
 
 Right = part_of("038")
+RightTables = part_of("036")
 
 
 class Changed(Right):
@@ -142,6 +144,65 @@ def test_what_is_right_with_a_part_made_anew_is_remembered():
     verdict = check(Remembers, "038")
     assert verdict.cause is Cause.STATE_KEPT, verdict
     assert "everything is right if the part is made anew for each call" in str(verdict)
+
+
+ADDS = Wrong(
+    "adds to what is there",
+    "",
+    ("060",),
+    (("slots] = key_new", "slots] += key_new"), ("slots] = value_new", "slots] += value_new")),
+)
+LOW_BITS = Wrong("low bits", "", ("060",), (("all(pos == pos0", "all(pos % 32 == pos0 % 32"),))
+
+
+def test_a_sum_with_nan_is_not_taken_for_nothing():
+    verdict = check(damaged("060", ADDS), "060")
+    assert verdict.cause is Cause.VALUES_CHANGED, verdict
+    assert "NaN came of the new numbers and of what lay there" in str(verdict), verdict
+
+
+def test_a_limit_of_the_block_is_a_power_of_two():
+    said = "everything is right up to 32 slots in a block, and wrong from 64 on"
+    assert limit(damaged("060", LOW_BITS)) == said
+
+
+class RowsOfTheClass(RightTables):
+    """Rows by layer and ids, for all engines: they differ in the width of a row, and in the offsets."""
+
+    rows: ClassVar[dict] = {}
+
+    def get_paged_block_table_row_cpu(self, table, *, layer_idx, offset):
+        key = layer_idx, *table[layer_idx]
+        if key not in self.rows:
+            self.rows[key] = super().get_paged_block_table_row_cpu(table, layer_idx=layer_idx, offset=offset).clone()
+        return self.rows[key]
+
+
+class RowsById(RightTables):
+    """Keeps its tables' rows itself, by an `id` that another table may have later."""
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.kept = {}
+
+    def get_paged_block_table_row_cpu(self, table, *, layer_idx, offset):
+        table.row_cache = self.kept.get(id(table))
+        row = super().get_paged_block_table_row_cpu(table, layer_idx=layer_idx, offset=offset)
+        self.kept[id(table)], table.row_cache = table.row_cache, None
+        return row
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (RowsOfTheClass, "everything is right if the class is made anew for each engine"),
+        (RowsById, "that has gone: what is kept of a session must go with it"),
+    ],
+)
+def test_rows_that_outlive_a_table_or_an_engine(part, reason):
+    verdict = check(part, "036")
+    assert verdict.cause is Cause.STATE_KEPT, verdict
+    assert reason in str(verdict)
 
 
 class Swapped:

@@ -12,9 +12,11 @@ from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.oracle import AppendOracle
 from rosecourse.lab.world.pool import Pool, Sizes
 from rosecourse.lab.world.tags import Tags, letter
+from tests.support.wrong_parts import Wrong, damaged
 
 Append = lesson("060").after.kv_append
 Tables = lesson("036").after.block_tables
+LOW_BITS = Wrong("low bits", "", ("060",), (("all(pos == pos0", "all(pos % 32 == pos0 % 32"),))
 
 
 def told(part, number, named="sessions of equal length, through"):
@@ -27,6 +29,46 @@ def told(part, number, named="sessions of equal length, through"):
             except PartIsWrong as wrong:
                 return "\n".join((wrong.fault.what, *wrong.fault.details))
     return "nothing"
+
+
+class InARow(Append):
+    """Takes blocks for neighbours when as many lie between the first and the last."""
+
+    def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+        first, last = infos[0].block_index, infos[-1].block_index
+        if last - first == len(infos) - 1 == len(key_new) - 1:
+            infos = sorted(infos, key=lambda info: info.block_index)
+        super().write(layer_idx, batch_idx, infos, key_new, value_new)
+
+
+class AsManyAsTheShortest(Append):
+    """A copy has as many slots as the shortest of the shared blocks holds."""
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        shared = [info for ids in block_ids_list if ids and (info := self.kv.info(ids[-1])).owners > 1]
+        lengths = [info.length for info in shared]
+        least = min(lengths, default=0)
+        before = [layer[layer_idx].clone() for layer in (self.kv.k_layers, self.kv.v_layers)]
+        ids_before = [list(ids) for ids in block_ids_list]
+        super().append_token_batch(layer_idx, block_ids_list, key_new, value_new)
+        for then, ids in zip(ids_before, block_ids_list, strict=True):
+            if then and len(ids) == len(then) and ids[-1] != then[-1]:
+                new, length = self.kv.block_index(ids[-1]), self.kv.info(ids[-1]).length - 1
+                for layers, old in zip((self.kv.k_layers, self.kv.v_layers), before, strict=True):
+                    layers[layer_idx][new, :, least:length] = old[new, :, least:length]
+
+
+@pytest.mark.parametrize(
+    ("part", "named", "says"),
+    [
+        (InARow, "new blocks that look like a run", "position 4 of session B in layer 0 holds the K of session C"),
+        (AsManyAsTheShortest, "two families of forks", "position 5 of session . in layer 0 is lost"),
+        (damaged("060", LOW_BITS), "slots that differ in one bit", "position 33 of session . in layer 0 was never"),
+    ],
+)
+def test_stories_of_what_looks_alike(part, named, says):
+    assert re.search(says, told(part, "060", named))
+    assert told(Append, "060", named) == "nothing"
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

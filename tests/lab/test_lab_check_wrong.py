@@ -102,13 +102,31 @@ def test_rows_of_others_are_not_to_be_built_anew():
 
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 @pytest.mark.parametrize(
-    "name", ["rows_without_strides", "one_stride", "no_mask", "rows_of_128", "two_launches", "constant_position"]
+    "name",
+    [
+        "rows_without_strides",
+        "one_stride",
+        "no_mask",
+        "rows_of_128",
+        "offsets_in_32_bits",
+        "two_launches",
+        "constant_position",
+    ],
 )
 def test_the_fault_of_a_kernel_is_named(name):
     function = getattr(kernel_parts, name)
     verdict = check(kernel_parts.with_kernel(function), "061")
     assert re.search(kernel_parts.FAULTS[function], str(verdict)), verdict
+    assert verdict.cause == kernel_parts.CAUSES[function], verdict
     assert not verdict.passed
+
+
+@pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+def test_a_position_in_the_session_is_known_by_where_a_row_went():
+    part = kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.POSITION_IN_SESSION)
+    verdict = check(part, "061")
+    assert verdict.cause == "wrong-slot", verdict
+    assert "the slot is past the block's end, and the next head begins there" in str(verdict)
 
 
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")

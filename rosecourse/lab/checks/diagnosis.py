@@ -30,6 +30,9 @@ OF_ROWS = (
 WITHOUT_ROOM = [scenario.story for scenario in NO_ROOM]
 OFTEN = 12  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
+OF_ANOTHER_ENGINE = (
+    "everything is right if the class is made anew for each engine: it remembers something of another one"
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
         if limit:
             told = replace(told, cause=Cause.SIZE_LIMIT, reason=limit)
         elif _is_remembered(trial, first):
-            told = replace(told, cause=Cause.STATE_KEPT, reason=REMEMBERED)
+            reason = OF_ANOTHER_ENGINE if trial.makes_tables else REMEMBERED
+            told = replace(told, cause=Cause.STATE_KEPT, reason=reason)
     return [told, *(each.fault for each in met if each is not first)]
 
 
@@ -71,29 +75,33 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
 # -- is something remembered? -----------------------------------------------------------------------------------------
 
 
-class Forgetful(Learner):
-    """A learner whose part, its class and the globals of its module are new ones in each call."""
+class Fresh(Learner):
+    """A learner whose class and the globals of its module are new ones for each object that is made."""
 
     def __init__(self, like: Learner, make: Callable[[], type]) -> None:
         super().__init__(like.part, like.called_with, like.alive)
         self._make = make
 
     def build(self, *built_with: Any) -> Any:
+        self.part = self._make()
+        return super().build(*built_with)
+
+
+class Forgetful(Fresh):
+    """The same with a new object in each call."""
+
+    def build(self, *built_with: Any) -> Any:
         super().build(*built_with)
-
-        def call(*arguments: Any) -> Any:
-            self.part = self._make()
-            return super(Forgetful, self).build(*built_with)(*arguments)
-
-        return call
+        return lambda *arguments: super(Forgetful, self).build(*built_with)(*arguments)
 
 
 def _is_remembered(trial: Trial, met: Met) -> bool:
-    """Whether the scenario is right with a part that cannot remember anything."""
-    if trial.makes_tables:  # its rows are kept by design, and have causes of their own
-        return False
-    forgetful = Forgetful(trial.learner, lambda: pickle.loads(trial.fresh))
-    return not _is_wrong(trial, forgetful, met.scenario)
+    """Whether the scenario is right with a part that cannot remember anything of what must be forgotten.
+
+    The rows of tables are kept by design, and have causes of their own: what must be forgotten there is another engine.
+    """
+    learner = Fresh if trial.makes_tables else Forgetful
+    return not _is_wrong(trial, learner(trial.learner, lambda: pickle.loads(trial.fresh)), met.scenario)
 
 
 def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any]) -> bool:

@@ -23,7 +23,7 @@ from .trial import Trial, trial_of
 from .verdict import Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
-ENOUGH = 12  # faults from which the cause is decided; of tables all are, for some of their causes show seldom
+ENOUGH = 12  # faults from which the cause is decided
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
@@ -79,12 +79,20 @@ def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
         report("done")
         steps += made
         met += [Met(scenario, fault)] if fault else []
-        if (len(met) == ENOUGH and not trial.makes_tables) or (
-            fault and not made
-        ):  # or it cannot be built or called at all
-            break
+        if _is_enough(trial, met) or (fault and not made and scenario is scenarios[0]):
+            break  # or it cannot be built or called at all
     tried = f"{len(scenarios)} scenarios, {steps} steps: every number in its place, every block with its owners"
     return [tried], met
+
+
+def _is_enough(trial: Trial, met: list[Met]) -> bool:
+    """Whether the faults decide the cause. Of tables some causes show seldom; and that nothing is written, more than a
+    part of it in no scenario, is not known before all are played."""
+    return (
+        len(met) >= ENOUGH
+        and not trial.makes_tables
+        and any(each.fault.cause is not Cause.NOTHING_WRITTEN for each in met)
+    )
 
 
 def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:

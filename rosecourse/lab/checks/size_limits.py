@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..world.causes import Cause
-from ..world.edge_stories import low_bits_alike
+from ..world.edge_stories import low_bits_alike, slots_apart
 from ..world.fault import Fault, PartIsWrong
 from ..world.oracle import Oracle
 from ..world.pool import NEVER_FULL, Sizes
@@ -34,18 +34,30 @@ ROWS = (Probe(heads=4, head_dim=32), Probe(heads=2, head_dim=64), Probe(heads=2,
 BLOCKS = tuple(Probe(block_size=size) for size in (8, 16, 32, 64))
 
 
+def halfway(right: int, wrong: int) -> int:
+    return (right + wrong) // 2
+
+
+def doubled(right: int, wrong: int) -> int:
+    return 2 * right if 2 * right < wrong else right
+
+
 @dataclass(frozen=True)
 class Dimension:
-    """A size that may have a limit. at(n): the probe of that size. value: that of a pool and its largest batch."""
+    """A size that may have a limit. at(n): the probe of that size. of: that of a pool and its largest batch.
+
+    between: the size to try next, when one is right and a larger one wrong; the right one again if there is none.
+    """
 
     words: str
     at: Callable[[int], Probe]
     of: Callable[[Sizes], int]
     start: int
+    between: Callable[[int, int], int] = halfway
 
 
 DIMENSIONS = (
-    Dimension("slots in a block", lambda n: Probe(block_size=n), lambda s: s.block_size, BASE.block_size),
+    Dimension("slots in a block", lambda n: Probe(block_size=n), lambda s: s.block_size, BASE.block_size, doubled),
     Dimension("blocks in a layer", lambda n: Probe(num_blocks=n), lambda s: s.num_blocks, BASE.num_blocks),
     Dimension("numbers in a head", lambda n: Probe(head_dim=n), lambda s: s.head_dim, BASE.head_dim),
     Dimension("heads", lambda n: Probe(heads=n), lambda s: s.heads, BASE.heads),
@@ -88,8 +100,7 @@ def _right_at_one_size(trial: Trial, fault: Fault) -> str:
 def _from_where(trial: Trial, dimension: Dimension, most: int) -> str:
     """most: a size at which the part is wrong, where at the start of the dimension it is right."""
     right, wrong = dimension.start, most
-    while wrong - right > 1:
-        middle = (right + wrong) // 2
+    while (middle := dimension.between(right, wrong)) > right:
         if _is_wrong(trial, dimension.at(middle)):
             wrong = middle
         else:
@@ -115,7 +126,8 @@ def _is_wrong(trial: Trial, probe: Probe) -> bool:
     )
     try:
         _story(trial.course.world.oracle(trial.learner, sizes), probe.batch)
-        low_bits_alike(trial.course.world.oracle(trial.learner, sizes))
+        for story in (low_bits_alike, slots_apart):
+            story(trial.course.world.oracle(trial.learner, sizes))
     except PartIsWrong:
         return True
     except Exception:  # the pool cannot be played at these sizes, or cannot be read any more: nothing is known

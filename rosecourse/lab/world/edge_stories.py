@@ -25,6 +25,16 @@ def slots_at_edges(oracle: Oracle) -> None:
     oracle.step(*(oracle.start(size - 1) for _ in range(3)))
 
 
+def slots_apart(oracle: Oracle) -> None:
+    """Two sessions in a step whose slots differ in one bit alone."""
+    for bit in range(oracle.sizes.block_size.bit_length() - 1):
+        pair = oracle.start(1), oracle.start(1 + (1 << bit))
+        if pair[1].length < oracle.sizes.block_size:
+            oracle.step(*pair)
+        for t in pair:
+            oracle.free(t)
+
+
 def wide_rows(oracle: Oracle) -> None:
     """Few sessions, for each number of them is one of very many: inside a block, at its end, with a child."""
     size = oracle.sizes.block_size

@@ -283,6 +283,9 @@ class Misplaced:
         if bool((row.there[row.wrong] == AROUND).all()):
             reason = "this lies between rows, which lie further apart than H × D: their `stride(0)` says how far"
             return Finding(Cause.VALUES_CHANGED, reason)
+        if bool(row.there[row.wrong].isnan().all()):
+            reason = "NaN came of the new numbers and of what lay there: a slot is assigned to, and never added to"
+            return Finding(Cause.VALUES_CHANGED, reason)
         reason = "written by nothing that came in; or a slot that an unfinished copy left empty"
         return Finding(Cause.VALUES_CHANGED, reason)
 

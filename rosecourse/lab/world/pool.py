@@ -120,6 +120,7 @@ class Pool:
         self._shuffle_free_blocks()
         self.sessions: list[Tracked] = []  # live ones
         self.started = 0
+        self.freed: set[int] = set()  # the numbers of sessions that have given their blocks back, for once at least
         self._infos: dict[int, KVBlockInfo] = {}  # address -> each info that was in use before a step
 
     def _guarded(self, layer: torch.Tensor) -> torch.Tensor:
@@ -174,6 +175,7 @@ class Pool:
     def free(self, tracked: Tracked) -> None:
         """The session gives its blocks back."""
         self.sessions.remove(tracked)
+        self.freed.add(tracked.number)
         self.kv.free(tracked.table)
         tracked.session.table = None
 

@@ -113,6 +113,19 @@ def slots_with_the_same_mean(oracle: Oracle) -> None:
         oracle.step(*(oracle.start(4 + n) for n in lengths))
 
 
+def blocks_like_a_run(oracle: Oracle) -> None:
+    """New blocks whose ends, sum or differences are those of a run, and which are none; then such a run."""
+    size = oracle.sizes.block_size
+    for blocks in ((5, 7, 6, 8), (8, 6, 7, 5), (5, 6, 8, 9), (5, 7, 9, 11), (9, 5, 6, 7), (4, 6, 9, 7), (5, 6, 7, 8)):
+        oracle.next_blocks(20, 22, 24, 26)
+        batch = [oracle.start(size) for _ in blocks]
+        oracle.next_blocks(*blocks)
+        oracle.step(*batch)
+        oracle.step(*batch)
+        for t in batch:
+            oracle.free(t)
+
+
 # -- forks ------------------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +167,14 @@ def three_siblings(oracle: Oracle) -> None:
     d = oracle.fork(b)
     for _ in range(4):
         oracle.step(a, b, c, d)
+
+
+def two_families(oracle: Oracle) -> None:
+    """Shared blocks that are filled to different lengths, written in one step."""
+    a, b = oracle.start(5), oracle.start(7)
+    children = oracle.fork(a), oracle.fork(b), oracle.fork(b)
+    oracle.step(a, *children, b)
+    oracle.step(b, *reversed(children), a)
 
 
 def parent_goes_first(oracle: Oracle) -> None:
@@ -267,6 +288,8 @@ COMMON = (
     Scenario("a cache in float16", fork_in_a_block, Sizes(dtype=torch.float16)),
     Scenario("a cache in bfloat16", around_a_boundary, Sizes(heads=3, dtype=torch.bfloat16)),
     Scenario("two engines in turn", two_engines),
+    Scenario("new blocks that look like a run of neighbours", blocks_like_a_run),
+    Scenario("two families of forks, in the middle of blocks, at other slots", two_families),
     *(Scenario(f"traffic by chance, number {n}", chance, Sizes(seed=n, num_blocks=60)) for n in (3, 4, 5)),
 )
 
@@ -274,6 +297,7 @@ COMMON = (
 LARGE = (
     Scenario("blocks of 64 slots, the default", edges.slots_at_edges, Sizes(1, 2, 4, 64, 40, 300)),
     Scenario("blocks of 128 slots", edges.slots_at_edges, Sizes(1, 1, 2, 128, 40, 400)),
+    Scenario("slots that differ in one bit alone", edges.slots_apart, Sizes(1, 1, 2, 256, 12, 300)),
     Scenario("blocks of 32 slots, 5 heads of 3", edges.slots_at_edges, Sizes(2, 5, 3, 32, 80, 300)),
     Scenario("rows of GPT-2: 12 layers, 12 heads of 64", edges.wide_rows, Sizes(12, 12, 64, 8, 10)),
     Scenario("rows of the largest GPT-2: 25 heads of 64", edges.wide_rows, Sizes(1, 25, 64, 8, 10)),
