@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -16,8 +16,10 @@ from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
 from ..engine.streaming import SchedulerManager, TokenStream
+from ..errors import LogitsError
 from ..request.session import InferenceSession, Prompt, SessionTimes
 from .metrics import throughput
+from .whole_runs import Answer, require_whole
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Workload:
         return [request.prompt for request in self.requests for _ in range(1 + len(request.siblings))]
 
     @property
+    def params(self) -> list[SamplingParams]:
+        """What is asked for in every completion, in the order of `prompts`."""
+        return [params for request in self.requests for params in (request.params, *request.siblings)]
+
+    @property
     def all_at_once(self) -> bool:
         """Whether nothing depends on the time: then every run schedules the same batches."""
         return all(request.arrival == 0 for request in self.requests)
@@ -99,11 +106,19 @@ class Run:
         return throughput(self.num_tokens, self.stats.decode_seconds)
 
     @classmethod
-    def of(cls, start: float, sessions: list[InferenceSession], stats: SchedulerStats) -> Run:
-        """The run that made these sessions, all of them finished; it ends with the last token."""
-        end = max(session.times.tokens[-1] for session in sessions)
-        times = [session.times for session in sessions]
-        return cls(start, end - start, times, [session.completion_ids for session in sessions], stats)
+    def of(
+        cls, start: float, workload: Workload, sessions: Sequence[InferenceSession | None], scheduler: OnlineScheduler
+    ) -> Run:
+        """The run that made the sessions of a workload; it ends with the last token. None: one that was never made.
+
+        Raises `RequestFailed` unless each gave all that the workload asks for.
+        """
+        answers = [Answer.of(params, session) for params, session in zip(workload.params, sessions, strict=True)]
+        require_whole(answers, scheduler.engine.eos_token_id)
+        made = [session for session in sessions if session is not None]
+        end = max(session.times.tokens[-1] for session in made)
+        times = [session.times for session in made]
+        return cls(start, end - start, times, [session.completion_ids for session in made], scheduler.stats)
 
 
 class Arrival(NamedTuple):
@@ -116,7 +131,7 @@ class Arrival(NamedTuple):
 def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler] = OnlineScheduler) -> Run:
     """A scheduler (`OnlineScheduler` or `OfflineScheduler`) steps in this thread until all requests are done.
 
-    Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
+    Raises `RequestFailed` unless each gave all that it was asked for. Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
     """
 
     def tokenize(arrival: Arrival) -> Family:
@@ -141,9 +156,7 @@ def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[Online
                 unforked = [family for family in unforked if not family.fork(engine, scheduler)]
             else:
                 _sleep_until(arrivals[0].scheduled)
-    return Run.of(
-        start, [session for family in families for session in (family.session, *family.forks)], scheduler.stats
-    )
+    return Run.of(start, workload, [session for family in families for session in family.members], scheduler)
 
 
 class Family:
@@ -153,6 +166,11 @@ class Family:
         self.session = session
         self.siblings = siblings
         self.forks: list[InferenceSession] = []
+
+    @property
+    def members(self) -> list[InferenceSession | None]:
+        """The session and its forks; None for each that was never forked, as the session ended at once."""
+        return [self.session, *(self.forks or [None] * len(self.siblings))]
 
     def fork(self, engine: InferenceEngine, scheduler: OnlineScheduler) -> bool:
         """Fork and submit the siblings if the session runs. A fork has its request's first token and its time."""
@@ -193,9 +211,10 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
     with SchedulerManager(scheduler, max_waiting=None) as manager, _mapper(workload) as each:
         streams = list(each(submit, as_they_come()))
         for stream in streams:
-            for _ in stream:
-                pass
-    return Run.of(start, [stream.session for stream in streams], scheduler.stats)
+            with suppress(LogitsError):  # its request is told from the others below
+                for _ in stream:
+                    pass
+    return Run.of(start, workload, [stream.session for stream in streams], scheduler)
 
 
 def _arrivals(workload: Workload, start: float) -> deque[Arrival]:
