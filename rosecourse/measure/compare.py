@@ -13,7 +13,7 @@ import torch
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig
 from ..engine.engine import InferenceEngine
-from ..errors import RosecourseError
+from ..errors import RequestFailed, RosecourseError
 from ..lessons import LESSONS, Lesson
 from ..models.shape import Model
 from .metrics import UNITS
@@ -249,7 +249,10 @@ def compare(
     pairs: int = 5,
     runner: Runner = run_scheduler,
 ) -> Comparison:
-    """Measure two engines in interleaved runs. Raises `RosecourseError` as soon as their tokens differ.
+    """Measure two engines in interleaved runs.
+
+    Raises `RequestFailed`, which names the engine, for a run in which a request did not give all that it was asked for,
+    and `RosecourseError` as soon as their tokens differ, or only the numbers of these.
 
     In float16 that holds for requests that arrive all at once and share no prefixes: timed arrivals and a prefix cache
     that has been filled by an earlier run make other batches, whose rounding differs; `conditions.same_tokens` says
@@ -289,16 +292,30 @@ def _measure(
     alike = workload.all_at_once and all(engine.prefix_cache is None for engine in engines.values())
     must_agree = alike or next(iter(engines.values())).model.dtype == torch.float32
 
-    def work(engine: InferenceEngine) -> Run:
-        done.append(runner(engine, workload))
-        if must_agree and done[-1].completions != done[0].completions:
-            raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
+    def work(name: str, engine: InferenceEngine) -> Run:
+        try:
+            done.append(runner(engine, workload))
+            done[-1].require_whole(workload.params, engine.eos_token_id)
+        except RequestFailed as error:
+            raise RequestFailed(f"{name}: {error}") from error
+        _require_alike(done[0], done[-1], must_agree)
         return done[-1]
 
-    runs_of_each = interleave_all([partial(work, engine) for engine in engines.values()], rounds)
+    runs_of_each = interleave_all([partial(work, *one) for one in engines.items()], rounds)
     samples = [Samples(name, runs) for name, runs in zip(engines, runs_of_each, strict=True)]
     conditions = _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
     return samples, replace(conditions, same_tokens=all(run.completions == done[0].completions for run in done))
+
+
+def _require_alike(first: Run, other: Run, must_agree: bool) -> None:
+    """Raise `RosecourseError` where two runs differ in their tokens, or, where rounding may differ, in how many."""
+    if must_agree and first.completions != other.completions:
+        raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
+    if [len(times.tokens) for times in first.times] != [len(times.tokens) for times in other.times]:
+        raise RosecourseError(
+            "the runs differ in how many tokens a request gave: a comparison of times would mean nothing; ask for all "
+            "of its tokens, with stop_on_eos=False"
+        )
 
 
 def _conditions(engine: InferenceEngine, workload: Workload, run: Run, rounds: int) -> Conditions:

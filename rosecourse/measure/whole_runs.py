@@ -5,10 +5,11 @@ Whatever turns requests into a figure asks here first, warm-up runs too, and so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..config import SamplingParams
+from ..engine.engine import Generation
 from ..errors import RequestFailed
 from ..request.session import InferenceSession
 
@@ -45,6 +46,12 @@ class Answer(NamedTuple):
         ids = session.completion_ids
         return cls(asked, len(ids), len(session.times.tokens), ids[-1] if ids else None, session.finish_reason)
 
+    @classmethod
+    def of_generation(cls, asked: SamplingParams, generation: Generation) -> Answer:
+        """What came of a prompt, whose tokens have no times of their own."""
+        ids = generation.token_ids
+        return cls(asked, len(ids), len(ids), ids[-1] if ids else None, generation.finish_reason)
+
     def is_whole(self, eos_token_id: int | None) -> bool:
         """Whether each token has a time, and none is missing: all that were asked for, or up to the end of text."""
         stopped = self.asked.stop_on_eos and self.last is not None and self.last == eos_token_id
@@ -70,6 +77,13 @@ def require_whole(answers: Sequence[Answer], eos_token_id: int | None = None) ->
     others = f", and {len(failed) - 1} more of {len(answers)} failed" if len(failed) > 1 else ""
     remedy = REMEDIES.get(answer.reason or "", REPORT)
     raise RequestFailed(f"request {failed[0]} {answer}{others}: such a run gives no figure; {remedy}")
+
+
+def running_steps(sessions: Sequence[InferenceSession], steps: int) -> Iterator[int]:
+    """The numbers of so many steps; before each, `require_running`."""
+    for number in range(steps):
+        require_running(sessions)
+        yield number
 
 
 def require_running(sessions: Sequence[InferenceSession]) -> None:

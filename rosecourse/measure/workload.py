@@ -16,7 +16,7 @@ from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
 from ..engine.streaming import SchedulerManager, TokenStream
-from ..errors import LogitsError
+from ..errors import LogitsError, RequestFailed
 from ..request.session import InferenceSession, Prompt, SessionTimes
 from .metrics import throughput
 from .whole_runs import Answer, require_whole
@@ -95,6 +95,19 @@ class Run:
         """Completion tokens of all requests."""
         return sum(len(times.tokens) for times in self.times)
 
+    def require_whole(self, asked: Sequence[SamplingParams], eos_token_id: int | None = None) -> None:
+        """Raise `RequestFailed` unless the run has these requests, and each gave all; as far as a run knows it."""
+        if len(asked) != len(self.times):
+            raise RequestFailed(f"{len(self.times)} of {len(asked)} requests are there: such a run gives no figure")
+        ids = [times.tokens for times in self.times] if self.completions is None else self.completions
+        require_whole(
+            [
+                Answer(params, len(given), len(times.tokens), given[-1] if self.completions and given else None)
+                for params, given, times in zip(asked, ids, self.times, strict=True)
+            ],
+            eos_token_id,
+        )
+
     @property
     def total_throughput(self) -> float:
         """Completion tokens a second of the whole run, the articles' Throughput(completion,total)."""
@@ -131,7 +144,8 @@ class Arrival(NamedTuple):
 def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler] = OnlineScheduler) -> Run:
     """A scheduler (`OnlineScheduler` or `OfflineScheduler`) steps in this thread until all requests are done.
 
-    Raises `RequestFailed` unless each gave all that it was asked for. Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
+    Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
+    Raises `RequestFailed` unless each gave all that it was asked for; so do the other runners.
     """
 
     def tokenize(arrival: Arrival) -> Family:
@@ -170,7 +184,8 @@ class Family:
     @property
     def members(self) -> list[InferenceSession | None]:
         """The session and its forks; None for each that was never forked, as the session ended at once."""
-        return [self.session, *(self.forks or [None] * len(self.siblings))]
+        missing = len(self.siblings) - len(self.forks)
+        return [self.session, *self.forks, *(None for _ in range(missing))]
 
     def fork(self, engine: InferenceEngine, scheduler: OnlineScheduler) -> bool:
         """Fork and submit the siblings if the session runs. A fork has its request's first token and its time."""

@@ -121,7 +121,6 @@ class Recorder:
 
     def record(self, task: Assignment, rounds: int, deadline: Deadline, anew: bool = False) -> Outcome:
         """Measure the rounds that are missing, as far as the deadline lets it. anew: none of those that are there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         partial = None if anew else self._read(task, self.partial_path(task))
         recording = None if partial is None else _Rounds(partial.document)
         recording = recording or _Rounds(self.head(task) | self._beginning(task))
@@ -172,6 +171,7 @@ class Recorder:
             for which, rung in enumerate(task.rungs)
         }
         recording.add(packed)
+        self.folder.mkdir(parents=True, exist_ok=True)  # not before: a refused run leaves nothing behind
         write_json(self.partial_path(task), recording.sealed())
 
 
