@@ -99,14 +99,14 @@ class Run:
         """Raise `RequestFailed` unless the run has these requests, and each gave all; as far as a run knows it."""
         if len(asked) != len(self.times):
             raise RequestFailed(f"{len(self.times)} of {len(asked)} requests are there: such a run gives no figure")
-        ids = [times.tokens for times in self.times] if self.completions is None else self.completions
-        require_whole(
-            [
-                Answer(params, len(given), len(times.tokens), given[-1] if self.completions and given else None)
-                for params, given, times in zip(asked, ids, self.times, strict=True)
-            ],
-            eos_token_id,
-        )
+        counts = [len(times.tokens) for times in self.times]
+        answers = [Answer(params, count, count) for params, count in zip(asked, counts, strict=True)]
+        if self.completions is not None:
+            answers = [
+                answer._replace(given=len(ids), last=ids[-1] if ids else None)
+                for answer, ids in zip(answers, self.completions, strict=True)
+            ]
+        require_whole(answers, eos_token_id)
 
     @property
     def total_throughput(self) -> float:

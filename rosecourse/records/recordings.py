@@ -27,6 +27,7 @@ from .run_json import PACKED_RUN, unpacked_run
 from .sealed import read_sealed, require_form
 
 FORMAT = 2
+MOST = 1_000_000  # requests
 
 HEAD = {  # of every recorded file: what was measured, on what; see `sealed.require_form`
     "format": int,
@@ -132,6 +133,8 @@ def asked_of(settings: Mapping[str, Any]) -> list[SamplingParams]:
     The requests of an article's workload are all alike; those of mixed traffic follow from its seed.
     """
     requests, most = settings["num_requests"], settings["max_new_tokens"]
+    if requests > MOST:
+        raise ValueError(f"its workload has {requests} requests")
     seed = settings.get("traffic_seed")
     if seed is None:
         return [SamplingParams(max_new_tokens=most, stop_on_eos=False)] * requests
