@@ -146,8 +146,9 @@ class StepTimes:
         return lines
 
     def _told(self, parts: Sequence[str], times: Ratio) -> str:
-        before, after = (1e3 * np.mean(self._turns(seconds, parts)) for seconds in self.seconds.values())
-        return f"{before:.2f} ms before, {after:.2f} ms after, {times}, {times.verdict}"
+        turns = [self._turns(seconds, parts) for seconds in self.seconds.values()]
+        before, after = (1e3 * np.mean(one) for one in turns)
+        return f"{before:.2f} ms before, {after:.2f} ms after, {times}, {times.verdict_over(len(turns[0]))}"
 
 
 def _listed(parts: Sequence[str]) -> str:

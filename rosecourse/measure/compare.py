@@ -19,7 +19,7 @@ from ..models.shape import Model
 from .metrics import UNITS
 from .provenance import device_name
 from .samples import Samples, figure_name
-from .stats import FEWEST_PAIRS, Ratio, interleave_all, ratio
+from .stats import Ratio, interleave_all, ratio
 from .workload import Run, Runner, Workload, run_scheduler
 
 # The rows of a table: metric and statistic.
@@ -146,19 +146,17 @@ class Comparison:
     def claim(self, better: Ratio, above: str, below: str) -> str:
         """What may be said of a ratio: `above` or `below` 1.0, no difference, or nothing where pairs are too few."""
         pairs = len(self.pairs)
-        if pairs < FEWEST_PAIRS:
-            word = f"too few pairs to tell, take {FEWEST_PAIRS} or more"
-        else:
-            word = {"faster": above, "slower": below}.get(better.verdict, better.verdict)
-        return f"{word} ({better} over {pairs} interleaved pair{'s' if pairs > 1 else ''})"
+        over = f"{better} over {pairs} interleaved pair{'s' if pairs > 1 else ''}"
+        return f"{better.verdict_over(pairs, above, below)} ({over})"
 
     def effect(self, metric: str = "TPOT", statistic: str = "p50") -> str:
         """One sentence on a figure: where, before, after, how many times better, and what may be said of it."""
         digits, unit = (",.0f" if UNITS[metric] == "tokens/s" else ".2f"), UNITS[metric]
         before, after = (f"{side.typical(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
         better = self.ratio(metric, statistic)
+        said = better.verdict_over(len(self.pairs))
         where, name = self.conditions.device, figure_name(metric, statistic)
-        return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {better.verdict}."
+        return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {said}."
 
     def verdict(self, name: str) -> str:
         """One sentence on what may be said of `name`."""

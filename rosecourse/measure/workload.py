@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -188,12 +188,12 @@ class Family:
         return [self.session, *self.forks, *(None for _ in range(missing))]
 
     def fork(self, engine: InferenceEngine, scheduler: OnlineScheduler) -> bool:
-        """Fork and submit the siblings if the session runs. A fork has its request's first token and its time."""
+        """Fork and submit the siblings if the session runs. A fork has its request's first token and its times."""
         if self.session.table is None or not self.session.times.tokens:
             return False
         for params in self.siblings:
             fork = engine.fork(self.session, params)
-            fork.times = SessionTimes(self.session.times.submitted, 0.0, list(self.session.times.tokens))
+            fork.times = replace(self.session.times, tokens=list(self.session.times.tokens))
             scheduler.submit(fork)
             self.forks.append(fork)
         return True
