@@ -1,4 +1,4 @@
-"""Hazard 35: a failed request is never a result. Every command that gives a figure refuses it and writes nothing."""
+"""A failed request is never a result (hazard 35). Every command that gives a figure refuses it and writes nothing."""
 
 import re
 
@@ -70,7 +70,7 @@ def refused(capsys, tmp_path, command):
 @BY_COMMAND
 @pytest.mark.parametrize("position", [5, 0], ids=["later", "from the first token"])
 def test_nan_is_refused_by_name(loads, capsys, tmp_path, command, position):
-    """Position 5 is behind a prompt of three tokens: three new ones come first. Position 0 is everyone's."""
+    """Hazard 35. Position 5 is behind a prompt of three tokens: three new ones come first. Position 0 is everyone's."""
     if command == "record steps" and position:
         position = 60  # behind its own prompt
     loads(position)
@@ -135,7 +135,7 @@ def test_the_lab_races_nothing_over_failed_requests(monkeypatch, capsys, model, 
     assert "Your part" not in captured.out
 
 
-def test_doctor_finds_a_model_that_makes_nan(monkeypatch, capsys, model):
+def test_doctor_finds_a_model_that_makes_nan(monkeypatch, model):
     monkeypatch.setattr("rosecourse.load_model", lambda: sick_model(model, 0), raising=False)
-    assert doctor.main([]) == 1
-    assert "[FAIL] the shipped model makes NaN" in capsys.readouterr().out
+    with pytest.raises(doctor.Problem, match="the shipped model makes NaN"):
+        doctor.check_model()
