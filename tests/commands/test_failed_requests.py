@@ -78,6 +78,8 @@ def test_nan_is_refused_by_name(loads, capsys, tmp_path, command, position):
     if command == "record steps":
         assert "sessions [0, 1] of the batch are NaN or infinite: look for NaN in the model's weights" in line
         return
+    if command.startswith("record"):
+        assert re.search(r"error: workload (A|B|D-burst), rung 03[58]: request 0", line)
     given = r"\d+ of \d+" if command == "record D" else f"{3 if position else 0} of 8"
     assert re.search(rf"request 0 gave {given} tokens \(error: its logits are NaN or infinite\)", line)
     assert line.endswith("such a run gives no figure; look for NaN in the model's weights, or load it in float32")
@@ -139,3 +141,23 @@ def test_doctor_finds_a_model_that_makes_nan(monkeypatch, model):
     monkeypatch.setattr("rosecourse.load_model", lambda: sick_model(model, 0), raising=False)
     with pytest.raises(doctor.Problem, match="the shipped model makes NaN"):
         doctor.check_model()
+
+
+# -- figures of few samples ---------------------------------------------------------------------------------------
+
+
+def test_one_sample_has_no_tail(loads, capsys):
+    loads(None)
+    argv = ["--num-requests", "1", "--max-new-tokens", "2", "--repeat-runs", "1"]
+    assert benchmark_streaming.main(argv) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^TTFT p50/p95/p99: [\d.]+/n/a/n/a ms$", out, re.MULTILINE)
+    assert benchmark_streaming.main([*argv[:-1], "2"]) == 0
+    assert "n/a" not in capsys.readouterr().out
+
+
+def test_two_pairs_with_transformers_are_too_few_to_tell(loads, capsys):
+    loads(None)
+    argv = ["--batch-size", "1", "--max-new-tokens", "2", "--prompt-tokens", "2"]
+    assert benchmark_transformers.main([*argv, "--pairs", "2"]) == 0
+    assert "over 2 interleaved pairs: too few pairs to tell, take 5 or more" in capsys.readouterr().out
