@@ -54,6 +54,9 @@ class Workload:
     admission: Callable[..., int] = fifo
     tokenize_workers: int = 0
 
+    def __post_init__(self) -> None:
+        require(len(self.requests) > 0, "a workload of 0 requests: give 1 or more")
+
     @classmethod
     def of(cls, prompts: Iterable[Prompt], params: SamplingParams, interval: float = 0.0, **settings: Any) -> Workload:
         """Requests that differ in their prompts at most. interval: seconds between two arrivals; 0 is all at once."""
@@ -97,8 +100,9 @@ class Run:
 
     def require_whole(self, asked: Sequence[SamplingParams], eos_token_id: int | None = None) -> None:
         """Raise `RequestFailed` unless the run has these requests, and each gave all; as far as a run knows it."""
-        if len(asked) != len(self.times):
-            raise RequestFailed(f"{len(self.times)} of {len(asked)} requests are there: such a run gives no figure")
+        here = len(self.times) if self.completions is None else min(len(self.times), len(self.completions))
+        if here != len(asked):
+            raise RequestFailed(f"{here} of {len(asked)} requests are there: such a run gives no figure")
         counts = [len(times.tokens) for times in self.times]
         answers = [Answer(params, count, count) for params, count in zip(asked, counts, strict=True)]
         if self.completions is not None:

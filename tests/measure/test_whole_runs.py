@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from rosecourse import LESSONS, EngineConfig, InferenceEngine, RequestFailed, RosecourseError, SamplingParams, lesson
+from rosecourse import (
+    LESSONS,
+    ConfigError,
+    EngineConfig,
+    InferenceEngine,
+    RequestFailed,
+    RosecourseError,
+    SamplingParams,
+    lesson,
+)
 from rosecourse.lab import race
 from rosecourse.measure.anatomy import decode_anatomies, decode_anatomy
 from rosecourse.measure.compare import compare, compare_ladder
@@ -171,6 +180,12 @@ def test_a_race_over_failed_requests_is_not_timed(small_model, part, position, w
     assert re.match(rf"{who}: request 0 gave \d+ of \d+ tokens \(error: its logits are NaN or infinite\)", str(found))
 
 
+def test_a_workload_of_nothing_is_refused():
+    """There would be no last token, and no time."""
+    with pytest.raises(ConfigError, match="a workload of 0 requests: give 1 or more"):
+        Workload.of([], PARAMS)
+
+
 # -- what is whole ------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +237,7 @@ def test_runners_that_do_not_judge_are_judged(small_model):
         return lambda: compare(engine_of(small_model), engine_of(small_model), WORKLOAD, pairs=1, runner=run)
 
     with pytest.raises(RequestFailed, match="before: 2 of 3 requests are there"):
-        runs(lambda run: (run.times.pop(), run.completions.pop()))()
+        runs(lambda run: run.completions.pop())()
     with pytest.raises(RequestFailed, match="before: request 1 gave 7 of 8 tokens"):
         runs(lambda run: (run.times[1].tokens.pop(), run.completions[1].pop()))()
     with pytest.raises(RequestFailed, match="before: request 1 gave 8 of 8 tokens, 7 of them with a time"):
