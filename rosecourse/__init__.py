@@ -19,6 +19,7 @@ _NAMES_IN = {
         "ModelError",
         "QueueFull",
         "RequestError",
+        "RequestFailed",
         "RosecourseError",
         "SchedulerClosed",
     ],

@@ -45,6 +45,10 @@ class LogitsError(RosecourseError, ArithmeticError):
         )
 
 
+class RequestFailed(RosecourseError, RuntimeError):
+    """A request that did not give all that it was asked for, in a run that was to give a figure: it gives none."""
+
+
 class EngineBusy(RosecourseError, RuntimeError):
     """A thread that uses an engine while another one does. It has changed nothing."""
 

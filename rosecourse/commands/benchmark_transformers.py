@@ -76,7 +76,7 @@ def print_summary(args: argparse.Namespace, engine: InferenceEngine, rung: Lesso
     for name, seconds in (("transformers", timed.transformers), (f"rosecourse {rung.number}", timed.engine)):
         step = p50_mean(ms([s / args.max_new_tokens for s in seconds]), ".3f")
         print(f"{name} p50/mean: {step} ms/step, {p50_mean([count / s for s in seconds])} tokens/s")
-    print(f"Ratio: {faster} over {args.pairs} interleaved pairs: {faster.verdict}")
+    print(f"Ratio: {faster} over {args.pairs} interleaved pairs: {faster.verdict_over(args.pairs)}")
     print(f"Lesson: {rung.number}, {rung.title}; {attention_of(args.dense)}")
     print(f"On: {model.name}, {device_name(model.device)}, batch {args.batch_size}, {args.max_new_tokens} new tokens")
 

@@ -97,6 +97,8 @@ def check_model() -> str:
     except rosecourse.ModelError as error:
         raise Problem(f"{error}; get data/tiny-gpt2 back with `git checkout data`") from None
     (result,) = engine.generate("My dear", rosecourse.SamplingParams(max_new_tokens=5))
+    if result.finish_reason == "error":
+        raise Problem("the shipped model makes NaN; get data/tiny-gpt2 back with `git checkout data`")
     return f"shipped model: My dear ...{result.text!r}"
 
 

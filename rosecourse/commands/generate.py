@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 
 from ..config import SamplingParams
+from ..errors import LogitsError
 from ..measure.provenance import provenance
+from ..measure.whole_runs import Answer, require_whole
 from ..records.json_file import require_writable_json, write_json
 from .building import engine_of, model_of, parts_of
 from .flags import add_engine_flags, add_json_flag, add_model_flags, command_line, flags_of, text_of
@@ -42,14 +44,23 @@ def generate(args: argparse.Namespace) -> None:
     )
     parts = parts_of(args)
     prompt = text_of(args.prompt)
-    stream = engine_of(args, model_of(args), parts, max_batch_size=1).stream(prompt, params)
+    engine = engine_of(args, model_of(args), parts, max_batch_size=1)
+    stream = engine.stream(prompt, params)
     print(prompt, end="", flush=True)
     tokens = []
+    failed = False
     start = time.perf_counter()
-    for token in stream:
-        tokens.append((token, round(time.perf_counter() - start, 6)))
-        print(token.text, end="", flush=True)
+    try:
+        for token in stream:
+            tokens.append((token, round(time.perf_counter() - start, 6)))
+            print(token.text, end="", flush=True)
+    except LogitsError:
+        failed = True
     print()
+    last = tokens[-1][0] if tokens else None
+    reason = "error" if failed else last and last.finish_reason
+    answer = Answer(params, len(tokens), len(tokens), last and last.token_id, reason)
+    require_whole([answer], engine.eos_token_id)
     write_json(
         args.json,
         {

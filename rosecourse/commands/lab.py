@@ -107,7 +107,10 @@ def lab(args: argparse.Namespace) -> bool:
         print(f"\nRacing against lesson {args.lesson} ...", flush=True)
         model = load_model()
         set_threads(args.threads, model.shape)
-        print(race(part, args.lesson, model))
+        raced = race(part, args.lesson, model)
+        if raced.ladder is None:  # a request failed, say: there are no figures
+            raise ConfigError(raced.trouble)
+        print(raced)
     return verdict.passed
 
 

@@ -92,5 +92,7 @@ def p50_mean(values: Sequence[float], form: str = ".2f") -> str:
 
 
 def p50_p95_p99(values: Sequence[float]) -> str:
-    """Percentiles; n/a where there are no samples."""
+    """Percentiles; n/a where there are no samples, and for p95 and p99 where there is but one, which has no tail."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}/n/a/n/a"
     return "/".join(f"{v:.2f}" for v in percentiles(values)) if len(values) else "n/a"

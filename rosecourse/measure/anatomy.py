@@ -15,6 +15,7 @@ from ..checks import is_count, require, shown
 from ..engine.engine import InferenceEngine
 from ..request.session import InferenceSession
 from .stats import NO_DIFFERENCE, Ratio, interleave_all, ratio
+from .whole_runs import running_steps
 
 CHUNK = 4  # steps that an engine makes before it is another's turn
 
@@ -68,10 +69,13 @@ def stopwatches(engine: InferenceEngine, wait: bool = True) -> Iterator[dict[str
 def decode_anatomy(
     engine: InferenceEngine, sessions: list[InferenceSession], steps: int, wait: bool = True
 ) -> dict[str, list[float]]:
-    """Decode `steps` steps of prefilled sessions. Returns each step's seconds by part, and `rest`: all around them."""
+    """Decode `steps` steps of prefilled sessions. Returns each step's seconds by part, and `rest`: all around them.
+
+    Raises `RequestFailed` for a session that ends before.
+    """
     whole = []
     with stopwatches(engine, wait) as watches:
-        for _ in range(steps):
+        for _ in running_steps(sessions, steps):
             start = time.perf_counter()
             engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
             whole.append(time.perf_counter() - start)
@@ -142,8 +146,9 @@ class StepTimes:
         return lines
 
     def _told(self, parts: Sequence[str], times: Ratio) -> str:
-        before, after = (1e3 * np.mean(self._turns(seconds, parts)) for seconds in self.seconds.values())
-        return f"{before:.2f} ms before, {after:.2f} ms after, {times}, {times.verdict}"
+        turns = [self._turns(seconds, parts) for seconds in self.seconds.values()]
+        before, after = (1e3 * np.mean(one) for one in turns)
+        return f"{before:.2f} ms before, {after:.2f} ms after, {times}, {times.verdict_over(len(turns[0]))}"
 
 
 def _listed(parts: Sequence[str]) -> str:

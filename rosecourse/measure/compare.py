@@ -13,13 +13,13 @@ import torch
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig
 from ..engine.engine import InferenceEngine
-from ..errors import RosecourseError
+from ..errors import RequestFailed, RosecourseError
 from ..lessons import LESSONS, Lesson
 from ..models.shape import Model
 from .metrics import UNITS
 from .provenance import device_name
 from .samples import Samples, figure_name
-from .stats import FEWEST_PAIRS, Ratio, interleave_all, ratio
+from .stats import Ratio, interleave_all, ratio
 from .workload import Run, Runner, Workload, run_scheduler
 
 # The rows of a table: metric and statistic.
@@ -146,19 +146,17 @@ class Comparison:
     def claim(self, better: Ratio, above: str, below: str) -> str:
         """What may be said of a ratio: `above` or `below` 1.0, no difference, or nothing where pairs are too few."""
         pairs = len(self.pairs)
-        if pairs < FEWEST_PAIRS:
-            word = f"too few pairs to tell, take {FEWEST_PAIRS} or more"
-        else:
-            word = {"faster": above, "slower": below}.get(better.verdict, better.verdict)
-        return f"{word} ({better} over {pairs} interleaved pair{'s' if pairs > 1 else ''})"
+        over = f"{better} over {pairs} interleaved pair{'s' if pairs > 1 else ''}"
+        return f"{better.verdict_over(pairs, above, below)} ({over})"
 
     def effect(self, metric: str = "TPOT", statistic: str = "p50") -> str:
         """One sentence on a figure: where, before, after, how many times better, and what may be said of it."""
         digits, unit = (",.0f" if UNITS[metric] == "tokens/s" else ".2f"), UNITS[metric]
         before, after = (f"{side.typical(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
         better = self.ratio(metric, statistic)
+        said = better.verdict_over(len(self.pairs))
         where, name = self.conditions.device, figure_name(metric, statistic)
-        return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {better.verdict}."
+        return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {said}."
 
     def verdict(self, name: str) -> str:
         """One sentence on what may be said of `name`."""
@@ -249,7 +247,10 @@ def compare(
     pairs: int = 5,
     runner: Runner = run_scheduler,
 ) -> Comparison:
-    """Measure two engines in interleaved runs. Raises `RosecourseError` as soon as their tokens differ.
+    """Measure two engines in interleaved runs.
+
+    Raises `RequestFailed`, which names the engine, for a run in which a request did not give all that it was asked for,
+    and `RosecourseError` as soon as their tokens differ, or only the numbers of these.
 
     In float16 that holds for requests that arrive all at once and share no prefixes: timed arrivals and a prefix cache
     that has been filled by an earlier run make other batches, whose rounding differs; `conditions.same_tokens` says
@@ -289,16 +290,30 @@ def _measure(
     alike = workload.all_at_once and all(engine.prefix_cache is None for engine in engines.values())
     must_agree = alike or next(iter(engines.values())).model.dtype == torch.float32
 
-    def work(engine: InferenceEngine) -> Run:
-        done.append(runner(engine, workload))
-        if must_agree and done[-1].completions != done[0].completions:
-            raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
+    def work(name: str, engine: InferenceEngine) -> Run:
+        try:
+            done.append(runner(engine, workload))
+            done[-1].require_whole(workload.params, engine.eos_token_id)
+        except RequestFailed as error:
+            raise RequestFailed(f"{name}: {error}") from error
+        _require_alike(done[0], done[-1], must_agree)
         return done[-1]
 
-    runs_of_each = interleave_all([partial(work, engine) for engine in engines.values()], rounds)
+    runs_of_each = interleave_all([partial(work, *one) for one in engines.items()], rounds)
     samples = [Samples(name, runs) for name, runs in zip(engines, runs_of_each, strict=True)]
     conditions = _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
     return samples, replace(conditions, same_tokens=all(run.completions == done[0].completions for run in done))
+
+
+def _require_alike(first: Run, other: Run, must_agree: bool) -> None:
+    """Raise `RosecourseError` where two runs differ in their tokens, or, where rounding may differ, in how many."""
+    if must_agree and first.completions != other.completions:
+        raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
+    if [len(times.tokens) for times in first.times] != [len(times.tokens) for times in other.times]:
+        raise RosecourseError(
+            "the runs differ in how many tokens a request gave: a comparison of times would mean nothing; ask for all "
+            "of its tokens, with stop_on_eos=False"
+        )
 
 
 def _conditions(engine: InferenceEngine, workload: Workload, run: Run, rounds: int) -> Conditions:

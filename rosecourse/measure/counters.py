@@ -24,6 +24,7 @@ from ..engine.engine import InferenceEngine
 from ..kernels.launch import Launch
 from ..kv.buffers import StagingBuffer
 from ..request.session import InferenceSession
+from .whole_runs import require_running
 
 TRITON_LAUNCHES = ("GridExecutor.__call__", "JITFunction.run")  # in the interpreter, and on a GPU
 OTHERS = sys.stdlib_module_names | {"torch"}  # whose Python calls say nothing of the engine
@@ -227,7 +228,9 @@ def count_step(engine: InferenceEngine, sessions: Sequence[InferenceSession], pa
     """Decode one step of prefilled sessions, which take their tokens; returns what happened in it.
 
     part: `block_tables`, `forward` or `kv_append`, to count in that part alone; None is the step without its sampling.
+    Raises `RequestFailed` for a session that has ended.
     """
+    require_running(sessions)
     with watch() if part is None else watch_part(engine, part) as seen:
         logits = engine.decode_step_sessions(sessions)
     engine.take_tokens(sessions, logits)

@@ -31,6 +31,11 @@ def itl(times: SessionTimes) -> list[float]:
     return [b - a for a, b in zip(times.tokens, times.tokens[1:], strict=False)]
 
 
+def last_step(times: SessionTimes) -> float:
+    """Between the last two tokens, in seconds; NaN for a request of one token, which has no step."""
+    return times.tokens[-1] - times.tokens[-2] if len(times.tokens) > 1 else float("nan")
+
+
 def latency(times: SessionTimes) -> float:
     """End-to-end latency, in seconds: from the submission to the last token."""
     return times.tokens[-1] - times.submitted

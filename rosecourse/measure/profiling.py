@@ -16,6 +16,7 @@ from ..engine.engine import InferenceEngine
 from ..errors import ConfigError, RosecourseError
 from ..request.session import InferenceSession
 from .timeline import STEP, STEP_KINDS, Kernel, Range, Timeline
+from .whole_runs import running_steps
 
 APPEND = "roseinfer.kv.append_token"
 OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace repeats them above its kernels
@@ -54,7 +55,7 @@ def take_timeline(
     The sessions are prefilled. step: `inside`, where no session begins a block and none reads one for the first time,
     or `boundary`, where all of them begin one. At least `warmup` steps, one of them of this kind, come before the
     profiler. A profiler may make a process slower for good, so measure times before. Raises `ConfigError` where the
-    sessions have no room, and `RosecourseError` where the profiler sees nothing.
+    sessions have no room, `RequestFailed` where one ends, and `RosecourseError` where the profiler sees nothing.
     """
     require(step in STEP_KINDS, f"a step {step!r:.20}: give one of {', '.join(STEP_KINDS)}")
     require(warmup > 0, f"warmup is {warmup}: give 1 or more")
@@ -64,7 +65,7 @@ def take_timeline(
     if wanted is None:
         raise ConfigError(f"the sessions have no room for {alone} decode steps and then one {STEP_KINDS[step]}")
     context = max(session.num_cached_tokens for session in sessions) + wanted
-    seconds = [_timed_step(engine, sessions) for _ in range(wanted - PROFILER_WARMUP)]
+    seconds = [_timed_step(engine, sessions) for _ in running_steps(sessions, wanted - PROFILER_WARMUP)]
     plain_us = 1e6 * median([seconds[number] for number in fits if number < alone][-warmup // 2 :])
     cuda = engine.model.device.type == "cuda"
     events = _profiled_step(engine, sessions)
@@ -92,7 +93,7 @@ def _profiled_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
     plan = schedule(wait=0, warmup=PROFILER_WARMUP, active=1, repeat=1)
     with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
-        for _ in range(PROFILER_WARMUP + 1):
+        for _ in running_steps(sessions, PROFILER_WARMUP + 1):
             with record_function(STEP):
                 _timed_step(engine, sessions)
             profiler.step()

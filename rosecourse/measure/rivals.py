@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from ..errors import ConfigError
 from ..models.gpt2 import GPT2
 from ..models.shape import Model
 from .stats import interleave
+from .whole_runs import Answer, require_whole
 
 
 def transformers_completions(model: Any, prompts: list[list[int]], max_new_tokens: int) -> list[list[int]]:
@@ -53,7 +53,7 @@ def as_transformers(model: Model) -> GPT2LMHeadModel:
 
 @dataclass
 class PairedRuns:
-    """The seconds of each counted run of both, and whether they made the same tokens."""
+    """The seconds of each counted run of both, and whether they made the same tokens in all runs."""
 
     transformers: list[float]
     engine: list[float]
@@ -61,18 +61,27 @@ class PairedRuns:
 
 
 def time_pairs(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams, pairs: int) -> PairedRuns:
-    """Let `transformers` and the engine complete the prompts, in interleaved runs."""
-    theirs = as_transformers(engine.model)
-    tokens: dict[str, list[list[int]]] = {}
+    """Let `transformers` and the engine complete the prompts, in interleaved runs.
 
-    def seconds_of(name: str, work: Callable[[], list[list[int]]]) -> float:
+    Raises `RequestFailed` unless every request gives all of its tokens: `transformers` does not stop at the end of text
+    here, so that the engine must not either.
+    """
+    theirs = as_transformers(engine.model)
+    asked = replace(params, stop_on_eos=False)
+    tokens: list[list[list[int]]] = []
+
+    def by_transformers() -> float:
         start = time.perf_counter()
-        tokens[name] = work()
+        tokens.append(transformers_completions(theirs, prompts, params.max_new_tokens))
         return time.perf_counter() - start
 
-    before, after = interleave(
-        lambda: seconds_of("transformers", lambda: transformers_completions(theirs, prompts, params.max_new_tokens)),
-        lambda: seconds_of("engine", lambda: [result.token_ids for result in engine.generate(prompts, params)]),
-        pairs,
-    )
-    return PairedRuns(before, after, tokens["transformers"] == tokens["engine"])
+    def by_engine() -> float:
+        start = time.perf_counter()
+        results = engine.generate(prompts, params)
+        seconds = time.perf_counter() - start
+        require_whole([Answer.of_generation(asked, result) for result in results])
+        tokens.append([result.token_ids for result in results])
+        return seconds
+
+    before, after = interleave(by_transformers, by_engine, pairs)
+    return PairedRuns(before, after, all(each == tokens[0] for each in tokens))

@@ -8,14 +8,14 @@ from operator import attrgetter
 
 import numpy as np
 
-from .metrics import PERCENTILES, Limits, per_request, percentiles
+from .metrics import PERCENTILES, Limits, last_step, per_request, percentiles
 from .stats import Interval, median_interval
 from .workload import Run
 
 # The metrics of `UNITS` that a run has one sample of; of the others each request has its own.
 OF_A_RUN: dict[str, Callable[[Run], float]] = {
     "decode time": attrgetter("stats.decode_seconds"),
-    "last step": lambda run: float(np.diff(run.times[0].tokens[-2:])[0]),
+    "last step": lambda run: last_step(run.times[0]),
     "total time": attrgetter("total_seconds"),
     "decode throughput": attrgetter("decode_throughput"),
     "total throughput": attrgetter("total_throughput"),

@@ -42,12 +42,18 @@ class Ratio(Interval):
 
     @property
     def verdict(self) -> str:
-        """What may be said of it."""
+        """What may be said of it where pairs are not too few: see `verdict_over`."""
         if math.isnan(self.value):
             return "nothing to compare"
         if self.low > 1.0:
             return "faster"
         return "slower" if self.high < 1.0 else NO_DIFFERENCE
+
+    def verdict_over(self, pairs: int, above: str = "faster", below: str = "slower") -> str:
+        """What may be said of it after so many pairs: `above` or `below` 1.0, no difference, or nothing."""
+        if pairs < FEWEST_PAIRS:
+            return f"too few pairs to tell, take {FEWEST_PAIRS} or more"
+        return {"faster": above, "slower": below}.get(self.verdict, self.verdict)
 
 
 def _limit(value: float, digits: int) -> str:

@@ -62,6 +62,11 @@ class MixedTraffic:
         gaps = np.random.default_rng(self.seed).exponential(1 / rate, self.num_requests)
         return self._workload(vocab_size, np.cumsum(gaps))
 
+    @property
+    def params(self) -> list[SamplingParams]:
+        """What is asked for in every completion: the same for every vocabulary, and however the requests arrive."""
+        return self.burst(vocab_size=2).params
+
     def _workload(self, vocab_size: int, arrivals: np.ndarray) -> Workload:
         draw = np.random.default_rng(self.seed)  # lengths, the same for every vocabulary
         tokens = np.random.default_rng([self.seed, vocab_size])

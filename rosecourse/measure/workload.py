@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -16,8 +16,10 @@ from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
 from ..engine.streaming import SchedulerManager, TokenStream
+from ..errors import LogitsError, RequestFailed
 from ..request.session import InferenceSession, Prompt, SessionTimes
 from .metrics import throughput
+from .whole_runs import Answer, require_whole
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class Workload:
     admission: Callable[..., int] = fifo
     tokenize_workers: int = 0
 
+    def __post_init__(self) -> None:
+        require(len(self.requests) > 0, "a workload of 0 requests: give 1 or more")
+
     @classmethod
     def of(cls, prompts: Iterable[Prompt], params: SamplingParams, interval: float = 0.0, **settings: Any) -> Workload:
         """Requests that differ in their prompts at most. interval: seconds between two arrivals; 0 is all at once."""
@@ -61,6 +66,11 @@ class Workload:
     def prompts(self) -> list[Prompt]:
         """The prompt of every completion, in the order in which a run has them: siblings follow their request."""
         return [request.prompt for request in self.requests for _ in range(1 + len(request.siblings))]
+
+    @property
+    def params(self) -> list[SamplingParams]:
+        """What is asked for in every completion, in the order of `prompts`."""
+        return [params for request in self.requests for params in (request.params, *request.siblings)]
 
     @property
     def all_at_once(self) -> bool:
@@ -88,6 +98,20 @@ class Run:
         """Completion tokens of all requests."""
         return sum(len(times.tokens) for times in self.times)
 
+    def require_whole(self, asked: Sequence[SamplingParams], eos_token_id: int | None = None) -> None:
+        """Raise `RequestFailed` unless the run has these requests, and each gave all; as far as a run knows it."""
+        here = len(self.times) if self.completions is None else min(len(self.times), len(self.completions))
+        if here != len(asked):
+            raise RequestFailed(f"{here} of {len(asked)} requests are there: such a run gives no figure")
+        counts = [len(times.tokens) for times in self.times]
+        answers = [Answer(params, count, count) for params, count in zip(asked, counts, strict=True)]
+        if self.completions is not None:
+            answers = [
+                answer._replace(given=len(ids), last=ids[-1] if ids else None)
+                for answer, ids in zip(answers, self.completions, strict=True)
+            ]
+        require_whole(answers, eos_token_id)
+
     @property
     def total_throughput(self) -> float:
         """Completion tokens a second of the whole run, the articles' Throughput(completion,total)."""
@@ -99,11 +123,19 @@ class Run:
         return throughput(self.num_tokens, self.stats.decode_seconds)
 
     @classmethod
-    def of(cls, start: float, sessions: list[InferenceSession], stats: SchedulerStats) -> Run:
-        """The run that made these sessions, all of them finished; it ends with the last token."""
-        end = max(session.times.tokens[-1] for session in sessions)
-        times = [session.times for session in sessions]
-        return cls(start, end - start, times, [session.completion_ids for session in sessions], stats)
+    def of(
+        cls, start: float, workload: Workload, sessions: Sequence[InferenceSession | None], scheduler: OnlineScheduler
+    ) -> Run:
+        """The run that made the sessions of a workload; it ends with the last token. None: one that was never made.
+
+        Raises `RequestFailed` unless each gave all that the workload asks for.
+        """
+        answers = [Answer.of(params, session) for params, session in zip(workload.params, sessions, strict=True)]
+        require_whole(answers, scheduler.engine.eos_token_id)
+        made = [session for session in sessions if session is not None]
+        end = max(session.times.tokens[-1] for session in made)
+        times = [session.times for session in made]
+        return cls(start, end - start, times, [session.completion_ids for session in made], scheduler.stats)
 
 
 class Arrival(NamedTuple):
@@ -117,6 +149,7 @@ def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[Online
     """A scheduler (`OnlineScheduler` or `OfflineScheduler`) steps in this thread until all requests are done.
 
     Requests whose scheduled arrival has come are submitted between two steps, and count as submitted at that time.
+    Raises `RequestFailed` unless each gave all that it was asked for; so do the other runners.
     """
 
     def tokenize(arrival: Arrival) -> Family:
@@ -141,9 +174,7 @@ def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[Online
                 unforked = [family for family in unforked if not family.fork(engine, scheduler)]
             else:
                 _sleep_until(arrivals[0].scheduled)
-    return Run.of(
-        start, [session for family in families for session in (family.session, *family.forks)], scheduler.stats
-    )
+    return Run.of(start, workload, [session for family in families for session in family.members], scheduler)
 
 
 class Family:
@@ -154,13 +185,19 @@ class Family:
         self.siblings = siblings
         self.forks: list[InferenceSession] = []
 
+    @property
+    def members(self) -> list[InferenceSession | None]:
+        """The session and its forks; None for each that was never forked, as the session ended at once."""
+        missing = len(self.siblings) - len(self.forks)
+        return [self.session, *self.forks, *(None for _ in range(missing))]
+
     def fork(self, engine: InferenceEngine, scheduler: OnlineScheduler) -> bool:
-        """Fork and submit the siblings if the session runs. A fork has its request's first token and its time."""
+        """Fork and submit the siblings if the session runs. A fork has its request's first token and its times."""
         if self.session.table is None or not self.session.times.tokens:
             return False
         for params in self.siblings:
             fork = engine.fork(self.session, params)
-            fork.times = SessionTimes(self.session.times.submitted, 0.0, list(self.session.times.tokens))
+            fork.times = replace(self.session.times, tokens=list(self.session.times.tokens))
             scheduler.submit(fork)
             self.forks.append(fork)
         return True
@@ -193,9 +230,10 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
     with SchedulerManager(scheduler, max_waiting=None) as manager, _mapper(workload) as each:
         streams = list(each(submit, as_they_come()))
         for stream in streams:
-            for _ in stream:
-                pass
-    return Run.of(start, [stream.session for stream in streams], scheduler.stats)
+            with suppress(LogitsError):  # its request is told from the others below
+                for _ in stream:
+                    pass
+    return Run.of(start, workload, [stream.session for stream in streams], scheduler)
 
 
 def _arrivals(workload: Workload, start: float) -> deque[Arrival]:

@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from ..engine.engine import InferenceEngine
-from ..errors import RosecourseError
+from ..errors import RequestFailed, RosecourseError
 from ..measure.floor import bytes_per_run, copy_bandwidth
 from ..measure.metrics import DEFINITIONS
 from ..measure.provenance import driver_version, provenance
@@ -120,8 +120,10 @@ class Recorder:
         return found if self.fits(task, found.document) else None
 
     def record(self, task: Assignment, rounds: int, deadline: Deadline, anew: bool = False) -> Outcome:
-        """Measure the rounds that are missing, as far as the deadline lets it. anew: none of those that are there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Measure the rounds that are missing, as far as the deadline lets it. anew: none of those that are there.
+
+        Raises `RequestFailed` for a run in which a request failed: nothing of its round is written.
+        """
         partial = None if anew else self._read(task, self.partial_path(task))
         recording = None if partial is None else _Rounds(partial.document)
         recording = recording or _Rounds(self.head(task) | self._beginning(task))
@@ -157,7 +159,7 @@ class Recorder:
                 start = time.perf_counter()
                 runs: dict[int, Run] = {}
                 for which in order_of_round(len(engines), number):
-                    runs[which] = RUNNERS[task.benchmark](engines[which], task.workload)
+                    runs[which] = _run(task, task.rungs[which].number, engines[which])
                     recording.compare(runs[which], task.rungs[which].number, self.model.dtype == torch.float32)
                     bar.update()
                 took.append(time.perf_counter() - start)
@@ -172,7 +174,16 @@ class Recorder:
             for which, rung in enumerate(task.rungs)
         }
         recording.add(packed)
+        self.folder.mkdir(parents=True, exist_ok=True)  # not before: a refused run leaves nothing behind
         write_json(self.partial_path(task), recording.sealed())
+
+
+def _run(task: Assignment, number: str, engine: InferenceEngine) -> Run:
+    """One run of a rung. Raises `RequestFailed`, which names workload and rung, where a request failed."""
+    try:
+        return RUNNERS[task.benchmark](engine, task.workload)
+    except RequestFailed as error:
+        raise RequestFailed(f"workload {task.name}, rung {number}: {error}") from error
 
 
 class _Rounds:

@@ -3,26 +3,31 @@
 A file is one sealed JSON object (`sealed`), and `RECORDING` names its keys. `rungs` holds the runs (`run_json`) of each
 lesson's engine, in the order of the ladder; all were measured in the same rounds, so that run n of one rung and run n
 of another make a pair. `copy_bytes_per_second` is the copy bandwidth that was measured beside them, and a run's
-`decode_bytes` is what its decode steps must at least read: together they give the floor.
+`decode_bytes` is what its decode steps must at least read: together they give the floor. A file in which a request gave
+fewer tokens than the workload asks for is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from ..config import SamplingParams
+from ..errors import RequestFailed
 from ..lessons.workloads import ARTICLES
 from ..measure.compare import Conditions
 from ..measure.floor import share_of_runs
 from ..measure.samples import Samples
+from ..measure.traffic import D
 from .results import RESULTS, results_file
 from .run_json import PACKED_RUN, unpacked_run
 from .sealed import read_sealed, require_form
 
 FORMAT = 2
+MOST = 1_000_000  # requests
 
 HEAD = {  # of every recorded file: what was measured, on what; see `sealed.require_form`
     "format": int,
@@ -71,7 +76,10 @@ class Recording:
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Recording:
-        """Of a document. Raises `ValueError` where it is not of the form `RECORDING`, or its runs do not fit."""
+        """Of a document. Raises `ValueError` where it is not of the form `RECORDING`, or its runs do not fit.
+
+        Nor may a run hold a request that did not give all the tokens that the workload asks for.
+        """
         require_form(document, RECORDING, "the document")
         rungs, rounds = document["rungs"], document["rounds"]
         for number, runs in rungs.items():
@@ -82,6 +90,7 @@ class Recording:
         if document["copy_bytes_per_second"] <= 0:
             raise ValueError("the copy bandwidth is not positive")
         samples = {number: Samples(number, [unpacked_run(run) for run in runs]) for number, runs in rungs.items()}
+        _require_whole(samples, asked_of(document["settings"]))
         return cls(samples, document)
 
     @property
@@ -116,6 +125,31 @@ class Recording:
         """The least time that a rung's decode steps could take / the time that they took: the median of its runs."""
         num_bytes = [run["decode_bytes"] for run in self.document["rungs"][number]]
         return share_of_runs(self.rungs[number].runs, num_bytes, self.document["copy_bytes_per_second"])
+
+
+def asked_of(settings: Mapping[str, Any]) -> list[SamplingParams]:
+    """What the workload of a recording asks for in every completion, as its settings say. Raises `ValueError`.
+
+    The requests of an article's workload are all alike; those of mixed traffic follow from its seed.
+    """
+    requests, most = settings["num_requests"], settings["max_new_tokens"]
+    if requests > MOST:
+        raise ValueError(f"its workload has {requests} requests")
+    seed = settings.get("traffic_seed")
+    if seed is None:
+        return [SamplingParams(max_new_tokens=most, stop_on_eos=False)] * requests
+    require_form(seed, int, "traffic_seed")
+    return replace(D, num_requests=requests, seed=seed).params
+
+
+def _require_whole(samples: Mapping[str, Samples], asked: Sequence[SamplingParams]) -> None:
+    """Raise `ValueError` for a run in which a request did not give all that the workload asks for."""
+    for number, side in samples.items():
+        for place, run in enumerate(side.runs, start=1):
+            try:
+                run.require_whole(asked)
+            except RequestFailed as error:
+                raise ValueError(f"rung {number}, run {place}: {error}") from error
 
 
 def provenance_of(document: Mapping[str, Any]) -> str:

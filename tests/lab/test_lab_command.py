@@ -18,19 +18,26 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "my_kv_append.py"
 PART = f"{EXAMPLE}:MyKVAppend"
 
 
+class Raced(str):
+    """A race with figures, as far as the command looks at it."""
+
+    ladder = object()
+
+
 @pytest.fixture
 def calls(monkeypatch):
-    """What the command asks of `check` and `race`, which answer at once; `verdict` is what `check` answers."""
+    """What the command asks of `check` and `race`, which answer at once; `verdict` and `race` are the answers."""
 
     class Calls(list):
         verdict = Verdict("MyKVAppend", "060", done=("it was tried",))
+        race = Raced("the figures")
 
     made = Calls()
     monkeypatch.setattr(lab, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
     monkeypatch.setattr(
         lab,
         "race",
-        lambda part, number, model: made.append(("race", part, number)) or Race(number, "x", None, "no ladder"),
+        lambda part, number, model: made.append(("race", part, number)) or made.race,
     )
     return made
 
@@ -83,13 +90,18 @@ def test_a_part_is_checked_then_raced(calls, capsys):
     ]
     out = capsys.readouterr().out
     assert out.startswith("✓ MyKVAppend, lesson 060: passed.\n  it was tried\n\nRacing against lesson 038")
-    assert out.endswith("no ladder\n")
+    assert out.endswith("the figures\n")
 
 
 def test_the_default_is_the_last_lesson_without_triton(calls):
     assert lab.main([PART, "--no-race"]) == 0
     assert [(what, number) for what, _, number in calls] == [("check", "060")]
     assert not lesson(lab.default_lesson()).kernels
+
+
+def test_a_race_that_was_not_timed_is_told_in_one_line_with_exit_code_2(calls, capsys):
+    calls.race = Race("060", "x", None, "before: request 0 gave 3 of 8 tokens. Nothing was timed.")
+    assert bad_call(capsys, PART) == calls.race.trouble
 
 
 def test_a_wrong_part_is_not_raced_and_gives_exit_code_1(calls, capsys):

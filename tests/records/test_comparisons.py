@@ -21,9 +21,10 @@ from rosecourse.records.comparisons import (
     recorded_traffic,
 )
 from rosecourse.records.recordings import FORMAT, Recording, read_recording
-from rosecourse.records.results import gpu_folder
+from rosecourse.records.results import RESULTS, gpu_folder
 from rosecourse.records.run_json import packed_run, unpacked_run
 from rosecourse.records.sealed import canonical_bytes, seal
+from rosecourse.records.steps import read_steps
 from tests.support.recordings import STEPS, document_of, run_of, steady, twice_as_fast, write_recording
 
 
@@ -107,11 +108,11 @@ def _steps(found):
 
 
 def test_itl_is_pooled_over_requests_and_runs():
-    slow_once = run_of([[0.01, 0.02, 0.05], [0.01, 0.02, 0.05]])
+    slow_once = run_of([[0.01, 0.02, 0.05, 0.06]] * 2)
     document = document_of({"035": [steady(0.01)] * 3, "036": [steady(0.01), steady(0.01), slow_once]})
     found = RecordedComparison.of(Recording.of(document), "035", "036")
-    assert len(found.after.itl_ms) == 2 * 3 + 2 * 3 + 2 * 2
-    pooled = [0.01] * 14 + [0.03] * 2
+    assert len(found.after.itl_ms) == 2 * 3 + 2 * 3 + 2 * 3
+    pooled = [0.01] * 16 + [0.03] * 2
     for statistic, percent in (("p50", 50), ("p95", 95), ("p99", 99)):
         assert found.after.figure("ITL", statistic) == pytest.approx(1e3 * np.percentile(pooled, percent))
     assert found.before.itl_along_steps_ms == pytest.approx([10] * 3)
@@ -196,6 +197,23 @@ def test_mixed_traffic_is_read_from_its_burst_and_the_lessons_own_load(tmp_path)
     assert recorded_comparison("059", "D-load", folder=tmp_path).recording == found.load.recording
     assert recorded_comparison("059", "D-burst", folder=tmp_path).recording == found.burst.recording
     assert recorded_traffic("060", folder=tmp_path) is recorded_traffic("036", folder=tmp_path) is None
+
+
+def test_mixed_traffic_with_a_request_that_gave_too_little_is_refused(tmp_path):
+    """Its requests differ in their lengths, which follow from the seed, forks among them."""
+    document = twice_as_fast("038", "059", "D-burst")
+    assert len(Recording.of(document).rungs["059"].runs[0].times) == 3  # two requests, one of them with a fork
+    short = changed(document, lambda d: d["rungs"]["059"][4]["tokens"][2].__setitem__(1, 15))
+    refused(write_recording(tmp_path / "D-burst.json", short), "rung 059, run 5: request 2 gave 15 of ", "D-burst")
+    other = changed(document, lambda d: d["settings"].update(traffic_seed=1))
+    refused(write_recording(tmp_path / "D-burst.json", other), "rung 038, run 1: request 0 gave ", "D-burst")
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*.json")), ids=lambda path: path.stem)
+def test_what_is_shipped_holds_every_token_of_its_workload(path):
+    name, _, steps = path.stem.partition(".")
+    found = read_steps(path, name) if steps else read_recording(path, name)
+    assert found.document["workload"] == name
 
 
 # -- which file ---------------------------------------------------------------------------------------------------
@@ -303,6 +321,15 @@ def changed(document, change):
         (lambda d: d["rungs"]["036"][0].update(tokens=[[-1, 2], [0, 4]]), "at moments that are not there"),
         (lambda d: d["rungs"]["036"][0].update(tokens=[[], [0, 4]]), "at moments that are not there"),
         (lambda d: d["rungs"]["036"][0].update(tokens=[[0], [0, 4]]), "zip()"),
+        (
+            lambda d: d["rungs"]["036"][2].update(tokens=[[0, 4], [0, 3]]),
+            "rung 036, run 3: request 1 gave 3 of 4 tokens",
+        ),
+        (lambda d: d["rungs"]["036"][0].update(tokens=[[0, 4], [0, 4, 0, 1]]), "request 1 gave 5 of 4 tokens"),
+        (lambda d: d["settings"].update(max_new_tokens=5), "request 0 gave 4 of 5 tokens, and 1 more of 2 failed"),
+        (lambda d: d["settings"].update(num_requests=3), "rung 035, run 1: 2 of 3 requests are there"),
+        (lambda d: d["settings"].update(num_requests=10**12), "its workload has 1000000000000 requests"),
+        (lambda d: d["settings"].update(traffic_seed=0.0), "traffic_seed is of type float"),
     ],
 )
 def test_a_file_of_another_form_is_refused_though_its_checksum_fits(tmp_path, document, change, message):

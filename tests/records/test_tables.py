@@ -32,8 +32,8 @@ def test_recorded_figures_stand_beside_the_published_ones(results):
     assert rows.loc["total throughput (tokens/s)"].tolist()[:4] == ["4,102 → 4,200 (1.024x)", "", "244", "488"]
     assert rows.attrs["caption"] == (
         "Article 036: 64 requests x 512 tokens, batch 64 (scheduler), on the author's GPU (not named). Original code, "
-        "torch 2.11, 2026-11-21: 64 requests x 512 tokens, batch 64 (scheduler), on NVIDIA H200. Here: 64 requests x "
-        "512 tokens, batch 64 (scheduler), 5 rounds, on NVIDIA H200, commit 0123456789ab, 2026-11-21."
+        "torch 2.11, 2026-11-21: 64 requests x 512 tokens, batch 64 (scheduler), on NVIDIA H200. Here: 2 requests x "
+        "4 tokens, batch 64 (scheduler), 5 rounds, on NVIDIA H200, commit 0123456789ab, 2026-11-21."
     )
 
 
@@ -43,7 +43,7 @@ def test_a_shorter_workload_is_said_in_the_caption_and_its_rows_stand_together(t
     assert rows.loc["ITL p99 (ms)"].tolist()[:3] == ["95.34 → 81.67 (1.167x)", "43.83 → 40.36 (1.086x)", "8.20"]
     caption = rows.attrs["caption"]
     assert "Article 059: 256 requests x 256 tokens, batch 16" in caption
-    assert "Here: 64 requests x 256 tokens, batch 16" in caption
+    assert "Here: 2 requests x 4 tokens, batch 16" in caption
 
 
 def test_of_a_statistic_that_was_not_published_all_that_were_are_shown(tmp_path):

@@ -6,11 +6,12 @@ from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.measure.workload import Run
-from rosecourse.records.recordings import FORMAT
+from rosecourse.records.recordings import FORMAT, asked_of
 from rosecourse.records.run_json import packed_run
 from rosecourse.records.sealed import seal
 from rosecourse.request.session import SessionTimes
 
+TRAFFIC = {"num_requests": 2, "traffic_seed": 0}
 KINDS = ("inside", "boundary")
 STEPS = [0.004, 0.0042, 0.0041, 0.004, 0.0044]  # seconds of a step, in five runs
 
@@ -26,6 +27,18 @@ def run_of(times, start=100.0, decode_seconds=None):
 def steady(step, requests=2, tokens=4):
     """Requests that are in every step from the first on."""
     return run_of([[step * n for n in range(1, tokens + 1)]] * requests)
+
+
+def mixed(step):
+    """Requests of the mixed traffic of `TRAFFIC`, which are in every step from the first on."""
+    counts = [params.max_new_tokens for params in asked_of({"max_new_tokens": 256} | TRAFFIC)]
+    return run_of([[step * n for n in range(1, count + 1)] for count in counts])
+
+
+def asked_in(rungs):
+    """The settings of a workload whose requests are those of the first run, which are all alike."""
+    first = next(iter(rungs.values()))[0]
+    return {"num_requests": len(first.times), "max_new_tokens": len(first.times[0].tokens)}
 
 
 def head_of(workload="A", **changes):
@@ -59,7 +72,9 @@ def head_of(workload="A", **changes):
 
 def document_of(rungs, workload="A", **changes):
     """A sealed document of these runs, by number of the lesson."""
-    document = head_of(workload) | {
+    head = head_of(workload)
+    document = head | {
+        "settings": head["settings"] | (asked_in(rungs) if workload in ARTICLES else TRAFFIC),
         "titles": {number: f"title of {number}" for number in rungs},
         "definitions": {},
         "same_tokens": True,
@@ -72,7 +87,8 @@ def document_of(rungs, workload="A", **changes):
 
 def twice_as_fast(before="035", after="036", workload="A", **changes):
     """The document of two rungs in five rounds, the later one twice as fast."""
-    rungs = {before: [steady(2 * step) for step in STEPS], after: [steady(step) for step in STEPS]}
+    one = steady if workload in ARTICLES else mixed
+    rungs = {before: [one(2 * step) for step in STEPS], after: [one(step) for step in STEPS]}
     return document_of(rungs, workload, **changes)
 
 

@@ -1,0 +1,163 @@
+"""A failed request is never a result (hazard 35). Every command that gives a figure refuses it and writes nothing."""
+
+import re
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from rosecourse.commands import (
+    benchmark,
+    benchmark_scheduler,
+    benchmark_streaming,
+    benchmark_transformers,
+    doctor,
+    generate,
+    lab,
+    record,
+)
+from rosecourse.lab.checks.verdict import Verdict
+from tests.support.failing import cancels_one, sick_model
+from tests.support.record_command import written
+
+FEW = ["--num-requests", "3", "--max-new-tokens", "8", "--max-batch-size", "2"]
+RECORDED = ["--rounds", "5", "--device", "cpu", "--prompt", "Hello"]  # three tokens
+COMMANDS = {
+    "generate": (generate, ["--prompt", "Hello", "--max-new-tokens", "8"]),
+    "scheduler": (benchmark_scheduler, FEW),
+    "scheduler without warm-up": (benchmark_scheduler, [*FEW, "--warmup-runs", "0"]),
+    "offline": (benchmark_scheduler, [*FEW, "--mode", "offline"]),
+    "streaming": (benchmark_streaming, [*FEW, "--no-stop-on-eos"]),
+    "transformers": (benchmark_transformers, ["--batch-size", "2", "--max-new-tokens", "8", "--prompt-tokens", "3"]),
+    "record A": (record, ["--workloads", "A", *FEW, *RECORDED]),
+    "record B": (record, ["--workloads", "B", *FEW, *RECORDED]),
+    "record D": (record, ["--workloads", "D", "--num-requests", "2", *RECORDED]),
+    "record steps": (record, ["--workloads", "steps", *FEW, *RECORDED]),
+}
+BY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
+OLD = b"what was there before"
+
+
+@pytest.fixture
+def loads(monkeypatch, model):
+    """Makes the commands load a model that makes NaN at a position; None: the shipped one."""
+
+    def choose(position):
+        chosen = model if position is None else sick_model(model, position)
+        for module in (generate, benchmark, benchmark_transformers, record):
+            monkeypatch.setattr(module, "model_of", lambda args: chosen)
+
+    monkeypatch.setattr("rosecourse.records.recorder.copy_bandwidth", lambda device: 1e10)
+    return choose
+
+
+def refused(capsys, tmp_path, command):
+    """Run a command where a file lies already: exit code 2, nothing written, no figure; returns its one line."""
+    module, argv = COMMANDS[command]
+    old = tmp_path / "old.json"
+    old.write_bytes(OLD)
+    out = ["--out", str(tmp_path / "results")] if module is record else ["--json", str(old)]
+    assert module.main([*argv, *out]) == 2
+    assert written(tmp_path) == {"old.json": OLD}
+    assert not (tmp_path / "results").exists()
+    captured = capsys.readouterr()
+    assert "tokens/s" not in captured.out
+    assert "TPOT" not in captured.out
+    (line,) = captured.err.splitlines()
+    assert re.match(r"rosecourse \w+: error: ", line)
+    return line
+
+
+@BY_COMMAND
+@pytest.mark.parametrize("position", [5, 0], ids=["later", "from the first token"])
+def test_nan_is_refused_by_name(loads, capsys, tmp_path, command, position):
+    """Hazard 35. Position 5 is behind a prompt of three tokens: three new ones come first. Position 0 is everyone's."""
+    if command == "record steps" and position:
+        position = 60  # behind its own prompt
+    loads(position)
+    line = refused(capsys, tmp_path, command)
+    if command == "record steps":
+        assert "sessions [0, 1] of the batch are NaN or infinite: look for NaN in the model's weights" in line
+        return
+    if command.startswith("record"):
+        assert re.search(r"error: workload (A|B|D-burst), rung 03[58]: request 0", line)
+    given = r"\d+ of \d+" if command == "record D" else f"{3 if position else 0} of 8"
+    assert re.search(rf"request 0 gave {given} tokens \(error: its logits are NaN or infinite\)", line)
+    assert line.endswith("such a run gives no figure; look for NaN in the model's weights, or load it in float32")
+
+
+@pytest.mark.parametrize("at", [3, 21], ids=["in the first run", "in a later run"])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("record D", "record steps")])
+def test_a_cancelled_request_is_refused_by_name(loads, capsys, tmp_path, monkeypatch, command, at):
+    """A warm-up run counts like any other: no figure comes of a machine that loses requests."""
+    if command in ("generate", "transformers"):
+        at = {3: 3, 21: 7}[at]  # one run of eight steps, or one after another
+    loads(None)
+    steps = cancels_one(monkeypatch, at)
+    line = refused(capsys, tmp_path, command)
+    assert len(steps) >= at
+    assert re.search(r"request \d gave \d of 8 tokens \(cancelled\)", line)
+    assert line.endswith("let every request run to its end, and measure again")
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if not name.startswith("record")])
+def test_the_same_commands_give_figures_where_nothing_fails(loads, capsys, tmp_path, monkeypatch, command):
+    """What is refused above is refused for its requests alone; tests/records records."""
+    loads(None)
+    module, argv = COMMANDS[command]
+    assert module.main([*argv, "--json", str(tmp_path / "new.json")]) == 0
+    assert (tmp_path / "new.json").stat().st_size > 0
+
+
+def test_a_model_whose_finite_weights_overflow_is_refused_too(tmp_path, capsys, hf_model, model):
+    """The weights pass when they are read: only the numbers that come of them are NaN."""
+    folder = tmp_path / "model"
+    hf_model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    state = load_file(weights)
+    state["transformer.wpe.weight"][5] = 3e38
+    save_file(state, weights, metadata={"format": "pt"})
+    before = written(tmp_path)
+    argv = [*FEW, "--device", "cpu", "--hf-model-id", str(folder), "--json", str(tmp_path / "new.json")]
+    assert benchmark_scheduler.main(argv) == 2
+    assert "request 0 gave 3 of 8 tokens (error: its logits are NaN or infinite)" in capsys.readouterr().err
+    assert written(tmp_path) == before
+
+
+def test_the_lab_races_nothing_over_failed_requests(monkeypatch, capsys, model, tmp_path):
+    """All racers fail alike, and so agree: behind the few tokens that are compared before a race."""
+    path = tmp_path / "part.py"
+    path.write_text("from rosecourse.lessons import lesson\n\n\nclass Mine(lesson('038').after.kv_append):\n    pass\n")
+    monkeypatch.setattr(lab, "check", lambda part, number: Verdict("Mine", "038", done=("it was tried",)))
+    monkeypatch.setattr(lab, "load_model", lambda: sick_model(model, 30))
+    assert lab.main([f"{path}:Mine", "--lesson", "038"]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert re.search(r"before: request 0 gave \d+ of \d+ tokens \(error: its logits are NaN", line)
+    assert "Your part" not in captured.out
+
+
+def test_doctor_finds_a_model_that_makes_nan(monkeypatch, model):
+    monkeypatch.setattr("rosecourse.load_model", lambda: sick_model(model, 0), raising=False)
+    with pytest.raises(doctor.Problem, match="the shipped model makes NaN"):
+        doctor.check_model()
+
+
+# -- figures of few samples ---------------------------------------------------------------------------------------
+
+
+def test_one_sample_has_no_tail(loads, capsys):
+    loads(None)
+    argv = ["--num-requests", "1", "--max-new-tokens", "2", "--repeat-runs", "1"]
+    assert benchmark_streaming.main(argv) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^TTFT p50/p95/p99: [\d.]+/n/a/n/a ms$", out, re.MULTILINE)
+    assert benchmark_streaming.main([*argv[:-1], "2"]) == 0
+    assert "n/a" not in capsys.readouterr().out
+
+
+def test_two_pairs_with_transformers_are_too_few_to_tell(loads, capsys):
+    loads(None)
+    argv = ["--batch-size", "1", "--max-new-tokens", "2", "--prompt-tokens", "2"]
+    assert benchmark_transformers.main([*argv, "--pairs", "2"]) == 0
+    assert "over 2 interleaved pairs: too few pairs to tell, take 5 or more" in capsys.readouterr().out

@@ -1,0 +1,295 @@
+"""Whatever turns requests into a figure refuses those that failed, by name (hazard 35); and what is whole passes."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rosecourse import (
+    LESSONS,
+    ConfigError,
+    EngineConfig,
+    InferenceEngine,
+    RequestFailed,
+    RosecourseError,
+    SamplingParams,
+    lesson,
+)
+from rosecourse.lab import race
+from rosecourse.measure.anatomy import decode_anatomies, decode_anatomy
+from rosecourse.measure.compare import compare, compare_ladder
+from rosecourse.measure.counters import count_step
+from rosecourse.measure.metrics import queueing, ttft
+from rosecourse.measure.profiling import take_timeline
+from rosecourse.measure.rivals import time_pairs
+from rosecourse.measure.samples import Samples
+from rosecourse.measure.stats import Ratio
+from rosecourse.measure.traffic import MixedTraffic, compare_traffic
+from rosecourse.measure.whole_runs import Answer, require_whole
+from rosecourse.measure.workload import Request, Run, Workload, run_offline, run_scheduler, run_streaming
+from rosecourse.models.load import from_transformers
+from rosecourse.request.session import SessionTimes
+from tests.support.failing import cancels_one, sick_model
+from tests.support.oracles import hf_random_gpt2
+
+PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
+STOPS = SamplingParams(max_new_tokens=8)
+WORKLOAD = Workload.of([(1, 2, 3), (4, 5), (6, 7, 8)], PARAMS)
+RUNNERS = [run_scheduler, run_offline, run_streaming]
+
+
+def engine_of(model, **config):
+    settings = {"block_size": 4, "max_batch_size": 2, "prefix_cache": False} | config
+    return InferenceEngine(model, EngineConfig(**settings))
+
+
+# -- the judge ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(PARAMS, 8, 8, 5, "length"), ""),
+        (Answer(STOPS, 3, 3, 0, "stop"), ""),
+        (Answer(STOPS, 8, 8, 0, "stop"), ""),
+        (Answer(PARAMS, 3, 3, 0, "stop"), "gave 3 of 8 tokens (stop): such a run gives no figure; ask for all"),
+        (Answer(STOPS, 3, 3, 7, "stop"), "gave 3 of 8 tokens (stop)"),  # its last token is no end of text
+        (Answer(PARAMS, 3, 3, 7, "error"), "gave 3 of 8 tokens (error: its logits are NaN or infinite): such a run"),
+        (Answer(STOPS, 0, 0, None, "error"), "gave 0 of 8 tokens (error: its logits are NaN or infinite)"),
+        (Answer(STOPS, 3, 3, 7, "cancelled"), "gave 3 of 8 tokens (cancelled): such a run gives no figure; let every"),
+        (Answer(PARAMS, 3, 3, 7), "gave 3 of 8 tokens: such a run gives no figure; the engine or a part of it lost"),
+        (Answer(PARAMS, 9, 9, 7, "length"), "gave 9 of 8 tokens (length)"),  # one counted twice
+        (Answer(PARAMS, 8, 9, 7, "length"), "gave 8 of 8 tokens, 9 of them with a time (length)"),
+        (Answer(PARAMS, 8, 7, 7, "length"), "gave 8 of 8 tokens, 7 of them with a time (length)"),
+    ],
+)
+def test_a_request_is_whole_or_said_not_to_be(answer, said):
+    whole = Answer(PARAMS, 8, 8, 5, "length")
+    if not said:
+        require_whole([answer, whole], eos_token_id=0)
+        return
+    with pytest.raises(RequestFailed, match=re.escape(f"request 1 {said}")):
+        require_whole([whole, answer, whole], eos_token_id=0)
+    with pytest.raises(RequestFailed, match=r"request 0 gave .*, and 2 more of 4 failed: such a run gives no figure"):
+        require_whole([answer, whole, answer, answer], eos_token_id=0)
+
+
+# -- every way to a figure ----------------------------------------------------------------------------------------
+
+
+def prefilled(engine, new=40):
+    """Sessions that have room for many steps; with a sick model they have their first token."""
+    params = SamplingParams(max_new_tokens=new, stop_on_eos=False)
+    sessions = [engine.new_session(prompt, params) for prompt in ([1, 2, 3], [4, 5])]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
+
+
+FIGURES = {runner.__name__: lambda model, runner=runner: runner(engine_of(model), WORKLOAD) for runner in RUNNERS} | {
+    f"compare, {runner.__name__}": lambda model, runner=runner: compare(
+        engine_of(model), engine_of(model), WORKLOAD, pairs=1, runner=runner
+    )
+    for runner in RUNNERS
+}
+FIGURES |= {
+    "compare_ladder": lambda model: compare_ladder(model, WORKLOAD, 1, rungs=LESSONS[:2]),
+    "time_pairs": lambda model: time_pairs(engine_of(model), [[1, 2, 3], [4, 5, 6]], PARAMS, pairs=1),
+}
+STEPS = {
+    "decode_anatomy": lambda engine, sessions: decode_anatomy(engine, sessions, 12),
+    "decode_anatomies": lambda engine, sessions: decode_anatomies({"one": engine}, {"one": sessions}, 3, 4),
+    "count_step": lambda engine, sessions: [count_step(engine, sessions) for _ in range(12)],
+    "take_timeline": lambda engine, sessions: take_timeline(engine, sessions, warmup=4),
+}
+
+
+@pytest.mark.parametrize("position", [5, 0], ids=["later", "from the first token"])
+@pytest.mark.parametrize("figure", FIGURES)
+def test_no_figure_of_requests_that_became_nan(small_model, figure, position):
+    """Hazard 35: a failed request is counted as if it were a result."""
+    with pytest.raises(RequestFailed, match=r"request 0 gave \d of 8 tokens \(error: its logits are NaN or infinite\)"):
+        FIGURES[figure](sick_model(small_model, position))
+
+
+@pytest.mark.parametrize("at", [3, 6])
+@pytest.mark.parametrize("figure", FIGURES)
+def test_no_figure_of_requests_that_were_cancelled(small_model, monkeypatch, figure, at):
+    steps = cancels_one(monkeypatch, at)
+    with pytest.raises(RequestFailed, match=r"request \d gave \d of 8 tokens \(cancelled\)"):
+        FIGURES[figure](small_model)
+    assert len(steps) >= at
+
+
+@pytest.mark.parametrize("figure", STEPS)
+def test_no_figure_of_steps_over_nan(small_model, figure):
+    engine = engine_of(sick_model(small_model, 7))
+    sessions = prefilled(engine)
+    with pytest.raises(RosecourseError, match=r"sessions \[0\] of the batch are NaN or infinite"):
+        STEPS[figure](engine, sessions)
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "length", "stop"])
+@pytest.mark.parametrize("figure", STEPS)
+def test_no_figure_of_steps_over_sessions_that_have_ended(small_model, monkeypatch, figure, ended):
+    """A step over a session that has its tokens computes ones that nobody asked for."""
+    engine = engine_of(small_model)
+    sessions = prefilled(engine)
+    take, steps = engine.take_tokens, []
+
+    def ending(batch, logits):
+        taken = take(batch, logits)
+        steps.append(len(batch))
+        if len(steps) == 4:
+            batch[1].finish_reason = ended
+        return taken
+
+    monkeypatch.setattr(engine, "take_tokens", ending)
+    with pytest.raises(RequestFailed, match=rf"session 1 gave 5 of 40 tokens \({ended}\) and has ended: a step over"):
+        STEPS[figure](engine, sessions)
+    assert len(steps) == 4
+
+
+def test_mixed_traffic_gives_no_goodput_of_requests_that_failed(small_model):
+    """A few requests are long enough to fail: those that kept to the limits are no result either."""
+    hf = hf_random_gpt2(context=460)
+    model = from_transformers(hf, small_model.tokenizer, "small")
+    traffic = MixedTraffic(num_requests=3, max_batch_size=4, num_blocks=80)
+    engines = [InferenceEngine(sick_model(model, 100), traffic.config) for _ in range(2)]
+    with pytest.raises(RequestFailed, match=r"before: request \d gave \d+ of \d+ tokens \(error"):
+        compare_traffic(*engines, traffic, pairs=1)
+
+
+class NaNBehind30(lesson("038").after.kv_append):
+    """A learner's part that is right in the short sessions that are compared before a race."""
+
+    def __call__(self, sessions, keys, values):
+        long = max(session.num_cached_tokens for session in sessions) >= 30
+        super().__call__(sessions, keys, [value * float("nan") for value in values] if long else values)
+
+
+@pytest.mark.parametrize(
+    ("part", "position", "who"), [(NaNBehind30, None, "yours"), (lesson("038").after.kv_append, 30, "before")]
+)
+def test_a_race_over_failed_requests_is_not_timed(small_model, part, position, who):
+    """By the learner's part, or by all alike, which so have equal tokens."""
+    found = race(part, "038", small_model if position is None else sick_model(small_model, position), rounds=1)
+    assert found.ladder is None
+    assert found.table().empty
+    assert re.match(rf"{who}: request 0 gave \d+ of \d+ tokens \(error: its logits are NaN or infinite\)", str(found))
+
+
+def test_a_workload_of_nothing_is_refused():
+    """There would be no last token, and no time."""
+    with pytest.raises(ConfigError, match="a workload of 0 requests: give 1 or more"):
+        Workload.of([], PARAMS)
+
+
+# -- what is whole ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_the_end_of_text_ends_a_request_that_was_to_stop_there(small_model, runner):
+    engine = engine_of(small_model)
+    first, *_ = runner(engine, WORKLOAD).completions
+    engine.eos_token_id = first[3]
+    run = runner(engine, Workload.of([(1, 2, 3)], STOPS))
+    assert run.completions == [first[: 1 + first.index(first[3])]]
+    assert runner(engine, Workload.of([(1, 2, 3)], PARAMS)).completions == [first]
+
+
+def test_tokens_count_once_though_their_session_was_preempted(small_model):
+    workload = Workload.of([(n, 5, 7) for n in range(1, 5)], SamplingParams(max_new_tokens=20, stop_on_eos=False))
+    roomy = run_scheduler(engine_of(small_model, max_batch_size=4), workload)
+    run = run_scheduler(engine_of(small_model, max_batch_size=4, num_blocks=9), workload)
+    assert run.stats.preemptions > 0 == roomy.stats.preemptions
+    assert run.completions == roomy.completions
+    assert run.num_tokens == 80
+    assert run.total_throughput == pytest.approx(80 / run.total_seconds)
+
+
+def test_siblings_that_were_never_forked_are_missed(small_model):
+    """Their request ends with its first token; there is nothing left to fork, and fewer tokens than asked for."""
+    engine = engine_of(small_model)
+    engine.eos_token_id = run_scheduler(engine, WORKLOAD).completions[0][0]
+    workload = Workload((Request((4, 5), PARAMS), Request((1, 2, 3), STOPS, siblings=(STOPS, STOPS))))
+    with pytest.raises(RequestFailed, match=r"request 2 gave 0 of 8 tokens \(never forked: .*, and 1 more of 4 failed"):
+        run_scheduler(engine, workload)
+
+
+def test_a_fork_was_admitted_with_its_request(small_model):
+    """The wait for admission is a part of the time to the first token, which the fork has from its request."""
+    run = run_scheduler(engine_of(small_model), Workload((Request((1, 2, 3), PARAMS, siblings=(PARAMS,)),)))
+    for times in run.times:
+        assert 0 <= queueing(times) <= ttft(times)
+
+
+def test_runners_that_do_not_judge_are_judged(small_model):
+    """`compare` takes any runner: a run that lacks requests or tokens is refused there."""
+
+    def runs(change):
+        def run(engine, workload):
+            found = run_scheduler(engine, workload)
+            change(found)
+            return found
+
+        return lambda: compare(engine_of(small_model), engine_of(small_model), WORKLOAD, pairs=1, runner=run)
+
+    with pytest.raises(RequestFailed, match="before: 2 of 3 requests are there"):
+        runs(lambda run: run.completions.pop())()
+    with pytest.raises(RequestFailed, match="before: request 1 gave 7 of 8 tokens"):
+        runs(lambda run: (run.times[1].tokens.pop(), run.completions[1].pop()))()
+    with pytest.raises(RequestFailed, match="before: request 1 gave 8 of 8 tokens, 7 of them with a time"):
+        runs(lambda run: run.times[1].tokens.pop())()
+
+
+def test_before_and_after_make_as_many_tokens_even_where_tokens_may_differ(small_pair, small_model):
+    """In bfloat16 rounding may make other tokens, and so end a request sooner: less work is no speedup."""
+    model = from_transformers(small_pair[0], small_model.tokenizer, "small", torch.bfloat16)
+    before, after = engine_of(model), engine_of(model)
+    tokens = run_scheduler(before, WORKLOAD).completions[0]
+    after.eos_token_id = tokens[4]
+    requests = tuple(Request(prompt, STOPS, arrival=1e-6) for prompt in WORKLOAD.prompts)
+    with pytest.raises(RosecourseError, match="differ in how many tokens a request gave"):
+        compare(before, after, Workload(requests), pairs=5)
+
+
+def test_the_engine_makes_all_tokens_that_transformers_makes(small_model):
+    """`transformers` goes on behind the end of text: fewer tokens of ours would be less work."""
+    engine = engine_of(small_model)
+    engine.eos_token_id = run_scheduler(engine, WORKLOAD).completions[0][3]
+    with pytest.raises(RequestFailed, match=r"request 0 gave 4 of 8 tokens \(stop\)"):
+        time_pairs(engine, [[1, 2, 3], [4, 5, 6]], STOPS, pairs=1)
+
+
+def test_tokens_that_differed_in_one_run_are_told(small_model, monkeypatch):
+    """Not only those of the last."""
+    engine = engine_of(small_model)
+    real, calls = engine.generate, []
+
+    def generate(prompts, params):
+        results = real(prompts, params)
+        calls.append(results)
+        if len(calls) == 2:
+            results[0].token_ids[-1] += 1
+        return results
+
+    monkeypatch.setattr(engine, "generate", generate)
+    assert not time_pairs(engine, [[1, 2, 3]], PARAMS, pairs=3).same_tokens
+    assert len(calls) == 4
+
+
+# -- figures of few samples ---------------------------------------------------------------------------------------
+
+
+def test_requests_of_one_token_have_no_last_step():
+    run = Run(0.0, 1.0, [SessionTimes(0.0, 0.0, [1.0])], None, SimpleNamespace())
+    assert np.isnan(Samples("before", [run]).values("last step")).all()
+
+
+def test_nothing_is_claimed_from_too_few_pairs():
+    faster, slower = Ratio(2.0, 1.5, 2.5), Ratio(0.5, 0.4, 0.6)
+    assert faster.verdict_over(4) == slower.verdict_over(1) == "too few pairs to tell, take 5 or more"
+    assert (faster.verdict_over(5), slower.verdict_over(5, "higher", "lower")) == ("faster", "lower")
+    assert Ratio(1.0, 0.9, 1.1).verdict_over(5) == "no difference measurable here"
