@@ -51,7 +51,7 @@ def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
         limit = limit_of(trial, [each.scenario.sizes for each in met], told)
         if limit:
             told = replace(told, cause=Cause.SIZE_LIMIT, reason=limit)
-        elif _is_remembered(trial, first):
+        elif told.cause is not Cause.STATE_KEPT and _is_remembered(trial, first):
             reason = OF_ANOTHER_ENGINE if trial.makes_tables else REMEMBERED
             told = replace(told, cause=Cause.STATE_KEPT, reason=reason)
     return [told, *(each.fault for each in met if each is not first)]

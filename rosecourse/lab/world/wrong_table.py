@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .causes import Cause
 from .pool import Pool, Tracked
@@ -111,7 +111,14 @@ class WrongTable:
             return Cause.ROW_STALE, "stale: this is the session's row of an earlier step; its list has changed since"
         return None
 
+    def _all_are(self, rows_of: Callable[[int, int], list[Row]]) -> bool:
+        """Whether each wrong row is one of these, or empty; else that some are may be by chance."""
+        shown = ((self.given[layer][b], rows_of(layer, b)) for layer, b in self.wrong)
+        return all(there in rows or not any(there) for there, rows in shown)
+
     def _is_anothers_now(self, layer: int, b: int) -> Why | None:
+        if not self._all_are(lambda layer, b: self.right[layer]):
+            return None
         for other, row in enumerate(self.right[layer]):
             if other != b and self.given[layer][b] == row:
                 reason = f"this is the row of sessions[{other}]: rows are those of the batch, in its order"
@@ -119,6 +126,8 @@ class WrongTable:
         return None
 
     def _is_another_layers(self, layer: int, b: int) -> Why | None:
+        if not self._all_are(lambda layer, b: [rows[b] for rows in self.right]):
+            return None
         for other, rows in enumerate(self.right):
             if other != layer and self.given[layer][b] == rows[b]:
                 return Cause.WRONG_LAYER, f"this is the session's row of layer {other}"
@@ -174,11 +183,10 @@ class WrongTable:
                 Cause.ROW_STALE,
                 "old entries past the end of the list, which must be 0",
             )
-        return self._of_sessions(layer, b, others, "stale: entries that are another session's") or (
-            (Cause.ROW_STALE, "stale: the last block is new, or was replaced by a copy, and its entry was not written")
-            if differs == last
-            else (Cause.ROW_STALE, _STALE)
-        )
+        why = self._of_sessions(layer, b, others, "stale: entries that are another session's")
+        if why or not all(any(old[n] == there[n] for old in own) for n in differs):
+            return why
+        return Cause.ROW_STALE, _STALE
 
 
-_STALE = "stale: some entries are an earlier row's; when a list has changed, what has changed is written anew"
+_STALE = "stale: some entries are earlier rows'; when a list has changed, what has changed is written anew"
