@@ -6,7 +6,6 @@ Continuous batching (a session joins when there is a place and leaves when it is
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from ..config import EngineConfig
 from ..errors import ConfigError, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
 from ..request.session import InferenceSession
 from .core import EngineCore
+from .queue import Queue
 
 NewToken = tuple[InferenceSession, int]
 
@@ -69,8 +69,9 @@ class OnlineScheduler:
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
         self.engine = engine
         self.admission = admission
-        self.waiting: deque[InferenceSession] = deque()
-        self.running: list[InferenceSession] = []
+        self.waiting = Queue()
+        self.running = Queue()
+        self._waiting_forks = Queue()  # those in `waiting` that hold blocks, in the same order
         self.stats = SchedulerStats()
         self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
@@ -93,6 +94,8 @@ class OnlineScheduler:
         if not session.times.submitted:
             session.times.submitted = time.perf_counter()
         self.waiting.append(session)
+        if session.table is not None:
+            self._waiting_forks.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
@@ -101,8 +104,7 @@ class OnlineScheduler:
             return
         session.finish_reason = "cancelled"
         for queue in (self.waiting, self.running):
-            if session in queue:
-                queue.remove(session)
+            queue.discard(session)
         self._free(session)
 
     def audit(self) -> None:
@@ -145,9 +147,10 @@ class OnlineScheduler:
             while self.waiting and len(admitted) < places:
                 session = self._next()
                 is_fork = session.table is not None
-                if not is_fork and not self._reserve(session, others=self.running + admitted):
+                if not is_fork and not self._reserve(session, others=[*self.running, *admitted]):
                     break
-                self.waiting.remove(session)
+                self.waiting.discard(session)
+                self._waiting_forks.discard(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
                 (self.running if is_fork else admitted).append(session)
                 places -= is_fork
@@ -195,7 +198,8 @@ class OnlineScheduler:
         if not sessions:
             return
         start = time.perf_counter()
-        self.running += sessions
+        for session in sessions:
+            self.running.append(session)
         self._compute(self.engine.prefill, sessions)
         self.stats.prefill_seconds += time.perf_counter() - start
 
@@ -224,7 +228,7 @@ class OnlineScheduler:
             if session.finish_reason != "error":
                 session.times.tokens.append(now)
             if session.finished:
-                self.running.remove(session)
+                self.running.discard(session)
                 self._free(session)
 
     def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
@@ -244,25 +248,24 @@ class OnlineScheduler:
         """As if they had not been admitted: they wait at the front, in the same order and without blocks."""
         for session in reversed(sessions):
             self._free(session)
-            if session in self.running:
-                self.running.remove(session)
+            self.running.discard(session)
             if not session.finished:
-                self.waiting.appendleft(session)
+                self.waiting.append_first(session)
 
     def _preempt_newest(self) -> bool:
         """Take the blocks of the newest session: a fork that waits, else one that runs; False if only one runs."""
-        forks = [session for session in self.waiting if session.table is not None]
-        if not forks and len(self.running) <= 1:
+        if not self._waiting_forks and len(self.running) <= 1:
             return False
-        if forks:
-            self._free(forks[-1])  # and it stays where it is
+        if self._waiting_forks:
+            self._free(self._waiting_forks[-1])  # and it stays where it is
         else:
-            self._put_back(self.running[-1:])
+            self._put_back([self.running[-1]])
         self.stats.preemptions += 1
         return True
 
     def _free(self, session: InferenceSession) -> None:
         """Give a session's blocks back, if it holds any."""
+        self._waiting_forks.discard(session)
         if session.table is None:
             return
         try:
