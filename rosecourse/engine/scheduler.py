@@ -14,6 +14,7 @@ import torch
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig
 from ..errors import ConfigError, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
+from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
 from .core import EngineCore
 from .queue import Queue
@@ -91,21 +92,22 @@ class OnlineScheduler:
             raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
         if session.engine is not self.engine:  # another engine has accepted it, or none
             self.engine.check_request(session.prompt_ids, session.params)
-        if not session.times.submitted:
-            session.times.submitted = time.perf_counter()
-        self.waiting.append(session)
-        if session.table is not None:
-            self._waiting_forks.append(session)
+        with bookkeeping:
+            session.times.submitted = session.times.submitted or time.perf_counter()
+            self.waiting.append(session)
+            if session.table is not None:
+                self._waiting_forks.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
         require_a(InferenceSession, session, "session")
         if session.finished:
             return
-        session.finish_reason = "cancelled"
-        for queue in (self.waiting, self.running):
-            queue.discard(session)
-        self._free(session)
+        with bookkeeping:
+            session.finish_reason = "cancelled"
+            for queue in (self.waiting, self.running):
+                queue.discard(session)
+            self._free(session)
 
     def audit(self) -> None:
         """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
@@ -121,16 +123,22 @@ class OnlineScheduler:
 
         A step that raises loses nothing: the sessions that it was computing wait at the front to be computed anew, and
         the next step also returns the tokens that this one had made. Only when blocks could not be given back every
-        further step raises `SchedulerClosed`.
+        further step raises `SchedulerClosed`. An interrupt comes in the forward, or at the end of the step.
         """
         if self._failure is not None:
             kind = type(self._failure).__name__
             raise SchedulerClosed(
                 f"KV blocks could not be given back ({kind}: {self._failure}): make a new engine and a new scheduler"
             ) from self._failure
-        self._advance()
-        new_tokens, self._new_tokens = self._new_tokens, []
-        return new_tokens
+        new_tokens: list[NewToken] = []
+        try:
+            with bookkeeping:
+                self._advance()
+                new_tokens, self._new_tokens = self._new_tokens, []
+                return new_tokens
+        except BaseException:
+            self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
+            raise
 
     def _advance(self) -> None:
         decoding = list(self.running)
