@@ -110,10 +110,10 @@ class SchedulerManager:
         session = self.scheduler.engine.new_session(prompt, params)
         session.times.submitted = submitted
         queue: SimpleQueue = SimpleQueue()
-        stream = TokenStream(self, session, queue)
         try:
             with bookkeeping, self._changed:
                 self._check_open()
+                stream = TokenStream(self, session, queue)
                 self._queues[session] = queue
                 self._new.append(session)
                 self._changed.notify()

@@ -98,11 +98,11 @@ def strike(scene: Scene, at: int | None) -> int:
     return line.count
 
 
-def strike_lines(make: Callable[[], Scene], number: int | None = None, seed: int = 0) -> int:
+def strike_lines(make: Callable[[], Scene], number: int | None = None, seed: object = "") -> int:
     """Strike a scene, made anew for each, at so many of its lines; None is all of them. Returns at how many."""
     count = strike(make(), None)
     lines = range(count)
-    chosen = lines if number is None or number >= count else sorted(random.Random(seed).sample(lines, number))
+    chosen = lines if number is None or number >= count else sorted(random.Random(str(seed)).sample(lines, number))
     for at in chosen:
         try:
             strike(make(), at)
