@@ -105,9 +105,10 @@ class Timers:
             self.counts["forks"] += 1
 
     def cancel(self, scheduler, made) -> None:
-        if self.random.random() < 0.7:
+        live = [session for session in made if not session.finished]  # none, where only tokens are owed
+        if not live or self.random.random() < 0.7:
             return
-        session = self.random.choice([session for session in made if not session.finished])
+        session = self.random.choice(live)
         self.call(scheduler.cancel, session)
         scheduler.cancel(session)
         assert session.finish_reason == "cancelled"
