@@ -313,18 +313,24 @@ def check_end(story: Story) -> None:
     check_empty(story.engine)
 
 
-def submit_scene(parts: str) -> Scene:
+def submit_scene(parts: str, fork: bool) -> Scene:
+    """Submit a prompt, or a fork, which may have to give its blocks back while it waits."""
     story = Story(parts)
     story.go_to(1)
-    session = story.engine.new_session(PROMPTS[0][:-2], params(0, 7))
+    parent = story.sessions[0]
+    session = story.engine.fork(parent) if fork else story.engine.new_session(parent.prompt_ids, parent.params)
 
     def check(interrupted, _):
-        story.scheduler.audit()
+        waits = session in story.scheduler.waiting
+        story.engine.audit([*story.scheduler.waiting, *story.scheduler.running, *([] if waits else [session])])
+        if fork and waits:
+            assert story.scheduler._preempt_newest()
+            assert session.table is None, "nobody knew that it holds blocks"
         if session not in story.scheduler.waiting:
             assert interrupted
             story.scheduler.submit(session)
         story.sessions.append(session)
-        story.made[session] = []
+        story.made[session] = session.completion_ids
         story.finish()
         check_end(story)
 
@@ -380,7 +386,8 @@ SCENES: dict[str, Callable[[str], Scene]] = {
     "stream left early": lambda parts: stream_scene(parts, 2),
     "fork": fork_scene,
     "free": free_scene,
-    "submit": submit_scene,
+    "submit": lambda parts: submit_scene(parts, fork=False),
+    "submit a fork": lambda parts: submit_scene(parts, fork=True),
     "cancel one that runs": lambda parts: cancel_scene(parts, 2, 1),
     "cancel a fork that waits": lambda parts: cancel_scene(parts, 3, 4),
     "cancel one that waits": lambda parts: cancel_scene(parts, 1, 2),
