@@ -17,6 +17,7 @@ import torch
 
 from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
+from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import StagingBuffer
 from ..models.shape import Model
 from ..request.session import InferenceSession
@@ -26,7 +27,11 @@ from .ranges import range_for
 
 
 class AppendAfterForward:
-    """Block tables, inputs, forward, append."""
+    """Block tables, inputs, forward, append.
+
+    The engine calls it inside `bookkeeping`: an interrupt waits until a part has changed what it changes, whoever has
+    written the part. Only the forward, which changes no books, can be interrupted.
+    """
 
     stages: tuple[str, ...] = ("block_tables", "forward", "kv_append")
 
@@ -43,7 +48,7 @@ class AppendAfterForward:
             tables = self.block_tables(sessions)
         inputs = self.inputs(sessions, tables)
         with self.range("roseinfer.model.forward"):
-            outputs = self.forward(inputs)
+            outputs = bookkeeping.interruptible(self.forward, inputs)
         with self.range("roseinfer.kv.append_token"):
             self.kv_append(sessions, outputs.keys, outputs.values)
         for session in sessions:

@@ -13,6 +13,7 @@ from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
 from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
+from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.shape import Model, require_model
 from ..request.sampling import sample
@@ -25,7 +26,8 @@ class EngineCore:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
     `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `take_tokens`, `fork` and `free` are what schedulers
-    are made of. Two threads in them at once are refused with `EngineBusy`.
+    are made of. Two threads in them at once are refused with `EngineBusy`. An interrupt splits none of them: it comes
+    inside a forward, or when the call is complete.
     """
 
     def __init__(self, model: Model, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
@@ -105,12 +107,11 @@ class EngineCore:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
         if session.table is not None:
             raise BlockError("the session holds blocks already: free it before it is computed again")
-        with self._exclusive:
+        with bookkeeping, self._exclusive:
             shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
             session.table = self.kv.allocate(len(session.token_ids), shared)
             session.num_cached_tokens = self.prefix_cache.num_tokens(shared) if self.prefix_cache and shared else 0
 
-    @torch.inference_mode()
     def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """Compute sessions that are new, reserved or freed; returns logits [B, vocab_size] for each next token.
 
@@ -118,11 +119,11 @@ class EngineCore:
         """
         if not sessions:
             raise ConfigError("a prefill over 0 sessions: give 1 or more")
-        with self._exclusive:
+        with bookkeeping, self._exclusive, torch.inference_mode():
             if any(s.table is not None and not self._awaits_prefill(s) for s in sessions):
                 raise BlockError("a session that is computed already cannot be prefilled: free it first")
             self._reserve_all([session for session in sessions if session.table is None])
-            logits = Prefill(self.model, self.kv, sessions).run()
+            logits = bookkeeping.interruptible(Prefill(self.model, self.kv, sessions).run)
             for session in sessions:
                 session.num_cached_tokens = len(session.token_ids)
                 if self.prefix_cache:
@@ -143,16 +144,15 @@ class EngineCore:
                     self.free(earlier)
                 raise
 
-    @torch.inference_mode()
     def decode_step_sessions(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One decode step: returns logits [B, vocab_size]. Raises `KVCacheExhausted` before anything has changed.
 
-        Whatever else stops it, such as an interrupt, may leave the token in some layers and not in others: free these
-        sessions then, and prefill them again.
+        An interrupt in the forward has changed nothing either. Whatever else stops it may leave the token in some
+        layers and not in others: free these sessions then, and prefill them again.
         """
         if not 0 < len(sessions) <= self.config.max_batch_size:
             raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
-        with self._exclusive:
+        with bookkeeping, self._exclusive, torch.inference_mode():
             if not self.can_append(sessions):
                 many = f"one more token of {len(sessions)} sessions"
                 raise KVCacheExhausted(f"no KV blocks for {many}: free or preempt one")
@@ -172,16 +172,17 @@ class EngineCore:
 
         Raises `LogitsError` before any session has taken one; no other prompt will hit the blocks of a session of NaN.
         """
-        try:
-            token_ids = sample(logits, [session.sampler for session in sessions])
-        except LogitsError as error:
-            if self.prefix_cache:
-                for row in error.rows:
-                    self.prefix_cache.discard(sessions[row].table)
-            raise
-        for session, token_id in zip(sessions, token_ids, strict=True):
-            session.append(token_id, self.eos_token_id)
-        return token_ids
+        with bookkeeping:  # sampling too: the random streams go on by it
+            try:
+                token_ids = sample(logits, [session.sampler for session in sessions])
+            except LogitsError as error:
+                if self.prefix_cache:
+                    for row in error.rows:
+                        self.prefix_cache.discard(sessions[row].table)
+                raise
+            for session, token_id in zip(sessions, token_ids, strict=True):
+                session.append(token_id, self.eos_token_id)
+            return token_ids
 
     def fork(self, session: InferenceSession, params: SamplingParams | None = None) -> InferenceSession:
         """A second session that goes on from where this one is, sharing its blocks until they differ.
@@ -198,19 +199,24 @@ class EngineCore:
         sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
         sibling.token_ids = list(session.token_ids)
         sibling.num_cached_tokens = session.num_cached_tokens
-        with self._exclusive:
-            sibling.table = self.kv.share(session.table)
-        return sibling
+        try:
+            with bookkeeping, self._exclusive:
+                sibling.table = self.kv.share(session.table)
+                return sibling
+        except BaseException:
+            if sibling.table is not None:  # an interrupt that waited: nobody has got the sibling
+                self.free(sibling)
+            raise
 
     def free(self, session: InferenceSession) -> None:
         """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
         require_a(InferenceSession, session, "session")
         if session.table is None:
             raise BlockError("the session holds no blocks: it was freed before, or never computed")
-        with self._exclusive.lock:  # whoever is refused must still be able to give back what it holds
+        with bookkeeping, self._exclusive.lock:  # whoever is refused must still be able to give back what it holds
             self.kv.free(session.table)
-        session.table = None
-        session.num_cached_tokens = 0
+            session.table = None
+            session.num_cached_tokens = 0
 
     def audit(self, sessions: Iterable[InferenceSession]) -> None:
         """Raise `BlockError` unless the cache's books are right; `sessions` must be all that hold blocks in it.

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config import SamplingParams
 from ..errors import LogitsError, RequestError
+from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken, TextDecoder
 from .core import EngineCore
@@ -54,13 +55,14 @@ class InferenceEngine(EngineCore):
             raise RequestError(f"{len(listed)} prompts and {len(each)} params: give one for all, or one for each")
         sessions = [self.new_session(prompt, p) for prompt, p in zip(listed, each, strict=True)]
         scheduler = OnlineScheduler(self)
-        for session in sessions:
-            scheduler.submit(session)
-        try:
-            scheduler.run()
-        finally:  # an interrupt leaves no blocks behind
-            for session in sessions:
-                scheduler.cancel(session)
+        with bookkeeping:
+            try:
+                for session in sessions:
+                    scheduler.submit(session)
+                scheduler.run()
+            finally:  # whatever stops it leaves no blocks behind
+                for session in sessions:
+                    scheduler.cancel(session)
         return [
             Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), str(s.finish_reason))
             for prompt, s in zip(listed, sessions, strict=True)
@@ -76,13 +78,16 @@ class InferenceEngine(EngineCore):
         scheduler.submit(session)
         decoder = TextDecoder(self.model.tokenizer)
         try:
-            while scheduler.has_work:
-                for _, token_id in scheduler.step():
-                    text = decoder.text(token_id, last=session.finished)
-                    yield StreamedToken(token_id, text, session.finish_reason)
-            if session.finish_reason == "error":
-                raise LogitsError([0])
-        finally:  # a reader that goes away leaves no blocks behind
+            try:
+                while scheduler.has_work:
+                    for _, token_id in scheduler.step():
+                        text = decoder.text(token_id, last=session.finished)
+                        yield StreamedToken(token_id, text, session.finish_reason)
+                if session.finish_reason == "error":
+                    raise LogitsError([0])
+            finally:  # a reader that goes away leaves no blocks behind
+                scheduler.cancel(session)
+        finally:  # nor does an interrupt just before that call
             scheduler.cancel(session)
 
     def detokenize(self, token_ids: list[int]) -> str:

@@ -6,7 +6,6 @@ Continuous batching (a session joins when there is a place and leaves when it is
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +14,10 @@ import torch
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig
 from ..errors import ConfigError, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
+from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
 from .core import EngineCore
+from .queue import Queue
 
 NewToken = tuple[InferenceSession, int]
 
@@ -69,8 +70,9 @@ class OnlineScheduler:
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
         self.engine = engine
         self.admission = admission
-        self.waiting: deque[InferenceSession] = deque()
-        self.running: list[InferenceSession] = []
+        self.waiting = Queue()
+        self.running = Queue()
+        self._waiting_forks = Queue()  # those in `waiting` that hold blocks, in the same order
         self.stats = SchedulerStats()
         self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
@@ -90,20 +92,22 @@ class OnlineScheduler:
             raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
         if session.engine is not self.engine:  # another engine has accepted it, or none
             self.engine.check_request(session.prompt_ids, session.params)
-        if not session.times.submitted:
-            session.times.submitted = time.perf_counter()
-        self.waiting.append(session)
+        with bookkeeping:
+            session.times.submitted = session.times.submitted or time.perf_counter()
+            self.waiting.append(session)
+            if session.table is not None:
+                self._waiting_forks.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
         require_a(InferenceSession, session, "session")
         if session.finished:
             return
-        session.finish_reason = "cancelled"
-        for queue in (self.waiting, self.running):
-            if session in queue:
-                queue.remove(session)
-        self._free(session)
+        with bookkeeping:
+            session.finish_reason = "cancelled"
+            for queue in (self.waiting, self.running):
+                queue.discard(session)
+            self._free(session)
 
     def audit(self) -> None:
         """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
@@ -119,16 +123,22 @@ class OnlineScheduler:
 
         A step that raises loses nothing: the sessions that it was computing wait at the front to be computed anew, and
         the next step also returns the tokens that this one had made. Only when blocks could not be given back every
-        further step raises `SchedulerClosed`.
+        further step raises `SchedulerClosed`. An interrupt comes in the forward, or at the end of the step.
         """
         if self._failure is not None:
             kind = type(self._failure).__name__
             raise SchedulerClosed(
                 f"KV blocks could not be given back ({kind}: {self._failure}): make a new engine and a new scheduler"
             ) from self._failure
-        self._advance()
-        new_tokens, self._new_tokens = self._new_tokens, []
-        return new_tokens
+        new_tokens: list[NewToken] = []
+        try:
+            with bookkeeping:
+                self._advance()
+                new_tokens, self._new_tokens = self._new_tokens, []
+                return new_tokens
+        except BaseException:
+            self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
+            raise
 
     def _advance(self) -> None:
         decoding = list(self.running)
@@ -145,9 +155,10 @@ class OnlineScheduler:
             while self.waiting and len(admitted) < places:
                 session = self._next()
                 is_fork = session.table is not None
-                if not is_fork and not self._reserve(session, others=self.running + admitted):
+                if not is_fork and not self._reserve(session, others=[*self.running, *admitted]):
                     break
-                self.waiting.remove(session)
+                self.waiting.discard(session)
+                self._waiting_forks.discard(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
                 (self.running if is_fork else admitted).append(session)
                 places -= is_fork
@@ -195,7 +206,8 @@ class OnlineScheduler:
         if not sessions:
             return
         start = time.perf_counter()
-        self.running += sessions
+        for session in sessions:
+            self.running.append(session)
         self._compute(self.engine.prefill, sessions)
         self.stats.prefill_seconds += time.perf_counter() - start
 
@@ -224,7 +236,7 @@ class OnlineScheduler:
             if session.finish_reason != "error":
                 session.times.tokens.append(now)
             if session.finished:
-                self.running.remove(session)
+                self.running.discard(session)
                 self._free(session)
 
     def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
@@ -244,25 +256,24 @@ class OnlineScheduler:
         """As if they had not been admitted: they wait at the front, in the same order and without blocks."""
         for session in reversed(sessions):
             self._free(session)
-            if session in self.running:
-                self.running.remove(session)
+            self.running.discard(session)
             if not session.finished:
-                self.waiting.appendleft(session)
+                self.waiting.append_first(session)
 
     def _preempt_newest(self) -> bool:
         """Take the blocks of the newest session: a fork that waits, else one that runs; False if only one runs."""
-        forks = [session for session in self.waiting if session.table is not None]
-        if not forks and len(self.running) <= 1:
+        if not self._waiting_forks and len(self.running) <= 1:
             return False
-        if forks:
-            self._free(forks[-1])  # and it stays where it is
+        if self._waiting_forks:
+            self._free(self._waiting_forks[-1])  # and it stays where it is
         else:
-            self._put_back(self.running[-1:])
+            self._put_back([self.running[-1]])
         self.stats.preemptions += 1
         return True
 
     def _free(self, session: InferenceSession) -> None:
         """Give a session's blocks back, if it holds any."""
+        self._waiting_forks.discard(session)
         if session.table is None:
             return
         try:

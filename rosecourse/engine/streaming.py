@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..checks import is_count, is_within, require, require_a, shown
 from ..config import SamplingParams
 from ..errors import LogitsError, QueueFull, SchedulerClosed
+from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken, TextDecoder
 from .scheduler import OnlineScheduler
@@ -89,8 +90,9 @@ class SchedulerManager:
         self._drain = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)  # a thread inside torch must not outlive the interpreter
+        with bookkeeping:
+            self._thread.start()
+            atexit.register(self.close)  # a thread inside torch must not outlive the interpreter
 
     # -- any thread -----------------------------------------------------------------------------------------------
 
@@ -108,13 +110,17 @@ class SchedulerManager:
         session = self.scheduler.engine.new_session(prompt, params)
         session.times.submitted = submitted
         queue: SimpleQueue = SimpleQueue()
-        stream = TokenStream(self, session, queue)
-        with self._changed:
-            self._check_open()
-            self._queues[session] = queue
-            self._new.append(session)
-            self._changed.notify()
-        return stream
+        try:
+            with bookkeeping, self._changed:
+                self._check_open()
+                stream = TokenStream(self, session, queue)
+                self._queues[session] = queue
+                self._new.append(session)
+                self._changed.notify()
+                return stream
+        except BaseException:
+            self.cancel(session)  # an interrupt that waited: nobody has got the stream
+            raise
 
     def _check_open(self) -> None:
         if self._closing:
@@ -129,7 +135,7 @@ class SchedulerManager:
     def cancel(self, session: InferenceSession) -> None:
         """Stop a request, waiting or running; no effect on one that has ended."""
         require_a(InferenceSession, session, "session")
-        with self._changed:
+        with bookkeeping, self._changed:
             if session in self._queues:
                 self._cancelled.append(session)
                 self._changed.notify()
@@ -139,7 +145,7 @@ class SchedulerManager:
 
         drain: first let the requests run to their end, else they are cancelled (as they are by a second call without).
         """
-        with self._changed:
+        with bookkeeping, self._changed:
             self._drain = drain and (self._drain or not self._closing)
             self._closing = True
             self._changed.notify()

@@ -1,1 +1,1 @@
-"""The paged KV cache: blocks, the prefix cache over them, and the staging buffers that carry tables to the device."""
+"""The paged KV cache: blocks, the prefix cache, staging buffers for tables, and books that no interrupt can split."""

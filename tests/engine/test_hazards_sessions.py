@@ -108,7 +108,7 @@ def test_preemption_right_after_the_token_that_fills_a_block_loses_none(small_pa
             preempted_at.append(running[1].num_cached_tokens)
             hog = driver.kv.allocate((driver.kv.num_available() - 1) * BS)
             scheduler.step()
-            assert scheduler.running == sessions[:1]
+            assert list(scheduler.running) == sessions[:1]
             driver.kv.free(hog)
         else:
             scheduler.step()

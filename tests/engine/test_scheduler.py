@@ -235,7 +235,7 @@ def test_the_newest_is_preempted_and_comes_back_first(small_model):
     sessions = submit(scheduler, [7, 7, 7, 7], [12, 12, 12, 12])
     while not scheduler.stats.preemptions:
         scheduler.step()
-    assert scheduler.running == sessions[:2]
+    assert list(scheduler.running) == sessions[:2]
     assert list(scheduler.waiting) == [sessions[2], sessions[3]]
     admitted = sessions[2].times.admitted
     run_checked(scheduler)

@@ -1,0 +1,123 @@
+"""The scheduler's queues: the order of arrival, and what a call costs when many wait."""
+
+import random
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from rosecourse import OnlineScheduler, SamplingParams
+from rosecourse.engine.queue import Queue
+from rosecourse.request.session import InferenceSession
+from tests.support.scheduling import make_engine
+
+PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
+
+
+class Counted(InferenceSession):
+    """A session that counts how often one was compared with another: a walk in C shows in nothing else."""
+
+    comparisons = 0
+    __hash__ = InferenceSession.__hash__
+
+    def __eq__(self, other):
+        Counted.comparisons += 1
+        return self is other
+
+
+def session(engine=None):
+    return Counted([1, 2, 3], PARAMS, engine=engine)
+
+
+def test_a_queue_is_a_list_of_sessions_that_are_in_it_once():
+    rng, queue, expected = random.Random(0), Queue(), []
+    for _ in range(2000):
+        action = rng.randrange(4)
+        if action == 0 and len(expected) < 9:
+            new = session()
+            queue.append(new)
+            expected.append(new)
+        elif action == 1 and len(expected) < 9:
+            new = session()
+            queue.append_first(new)
+            expected.insert(0, new)
+        elif expected:
+            gone = rng.choice(expected)
+            for _ in range(2):  # the second time it is not there
+                queue.discard(gone)
+            expected.remove(gone)
+            assert gone not in queue
+        assert (list(queue), len(queue), bool(queue)) == (expected, len(expected), bool(expected))
+        assert list(reversed(queue)) == expected[::-1]
+        assert all(one in queue for one in expected)
+        for number in range(-len(expected), len(expected)):
+            assert queue[number] is expected[number]
+        assert (queue[1:3], queue[::-2]) == (expected[1:3], expected[::-2])
+    for number in (len(expected), -len(expected) - 1):
+        with pytest.raises(IndexError):
+            queue[number]
+
+
+@contextmanager
+def operations(counts):
+    """Appends to `counts` how many lines of the package were executed, and how often sessions were compared."""
+    lines = 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if "rosecourse" not in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        return trace
+
+    before, tracer = Counted.comparisons, sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+    counts.append((lines, Counted.comparisons - before))
+
+
+def costs(model, waiting):
+    """What each call costs while so many sessions wait."""
+    engine = make_engine(model, max_batch_size=2, prefix_cache=False)
+    scheduler = OnlineScheduler(engine)
+    running = [session(engine) for _ in range(2)]
+    for one in running:
+        scheduler.submit(one)
+    scheduler.step()
+    forks = [engine.fork(running[0]) for _ in range(3)]
+    scheduler.submit(forks[0])
+    queued = [session(engine) for _ in range(waiting)]
+    for number, one in enumerate(queued):
+        scheduler.submit(one)
+        if number == waiting // 2:
+            scheduler.submit(forks[1])
+    scheduler.submit(forks[2])
+    last = session(engine)
+    calls = [
+        lambda: scheduler.submit(last),
+        lambda: scheduler.cancel(last),
+        lambda: scheduler.cancel(queued[waiting // 2]),
+        lambda: scheduler.cancel(forks[1]),
+        lambda: scheduler.cancel(running[1]),
+        scheduler._preempt_newest,  # the last of the forks that wait
+        scheduler._preempt_newest,  # the first
+        scheduler.step,  # one place: the first fork is computed anew in it
+        scheduler._preempt_newest,  # one that runs
+        scheduler.step,  # it comes back
+        lambda: len(scheduler.waiting) + (queued[-1] in scheduler.waiting),
+    ]
+    counts = []
+    for call in calls:
+        with operations(counts):
+            call()
+    assert scheduler.stats.preemptions == 3
+    assert [s for s in scheduler.waiting if s in forks] == [forks[2]]
+    return counts
+
+
+def test_no_call_takes_longer_when_more_sessions_wait(small_model):
+    """Hazard 38: lines and comparisons are counted, not time."""
+    assert costs(small_model, 1000) == costs(small_model, 4000)

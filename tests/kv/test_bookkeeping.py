@@ -1,0 +1,234 @@
+"""Bookkeeping that an interrupt cannot split: when it is delivered, and what becomes of the handler."""
+
+import signal
+import threading
+from signal import SIGINT, getsignal, raise_signal
+
+import pytest
+
+from rosecourse.kv import bookkeeping as module
+from rosecourse.kv.bookkeeping import bookkeeping
+from tests.support.interrupts import Scene, strike_lines
+
+
+@pytest.fixture(autouse=True)
+def _handler_stays():
+    before = getsignal(SIGINT)
+    yield
+    after = signal.signal(SIGINT, before)
+    assert after == before
+    with pytest.raises(KeyboardInterrupt):
+        raise_signal(SIGINT)
+
+
+def comes_out_of(function):
+    """The interrupt that comes out of a call."""
+    with pytest.raises(KeyboardInterrupt) as caught:
+        function()
+    return caught.value
+
+
+def test_an_interrupt_waits_for_the_end_of_the_outermost_section():
+    done = []
+
+    def work():
+        with bookkeeping:
+            with bookkeeping:
+                raise_signal(SIGINT)
+                raise_signal(SIGINT)  # both come out as one
+                done.append("inner")
+            done.append("outer")
+
+    comes_out_of(work)
+    assert done == ["inner", "outer"]
+    with bookkeeping:
+        done.append("nothing waits any more")
+
+
+def test_without_an_interrupt_nothing_comes():
+    handler = getsignal(SIGINT)
+    with bookkeeping:
+        assert getsignal(SIGINT) != handler
+        assert bookkeeping.interruptible(lambda a, b: a + b, 1, b=2) == 3
+    assert getsignal(SIGINT) is handler
+    assert bookkeeping.interruptible(divmod, 7, 2) == (3, 1)
+
+
+def test_an_interrupt_and_another_error():
+    def work():
+        with bookkeeping:
+            raise_signal(SIGINT)
+            raise ZeroDivisionError
+
+    assert isinstance(comes_out_of(work).__context__, ZeroDivisionError)
+
+
+def test_an_interruptible_call_is_interrupted_at_once():
+    done = []
+
+    def work():
+        done.append("begun")
+        with bookkeeping:
+            raise_signal(SIGINT)
+            done.append("a section inside holds it up")
+        done.append("never")
+
+    def outer():
+        with bookkeeping:
+            try:
+                bookkeeping.interruptible(work)
+            finally:
+                raise_signal(SIGINT)
+                done.append("protected again")
+
+    comes_out_of(outer)
+    assert done == ["begun", "a section inside holds it up", "protected again"]
+
+
+def test_an_interrupt_that_waits_comes_before_an_interruptible_call():
+    done = []
+
+    def work():
+        with bookkeeping:
+            raise_signal(SIGINT)
+            bookkeeping.interruptible(done.append, "never")
+
+    comes_out_of(work)
+    assert not done
+
+
+def test_a_handler_that_raises_nothing_is_called_once():
+    calls = []
+
+    def handler(signum, frame):
+        calls.append(signum)
+
+    before = signal.signal(SIGINT, handler)
+    try:
+        with bookkeeping:
+            raise_signal(SIGINT)
+            assert not calls
+            bookkeeping.interruptible(lambda: calls.append("work"))
+            assert calls == [SIGINT, "work"]
+        assert calls == [SIGINT, "work"]
+        assert getsignal(SIGINT) is handler
+    finally:
+        signal.signal(SIGINT, before)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_handler_that_is_not_pythons_is_left_alone(handler):
+    before = signal.signal(SIGINT, handler)
+    try:
+        with bookkeeping:
+            assert getsignal(SIGINT) is handler
+            if handler is signal.SIG_IGN:
+                raise_signal(SIGINT)
+        assert getsignal(SIGINT) is handler
+    finally:
+        signal.signal(SIGINT, before)
+
+
+def test_a_handler_of_another_language_is_left_alone(monkeypatch):
+    handler = getsignal(SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "getsignal", lambda _: None)
+        with bookkeeping:
+            patch.undo()
+            assert getsignal(SIGINT) is handler
+
+
+def test_a_handler_that_is_set_inside_stays():
+    before = getsignal(SIGINT)
+    try:
+        with bookkeeping:
+            signal.signal(SIGINT, signal.SIG_IGN)
+        assert getsignal(SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(SIGINT, before)
+
+
+def test_other_threads_hold_up_nothing():
+    inside, go_on = threading.Event(), threading.Event()
+    seen = []
+
+    def other():
+        with bookkeeping:
+            seen.append(bookkeeping.interruptible(divmod, 7, 2))
+            inside.set()
+            go_on.wait(60)
+
+    handler = getsignal(SIGINT)
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        assert inside.wait(60)
+        assert seen == [(3, 1)]
+        assert getsignal(SIGINT) is handler
+        with pytest.raises(KeyboardInterrupt):
+            raise_signal(SIGINT)
+        with bookkeeping:  # the main thread's own
+            go_on.set()
+            thread.join()
+            held = getsignal(SIGINT)
+        assert held != handler
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_section_that_hangs_is_interrupted_by_the_second_one(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    passed = []
+
+    def hangs():
+        with bookkeeping, bookkeeping:
+            for later in (0, module.PATIENCE / 2, module.PATIENCE / 2):
+                now[0] += later
+                raise_signal(SIGINT)
+                passed.append(later)
+
+    comes_out_of(hangs)
+    assert len(passed) == 2
+    with bookkeeping:
+        passed.append("nothing waits any more")
+
+
+def scene(call):
+    done = []
+
+    def check(interrupted, _):
+        assert interrupted or done[-1] == "end"
+        assert done.count("begin") == done.count("end")
+
+    return Scene(lambda: call(done), check)
+
+
+def nested(done):
+    with bookkeeping:
+        done.append("begin")
+        with bookkeeping:
+            bookkeeping.interruptible(inside, done)
+        done.append("end")
+
+
+def inside(done):
+    with bookkeeping:
+        done.append("begin")
+        done.append("end")
+
+
+@pytest.mark.parametrize("call", [nested, inside])
+def test_an_interrupt_at_any_line_of_the_mechanism_itself(call):
+    """`strike` sees to it that it comes out, once, and that the handler is back."""
+
+    def plain(done):
+        try:
+            call(done)
+        except KeyboardInterrupt:
+            if done.count("end") < done.count("begin"):
+                done.append("end")  # in the forward's place
+            raise
+
+    assert strike_lines(lambda: scene(plain if call is nested else call)) > 10
