@@ -61,7 +61,7 @@ def _outputs_kept(what: str) -> Iterator[None]:
     finally:
         closed += [name for name, (stream, copy) in kept.items() if _put_back(name, stream, copy)]
     if closed:
-        raise ConfigError(f"{what} closes {' and '.join(closed)}, which are not its own: leave them open")
+        raise ConfigError(f"{what} closes {' and '.join(closed)}, which a part leaves open")
 
 
 def _put_back(name: str, stream: Any, copy: int) -> bool:

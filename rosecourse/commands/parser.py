@@ -6,10 +6,13 @@ import argparse
 import io
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..checks import one_line
 from .ending import ended
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,6 +20,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see --help)\n")
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help. Raises `OSError` where it cannot be written, which argparse would not say."""
+        print(self.format_help(), end="", file=file)
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

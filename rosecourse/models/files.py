@@ -63,14 +63,15 @@ def read_bytes(path: Path, most: int) -> bytes:
     require_safe(path)
     try:
         with open(path, "rb", opener=_without_waiting) as file:
-            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)  # still: it may have been replaced
-            content = file.read(most + 1) if is_regular else b""
+            found = os.fstat(file.fileno())
+            is_regular = stat.S_ISREG(found.st_mode)  # still: it may have been replaced
+            content = file.read(found.st_size) if is_regular and found.st_size <= most else b""
     except OSError as error:
         raise unreadable(repr(str(path)), error) from error
     if not is_regular:
         raise refused(repr(str(path)), "it is no regular file")
-    if len(content) > most:
-        raise refused(repr(str(path)), f"it has more than {most:,} bytes, no {path.name} has")
+    if found.st_size > most:
+        raise refused(repr(str(path)), f"it has {found.st_size:,} bytes, {path.name} may have {most:,}")
     return content
 
 
