@@ -47,6 +47,16 @@ def one_line(message: object) -> str:
     return _said(str, message) or type(message).__name__
 
 
+def words(error: BaseException) -> str:
+    """What an exception says, on one line; empty where it says nothing, or cannot."""
+    return _said(str, error)
+
+
+def told(error: BaseException) -> str:
+    """The type of an exception, and what it says, on one line."""
+    return f"{type(error).__name__}: {words(error)}".removesuffix(": ")
+
+
 def _said(say: Callable[[object], str], value: object) -> str:
     """What an object says of itself, on one line; empty where it cannot say it."""
     try:

@@ -33,6 +33,7 @@ def ended(name: str, work: Callable[[], int | None]) -> int:
         code = INTERRUPTED
     except BrokenPipeError:  # there is nobody to tell
         code = NO_READER
+        drop(sys.stdout)
     except refusals() as error:
         code, line = REFUSED, f"{name}: error: {one_line(error)}\n"
     say(sys.stdout, "")  # what was said before the error comes first
@@ -69,10 +70,15 @@ def say(stream: TextIO, text: str) -> None:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError):  # ValueError: it is closed
-        with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+        drop(stream)
+
+
+def drop(stream: TextIO) -> None:
+    """Send the rest of a stream to nowhere."""
+    with suppress(OSError, ValueError):  # it is closed, or no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 # -- interrupts ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ..checks import one_line
+from ..checks import one_line, told
 from ..errors import ConfigError
 from ..lab.checks.checking import check
 from ..lab.course import COURSES
@@ -116,9 +116,7 @@ def _what_came_out(error: BaseException, path: Path) -> str:
         return f"{Path(error.filename).name}{where}: {type(error).__name__}: {one_line(error.msg)}"
     theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path.resolve())]
     where = f", line {theirs[-1].lineno}" if theirs else ""
-    said = one_line(error)
-    kind = type(error).__name__
-    return f"{path.name}{where}: {kind}" + (f": {said}" if said != kind else "")
+    return f"{path.name}{where}: {told(error)}"
 
 
 def lab(args: argparse.Namespace) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ...checks import one_line, require
+from ...checks import require, told
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
@@ -135,7 +135,7 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        return Race(rung.number, name, None, _nothing_timed(_raised(name, error), name, rung.number))
+        return Race(rung.number, name, None, _nothing_timed(f"{name} raised {told(error)}", name, rung.number))
     return Race(rung.number, name, ladder, track=course.track)
 
 
@@ -159,7 +159,7 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever the learner's code raises: it is told, not timed
-        return _nothing_timed(_raised(name, error), name, rung.number)
+        return _nothing_timed(f"{name} raised {told(error)}", name, rung.number)
     wrong = [n for n, (right, ours) in enumerate(zip(expected, given, strict=True)) if right != ours]
     if not wrong:
         return ""
@@ -172,11 +172,6 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
         name,
         rung.number,
     )
-
-
-def _raised(name: str, error: BaseException) -> str:
-    said, kind = one_line(error), type(error).__name__
-    return f"{name} raised {kind}" + (f": {said}" if said != kind else "")
 
 
 def _nothing_timed(why: str, name: str, number: str) -> str:
