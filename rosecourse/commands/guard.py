@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import ConfigError
-from .ending import REFUSED
+from .ending import END, LEAVE, REFUSED
 
 OUTPUTS = {"stdout": 1, "stderr": 2}
-END = os._exit
 
 
 @contextmanager
@@ -24,11 +23,11 @@ def guarded(what: str, seconds: float, late: Callable[[str], object]) -> Iterato
     `os._exit` raises SystemExit. Raises `ConfigError` if an output has been closed; it is open again then.
     """
     with _outputs_kept(what), _time_limit(f"{what} is still at work after {seconds:g} seconds", seconds, late):
-        os._exit = _stay  # type: ignore[assignment]
+        setattr(os, LEAVE, _stay)
         try:
             yield
         finally:
-            os._exit = END
+            setattr(os, LEAVE, END)
 
 
 def _stay(code: int) -> NoReturn:
