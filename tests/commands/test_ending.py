@@ -13,7 +13,6 @@ import pytest
 from rosecourse import ConfigError
 from rosecourse import __main__ as entry
 from rosecourse.commands import doctor, ending, generate
-from rosecourse.commands.parser import command_parser, run_command
 
 ROOT = Path(entry.__file__).parents[1]
 HELLO = ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "2"]
@@ -77,11 +76,6 @@ def gone():
 
 def full():
     return open("/dev/full", "w")
-
-
-def checked(report):
-    """A command of two lines, as doctor writes them."""
-    return lambda argv=(): run_command(command_parser("doctor", "x"), lambda args: report(), argv)
 
 
 WRITERS = {
@@ -220,12 +214,6 @@ def {where}(*_):
 sys.exit(entry.main(["doctor"]))
 """
 IN_AN_IMPORT = INTERRUPTED.format(where="import_module", setting="entry.import_module = import_module")
-AT_THE_END = INTERRUPTED.format(
-    where="ends",
-    setting="import atexit; entry.run_named = lambda argv: 0\nmain = entry.main\n"
-    "entry.main = lambda argv: atexit.register(ends) and main(argv)\n"
-    "class Late:\n    def __del__(self): ends()\nentry.late = Late()",
-)
 
 
 @pytest.mark.parametrize(
