@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
+
+from .checks import require
+from .commands.ending import ended, interrupts_leave, leave_at_the_end
 
 COMMANDS = {
     "lab": "check a part that you have written, and race it against the course's",
@@ -25,16 +29,23 @@ def usage() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; returns its exit code."""
-    name, *flags = (sys.argv[1:] if argv is None else argv) or [""]
+    code = ended("rosecourse", partial(run_named, sys.argv[1:] if argv is None else argv))
+    leave_at_the_end()
+    return code
+
+
+def run_named(argv: Sequence[str]) -> int:
+    """Run the command that the first word names. Raises `ConfigError` where there is none of this name."""
+    name, *flags = argv or [""]
     if name in ("-h", "--help"):
         print(usage())
         return 0
-    if name not in COMMANDS:
-        said = f"there is no command {name!r:.60}" if name else "no command is given"
-        print(f"rosecourse: error: {said}: give one of {', '.join(COMMANDS)} (see --help)", file=sys.stderr)
-        return 2
-    # A command's module is imported when it is needed: `doctor` runs even where packages are missing.
-    return import_module(f"rosecourse.commands.{name}").main(flags)
+    said = f"there is no command {name!r:.60}" if name else "no command is given"
+    require(name in COMMANDS, f"{said}: give one of {', '.join(COMMANDS)} (see --help)")
+    with interrupts_leave():
+        # A command's module is imported when it is needed: `doctor` runs even where packages are missing.
+        command = import_module(f"rosecourse.commands.{name}")
+    return command.main(flags)
 
 
 if __name__ == "__main__":

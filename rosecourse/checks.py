@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
@@ -11,10 +12,7 @@ from .errors import ConfigError
 
 def shown(value: object) -> str:
     """A value as a message shows it: on one line, of at most 60 characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # a number of more digits than Python prints, or an object that cannot say what it is
-        text = f"a value of type {type(value).__name__}"
+    text = _said(repr, value) or f"a value of type {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -46,4 +44,24 @@ def make_plain(settings: Any) -> None:
 
 def one_line(message: object) -> str:
     """A message without line breaks, whatever a flag's value brought into it."""
-    return " ".join(str(message).split()) or type(message).__name__
+    return _said(str, message) or type(message).__name__
+
+
+def words(error: BaseException) -> str:
+    """What an exception says, on one line; empty where it says nothing, or cannot."""
+    return _said(str, error)
+
+
+def told(error: BaseException) -> str:
+    """The type of an exception, and what it says, on one line."""
+    return f"{type(error).__name__}: {words(error)}".removesuffix(": ")
+
+
+def _said(say: Callable[[object], str], value: object) -> str:
+    """What an object says of itself, on one line; empty where it cannot say it."""
+    try:
+        return " ".join(say(value).split())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a number of more digits than Python prints, or whatever a class does there
+        return ""

@@ -18,7 +18,7 @@ from ..measure.samples import Samples
 from ..measure.workload import Runner, Workload
 from ..records.json_file import require_writable_json, write_json
 from ..records.run_json import plain_run
-from .building import engine_of, lesson_of, model_of, parts_of
+from .building import engine_of, ids_of, lesson_of, model_of, parts_of
 from .flags import (
     add_engine_flags,
     add_json_flag,
@@ -54,7 +54,7 @@ def engine_and_workload(args: argparse.Namespace) -> tuple[InferenceEngine, Work
     prompt = text_of(args.prompt)
     parts = parts_of(args)
     model = model_of(args)
-    prompt_ids = model.tokenizer.encode(prompt, verbose=False)
+    prompt_ids = ids_of(prompt, model)
     longest = min(max(2, len(prompt_ids) + args.max_new_tokens), model.shape.context)
     largest = min(args.max_batch_size, args.num_requests)
     engine = engine_of(args, model, parts, max_batch_size=largest, max_seq_len=longest)

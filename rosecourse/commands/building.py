@@ -16,6 +16,7 @@ from ..lessons import Lesson, lesson
 from ..lessons.forward.dense import DecodeForward as DenseForward
 from ..models.load import load_model, random_model
 from ..models.shape import Model, ModelShape
+from ..models.tokenizer import check_length, longest_token
 from .flags import environment_settings
 
 SMALL_WIDTH = 512  # in a narrower model, a small operation is done before two threads have found each other
@@ -31,6 +32,12 @@ def model_of(args: argparse.Namespace) -> Model:
         model = load_model(args.hf_model_id, args.dtype, args.device)
     set_threads(args.threads, model.shape)
     return model
+
+
+def ids_of(prompt: str, model: Model) -> list[int]:
+    """The token ids of a text, unless its length says that the model's context cannot hold it."""
+    check_length(prompt, longest_token(model.tokenizer), model.shape.context - 1)
+    return model.tokenizer.encode(prompt, verbose=False)
 
 
 def require_threads(threads: int | None) -> None:

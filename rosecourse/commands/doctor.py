@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from .ending import interrupts_leave
 from .parser import command_parser, run_command
 
 NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas", "cloudpickle")
@@ -130,18 +131,24 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
+def finding(name: str, check: Callable[[], str]) -> tuple[str, str]:
+    """What a check says, and whether that is OK or FAIL."""
+    try:
+        with interrupts_leave():  # checks import: an interrupt is no finding
+            return "OK", check()
+    except Problem as problem:
+        return "FAIL", str(problem)
+    except Exception as error:  # a check that breaks is a finding too
+        return "FAIL", f"{name}: {first_line(error)}: {REINSTALL}"
+
+
 def report() -> int:
     """Print a line for each check; returns 1 if one failed."""
     failed = 0
     for name, check in checks():
-        try:
-            print(f"[OK] {check()}")
-        except Problem as problem:
-            failed += 1
-            print(f"[FAIL] {problem}")
-        except Exception as error:  # a check that breaks is a finding too
-            failed += 1
-            print(f"[FAIL] {name}: {first_line(error)}: {REINSTALL}")
+        verdict, said = finding(name, check)
+        failed += verdict == "FAIL"
+        print(f"[{verdict}] {said}", flush=True)
     print("All is well." if not failed else f"{failed} to mend.")
     return min(failed, 1)
 

@@ -17,6 +17,7 @@ from ..errors import ConfigError, RequestError
 from .parser import Parser
 
 MOST = 1_000_000  # requests, runs, pairs, threads
+LONGEST_PROMPT = 2**26  # characters: more than any context, and little enough to be held
 DTYPES = ("float32", "float16", "bfloat16")  # as in `models.load`
 ADMISSION_POLICIES = ("fifo",)  # as in `engine.scheduler`
 
@@ -109,10 +110,20 @@ def require_counts(args: argparse.Namespace, leasts: dict[str, int]) -> None:
 def text_of(prompt: str) -> str:
     """The prompt; `-` is read from standard input, less the line break at its end. Refuses what is not UTF-8."""
     try:
-        text = prompt if prompt != "-" else sys.stdin.read().removesuffix("\n")
+        text = prompt if prompt != "-" else _standard_input().removesuffix("\n")
         text.encode()
     except UnicodeError:
         raise RequestError("the prompt is not UTF-8 text") from None
+    return text
+
+
+def _standard_input() -> str:
+    try:
+        text = sys.stdin.read(LONGEST_PROMPT + 1)
+    except OSError as error:
+        raise RequestError(f"the prompt cannot be read from standard input: {error.strerror or error}") from None
+    if len(text) > LONGEST_PROMPT:
+        raise RequestError(f"the prompt has more than {LONGEST_PROMPT} characters, which no model takes")
     return text
 
 

@@ -9,8 +9,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from ..checks import one_line
+from ..checks import one_line, told
 from ..errors import ConfigError
 from ..lab.checks.checking import check
 from ..lab.course import COURSES
@@ -19,7 +20,11 @@ from ..lessons import LESSONS
 from ..models.load import load_model
 from .building import require_threads, set_threads
 from .flags import add_threads_flag
+from .guard import end_with, guarded
 from .parser import Parser, command_parser, run_command
+
+LONGEST_IMPORT = 60.0  # seconds: more than any import of a library takes
+LONGEST_RACE = 900.0  # seconds: a race takes ten to thirty, and on a slow machine a few minutes
 
 
 def default_lesson() -> str:
@@ -67,34 +72,51 @@ def load_part(text: str) -> type:
     path = Path(file)
     if not path.is_file():
         raise ConfigError(f"{file!r} is no file: give one that is there")
-    part = getattr(_module(path), name, None)
+    with guarded(path.name, LONGEST_IMPORT, end_late):
+        part = _in_module(path, name)
     if not isinstance(part, type):
         raise ConfigError(f"{file} has no class {name!r}" if part is None else f"{name!r} in {file} is not a class")
     return part
 
 
-def _module(path: Path) -> object:
-    """A file as a module, as `python FILE` would run it: its own folder comes first where it imports from."""
-    name = f"part_of_{path.stem}"
-    loader = importlib.machinery.SourceFileLoader(name, str(path.resolve()))
-    spec = importlib.util.spec_from_loader(name, loader)
+def end_late(message: str) -> NoReturn:
+    """End the command because of a learner's code that does not."""
+    end_with(f"rosecourse lab: error: {message}")
+
+
+def _in_module(path: Path, name: str) -> object:
+    """What a name is in a file that is run as a module, as `python FILE` would: its own folder comes first in the path.
+
+    None where the file has no such name. Raises `ConfigError` for whatever comes out of the file but an interrupt.
+    """
+    own = f"part_of_{path.stem}"
+    loader = importlib.machinery.SourceFileLoader(own, str(path.resolve()))
+    spec = importlib.util.spec_from_loader(own, loader)
     if spec is None:
         raise ConfigError(f"{path.name} cannot be loaded as a module")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and Triton look there
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[own] = module  # dataclasses and Triton look there
+    known = sys.path
+    sys.path = [str(path.resolve().parent), *known]
     try:
         loader.exec_module(module)
-    except SyntaxError as error:
-        where = f", line {error.lineno}" if error.lineno else ""
-        raise ConfigError(f"{Path(error.filename or path).name}{where}: {type(error).__name__}: {error.msg}") from None
-    except (Exception, SystemExit) as error:
-        theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path.resolve())]
-        where = f", line {theirs[-1].lineno}" if theirs else ""
-        raise ConfigError(f"{path.name}{where}: {type(error).__name__}: {one_line(error)}") from None
+        return getattr(module, name, None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ConfigError(_what_came_out(error, path)) from None
     finally:
-        sys.path.remove(str(path.resolve().parent))
-    return module
+        sys.path = known
+
+
+def _what_came_out(error: BaseException, path: Path) -> str:
+    """What a learner's file raised, and where, on one line."""
+    if isinstance(error, SyntaxError) and isinstance(error.filename, str):
+        where = f", line {error.lineno}" if error.lineno else ""
+        return f"{Path(error.filename).name}{where}: {type(error).__name__}: {one_line(error.msg)}"
+    theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path.resolve())]
+    where = f", line {theirs[-1].lineno}" if theirs else ""
+    return f"{path.name}{where}: {told(error)}"
 
 
 def lab(args: argparse.Namespace) -> bool:
@@ -107,7 +129,8 @@ def lab(args: argparse.Namespace) -> bool:
         print(f"\nRacing against lesson {args.lesson} ...", flush=True)
         model = load_model()
         set_threads(args.threads, model.shape)
-        raced = race(part, args.lesson, model)
+        with guarded(part.__name__, LONGEST_RACE, end_late):
+            raced = race(part, args.lesson, model)
         if raced.ladder is None:  # a request failed, say: there are no figures
             raise ConfigError(raced.trouble)
         print(raced)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..checks import one_line
-from ..errors import RosecourseError
+from .ending import ended
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +20,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see --help)\n")
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help. Raises `OSError` where it cannot be written, which argparse would not say."""
+        print(self.format_help(), end="", file=file)
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -40,47 +46,15 @@ def command_parser(name: str, description: str) -> Parser:
 def run_command(
     parser: Parser, work: Callable[[argparse.Namespace], int | None], argv: Sequence[str] | None = None
 ) -> int:
-    """Parse, call `work(args)`, and turn bad input, a full disk and a full memory into one line and exit code 2.
-
-    Returns the exit code: what `work` returns, None being 0; 2; 130 for an interruption; or 141 where the reader of the
-    output has gone.
-    """
+    """Parse, call `work(args)`, and return the exit code: see `ended`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
-    try:
-        args = parser.parse_args(argv)
-    except SystemExit as end:  # --help (0) or a bad flag (2)
-        return int(end.code or 0)
-    try:
-        code = work(args)
-        flush_output()
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone: there is nobody to tell
-        drop_output()
-        return 141
-    except refusals() as error:
+
+    def parsed() -> int | None:
         try:
-            flush_output()  # what was said before the error comes first
-        except OSError:
-            drop_output()
-        print(f"{parser.prog}: error: {one_line(error)}", file=sys.stderr)
-        return 2
-    return code or 0
+            args = parser.parse_args(argv)
+        except SystemExit as end:  # --help (0) or a bad flag (2)
+            return int(end.code or 0)
+        return work(args)
 
-
-def refusals() -> tuple[type[BaseException], ...]:
-    """The exceptions that end a command in one line; torch's for a full device only where torch has been imported."""
-    torch = sys.modules.get("torch")
-    device_memory = (torch.OutOfMemoryError,) if torch is not None else ()
-    return (RosecourseError, OSError, MemoryError, *device_memory)
-
-
-def flush_output() -> None:
-    if sys.stdout is not None:  # the caller may have closed it
-        sys.stdout.flush()
-
-
-def drop_output() -> None:
-    """Send the rest to nowhere: standard output takes nothing more, and Python would try again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ended(parser.prog, parsed)

@@ -22,7 +22,7 @@ from ..records.recordings import Recording
 from ..records.results import RESULTS
 from ..records.step_recorder import StepRecorder, StepsTask
 from ..records.steps import RecordedSteps, steps_name
-from .building import config_of, model_of
+from .building import config_of, ids_of, model_of
 from .flags import add_model_flags, command_line, flags_of, require_counts, text_of
 from .parser import Parser, command_parser, run_command
 
@@ -150,7 +150,7 @@ class Session:
             args.random_weights = RANDOM_WEIGHTS
         self.model = model_of(args)
         self.traffic = traffic_of(self.model, args)
-        self.prompt_ids = self.model.tokenizer.encode(args.prompt, verbose=False)
+        self.prompt_ids = ids_of(args.prompt, self.model)
         context = self.model.shape.context
         self.firsts = [self._first_of(name) for name in self.names if name != STEPS]
         order = order_of(STEPS, self.prompt_ids, parser, args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import cached_property
 from operator import index
 
 import torch
@@ -16,6 +17,7 @@ from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, Req
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.shape import Model, require_model
+from ..models.tokenizer import check_length, longest_token
 from ..request.sampling import sample
 from ..request.session import InferenceSession, Prompt
 from .exclusive import Exclusive
@@ -93,15 +95,21 @@ class EngineCore:
             )
 
     def tokenize(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt: a text's, or those given."""
+        """The token ids of a prompt: a text's, or those given. Refuses a text whose length says that it cannot fit."""
         try:
             if isinstance(prompt, str):
+                if len(prompt) >= self.max_seq_len:  # else the check can say nothing
+                    check_length(prompt, self._longest_token, self.max_seq_len - 1)
                 return self.model.tokenizer.encode(prompt, verbose=False)
             if isinstance(prompt, bytes):
                 raise TypeError
             return [index(token_id) for token_id in prompt]
         except TypeError:  # the tokenizer's too, for text that no encoding has
             raise RequestError(f"the prompt is {shown(prompt)}: give a text, or a list of token ids") from None
+
+    @cached_property
+    def _longest_token(self) -> int | None:
+        return longest_token(self.model.tokenizer)
 
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""

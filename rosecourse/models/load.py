@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from huggingface_hub.utils import logging as hub_logging
-from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedConfig
+from transformers import GPT2LMHeadModel
 from transformers.utils import logging
 
 from ..checks import is_count, one_line, shown
 from ..config import DATA
 from ..errors import ModelError
-from .folder import ANEW, check_json, check_weights, unreadable
+from .files import ANEW, is_there, refused
+from .folder import CONFIG, FILES, ModelFolder
 from .gpt2 import GPT2, GPT2Shape
 from .shape import Model, ModelShape
+from .tokenizer import tokenizer_of
 
 SHIPPED_MODEL = DATA / "tiny-gpt2"
 RANDOM_SHAPES = {
@@ -26,6 +30,20 @@ RANDOM_SHAPES = {
     "gpt2-medium": GPT2Shape(vocab_size=50257, context=1024, width=1024, num_layers=24, num_heads=16),
 }
 LONGEST_PATH = 4096  # characters
+SIZES = {  # what config.json calls them, and what the engine does
+    "vocab_size": "vocab_size",
+    "n_positions": "context",
+    "n_embd": "width",
+    "n_layer": "num_layers",
+    "n_head": "num_heads",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
+PLAIN = {  # what a config must say, or leave out
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+    "quantization_config": None,
+}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -71,37 +89,28 @@ def load_model(
     """
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
-    source = _source(SHIPPED_MODEL if name_or_path is None else name_or_path)
-    with _quiet():
-        config = _config(source)
-        return LOADERS[config.model_type](source, config, dtype, device)
+    folder = _folder(_source(SHIPPED_MODEL if name_or_path is None else name_or_path))
+    folder.check()
+    config = folder.config()
+    family = config.get("model_type")
+    if not isinstance(family, str):
+        raise refused(repr(str(folder.path / CONFIG)), "it names no model_type")
+    if family not in LOADERS:
+        known = ", ".join(map(repr, LOADERS))
+        raise ModelError(f"{folder.source!r} is a {shown(family)} model: the engine runs only {known}")
+    return LOADERS[family](folder, config, dtype, device)
 
 
-def _load_gpt2(source: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> GPT2:
-    shape = _gpt2_shape(config, source)
-    if os.path.isdir(source):
-        check_weights(Path(source), shape)
-    model, tokenizer = _read(GPT2LMHeadModel, source, config)
-    _check_tokenizer(tokenizer, shape, source)
-    return from_transformers(model, tokenizer, Path(source).resolve().name, dtype, device)
+def _load_gpt2(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> GPT2:
+    shape = _gpt2_shape(config, folder.source)
+    folder.check_weights(shape)
+    tokenizer = tokenizer_of(folder)
+    _check_tokenizer(tokenizer, shape, folder.source)
+    return GPT2(shape, _cast(folder.weights(), shape, folder.name, dtype, device), tokenizer, folder.name)
 
 
-# The families that the engine runs: by the `model_type` of a config, loader(source, config, dtype, device).
-LOADERS: dict[str, Callable[[str, PreTrainedConfig, torch.dtype, torch.device], Model]] = {"gpt2": _load_gpt2}
-
-
-def _read(family: Any, source: str, config: PreTrainedConfig) -> tuple[Any, Any]:
-    """A model in float32 and its tokenizer, as `transformers` reads them; family: its class for this architecture."""
-    try:
-        model, report = family.from_pretrained(
-            source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # transformers raises many kinds for a bad folder: all of them mean the same here
-        raise unreadable(f"the model {source!r}", error) from error
-    if report["missing_keys"]:  # transformers makes up what is missing
-        raise ModelError(f"the model {source!r} cannot be read: no weights for {min(report['missing_keys'])!r}")
-    return model, tokenizer
+# The families that the engine runs: by the `model_type` of config.json, loader(folder, config, dtype, device).
+LOADERS: dict[str, Callable[[ModelFolder, Mapping[str, Any], torch.dtype, torch.device], Model]] = {"gpt2": _load_gpt2}
 
 
 def _source(name_or_path: str | Path) -> str:
@@ -114,8 +123,6 @@ def _source(name_or_path: str | Path) -> str:
 
 def _check_tokenizer(tokenizer: Any, shape: ModelShape, source: str) -> None:
     """Raise `ModelError` for a tokenizer of another model. It may have fewer tokens: vocabularies are padded."""
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
-        raise ModelError(f"the model {source!r} cannot be read: it has no tokenizer.json, from which text is streamed")
     if len(tokenizer) > shape.vocab_size:
         raise ModelError(
             f"the tokenizer in {source!r} has {len(tokenizer)} tokens, the model {shape.vocab_size}: it is of another "
@@ -123,28 +130,24 @@ def _check_tokenizer(tokenizer: Any, shape: ModelShape, source: str) -> None:
         )
 
 
-def _config(source: str) -> PreTrainedConfig:
-    if os.path.isfile(source):
-        raise ModelError(f"{source!r} is a file: give the folder that holds the model")
-    if not os.path.isdir(source) and (Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1):
-        raise ModelError(f"there is no model folder {source!r}: give one that is there, or a hub id such as 'gpt2'")
-    if os.path.isdir(source) and not Path(source, "config.json").is_file():
-        raise ModelError(f"the folder {source!r} holds no model: a Hugging Face model folder has a config.json")
+def _folder(source: str) -> ModelFolder:
+    """The folder that a path names, or the one in the hub's cache, fetched if it is not there."""
     if os.path.isdir(source):
-        check_json(Path(source))
+        if not is_there(Path(source, CONFIG)):
+            raise ModelError(f"the folder {source!r} holds no model: a Hugging Face model folder has a {CONFIG}")
+        return ModelFolder(Path(source), source)
+    if os.path.exists(source):
+        raise ModelError(f"{source!r} is a file: give the folder that holds the model")
+    if Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1:
+        raise ModelError(f"there is no model folder {source!r}: give one that is there, or a hub id such as 'gpt2'")
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)  # else transformers would ask
-    except Exception as error:
-        if os.path.isdir(source):
-            raise unreadable(f"the model {source!r}", error) from error
+        with _quiet():
+            return ModelFolder(Path(snapshot_download(source, allow_patterns=[*FILES, "model*.safetensors"])), source)
+    except Exception as error:  # the hub's client raises many kinds: all of them mean the same here
         reason = one_line(error)[:200]
         raise ModelError(
             f"the model {source!r} cannot be fetched (a hub id needs the network once): {reason}"
         ) from error
-    if config.model_type not in LOADERS:
-        known = ", ".join(map(repr, LOADERS))
-        raise ModelError(f"{source!r} is a {config.model_type!r} model: the engine runs only {known}")
-    return config
 
 
 @contextmanager
@@ -172,39 +175,46 @@ def from_transformers(
     device: str | torch.device = "cpu",
 ) -> GPT2:
     """The engine's form of a `transformers` GPT-2, cast and moved once."""
-    shape = _gpt2_shape(model.config, name)
-    state = model.transformer.state_dict()
+    shape = _gpt2_shape(model.config.to_dict(), name)
+    return GPT2(shape, _cast(model.transformer.state_dict(), shape, name, dtype, device), tokenizer, name)
+
+
+def _cast(
+    state: Mapping[str, torch.Tensor], shape: GPT2Shape, name: str, dtype: torch.dtype, device: str | torch.device
+) -> dict[str, torch.Tensor]:
+    """The weights of a GPT-2, moved and cast. Raises `ModelError` for numbers that are not finite."""
     weights = {}
     for parameter in shape.parameters():
-        weights[parameter] = state[parameter].to(device=device, dtype=dtype)
+        exact = state[parameter].to(torch.float32)
+        weights[parameter] = exact.to(device=device, dtype=dtype)
         if not torch.isfinite(weights[parameter]).all():
-            fits = torch.isfinite(state[parameter]).all()
+            fits = torch.isfinite(exact).all()
             why = f"do not fit into {dtype}: load it in float32" if fits else f"are NaN or infinite: {ANEW}"
             raise ModelError(f"the model {name!r} cannot be used, weights of {parameter!r} {why}")
-    return GPT2(shape, weights, tokenizer, name)
+    return weights
 
 
-def _gpt2_shape(config: PreTrainedConfig, name: str) -> GPT2Shape:
-    """The sizes of a GPT-2. Raises `ModelError` for a variant that the engine lacks, and for impossible sizes."""
-    if config.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
-        raise ModelError(f"{name!r} uses the activation {config.activation_function!r}: the engine has only 'gelu_new'")
-    if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights or not config.tie_word_embeddings:
+def _gpt2_shape(config: Mapping[str, Any], name: str) -> GPT2Shape:
+    """The sizes of a GPT-2, from the fields of a config that the engine uses; those left out are GPT-2's own.
+
+    Raises `ModelError` for a variant that the engine lacks, and for impossible sizes.
+    """
+    activation = config.get("activation_function", "gelu_new")
+    if activation not in ("gelu_new", "gelu_pytorch_tanh"):
+        raise ModelError(f"{name!r} uses the activation {shown(activation)}: the engine has only 'gelu_new'")
+    if any(config.get(field, value) is not value for field, value in PLAIN.items()):
         raise ModelError(
-            f"{name!r} is a variant of GPT-2 (attention scaling, untied output): the engine has only the plain one"
+            f"{name!r} is a variant of GPT-2 (attention scaling, untied output, quantised weights): the engine has "
+            "only the plain one"
         )
-    if config.n_inner not in (None, 4 * config.n_embd):
-        raise ModelError(f"{name!r} has n_inner {config.n_inner}: the engine wants 4 x n_embd, {4 * config.n_embd}")
     try:
-        return GPT2Shape(
-            vocab_size=config.vocab_size,
-            context=config.n_positions,
-            width=config.n_embd,
-            num_layers=config.n_layer,
-            num_heads=config.n_head,
-            layer_norm_eps=config.layer_norm_epsilon,
-        )
+        shape = replace(RANDOM_SHAPES["gpt2"], **{SIZES[field]: config[field] for field in SIZES if field in config})
     except ModelError as error:
         raise ModelError(f"the config of {name!r} cannot be used, {error}; {ANEW}") from error
+    if config.get("n_inner") not in (None, 4 * shape.width):
+        inner = shown(config["n_inner"])
+        raise ModelError(f"{name!r} has n_inner {inner}: the engine wants 4 x n_embd, {4 * shape.width}")
+    return shape
 
 
 def random_model(
@@ -234,4 +244,4 @@ def random_model(
         else:
             value = torch.empty(size).normal_(std=0.02, generator=generator)
         weights[parameter] = value.to(device=device, dtype=dtype)
-    return GPT2(shape, weights, AutoTokenizer.from_pretrained(SHIPPED_MODEL), f"random {name}")
+    return GPT2(shape, weights, tokenizer_of(ModelFolder(SHIPPED_MODEL, str(SHIPPED_MODEL))), f"random {name}")

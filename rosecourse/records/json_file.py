@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from ..checks import require
@@ -40,15 +42,22 @@ def require_writable_folder(folder: Path) -> None:
 
 
 def write_json(path: Path | None, document: dict[str, Any]) -> None:
-    """Write a document as a whole: a reader sees the old file or the new one, never a part. None: write nothing."""
+    """Write a document as a whole: a reader sees the old file or the new one, never a part. None: write nothing.
+
+    A file that was there keeps its mode, a new one has what the umask leaves.
+    """
     if path is None:
         return
     path = path.resolve()  # a link stays a link
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-        temporary = Path(file.name)
+    content = json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+    temporary = path.with_name(f"{token_hex(8)}.tmp")
     try:
-        temporary.write_text(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
-        temporary.chmod(0o644)
+        with temporary.open("x", encoding="utf-8") as file:
+            if path.exists():
+                temporary.chmod(stat.S_IMODE(path.stat().st_mode))  # before there is anything to read
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

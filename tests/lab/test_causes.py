@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 import signal
+import sys
 from typing import ClassVar
 
 import pytest
@@ -15,6 +16,7 @@ from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.world.causes import HEADLINES, Cause
 from rosecourse.lab.world.error_reading import NO_DRIVER, CannotTry, Given, described, raised
 from rosecourse.lab.world.fault import Fault
+from rosecourse.lab.world.learner import Learner
 from tests.support.wrong_parts import Wrong, damaged, part_of
 
 Right = part_of("038")
@@ -251,6 +253,29 @@ def test_what_a_part_raises_has_a_cause(error, cause):
     with pytest.raises(type(error)) as caught:
         raise error
     assert raised(caught.value, Given({}, {})).cause is cause
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise GeneratorExit
+
+    __repr__ = __str__
+
+
+def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_type():
+    """Hazard 40: what a part raises is told, whatever its class does when it is asked."""
+    with pytest.raises(Mute) as caught:
+        raise Mute
+    fault = raised(caught.value, Given({}, {}))
+    assert (fault.what, fault.cause) == ("the part raised Mute", Cause.RAISES)
+
+
+def test_a_part_that_closes_what_it_prints_to_closes_it_for_nobody():
+    learner = Learner(Right, ("sessions", "keys", "values"))
+    with learner._watched({}):
+        print("said")
+        sys.stdout.close()
+    assert learner.remarks()[0].startswith("the part prints; 1 lines were held back")
 
 
 def test_no_driver_is_nobodys_fault():

@@ -1,5 +1,6 @@
 """The race: equal tokens first, then figures with an interval, and sentences that say no more than they do."""
 
+import asyncio
 import re
 
 import matplotlib.pyplot as plt
@@ -172,6 +173,45 @@ def test_a_wrong_part_is_not_timed(part, small_model, monkeypatch):
     assert not ax.texts + ax.patches + ax.lines  # the sentence stands under it already
     with pytest.raises(ConfigError, match="nothing was timed"):
         _ = found.speedups
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("not yet"), "ValueError: not yet"),
+        (GeneratorExit(), "GeneratorExit"),
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (Mute(), "Mute"),
+    ],
+)
+@pytest.mark.parametrize("where", ["in the first tokens", "in the race itself"])
+def test_whatever_a_part_raises_is_told_and_not_timed(error, says, where, small_model, monkeypatch):
+    """Hazard 40: what is no `Exception` too, and what comes only when the clock runs."""
+
+    class Late(lesson("038").after.kv_append):
+        def __call__(self, sessions, keys, values):
+            raise error
+
+    if where == "in the race itself":
+        monkeypatch.setattr(racing, "trouble_with", lambda *args: "")
+    found = race(Late, "038", small_model, rounds=1)
+    assert found.ladder is None
+    assert str(found) == f'Late raised {says}. Nothing was timed: check(Late, "038") says what is wrong.'
+
+
+def test_an_interrupt_of_a_race_is_one(small_model, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(racing, "compare_ladder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        race(lesson("038").after.kv_append, "038", small_model, rounds=1)
 
 
 def test_tokens_that_differ_in_the_race_itself_end_it(small_model, monkeypatch):

@@ -163,15 +163,16 @@ def test_a_file_without_its_keys(folder, name):
         ({"n_layer": 0}, "num_layers 0"),
         ({"n_layer": 10**9}, "config.json says 1000000000 layers, the files have fewer"),
         ({"n_layer": 5}, "'h.5.attn.c_attn.bias' is no weight of this model"),
-        ({"n_layer": "6"}, "'n_layer'"),
+        ({"n_layer": "6"}, "num_layers '6'"),
         ({"n_head": 0}, "num_heads 0"),
         ({"n_head": 5}, "width 128 cannot have 5 heads"),
-        ({"n_embd": None}, "'n_embd'"),
+        ({"n_embd": None}, "width None"),
         ({"n_positions": 10**12}, "by config.json it is [1000000000000, 128]"),
         ({"vocab_size": 4097}, "by config.json it is [4097, 128]"),
         ({"layer_norm_epsilon": float("inf")}, "layer_norm_eps inf"),
-        ({"model_type": "nothing"}, "nothing"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "cannot be read"),
+        ({"model_type": "nothing"}, "is a 'nothing' model: the engine runs only 'gpt2'"),
+        ({"model_type": ["gpt2"]}, "config.json' cannot be read: it names no model_type"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "is a variant of GPT-2"),
     ],
 )
 def test_a_config_that_cannot_be(folder, change, message):
@@ -256,5 +257,5 @@ def test_code_that_a_folder_brings_is_not_run_and_not_asked_about(folder, tmp_pa
     change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", "evil.T"]})
     assert loads(folder)  # with the classes of transformers itself
     change_json(folder / "config.json", model_type="evil")
-    refused(folder, "cannot be read")
+    refused(folder, "is a 'evil' model: the engine runs only 'gpt2'")
     assert not struck.exists()

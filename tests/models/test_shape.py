@@ -103,8 +103,8 @@ def test_a_second_family_is_an_entry_in_a_table(monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     calls = []
 
-    def loader(source, config, dtype, device):
-        calls.append((source, config.model_type, dtype, device))
+    def loader(folder, config, dtype, device):
+        calls.append((folder.source, config["model_type"], dtype, device))
         return TagModel()
 
     monkeypatch.setitem(load.LOADERS, "llama", loader)

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ...checks import require
+from ...checks import require, told
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
@@ -132,6 +132,10 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
         ladder = compare_ladder(model, workload, rounds, config, racers)
     except RosecourseError as error:
         return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return Race(rung.number, name, None, _nothing_timed(f"{name} raised {told(error)}", name, rung.number))
     return Race(rung.number, name, ladder, track=course.track)
 
 
@@ -152,9 +156,10 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
     expected = _completions(model, rung.before)
     try:
         given = _completions(model, mine)
-    except Exception as error:  # whatever the learner's code raises: it is told, not timed
-        said = " ".join(str(error).split())
-        return _nothing_timed(f"{name} raised {type(error).__name__}{': ' if said else ''}{said}", name, rung.number)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the learner's code raises: it is told, not timed
+        return _nothing_timed(f"{name} raised {told(error)}", name, rung.number)
     wrong = [n for n, (right, ours) in enumerate(zip(expected, given, strict=True)) if right != ours]
     if not wrong:
         return ""

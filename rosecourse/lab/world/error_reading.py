@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ...checks import words
 from ...kv.blocks import KVBlockManager
 from ...pictures.sheet import counted
 from ...request.session import InferenceSession
@@ -51,7 +52,7 @@ def raised(error: BaseException, given: Given) -> Fault:
 
     Raises `CannotTry` for one that is nobody's fault: Triton has found no driver when it was imported.
     """
-    message = re.sub(r"0x[0-9a-f]+", "0x…", " ".join(str(error).split()))  # an address is another one each time
+    message = re.sub(r"0x[0-9a-f]+", "0x…", words(error))  # an address is another one each time
     if "0 active drivers" in message:
         raise CannotTry(NO_DRIVER) from None
     what = f"the part raised {type(error).__name__}: {message:.300}".rstrip(": ")

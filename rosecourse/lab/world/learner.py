@@ -23,6 +23,13 @@ from .patches import look_for_patches
 BUILT_WITH = ("model", "kv", "config")
 
 
+class Printed(io.StringIO):
+    """What a part has printed. It stays open: the part cannot close it for those who come after."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class Learner:
     """A class that is to be a part of the decode step.
 
@@ -31,7 +38,7 @@ class Learner:
 
     def __init__(self, part: type, called_with: tuple[str, ...], alive: Callable[[], object] = lambda: None) -> None:
         self.part, self.called_with, self.alive = part, called_with, alive
-        self.printed = io.StringIO()
+        self.printed = Printed()
         self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 
     def build(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> Any:

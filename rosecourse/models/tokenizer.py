@@ -1,0 +1,66 @@
+"""A tokenizer from a model's folder, and how few tokens a text can have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
+
+from ..errors import ModelError, RequestError
+from .files import MOST_TOKENIZER, is_there, read_bytes, read_json, unreadable
+from .folder import TOKENIZER, TOKENIZER_CONFIG, ModelFolder
+
+END_OF_TEXT = "<|endoftext|>"  # GPT-2's, where tokenizer_config.json names none
+
+
+def tokenizer_of(folder: ModelFolder) -> PreTrainedTokenizerFast:
+    """The tokenizer that tokenizer.json describes, with the end of text that tokenizer_config.json names.
+
+    No other file and no other field is used, and no class that the files name is made. Raises `ModelError`.
+    """
+    what = f"the model {folder.source!r}"
+    if not is_there(folder.path / TOKENIZER):
+        raise ModelError(f"{what} cannot be read: it has no tokenizer.json, from which text is streamed")
+    content = read_bytes(folder.path / TOKENIZER, MOST_TOKENIZER)
+    known = folder.path / TOKENIZER_CONFIG
+    named = read_json(known).get("eos_token", END_OF_TEXT) if is_there(known) else END_OF_TEXT
+    end = named.get("content") if isinstance(named, dict) else named
+    try:
+        backend = Tokenizer.from_str(content.decode())
+        is_known = isinstance(end, str) and backend.token_to_id(end) is not None
+        return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=end if is_known else None)
+    except Exception as error:  # tokenizers raises plain `Exception`
+        raise unreadable(what, error) from error
+
+
+def longest_token(tokenizer: Any) -> int | None:
+    """The bytes of a vocabulary's longest token, so that a text of N characters has at least N / longest tokens.
+
+    None where a tokenizer may leave out, or take together, characters without a limit: only byte-level BPE with all
+    256 bytes in its vocabulary, without a normalizer and without tokens that swallow spaces, keeps every byte.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer) or not isinstance(backend.model, BPE) or backend.normalizer is not None:
+        return None
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    added = backend.get_added_tokens_decoder().values()
+    keeps_bytes = isinstance(backend.pre_tokenizer, ByteLevel) and vocabulary.keys() >= set(ByteLevel.alphabet())
+    if not keeps_bytes or any(token.lstrip or token.rstrip for token in added):
+        return None
+    return max(*map(len, vocabulary), *(len(token.content.encode()) for token in added))
+
+
+def check_length(text: str, longest: int | None, most: int) -> None:
+    """Raise `RequestError` for a text of which the number of characters says that it has more than `most` tokens.
+
+    longest: as `longest_token` gives it. It takes no time: the text is not tokenized.
+    """
+    least = -(-len(text) // longest) if longest else 0
+    if least > most:
+        raise RequestError(
+            f"the prompt has {len(text)} characters, at least {least} tokens, as the longest of the vocabulary has "
+            f"{longest} bytes: the engine takes at most {most}"
+        )

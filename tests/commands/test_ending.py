@@ -1,0 +1,237 @@
+"""How commands end: an exit code and at most one line, whatever becomes of the standard streams, never a traceback."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from rosecourse import ConfigError
+from rosecourse import __main__ as entry
+from rosecourse.commands import doctor, ending, generate
+
+ROOT = Path(entry.__file__).parents[1]
+HELLO = ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "2"]
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise GeneratorExit
+
+    __repr__ = __str__
+
+
+class MuteRefusal(Mute, ConfigError):
+    pass
+
+
+def raising(error):
+    def work():
+        print("said before", end="")
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 141, ""),
+        (ConfigError("two\nlines"), 2, "x: error: two lines\n"),
+        (OSError(28, "No space left on device"), 2, "x: error: [Errno 28] No space left on device\n"),
+        (MemoryError(), 2, "x: error: MemoryError\n"),
+        (MuteRefusal(), 2, "x: error: MuteRefusal\n"),
+    ],
+)
+def test_what_ends_a_command_is_a_code_and_a_line_at_most(capsys, error, code, line):
+    """Hazard 40: an exception that cannot even say what it is ends it in one line too."""
+    assert ending.ended("x", raising(error)) == code
+    assert capsys.readouterr() == ("said before", line)
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (1, 1), (True, 1)])
+def test_what_work_returns_is_the_code(result, code):
+    assert ending.ended("x", lambda: result) == code
+
+
+def test_a_fault_of_our_own_is_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        ending.ended("x", lambda: 1 // 0)
+
+
+# -- output ---------------------------------------------------------------------------------------------------------
+
+
+def gone():
+    """A pipe that nobody reads, as a stream that writes at once."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    return io.TextIOWrapper(os.fdopen(writes, "wb", buffering=0), write_through=True)
+
+
+def full():
+    return open("/dev/full", "w")
+
+
+WRITERS = {
+    "usage": lambda: entry.main(["--help"]),
+    "help": lambda: entry.main(["doctor", "--help"]),
+    "doctor": lambda: entry.main(["doctor"]),
+    "generate": lambda: generate.main(HELLO),
+}
+OUTPUTS = [
+    (gone, 141, ""),
+    pytest.param(
+        full, 2, "No space left on device\n", marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="")
+    ),
+]
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize(("output", "code", "end"), OUTPUTS, ids=["nobody reads", "full"])
+def test_an_output_that_takes_nothing(monkeypatch, capsys, write, output, code, end):
+    """Hazard 40: `doctor | head -1` and `--help > /dev/full`."""
+    monkeypatch.setattr(doctor, "checks", lambda: [("python", doctor.check_python)] * 3)
+    with output() as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert write() == code
+        print("more", flush=True)  # goes nowhere now: Python writes again when it ends
+    error = capsys.readouterr().err
+    assert error.endswith(end)
+    assert error.count("\n") == bool(end)
+
+
+@pytest.mark.parametrize("output", [gone, full])
+def test_an_error_that_nobody_can_be_told_keeps_its_code(monkeypatch, output):
+    with output() as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        assert entry.main(["nonsense"]) == 2
+        assert generate.main(["--nonsense"]) == 2
+        print("more", file=sys.stderr, flush=True)
+
+
+def test_closed_streams_come_from_nowhere_and_go_there(monkeypatch, capfd):
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert entry.main(["nonsense"]) == 2
+    assert entry.main(["--help"]) == 0
+    assert generate.main([*HELLO, "--prompt", "-"]) == 2  # an empty prompt
+    assert capfd.readouterr() == ("", "")
+
+
+# -- input ----------------------------------------------------------------------------------------------------------
+
+
+class Endless(io.TextIOBase):
+    """Standard input from /dev/zero, as far as it is read."""
+
+    def read(self, size=-1):
+        assert 0 <= size < 2**27, "all of it is asked for"
+        return "\0" * size
+
+
+def write_only():
+    return open(os.devnull, "w")
+
+
+@pytest.mark.parametrize(
+    ("stdin", "says"),
+    [
+        (lambda: None, "the prompt is empty"),
+        (write_only, "the prompt cannot be read from standard input: not readable"),
+        (Endless, "the prompt has more than 67108864 characters"),
+        (
+            lambda: io.StringIO("Hello world! " * 2_000_000),
+            "the prompt has 26000000 characters, at least 1733334 tokens",
+        ),
+    ],
+)
+def test_an_odd_standard_input(monkeypatch, capsys, stdin, says):
+    """Hazard 40: closed, not readable, without an end, or far too long."""
+    monkeypatch.setattr("sys.stdin", stdin())
+    assert generate.main([*HELLO, "--prompt", "-"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"rosecourse generate: error: {says}")
+    assert err.count("\n") == 1
+
+
+# -- interrupts -----------------------------------------------------------------------------------------------------
+
+
+def test_while_a_command_is_imported_an_interrupt_leaves(monkeypatch):
+    """Hazard 40: in an import a library may turn it into another error."""
+    seen = []
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(entry, "import_module", lambda name: seen.append(signal.getsignal(signal.SIGINT)) or doctor)
+    monkeypatch.setattr(doctor, "main", lambda flags: seen.append(signal.getsignal(signal.SIGINT)) or 0)
+    assert entry.main(["doctor"]) == 0
+    assert seen == [ending.leave, before]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_check_of_doctor_is_not_interrupted_into_a_finding():
+    seen = []
+    doctor.finding("x", lambda: seen.append(signal.getsignal(signal.SIGINT)) or "x")
+    assert seen == [ending.leave]
+
+
+def test_handlers_that_others_have_set_stay_and_other_threads_set_none():
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with ending.interrupts_leave():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    seen = []
+
+    def elsewhere():
+        with ending.interrupts_leave():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [handler]
+
+
+# -- as processes ---------------------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import signal, sys
+from rosecourse import __main__ as entry
+def {where}(*_):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except BaseException:
+        raise ImportError("cut short")  # as libraries do
+{setting}
+sys.exit(entry.main(["doctor"]))
+"""
+IN_AN_IMPORT = INTERRUPTED.format(where="import_module", setting="entry.import_module = import_module")
+
+
+@pytest.mark.parametrize(
+    ("shell", "code"),
+    [
+        ("$PYTHON -c '$IN_AN_IMPORT'", 130),
+        ("$PYTHON -m rosecourse --help > /dev/full", 2),
+        ("$PYTHON -m rosecourse doctor --help | true; exit ${PIPESTATUS[0]}", 141),
+        ("$PYTHON -m rosecourse nonsense 2> /dev/full", 2),
+        ("$PYTHON -m rosecourse doctor --nonsense <&- >&- 2>&-", 2),
+    ],
+)
+def test_as_a_shell_sees_it(tmp_path, shell, code):
+    """None of these imports torch."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "IN_AN_IMPORT": IN_AN_IMPORT}
+    command = shell.replace("'$IN_AN_IMPORT'", '"$IN_AN_IMPORT"')
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == (1 if "full" in shell and code == 2 and "2>" not in shell else 0)

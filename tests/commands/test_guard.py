@@ -1,0 +1,119 @@
+"""A learner's file that misbehaves when `rosecourse lab` imports it, or races its part: one line, and exit code 2."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import rosecourse
+from rosecourse import ConfigError
+from rosecourse.commands import guard, lab
+from rosecourse.lab.checks.verdict import Verdict
+
+MUTE = "class Mute({}):\n    def __str__(self):\n        raise GeneratorExit\n    __repr__ = __str__\n\nraise Mute\n"
+MINE = "\nclass Mine:\n    pass\n"
+FILES = {
+    "BaseException": ("raise BaseException('x')", "line 1: BaseException: x"),
+    "GeneratorExit": ("raise GeneratorExit", "line 1: GeneratorExit"),
+    "CancelledError": ("import asyncio\nraise asyncio.CancelledError('x')", "line 2: CancelledError: x"),
+    "SystemExit": ("raise SystemExit", "line 1: SystemExit"),
+    "exit code 0": ("import sys\nsys.exit(0)", "line 2: SystemExit: 0"),
+    "a mute exception": (MUTE.format("Exception"), "line 6: Mute"),
+    "a mute base exception": (MUTE.format("BaseException"), "line 6: Mute"),
+    "an odd syntax error": ("raise SyntaxError('a', (5, 'x', 'y', 'z'))", "line 1: SyntaxError: a"),
+    "a group": ("raise BaseExceptionGroup('g', [KeyboardInterrupt()])", "line 1: BaseExceptionGroup: g (1 sub-"),
+    "os._exit": ("import os\nos._exit(0)", "line 2: SystemExit: os._exit(0)"),
+    "_exit": ("from os import _exit\n_exit(5)", "line 2: SystemExit: os._exit(5)"),
+    "closes stdout": (f"import sys\nsys.stdout.close(){MINE}", "closes stdout, which a part leaves open"),
+    "closes 1": (f"import os\nos.close(1){MINE}", "closes stdout, which a part leaves open"),
+    "closes all": (f"import os\nos.close(1)\nos.close(2){MINE}", "closes stdout and stderr, which"),
+    "turns 1 elsewhere": (f"import os\nos.dup2(os.open('/dev/null', 1), 1){MINE}", "closes stdout, which"),
+    "no streams": ("import sys\nsys.stdout = sys.stderr = None\nraise ValueError", "line 3: ValueError"),
+    "no path": ("import sys\nsys.path = None\nraise OSError(3)", "line 3: OSError: 3"),
+    "__getattr__": ("def __getattr__(name):\n    raise GeneratorExit", "line 2: GeneratorExit"),
+}
+
+
+def state():
+    """What a file must not change: the process's own end and outputs, and where it imports from."""
+    return os._exit, sys.path, sys.stderr, [(found.st_dev, found.st_ino) for found in map(os.fstat, (1, 2))]
+
+
+@pytest.mark.parametrize(("text", "says"), FILES.values(), ids=FILES)
+def test_an_import_that_misbehaves_costs_one_line(text, says, tmp_path, capsys, monkeypatch):
+    """Hazard 40: nothing is checked then, and the process is as it was."""
+    monkeypatch.setattr(lab, "check", None)  # would break if it were called
+    (tmp_path / "part.py").write_text(text)
+    before = state()
+    with open(os.devnull, "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)  # not pytest's own, which it could not read any more
+        assert lab.main([f"{tmp_path}/part.py:Mine"]) == 2
+        assert not sys.stdout.closed
+    error = capsys.readouterr().err
+    assert state() == before
+    assert error.count("\n") == 1
+    assert error.startswith("rosecourse lab: error: part.py")
+    assert says in error
+
+
+def test_an_interrupt_of_the_import_is_one(tmp_path, capsys):
+    (tmp_path / "part.py").write_text("raise KeyboardInterrupt")
+    assert lab.main([f"{tmp_path}/part.py:Mine"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_an_import_that_does_not_end_is_told(tmp_path, monkeypatch):
+    """Hazard 40: `late` ends the process; here it lets the import go on."""
+    told = []
+    monkeypatch.setattr(lab, "LONGEST_IMPORT", 0.05)
+    monkeypatch.setattr(lab, "end_late", told.append)
+    monkeypatch.setattr(lab, "TOLD", told, raising=False)
+    (tmp_path / "part.py").write_text(
+        "import time\nfrom rosecourse.commands import lab\nwhile not lab.TOLD:\n    time.sleep(0.01)\n" + MINE
+    )
+    lab.load_part(f"{tmp_path}/part.py:Mine")
+    assert told == ["part.py is still at work after 0.05 seconds"]
+
+
+def test_what_ends_in_time_is_left_alone():
+    told = []
+    with guard.guarded("x", 0.05, told.append):
+        pass
+    time.sleep(0.15)
+    assert not told
+
+
+@pytest.mark.parametrize("work", ["while True: pass", "import threading; threading.Event().wait()"])
+def test_as_a_process_what_does_not_end_is_ended(work):
+    code = f"from rosecourse.commands.guard import end_with, guarded\nwith guarded('x', 0.2, end_with):\n    {work}"
+    env = os.environ | {"PYTHONPATH": str(Path(rosecourse.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "x is still at work after 0.2 seconds\n")
+
+
+def test_a_race_is_guarded_too(tmp_path, capsys, monkeypatch):
+    """A part that has passed the check, and ends the process or closes the output in the race."""
+
+    def race(part, number, model):
+        os.close(1)
+        return "a race"
+
+    monkeypatch.setattr(lab, "check", lambda part, number: Verdict("Mine", number, done=("tried",)))
+    monkeypatch.setattr(lab, "race", race)
+    (tmp_path / "part.py").write_text(MINE)
+    assert lab.main([f"{tmp_path}/part.py:Mine"]) == 2
+    assert capsys.readouterr().err == "rosecourse lab: error: Mine closes stdout, which a part leaves open\n"
+
+
+def test_an_error_of_the_guarded_code_comes_before_that_of_its_outputs():
+    def misbehave():
+        with guard.guarded("x", 9, print):
+            os.close(1)
+            raise ConfigError("first")
+
+    with pytest.raises(ConfigError, match="first"):
+        misbehave()
+    os.fstat(1)
