@@ -52,15 +52,16 @@ class InferenceEngine(EngineCore):
         each = list(params) if isinstance(params, Sequence) else [params] * len(listed)
         if len(each) != len(listed):
             raise RequestError(f"{len(listed)} prompts and {len(each)} params: give one for all, or one for each")
-        sessions = [self.new_session(prompt, p) for prompt, p in zip(listed, each, strict=True)]
-        scheduler = OnlineScheduler(self)
-        for session in sessions:
-            scheduler.submit(session)
-        try:
-            scheduler.run()
-        finally:  # an interrupt leaves no blocks behind
+        with self.exclusive:
+            sessions = [self.new_session(prompt, p) for prompt, p in zip(listed, each, strict=True)]
+            scheduler = OnlineScheduler(self)
             for session in sessions:
-                scheduler.cancel(session)
+                scheduler.submit(session)
+            try:
+                scheduler.run()
+            finally:  # an interrupt leaves no blocks behind
+                for session in sessions:
+                    scheduler.cancel(session)
         return [
             Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), str(s.finish_reason))
             for prompt, s in zip(listed, sessions, strict=True)
@@ -68,7 +69,8 @@ class InferenceEngine(EngineCore):
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamedToken]:
         """Complete one prompt; yields each token, with its text, as it comes."""
-        session = self.new_session(prompt, params)
+        with self.exclusive:  # here, and not only when the first token is read
+            session = self.new_session(prompt, params)
         return self._stream(session)
 
     def _stream(self, session: InferenceSession) -> Iterator[StreamedToken]:

@@ -6,22 +6,41 @@ import threading
 
 from ..errors import EngineBusy
 
+IN_USE = (
+    "another thread is using this engine: give each thread its own engine, or let all submit to one SchedulerManager"
+)
+MANAGED = "a SchedulerManager steps this engine: submit to the manager, or close it first"
+
 
 class Exclusive:
     """A context for one thread at a time, which may enter it again inside; another thread gets `EngineBusy`.
 
+    A thread may take it for itself, also for the time between two uses: then every other one is refused, and the thread
+    itself never is.
     lock: for what is better done late than refused, such as giving back.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self._taken_by: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        if not self.lock.acquire(blocking=False):
-            raise EngineBusy(
-                "another thread is using this engine: give each thread its own engine, or let all submit to one "
-                "SchedulerManager"
-            )
+        me = threading.current_thread()
+        entered = self.lock.acquire(blocking=self._taken_by is me)  # who gives something back is soon through
+        if entered and self._taken_by in (None, me):
+            return
+        if entered:
+            self.lock.release()
+        raise EngineBusy(IN_USE if self._taken_by is None else MANAGED)
 
     def __exit__(self, *exc_info: object) -> None:
         self.lock.release()
+
+    def take(self, thread: threading.Thread) -> None:
+        """Give it to a thread alone, until `hand_back`. Raises `EngineBusy` if another one uses it or has it."""
+        with self:
+            self._taken_by = thread
+
+    def hand_back(self) -> None:
+        """Let every thread use it again."""
+        self._taken_by = None

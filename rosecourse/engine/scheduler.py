@@ -5,6 +5,7 @@ Continuous batching (a session joins when there is a place and leaves when it is
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ import torch
 
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig
-from ..errors import ConfigError, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
+from ..errors import ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
 from ..request.session import InferenceSession
 from .core import EngineCore
+from .rules import require_own, require_rule
 
 NewToken = tuple[InferenceSession, int]
 
@@ -68,6 +70,7 @@ class OnlineScheduler:
         if not is_count(self.prefill_max_batch_size):
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
         self.engine = engine
+        self.manager_thread: threading.Thread | None = None  # of the SchedulerManager that steps it
         self.admission = admission
         self.waiting: deque[InferenceSession] = deque()
         self.running: list[InferenceSession] = []
@@ -83,22 +86,32 @@ class OnlineScheduler:
     def submit(self, session: InferenceSession) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
 
-        Raises `RequestError` for one that was submitted before, or that this engine can never serve.
+        Raises `RequestError` for one that was submitted before, that is prefilled and has not taken its token, or that is
+        another engine's, and `EngineBusy` where a `SchedulerManager` steps this scheduler.
         """
-        require_a(InferenceSession, session, "session")
-        if session.finished or session in self.waiting or session in self.running:
-            raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
-        if session.engine is not self.engine:  # another engine has accepted it, or none
-            self.engine.check_request(session.prompt_ids, session.params)
+        with self.engine.exclusive:
+            require_rule("submit", session, self.engine)
         if not session.times.submitted:
             session.times.submitted = time.perf_counter()
+        session.owner = self
         self.waiting.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
-        """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
+        """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished.
+
+        Raises `RequestError` for one of another scheduler, and `EngineBusy` where a `SchedulerManager` steps this one.
+        """
         require_a(InferenceSession, session, "session")
+        require_own(session, self.engine)
+        if self.manager_thread not in (None, threading.current_thread()):
+            raise EngineBusy(
+                "a SchedulerManager steps this scheduler: cancel the stream that it gave, or close it first"
+            )
         if session.finished:
             return
+        if session.owner not in (None, self):
+            raise RequestError("the session is another scheduler's: cancel it there")
+        session.owner = None  # nobody's, so that its blocks can be given back at any time
         session.finish_reason = "cancelled"
         for queue in (self.waiting, self.running):
             if session in queue:
@@ -126,7 +139,8 @@ class OnlineScheduler:
             raise SchedulerClosed(
                 f"KV blocks could not be given back ({kind}: {self._failure}): make a new engine and a new scheduler"
             ) from self._failure
-        self._advance()
+        with self.engine.used_by(self):
+            self._advance()
         new_tokens, self._new_tokens = self._new_tokens, []
         return new_tokens
 
