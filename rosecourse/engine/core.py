@@ -21,15 +21,15 @@ from ..request.sampling import sample
 from ..request.session import InferenceSession, Prompt
 from .exclusive import Exclusive
 from .prefill import Prefill
-from .rules import require_blocks, require_in_step, require_logits, require_rule, require_rules
+from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
 
 class EngineCore:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
     `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `take_tokens`, `fork` and `free` are what schedulers
-    are made of; `rules` says from which state of a session each is allowed. Two threads in them at once are refused with
-    `EngineBusy`.
+    are made of; `rules` says from which state of a session each is allowed. Two threads in them at once are refused
+    with `EngineBusy`.
     """
 
     def __init__(self, model: Model, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
@@ -166,10 +166,11 @@ class EngineCore:
         Whatever else stops it, such as an interrupt, may leave the token in some layers and not in others: free these
         sessions then, and prefill them again.
         """
+        require_list(sessions)
         with self.exclusive:
-            require_in_step("decode", sessions, self, self._user, missing=(1, 0))
             if not 0 < len(sessions) <= self.config.max_batch_size:
                 raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
+            require_in_step("decode", sessions, self, self._user, missing=(1, 0))
             if not self.kv.can_append([session.table for session in sessions]):
                 many = f"one more token of {len(sessions)} sessions"
                 raise KVCacheExhausted(f"no KV blocks for {many}: free or preempt one")
@@ -190,8 +191,8 @@ class EngineCore:
     def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """Sample each session's next token and append it.
 
-        logits: [B, vocab_size], of the prefill or decode step of these sessions. Raises `LogitsError` before any session
-        has taken one; no other prompt will hit the blocks of a session of NaN.
+        logits: [B, vocab_size], of the prefill or decode step of these sessions. Raises `LogitsError` before any
+        session has taken one; no other prompt will hit the blocks of a session of NaN.
         """
         with self.exclusive:
             require_in_step("take", sessions, self, self._user, missing=(0, -1))

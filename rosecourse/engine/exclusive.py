@@ -22,19 +22,22 @@ class Exclusive:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self._turn = threading.RLock()  # so that who only gives back, under the lock, gets nobody refused
         self._taken_by: threading.Thread | None = None
 
     def __enter__(self) -> None:
         me = threading.current_thread()
-        entered = self.lock.acquire(blocking=self._taken_by is me)  # who gives something back is soon through
+        entered = self._turn.acquire(blocking=self._taken_by is me)  # who is about to be refused leaves at once
         if entered and self._taken_by in (None, me):
+            self.lock.acquire()
             return
         if entered:
-            self.lock.release()
+            self._turn.release()
         raise EngineBusy(IN_USE if self._taken_by is None else MANAGED)
 
     def __exit__(self, *exc_info: object) -> None:
         self.lock.release()
+        self._turn.release()
 
     def take(self, thread: threading.Thread) -> None:
         """Give it to a thread alone, until `hand_back`. Raises `EngineBusy` if another one uses it or has it."""

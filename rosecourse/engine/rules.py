@@ -81,26 +81,31 @@ def require_rule(call: str, session: InferenceSession, engine: Any, user: Any = 
     require_a(InferenceSession, session, "session")
     require_own(session, engine)
     rule, state = RULES[call], session.state
+    if not rule.for_all and session.owner is not None and session.owner is not user:
+        raise RequestError(
+            "the session is queued, running or finished already in a scheduler: leave it to that, or make a new one"
+        )
     if state not in rule.states or (rule.needs_blocks and session.table is None):
         raise rule.error(f"{rule.says} (this one {state.value})")
-    if not rule.for_all and session.owner is not None and session.owner is not user:
-        raise RequestError("the session is queued or running in a scheduler: leave it to that, or cancel it there")
 
 
 def require_own(session: InferenceSession, engine: Any) -> None:
     """Raise `RequestError` for the session of another engine."""
     if session.engine is not engine:
         raise RequestError(
-            "the session is another engine's: make it with `new_session` of the engine that is to run it"
+            "the session is another engine's: use that engine, or make one with this engine's `new_session`"
         )
+
+
+def require_list(sessions: Sequence[InferenceSession]) -> None:
+    """Raise `ConfigError` unless this is a list of something."""
+    well = isinstance(sessions, Sequence) and not isinstance(sessions, (str, bytes))
+    require(well, f"sessions is {shown(sessions)}: give a list of sessions")
 
 
 def require_rules(call: str, sessions: Sequence[InferenceSession], engine: Any, user: Any = None) -> None:
     """The same for a batch, in which each session may be once."""
-    require(
-        isinstance(sessions, Sequence) and not isinstance(sessions, (str, bytes)),
-        f"sessions is {shown(sessions)}: give a list of sessions",
-    )
+    require_list(sessions)
     for session in sessions:
         require_rule(call, session, engine, user)
     if len(set(sessions)) < len(sessions):
@@ -123,7 +128,7 @@ def require_in_step(
             raise RequestError(f"the session has {tokens} tokens: max_seq_len is {engine.max_seq_len}, make a new one")
         if tokens - cached not in missing:
             raise RequestError(
-                f"the session has {tokens} tokens, and K and V of {cached}: decode it, let it take its token, or free it"
+                f"the session has {tokens} tokens, {cached} of them computed: let it take its token, or decode it first"
             )
 
 
@@ -161,7 +166,7 @@ def require_logits(logits: torch.Tensor, batch: int, vocab_size: int) -> None:
     """Raise `ConfigError` unless these are the logits [batch, vocab_size] of a batch."""
     require(
         isinstance(logits, torch.Tensor) and logits.shape == (batch, vocab_size) and logits.is_floating_point(),
-        f"logits is {_described(logits)}: give the [{batch}, {vocab_size}] that the prefill or the decode step returned",
+        f"logits is {_described(logits)}: give the [{batch}, {vocab_size}] of the prefill or the decode step",
     )
 
 

@@ -86,8 +86,8 @@ class OnlineScheduler:
     def submit(self, session: InferenceSession) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
 
-        Raises `RequestError` for one that was submitted before, that is prefilled and has not taken its token, or that is
-        another engine's, and `EngineBusy` where a `SchedulerManager` steps this scheduler.
+        Raises `RequestError` for one that was submitted before, that is prefilled and has not taken its token, or that
+        is another engine's, and `EngineBusy` where a `SchedulerManager` steps this scheduler.
         """
         with self.engine.exclusive:
             require_rule("submit", session, self.engine)
@@ -104,9 +104,7 @@ class OnlineScheduler:
         require_a(InferenceSession, session, "session")
         require_own(session, self.engine)
         if self.manager_thread not in (None, threading.current_thread()):
-            raise EngineBusy(
-                "a SchedulerManager steps this scheduler: cancel the stream that it gave, or close it first"
-            )
+            raise EngineBusy("a SchedulerManager steps this scheduler: cancel the stream, or close the manager first")
         if session.finished:
             return
         if session.owner not in (None, self):

@@ -51,9 +51,8 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
     """
     largest, best = logits.max(dim=-1)  # a NaN is larger than any number
     token_ids = best.tolist()
-    failed = [
-        b for b, logit in enumerate(largest.tolist()) if not -math.inf < logit < math.inf
-    ]  # the device is done: no wait
+    best_logits = largest.tolist()  # the device is done: no wait
+    failed = [b for b, logit in enumerate(best_logits) if not -math.inf < logit < math.inf]
     if failed:
         raise LogitsError(failed)
     sampled = [b for b, sampler in enumerate(samplers) if not sampler.greedy]
