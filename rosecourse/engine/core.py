@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -14,7 +15,7 @@ import torch
 from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
-from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
+from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError
 from ..kv.prefix_cache import PrefixCache
 from ..models.shape import Model, require_model
 from ..request.sampling import sample
@@ -72,6 +73,15 @@ class EngineCore:
                 yield
             finally:
                 self._user = before
+
+    def hand_over(self, thread: threading.Thread) -> None:
+        """Give the engine to a thread alone, until `exclusive.hand_back`: all others get `EngineBusy`, but for `free`.
+
+        Raises `EngineBusy` where it is in use, or given to a thread already.
+        """
+        if self._user is not None:
+            raise EngineBusy("a scheduler is in the middle of a step of this engine: let the step end first")
+        self.exclusive.take(thread)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
