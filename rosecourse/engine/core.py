@@ -79,9 +79,10 @@ class EngineCore:
 
         Raises `EngineBusy` where it is in use, or given to a thread already.
         """
-        if self._user is not None:
-            raise EngineBusy("a scheduler is in the middle of a step of this engine: let the step end first")
-        self.exclusive.take(thread)
+        with self.exclusive:
+            if self._user is not None:  # this very thread's
+                raise EngineBusy("a scheduler is in the middle of a step of this engine: let the step end first")
+            self.exclusive.take(thread)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
