@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -42,13 +44,14 @@ class Stepper:
         self.thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
         scheduler.engine.hand_over(self.thread)
         scheduler.manager_thread = self.thread
-        # A thread inside torch must not outlive the interpreter, which first tells those that still run to end.
-        self.at_exit = weakref.finalize(self, _join, self.thread)
+        self.at_exit = partial(_end_and_join, weakref.ref(self), self.thread)
+        atexit.register(self.at_exit)  # a thread inside torch must not outlive the interpreter
         try:
             self.thread.start()
         except BaseException:
             self.end()
             if not self.thread.is_alive():
+                atexit.unregister(self.at_exit)
                 self._hand_back()
             raise
 
@@ -58,6 +61,11 @@ class Stepper:
             self.drain = drain and (self.drain or not self.closing)
             self.closing = True
             self.changed.notify()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self.thread.join()
+        atexit.unregister(self.at_exit)
 
     # -- the stepping thread --------------------------------------------------------------------------------------
 
@@ -112,6 +120,8 @@ class Stepper:
             queue.put(last_word)
 
 
-def _join(thread: threading.Thread) -> None:
-    if thread is not threading.current_thread() and thread.ident is not None:
-        thread.join()
+def _end_and_join(stepper: weakref.ref[Stepper], thread: threading.Thread) -> None:
+    """It keeps the thread, and not what the thread works with."""
+    if (running := stepper()) is not None:
+        running.end()
+    thread.join()

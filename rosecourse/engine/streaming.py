@@ -79,7 +79,7 @@ class SchedulerManager:
         self.scheduler = scheduler
         self.max_waiting = max_waiting
         self._stepper = Stepper(scheduler)
-        self._dropped = weakref.finalize(self, self._stepper.end)
+        self._dropped = weakref.finalize(self, self._stepper.end)  # without waiting: it may be any thread's collection
 
     # -- any thread -----------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class SchedulerManager:
         self._stepper.end(drain)
         if threading.current_thread() is self._stepper.thread:
             return  # an admission policy, say, closes: the thread ends after this step
-        self._stepper.thread.join()
+        self._stepper.join()
         self._dropped.detach()
 
     def __enter__(self) -> SchedulerManager:

@@ -184,7 +184,7 @@ def test_a_stream_that_is_held_keeps_its_manager(small_model):
 
 
 def test_a_hundred_managers_that_are_dropped_leave_nothing(small_model):
-    """Not a thread, nor a block, nor anything that the end of the interpreter would have to look after."""
+    """Not a thread, nor a block."""
     engine = make_engine(small_model, prefix_cache=False)
     before = threading.active_count()
     with time_limit():

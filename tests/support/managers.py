@@ -1,5 +1,6 @@
 """What the tests of SchedulerManager share: threads, gates that hold a thread where it hurts, and time limits."""
 
+import atexit
 import signal
 import threading
 from contextlib import contextmanager
@@ -92,7 +93,7 @@ def managers(scheduler):
             yield make
         finally:
             for manager in made:
-                manager._stepper.at_exit.detach()  # if it hangs, it does so once
+                atexit.unregister(manager._stepper.at_exit)  # if it hangs, it does so once
                 manager.close()
     assert set(threading.enumerate()) <= before
     assert not scheduler.has_work
