@@ -42,7 +42,7 @@ class InferenceSession:
     awaits_prefill: its blocks are reserved, and not all of its tokens are computed.
     engine: the one whose `new_session` or `fork` made it, and accepted its prompt; no other one takes it.
     owner: the scheduler that has accepted it; the calls of everybody else leave it alone. None is nobody.
-    finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (its logits are NaN).
+    finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (`LogitsError`).
     """
 
     prompt_ids: list[int]
