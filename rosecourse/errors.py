@@ -32,7 +32,9 @@ class BlockError(RosecourseError, RuntimeError):
 
 
 class LogitsError(RosecourseError, ArithmeticError):
-    """Logits that no token can be chosen from: NaN, +inf, or nothing but -inf. No session of the batch has taken a token yet.
+    """Logits that no token can be chosen from: NaN, +inf, or nothing but -inf.
+
+    No session of the batch has taken a token yet.
 
     rows: which rows of the logits, that is which sessions of the batch.
     """
