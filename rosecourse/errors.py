@@ -10,7 +10,7 @@ class ConfigError(RosecourseError, ValueError):
 
 
 class RequestError(RosecourseError, ValueError):
-    """A request that the engine can never serve, such as an empty prompt or one longer than the context."""
+    """A request that can never be served, such as an empty prompt, or a session that a call is not for."""
 
 
 class ModelError(RosecourseError):
@@ -28,11 +28,13 @@ class KVCacheExhausted(RosecourseError, RuntimeError):
 
 
 class BlockError(RosecourseError, RuntimeError):
-    """A block id that its holder does not hold, for example freed twice."""
+    """A block, or a table of blocks, that its holder does not hold, for example freed twice; it has changed nothing."""
 
 
 class LogitsError(RosecourseError, ArithmeticError):
-    """Logits that no token can be chosen from. No session of the batch has taken a token yet.
+    """Logits that no token can be chosen from: NaN, +inf, or nothing but -inf.
+
+    No session of the batch has taken a token yet.
 
     rows: which rows of the logits, that is which sessions of the batch.
     """
@@ -50,7 +52,7 @@ class RequestFailed(RosecourseError, RuntimeError):
 
 
 class EngineBusy(RosecourseError, RuntimeError):
-    """A thread that uses an engine while another one does. It has changed nothing."""
+    """A thread that uses an engine while another one does, or a manager has it. It has changed nothing."""
 
 
 class SchedulerClosed(RosecourseError, RuntimeError):

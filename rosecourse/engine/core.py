@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
 from operator import index
+from typing import Any
 
 import torch
 
 from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
-from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
+from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.shape import Model, require_model
@@ -22,14 +25,15 @@ from ..request.sampling import sample
 from ..request.session import InferenceSession, Prompt
 from .exclusive import Exclusive
 from .prefill import Prefill
+from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
 
 class EngineCore:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
     `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `take_tokens`, `fork` and `free` are what schedulers
-    are made of. Two threads in them at once are refused with `EngineBusy`. An interrupt splits none of them: it comes
-    inside a forward, or when the call is complete.
+    are made of; `rules` says from which state of a session each is allowed. Two threads in them at once are refused
+    with `EngineBusy`. An interrupt splits none of them: it comes inside a forward, or when the call is complete.
     """
 
     def __init__(self, model: Model, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
@@ -57,7 +61,31 @@ class EngineCore:
         self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
         self.decode_step = parts.step(parts, model, self.kv, self.config)
         self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
-        self._exclusive = Exclusive()
+        self.exclusive = Exclusive()
+        self._user: Any = None  # the scheduler that is stepping
+
+    @contextmanager
+    def used_by(self, scheduler: Any) -> Iterator[None]:
+        """The calls in here are those of a scheduler, for the sessions that it has accepted; no other thread comes in.
+
+        Raises `EngineBusy`.
+        """
+        with self.exclusive:
+            before, self._user = self._user, scheduler
+            try:
+                yield
+            finally:
+                self._user = before
+
+    def hand_over(self, thread: threading.Thread) -> None:
+        """Give the engine to a thread alone, until `exclusive.hand_back`: all others get `EngineBusy`, but for `free`.
+
+        Raises `EngineBusy` where it is in use, or given to a thread already.
+        """
+        with self.exclusive:
+            if self._user is not None:  # this very thread's
+                raise EngineBusy("a scheduler is in the middle of a step of this engine: let the step end first")
+            self.exclusive.take(thread)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -113,10 +141,10 @@ class EngineCore:
 
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
-        if session.table is not None:
-            raise BlockError("the session holds blocks already: free it before it is computed again")
-        with bookkeeping, self._exclusive:
+        with self.exclusive:
+            require_rule("reserve", session, self, self._user)
             shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
+            session.awaits_prefill = True
             session.table = self.kv.allocate(len(session.token_ids), shared)
             session.num_cached_tokens = self.prefix_cache.num_tokens(shared) if self.prefix_cache and shared else 0
 
@@ -125,22 +153,20 @@ class EngineCore:
 
         Raises `KVCacheExhausted` or `BlockError` before anything has changed.
         """
-        if not sessions:
-            raise ConfigError("a prefill over 0 sessions: give 1 or more")
-        with bookkeeping, self._exclusive, torch.inference_mode():
-            if any(s.table is not None and not self._awaits_prefill(s) for s in sessions):
-                raise BlockError("a session that is computed already cannot be prefilled: free it first")
+        with self.exclusive, torch.inference_mode():
+            require_rules("prefill", sessions, self, self._user)
+            if not sessions:
+                raise ConfigError("a prefill over 0 sessions: give 1 or more")
+            if any(s.table is not None and self.kv.length(s.table) != len(s.token_ids) for s in sessions):
+                raise BlockError("the session has got tokens since its blocks were reserved: free it first")
             self._reserve_all([session for session in sessions if session.table is None])
             logits = bookkeeping.interruptible(Prefill(self.model, self.kv, sessions).run)
             for session in sessions:
                 session.num_cached_tokens = len(session.token_ids)
+                session.awaits_prefill = False
                 if self.prefix_cache:
                     self.prefix_cache.insert(session.prompt_ids, session.table)
             return logits
-
-    def _awaits_prefill(self, session: InferenceSession) -> bool:
-        """Whether its blocks were reserved for the tokens that it has, and not all of these are computed."""
-        return session.num_cached_tokens < len(session.token_ids) == self.kv.length(session.table)
 
     def _reserve_all(self, sessions: list[InferenceSession]) -> None:
         """Reserve these sessions, or none of them."""
@@ -158,29 +184,37 @@ class EngineCore:
         An interrupt in the forward has changed nothing either. Whatever else stops it may leave the token in some
         layers and not in others: free these sessions then, and prefill them again.
         """
-        if not 0 < len(sessions) <= self.config.max_batch_size:
-            raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
-        with bookkeeping, self._exclusive, torch.inference_mode():
-            if not self.can_append(sessions):
+        require_list(sessions)
+        with self.exclusive, torch.inference_mode():
+            if not 0 < len(sessions) <= self.config.max_batch_size:
+                raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
+            require_in_step("decode", sessions, self, self._user, missing=(1,))
+            if not self.kv.can_append([session.table for session in sessions]):
                 many = f"one more token of {len(sessions)} sessions"
                 raise KVCacheExhausted(f"no KV blocks for {many}: free or preempt one")
             return self.decode_step(sessions)
 
     def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
-        return self.kv.can_append([session.table for session in sessions])
+        with self.exclusive:
+            require_blocks(sessions, self)
+            return self.kv.can_append([session.table for session in sessions])
 
     def may_need_block(self, session: InferenceSession) -> bool:
         """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
+        require_rule("need", session, self)
         most = len(session.prompt_ids) + session.params.max_new_tokens - 1  # K and V of the last are never needed
         return self.kv.may_need_block(session.table, most)
 
     def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """Sample each session's next token and append it.
 
-        Raises `LogitsError` before any session has taken one; no other prompt will hit the blocks of a session of NaN.
+        logits: [B, vocab_size], of the prefill or decode step of these sessions. Raises `LogitsError` before any
+        session has taken one; no other prompt will hit the blocks of a session of NaN.
         """
-        with bookkeeping:  # sampling too: the random streams go on by it
+        with self.exclusive:  # sampling too: the random streams go on by it
+            require_in_step("take", sessions, self, self._user, missing=(0,))
+            require_logits(logits, len(sessions), self.model.shape.vocab_size)
             try:
                 token_ids = sample(logits, [session.sampler for session in sessions])
             except LogitsError as error:
@@ -198,17 +232,17 @@ class EngineCore:
         params: its own, with a random stream of its own; None is the same, from where the stream is.
         """
         require_a(InferenceSession, session, "session")
-        if session.finished or session.table is None:
-            raise RequestError("only a running session can be forked: this one holds no blocks, or has finished")
         if params is not None:
             require_a(SamplingParams, params, "params")
-            self.check_request(session.prompt_ids, params)
         sibling = InferenceSession(session.prompt_ids, params or session.params, engine=self)
-        sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
-        sibling.token_ids = list(session.token_ids)
-        sibling.num_cached_tokens = session.num_cached_tokens
         try:
-            with bookkeeping, self._exclusive:
+            with self.exclusive:
+                require_rule("fork", session, self)
+                if params is not None:
+                    self.check_request(session.prompt_ids, params)
+                sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
+                sibling.token_ids = list(session.token_ids)
+                sibling.num_cached_tokens = session.num_cached_tokens
                 sibling.table = self.kv.share(session.table)
                 return sibling
         except BaseException:
@@ -218,19 +252,24 @@ class EngineCore:
 
     def free(self, session: InferenceSession) -> None:
         """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
-        require_a(InferenceSession, session, "session")
-        if session.table is None:
-            raise BlockError("the session holds no blocks: it was freed before, or never computed")
-        with bookkeeping, self._exclusive.lock:  # whoever is refused must still be able to give back what it holds
+        with bookkeeping, self.exclusive.lock:  # whoever is refused must still be able to give back what it holds
+            require_rule("free", session, self, self._user)
             self.kv.free(session.table)
             session.table = None
             session.num_cached_tokens = 0
+            session.awaits_prefill = False
 
     def audit(self, sessions: Iterable[InferenceSession]) -> None:
         """Raise `BlockError` unless the cache's books are right; `sessions` must be all that hold blocks in it.
 
         For tests and for finding faults: it walks over the whole cache, and nothing calls it unasked.
         """
+        sessions = list(sessions) if isinstance(sessions, Iterable) else sessions
+        with self.exclusive:
+            require_rules("audit", sessions, self)
+            self._audit(sessions)
+
+    def _audit(self, sessions: Sequence[InferenceSession]) -> None:
         holding = [session for session in sessions if session.table is not None]
         tables = [session.table for session in holding]
         self.kv.audit(tables, self.prefix_cache.entries() if self.prefix_cache else ())

@@ -10,7 +10,6 @@ from typing import Any
 
 from ..config import SamplingParams
 from ..errors import LogitsError, RequestError
-from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken, TextDecoder
 from .core import EngineCore
@@ -53,9 +52,9 @@ class InferenceEngine(EngineCore):
         each = list(params) if isinstance(params, Sequence) else [params] * len(listed)
         if len(each) != len(listed):
             raise RequestError(f"{len(listed)} prompts and {len(each)} params: give one for all, or one for each")
-        sessions = [self.new_session(prompt, p) for prompt, p in zip(listed, each, strict=True)]
-        scheduler = OnlineScheduler(self)
-        with bookkeeping:
+        with self.exclusive:
+            sessions = [self.new_session(prompt, p) for prompt, p in zip(listed, each, strict=True)]
+            scheduler = OnlineScheduler(self)
             try:
                 for session in sessions:
                     scheduler.submit(session)
@@ -70,7 +69,8 @@ class InferenceEngine(EngineCore):
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamedToken]:
         """Complete one prompt; yields each token, with its text, as it comes."""
-        session = self.new_session(prompt, params)
+        with self.exclusive:  # here, and not only when the first token is read
+            session = self.new_session(prompt, params)
         return self._stream(session)
 
     def _stream(self, session: InferenceSession) -> Iterator[StreamedToken]:

@@ -5,6 +5,7 @@ Continuous batching (a session joins when there is a place and leaves when it is
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ import torch
 
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig
-from ..errors import ConfigError, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
+from ..errors import ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
 from .core import EngineCore
 from .queue import Queue
+from .rules import require_own, require_rule
 
 NewToken = tuple[InferenceSession, int]
 
@@ -69,6 +71,7 @@ class OnlineScheduler:
         if not is_count(self.prefill_max_batch_size):
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
         self.engine = engine
+        self.manager_thread: threading.Thread | None = None  # of the SchedulerManager that steps it
         self.admission = admission
         self.waiting = Queue()
         self.running = Queue()
@@ -85,25 +88,32 @@ class OnlineScheduler:
     def submit(self, session: InferenceSession) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
 
-        Raises `RequestError` for one that was submitted before, or that this engine can never serve.
+        Raises `RequestError` for one that was submitted before, that is prefilled and has not taken its token, or that
+        is another engine's, and `EngineBusy` where a `SchedulerManager` steps this scheduler.
         """
-        require_a(InferenceSession, session, "session")
-        if session.finished or session in self.waiting or session in self.running:
-            raise RequestError("the session is queued, running or finished already: make a new one, or fork it")
-        if session.engine is not self.engine:  # another engine has accepted it, or none
-            self.engine.check_request(session.prompt_ids, session.params)
-        with bookkeeping:
+        with self.engine.exclusive:
+            require_rule("submit", session, self.engine)
             session.times.submitted = session.times.submitted or time.perf_counter()
+            session.owner = self
             self.waiting.append(session)
             if session.table is not None:
                 self._waiting_forks.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
-        """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished."""
+        """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished.
+
+        Raises `RequestError` for one of another scheduler, and `EngineBusy` where a `SchedulerManager` steps this one.
+        """
         require_a(InferenceSession, session, "session")
+        require_own(session, self.engine)
+        if self.manager_thread not in (None, threading.current_thread()):
+            raise EngineBusy("a SchedulerManager steps this scheduler: cancel the stream, or close the manager first")
         if session.finished:
             return
+        if session.owner not in (None, self):
+            raise RequestError("the session is another scheduler's: cancel it there")
         with bookkeeping:
+            session.owner = None  # nobody's, so that its blocks can be given back at any time
             session.finish_reason = "cancelled"
             for queue in (self.waiting, self.running):
                 queue.discard(session)
@@ -133,7 +143,8 @@ class OnlineScheduler:
         new_tokens: list[NewToken] = []
         try:
             with bookkeeping:
-                self._advance()
+                with self.engine.used_by(self):
+                    self._advance()
                 new_tokens, self._new_tokens = self._new_tokens, []
                 return new_tokens
         except BaseException:

@@ -31,6 +31,7 @@ class BlockTable(list[list[int]]):
     """
 
     freed = False
+    cache: KVBlockManager | None = None  # whose blocks they are
     row_cache: list[Any] | None = None  # what a part of the decode step keeps of each layer's list
 
 
@@ -96,8 +97,8 @@ class KVBlockManager:
     def info(self, block_id: int) -> KVBlockInfo:
         try:
             return self._block_infos[block_id]
-        except KeyError:
-            raise BlockError(f"block {block_id} is not in use: freed twice, or never allocated") from None
+        except (KeyError, TypeError):
+            raise BlockError(f"block {shown(block_id)} is not in use: freed twice, or never allocated") from None
 
     def block_index(self, block_id: int) -> int:
         """Where a block lies in the tensors of its layer."""
@@ -111,6 +112,8 @@ class KVBlockManager:
 
     def allocate_block(self, layer_idx: int, start: int = 0) -> int:
         """Take an empty block with one owner; its first slot is for position `start`. Returns its global id."""
+        if not is_count(layer_idx, 0) or layer_idx >= self.num_layers:
+            raise BlockError(f"layer_idx is {shown(layer_idx)}: give 0 to {self.num_layers - 1}")
         self._require(layer_idx, 1)
         free = self._free_block_indices[layer_idx]
         if not free:
@@ -153,6 +156,8 @@ class KVBlockManager:
 
         The blocks count as filled: write their K and V with `write_tokens` before anything reads them.
         """
+        if not is_count(num_tokens, 0):
+            raise BlockError(f"num_tokens is {shown(num_tokens)}: give a whole number, 0 or more")
         table = self.share(shared or [[] for _ in range(self.num_layers)])
         try:
             for layer_idx, block_ids in enumerate(table):
@@ -170,22 +175,50 @@ class KVBlockManager:
         self, layer_idx: int, block_indices: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Write K and V of T tokens: keys and values [T, H, D], to block indices [T] and slots in them [T] (int64)."""
+        pool = self.k_layers[0].shape  # [num_blocks, H, block_size, D]
+        well = keys.shape == values.shape == (len(slots), pool[1], pool[3]) and block_indices.shape == slots.shape
+        if not well:
+            raise BlockError(
+                f"keys {list(keys.shape)} and values {list(values.shape)} for blocks {list(block_indices.shape)} and "
+                f"slots {list(slots.shape)}: give [T, {pool[1]}, {pool[3]}] twice, and [T] twice"
+            )
         self.k_layers[layer_idx][block_indices, :, slots] = keys
         self.v_layers[layer_idx][block_indices, :, slots] = values
 
     def share(self, block_ids_per_layer: BlockIdsPerLayer) -> BlockTable:
         """One more owner for each block (a fork, or a prefix hit). Returns the new owner."""
+        self._require_shareable(block_ids_per_layer)
         infos = [(block_id, self.info(block_id)) for ids in block_ids_per_layer for block_id in ids]
         for block_id, info in infos:
             if info.owners == 0:
                 del self._idle_block_ids[info.layer][block_id]
             info.owners += 1
-        return BlockTable(list(ids) for ids in block_ids_per_layer)
+        table = BlockTable(list(ids) for ids in block_ids_per_layer)
+        table.cache = self
+        return table
+
+    def _require_shareable(self, block_ids_per_layer: BlockIdsPerLayer) -> None:
+        """Raise `BlockError` unless these are lists of this cache's blocks, one for each layer."""
+        if not isinstance(block_ids_per_layer, Sequence) or len(block_ids_per_layer) != self.num_layers:
+            raise BlockError(f"{shown(block_ids_per_layer)} is no block table of {self.num_layers} layers")
+        if isinstance(block_ids_per_layer, BlockTable):
+            self._require_mine(block_ids_per_layer)
+        for layer_idx, ids in enumerate(block_ids_per_layer):
+            known = isinstance(ids, list) and all(self.info(block_id).layer == layer_idx for block_id in ids)
+            if not known or len(set(ids)) < len(ids):
+                raise BlockError(f"{shown(ids)} shows a block twice, or one of another layer: share a block table")
+
+    def _require_mine(self, table: BlockTable) -> None:
+        if table.freed:
+            raise BlockError("a block table is freed twice, or used after: its blocks may be another session's by now")
+        if table.cache is not self:
+            raise BlockError("a block table of another cache, or a copy: give what `allocate` or `share` returned")
 
     def free(self, table: BlockTable) -> None:
         """An owner leaves; its lists are emptied. A block without owners is free again, or cached."""
-        if table.freed:
-            raise BlockError("a block table is freed twice: its blocks may be another session's by now")
+        if not isinstance(table, BlockTable):
+            raise BlockError(f"{shown(table)} is no block table: free what `allocate` or `share` gave")
+        self._require_mine(table)
         if any(self.info(block_id).owners < 1 for ids in table for block_id in ids):
             raise BlockError("a block table shows blocks that it does not own: nothing is freed")
         table.freed = True

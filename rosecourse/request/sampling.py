@@ -46,11 +46,13 @@ class Sampler:
 def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
     """The next token of each request; logits: [B, vocab_size]. One wait for the device for all greedy ones.
 
-    Raises `LogitsError` before anything is drawn if a row holds NaN or +inf: there is no distribution to choose from.
+    Raises `LogitsError` before anything is drawn if a row holds NaN or +inf, or nothing but -inf: there is no
+    distribution to choose from.
     """
     largest, best = logits.max(dim=-1)  # a NaN is larger than any number
     token_ids = best.tolist()
-    failed = [b for b, logit in enumerate(largest.tolist()) if not logit < math.inf]  # the device is done: no wait
+    best_logits = largest.tolist()  # the device is done: no wait
+    failed = [b for b, logit in enumerate(best_logits) if not -math.inf < logit < math.inf]
     if failed:
         raise LogitsError(failed)
     sampled = [b for b, sampler in enumerate(samplers) if not sampler.greedy]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from ..config import SamplingParams
@@ -21,14 +22,27 @@ class SessionTimes:
     tokens: list[float] = field(default_factory=list)  # when each new token was there
 
 
+class SessionState(Enum):
+    """What a session is waiting for; the value says it in an error's words."""
+
+    NEW = "is new"  # for its blocks, or for its prefill
+    RESERVED = "has its blocks and is not computed yet"  # for its prefill
+    READY = "is computed and waits for its next token"  # for `take_tokens`
+    RUNNING = "is running"  # for the next decode step
+    FREED = "was freed"  # for its blocks, or for its prefill: it is computed again
+    FINISHED = "has finished"  # for nothing
+
+
 @dataclass(slots=True, eq=False)
 class InferenceSession:
     """A request inside the engine.
 
     token_ids: prompt and completion. K and V of the first `num_cached_tokens` of them lie in the blocks of `table`
     (None while it holds none); between two decode steps that is all but the last token.
-    engine: the one whose `new_session` or `fork` made it, and accepted its prompt.
-    finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (its logits are NaN).
+    awaits_prefill: its blocks are reserved, and not all of its tokens are computed.
+    engine: the one whose `new_session` or `fork` made it, and accepted its prompt; no other one takes it.
+    owner: the scheduler that has accepted it; the calls of everybody else leave it alone. None is nobody.
+    finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (`LogitsError`).
     """
 
     prompt_ids: list[int]
@@ -37,9 +51,11 @@ class InferenceSession:
     sampler: Sampler = field(init=False)
     table: Any = None  # a `kv.layout.Table`: only the cache and the parts of the decode step look inside
     num_cached_tokens: int = 0
+    awaits_prefill: bool = False
     finish_reason: str | None = None
     times: SessionTimes = field(default_factory=SessionTimes)
     engine: Any = field(default=None, repr=False)
+    owner: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -57,6 +73,17 @@ class InferenceSession:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def state(self) -> SessionState:
+        """Follows from what the session holds: there is no second book of it that could say something else."""
+        if self.finish_reason is not None:
+            return SessionState.FINISHED
+        if self.table is None:
+            return SessionState.NEW if len(self.token_ids) == len(self.prompt_ids) else SessionState.FREED
+        if self.awaits_prefill:
+            return SessionState.RESERVED
+        return SessionState.RUNNING if self.num_cached_tokens < len(self.token_ids) else SessionState.READY
 
     def append(self, token_id: int, eos_token_id: int | None) -> None:
         """Take a new token, and finish if it is the last one."""

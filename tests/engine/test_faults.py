@@ -190,13 +190,13 @@ def test_a_broken_cache_breaks_the_scheduler_for_good(small_model):
 # -- logits that are no numbers -----------------------------------------------------------------------------------
 
 
-def spoil(engine, session, after):
-    """The logits of a session are NaN from its token number `after` on."""
+def spoil(engine, session, after, value=torch.nan):
+    """The logits of a session are NaN, or `value`, from its token number `after` on."""
     real = engine.take_tokens
 
     def take_tokens(sessions, logits):
         if session in sessions and len(session.completion_ids) >= after:
-            logits = logits.index_fill(0, torch.tensor(sessions.index(session)), torch.nan)
+            logits = logits.index_fill(0, torch.tensor(sessions.index(session)), value)
         return real(sessions, logits)
 
     engine.take_tokens = take_tokens
@@ -204,14 +204,15 @@ def spoil(engine, session, after):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_session_with_nan_logits_ends_alone(small_model, after, temperature):
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_a_session_with_nan_logits_ends_alone(small_model, after, temperature, value):
     """In prefill or in decode: it gets no token and gives its blocks back; its neighbours go on as without it."""
 
     def play(spoiled):
         scheduler = OnlineScheduler(make_engine(small_model, prefix_cache=False))
         sessions = submit(scheduler, [4, 7, 5], temperature=temperature)
         if spoiled:
-            spoil(scheduler.engine, sessions[1], after)
+            spoil(scheduler.engine, sessions[1], after, value)
         got = run(scheduler)
         assert [got.get(s, []) for s in sessions] == [s.completion_ids for s in sessions]
         assert [len(s.times.tokens) for s in sessions] == [len(s.completion_ids) for s in sessions]

@@ -8,7 +8,7 @@ import types
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from rosecourse.engine import streaming
+from rosecourse.engine import stepper
 from tests.support.managers import LONG, ids, in_threads, params
 
 
@@ -30,7 +30,7 @@ class CollectsGarbage(threading.Condition):
 def test_a_garbage_collection_under_the_lock_may_cancel(manage, monkeypatch):
     """A stream's end calls cancel, in whatever thread it happens to end: here in one that holds the lock already."""
     patched = {"Condition": CollectsGarbage, "Thread": threading.Thread, "current_thread": threading.current_thread}
-    monkeypatch.setattr(streaming, "threading", types.SimpleNamespace(**patched))
+    monkeypatch.setattr(stepper, "threading", types.SimpleNamespace(**patched))
     manager = manage()
     sessions = []
     for n in range(12):

@@ -18,8 +18,8 @@
 
 Over every rung: 1 and 3 to 7 in test_hazards_blocks.py, 2 and 8 to 11 in test_hazards_sessions.py, 12 to 15 in
 test_hazards_prefix.py, 16 to 21 in test_hazards_values.py; 22 in test_streaming.py, 23 in test_soak.py; 34 in
-test_interrupts.py, 35 in measure/ and commands/, 36 in test_misuse.py, 37 in test_managed.py, 38 in test_queues.py, 39 in
-models/, 40 in commands/, and what concerns a part's own code in lab/ and the written file in records/.
+test_interrupts.py, 35 in measure/ and commands/, 36 in test_misuse.py, 37 in test_managed.py, 38 in test_queues.py,
+39 in models/, 40 in commands/, and what concerns a part's own code in lab/ and the written file in records/.
 """
 
 import ast

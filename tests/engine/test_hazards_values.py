@@ -86,7 +86,7 @@ def test_a_session_that_is_computed_again_shows_none_of_its_old_blocks(small_pai
     """Hazard 17: through the engine: preempted while long, and again when it is on other blocks."""
     hf, model = small_pair
     driver = Driver(model, rung)
-    session, other = driver.start_lengths(9, 6)
+    session, other = driver.start_lengths(9, 6, new=8)
     for _ in range(2):
         for _ in range(2):
             driver.step()

@@ -51,10 +51,10 @@ def test_interrupts_by_a_timer():
 def test_a_request_whose_stream_nobody_has_got_is_cancelled(manage, scheduler):
     """Even where the exception, and with it the stream, is kept, as a notebook keeps it."""
     manager = manage()
-    notify, new_session, sessions = manager._changed.notify, scheduler.engine.new_session, []
+    notify, new_session, sessions = manager._stepper.changed.notify, scheduler.engine.new_session, []
 
     def interrupted():
-        manager._changed.notify = notify
+        manager._stepper.changed.notify = notify
         raise_signal(SIGINT)
         notify()
 
@@ -62,7 +62,7 @@ def test_a_request_whose_stream_nobody_has_got_is_cancelled(manage, scheduler):
         sessions.append(new_session(*arguments))
         return sessions[-1]
 
-    manager._changed.notify, scheduler.engine.new_session = interrupted, remembered
+    manager._stepper.changed.notify, scheduler.engine.new_session = interrupted, remembered
     with pytest.raises(KeyboardInterrupt) as kept:
         manager.submit([1, 2, 3], LONG)
     manager.close(drain=True)

@@ -174,7 +174,7 @@ def test_a_session_of_a_larger_engine_is_refused_at_submit(small_model):
     """It would wait at the head of the queue for ever, and all others behind it."""
     session = make_engine(small_model).new_session([1] * 9, SamplingParams(max_new_tokens=5))
     scheduler = OnlineScheduler(make_engine(small_model, num_blocks=3))
-    with pytest.raises(RequestError, match="need 4 KV blocks, the pool has 3"):
+    with pytest.raises(RequestError, match="another engine's"):
         scheduler.submit(session)
     assert not scheduler.has_work
 

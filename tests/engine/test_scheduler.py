@@ -301,10 +301,10 @@ def test_a_fork_that_waits_gives_its_blocks_to_one_that_runs(small_model):
 
 
 def test_a_request_that_a_larger_engine_accepted_is_refused_here(small_model):
-    """Its own engine's requests are not looked at again when they are submitted; another's are."""
+    """As every session of another engine is."""
     large, small = make_engine(small_model), make_engine(small_model, max_seq_len=8)
     session = large.new_session([1, 2, 3, 4, 5, 6], SamplingParams(max_new_tokens=20))
     scheduler = OnlineScheduler(small)
-    with pytest.raises(RequestError, match="after a prompt of 6 tokens at most 2 fit into 8"):
+    with pytest.raises(RequestError, match="another engine's"):
         scheduler.submit(session)
     assert not scheduler.has_work

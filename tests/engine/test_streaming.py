@@ -214,4 +214,4 @@ def test_as_a_context_manager(scheduler):
     with SchedulerManager(scheduler) as manager:
         stream = manager.submit([1, 2, 3], SamplingParams(max_new_tokens=4, stop_on_eos=False))
         assert len(list(stream)) == 4
-    assert not manager._thread.is_alive()
+    assert not manager._stepper.thread.is_alive()

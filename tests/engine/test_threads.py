@@ -63,7 +63,7 @@ def test_cancel_after_close_does_nothing_and_is_not_kept(manage):
     for stream in streams:
         stream.cancel()
         assert (len(ids(stream)), stream.session.finish_reason) == (3, "length")
-    assert not manager._cancelled
+    assert not manager._stepper.cancelled
 
 
 # -- exceptions ---------------------------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
 
     in_threads(*[lambda s=stream: read(s) for stream in streams[1:]], fail)
     assert heard == [kv.num_blocks] * 5
-    manager._thread.join(LIMIT)
-    assert not manager._thread.is_alive()
+    manager._stepper.thread.join(LIMIT)
+    assert not manager._stepper.thread.is_alive()
     with pytest.raises(SchedulerClosed) as caught:
         manager.submit([1])
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -144,7 +144,7 @@ def test_close_from_several_threads_at_once(manage, scheduler, drains):
     def close(drain):
         together.wait()
         manager.close(drain)
-        assert not manager._thread.is_alive()
+        assert not manager._stepper.thread.is_alive()
 
     in_threads(*[lambda d=drain: close(d) for drain in drains])
     assert set(threading.enumerate()) == before
@@ -159,8 +159,8 @@ def test_close_without_draining_ends_a_close_that_drains(manage, scheduler):
     gate = Gate(scheduler.engine, "decode_step_sessions", 5)
     manager = manage()
     joining = threading.Semaphore(0)
-    join = manager._thread.join
-    manager._thread.join = lambda: (joining.release(), join())
+    join = manager._stepper.thread.join
+    manager._stepper.thread.join = lambda: (joining.release(), join())
     stream = manager.submit([1, 2, 3], LONG)
     gate.has_come()
     closers = [threading.Thread(target=manager.close, args=(drain,), daemon=True) for drain in (True, False)]
@@ -313,4 +313,4 @@ def test_submitters_readers_and_cancellers_at_once(small_model):
     assert len(counts["read"]) == 4 * 2 * each // 3
     assert len(counts["cancelled"]) == 4 * len([n for n in range(each) if n % 3 == 2 and n % 9 != 8])
     assert counts["refused"]
-    assert not manager._queues
+    assert not manager._stepper.queues

@@ -159,7 +159,10 @@ def test_a_table_that_shows_blocks_it_does_not_own_frees_nothing():
     with pytest.raises(BlockError, match="does not own"):
         kv.free(held)
     assert [len(ids) for ids in held] == [2] * L
+    held[0][0] = 7
     with pytest.raises(BlockError, match="not in use"):
+        kv.free(held)
+    with pytest.raises(BlockError, match="or a copy"):
         kv.free(BlockTable([[7], []]))
 
 

@@ -35,16 +35,16 @@ class Driver:
     def session(self, prompt, new=6):
         return self.engine.new_session(prompt, SamplingParams(max_new_tokens=new, stop_on_eos=False))
 
-    def start(self, *prompts):
+    def start(self, *prompts, new=6):
         """Prefilled sessions with their first token."""
-        sessions = [self.session(prompt) for prompt in prompts]
+        sessions = [self.session(prompt, new) for prompt in prompts]
         self.engine.take_tokens(sessions, self.engine.prefill(sessions))
         self.live += sessions
         self.check()
         return sessions
 
-    def start_lengths(self, *lengths):
-        return self.start(*prompts_of(list(lengths), 211))
+    def start_lengths(self, *lengths, new=6):
+        return self.start(*prompts_of(list(lengths), 211), new=new)
 
     def step(self, *sessions):
         """One decode step, of all live sessions unless told of which; returns its logits."""

@@ -118,7 +118,8 @@ class Machine:
         self.check()
 
     def preempt(self) -> None:
-        self.scheduler._preempt_newest()
+        with self.engine.used_by(self.scheduler):
+            self.scheduler._preempt_newest()
         self.barren = 0
         self.check()
 

@@ -93,7 +93,7 @@ def managers(scheduler):
             yield make
         finally:
             for manager in made:
-                atexit.unregister(manager.close)  # if it hangs, it does so once
+                atexit.unregister(manager._stepper.at_exit)  # if it hangs, it does so once
                 manager.close()
     assert set(threading.enumerate()) <= before
     assert not scheduler.has_work

@@ -318,6 +318,7 @@ class Pool:
         tracked = self.start(length)
         for ids, taken in zip(session.block_ids_per_layer, tracked.table, strict=True):
             ids += taken
+        session.table.cache = self.kv
         session.num_cached_tokens = length
         session.prompt_ids, session.token_ids = tracked.session.prompt_ids, tracked.session.token_ids
         tracked.session = session

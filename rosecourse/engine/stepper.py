@@ -1,0 +1,128 @@
+"""The thread of a `SchedulerManager`: it alone steps, and the other threads leave it messages."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from ..errors import LogitsError
+from ..kv.bookkeeping import bookkeeping
+from ..request.session import InferenceSession
+from .scheduler import OnlineScheduler
+from .token_queue import TokenQueue
+
+
+class NewTokenItem(NamedTuple):
+    """What the stepping thread puts into a stream's queue for each token; None or an exception ends the stream."""
+
+    token_id: int
+    finish_reason: str | None
+
+
+class Stepper:
+    """A thread that steps a scheduler while there is work, and what others have left for it.
+
+    The engine is the thread's from here to its end. The thread knows nothing of the manager, so that a manager that
+    nobody holds any more can go, and ends it. Read and write the attributes under `changed`.
+    """
+
+    def __init__(self, scheduler: OnlineScheduler) -> None:
+        """Raises `EngineBusy` where another thread uses the engine, or another manager has it."""
+        self.scheduler = scheduler
+        # Guards what follows. Its lock is reentrant: a garbage collection may call cancel, for a stream that is gone,
+        # in a thread that holds it. So cancel only ever appends to a list; nothing here iterates over that one.
+        self.changed = threading.Condition()
+        self.queues: dict[InferenceSession, TokenQueue] = {}  # of the requests that have not ended
+        self.new: list[InferenceSession] = []
+        self.cancelled: list[InferenceSession] = []
+        self.closing = False
+        self.drain = False
+        self.failure: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
+        scheduler.engine.hand_over(self.thread)
+        scheduler.manager_thread = self.thread
+        self.at_exit = partial(_end_and_join, weakref.ref(self), self.thread)
+        atexit.register(self.at_exit)  # a thread inside torch must not outlive the interpreter
+        try:
+            self.thread.start()
+        except BaseException:
+            self.end()
+            if not self.thread.is_alive():
+                atexit.unregister(self.at_exit)
+                self._hand_back()
+            raise
+
+    def end(self, drain: bool = False) -> None:
+        """Tell the thread to end, without waiting for it. drain: after the requests that it has."""
+        with bookkeeping, self.changed:
+            self.drain = drain and (self.drain or not self.closing)
+            self.closing = True
+            self.changed.notify()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self.thread.join()
+        atexit.unregister(self.at_exit)
+
+    # -- the stepping thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                for session, token_id in self.scheduler.step():
+                    self._deliver(session, token_id)
+                while self.scheduler.failed:
+                    self._end(self.scheduler.failed.pop(), LogitsError([0]))
+        except BaseException as error:  # whatever it is, the readers must hear of it
+            self.failure = error
+        with self.changed:
+            self.closing = True
+            unanswered = list(self.queues)
+        for session in unanswered:
+            with suppress(Exception):  # after a failure the cache may be broken, too
+                self.scheduler.cancel(session)
+        self._hand_back()
+        for session in unanswered:  # who hears of the end finds all blocks given back
+            self._end(session, self.failure)
+
+    def _hand_back(self) -> None:
+        self.scheduler.manager_thread = None
+        self.scheduler.engine.exclusive.hand_back()
+
+    def _wait_for_work(self) -> bool:
+        """Take what the other threads left; sleep while there is nothing to do. False when it is time to end."""
+        with self.changed:
+            while not (self.new or self.cancelled or self.closing or self.scheduler.has_work):
+                self.changed.wait()
+            new, self.new = self.new, []
+            cancelled, self.cancelled = self.cancelled, []
+            for session in new:
+                self.scheduler.submit(session)  # here, so that whoever holds the lock sees the whole queue
+        for session in cancelled:
+            self.scheduler.cancel(session)
+            self._end(session)
+        return not self.closing or (self.drain and self.scheduler.has_work)
+
+    def _deliver(self, session: InferenceSession, token_id: int) -> None:
+        queue = self.queues.get(session)
+        if queue is not None:
+            queue.put(NewTokenItem(token_id, session.finish_reason))
+        if session.finished:
+            self._end(session)
+
+    def _end(self, session: InferenceSession, last_word: BaseException | None = None) -> None:
+        with self.changed:
+            queue = self.queues.pop(session, None)
+        if queue is not None:
+            queue.put(last_word)
+
+
+def _end_and_join(stepper: weakref.ref[Stepper], thread: threading.Thread) -> None:
+    """It keeps the thread, and not what the thread works with."""
+    if (running := stepper()) is not None:
+        running.end()
+    thread.join()
