@@ -20,6 +20,9 @@ class TokenQueue:
         self._items: deque[Any] = deque()
         self._wakes: SimpleQueue[None] = SimpleQueue()
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def put(self, item: Any) -> None:
         self._items.append(item)
         self._wakes.put(None)

@@ -83,5 +83,5 @@ def test_a_slow_reader_holds_up_nobody_and_keeps_no_more_than_its_own_tokens(man
     unread = manager.submit([1, 2, 3], params(7))
     assert len(ids(manager.submit([4, 5], params(30)))) == 30
     manager.close(drain=True)
-    assert unread._queue.qsize() == 7 + 1  # and the end
+    assert len(unread._queue) == 7 + 1  # and the end
     assert len(ids(unread)) == 7

@@ -96,16 +96,21 @@ def costs(model, waiting):
             scheduler.submit(forks[1])
     scheduler.submit(forks[2])
     last = session(engine)
+
+    def preempt():
+        with engine.used_by(scheduler):
+            scheduler._preempt_newest()
+
     calls = [
         lambda: scheduler.submit(last),
         lambda: scheduler.cancel(last),
         lambda: scheduler.cancel(queued[waiting // 2]),
         lambda: scheduler.cancel(forks[1]),
         lambda: scheduler.cancel(running[1]),
-        scheduler._preempt_newest,  # the last of the forks that wait
-        scheduler._preempt_newest,  # the first
+        preempt,  # the last of the forks that wait
+        preempt,  # the first
         scheduler.step,  # one place: the first fork is computed anew in it
-        scheduler._preempt_newest,  # one that runs
+        preempt,  # one that runs
         scheduler.step,  # it comes back
         lambda: len(scheduler.waiting) + (queued[-1] in scheduler.waiting),
     ]

@@ -250,8 +250,7 @@ def test_tables_show_the_lists_through_rollover_copy_fork_and_recomputation(smal
         if step in (4, 11):  # preempted and computed again, on other blocks
             engine.free(sessions[0])
             engine.kv.allocate(4)
-            engine.prefill(sessions[:1])
-            engine.take_tokens(sessions[:1], engine.decode_step_sessions(sessions[:1]))
+            engine.take_tokens(sessions[:1], engine.prefill(sessions[:1]))
         if step == 7:
             sessions.reverse()
 

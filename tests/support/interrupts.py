@@ -324,7 +324,8 @@ def submit_scene(parts: str, fork: bool) -> Scene:
         waits = session in story.scheduler.waiting
         story.engine.audit([*story.scheduler.waiting, *story.scheduler.running, *([] if waits else [session])])
         if fork and waits:
-            assert story.scheduler._preempt_newest()
+            with story.engine.used_by(story.scheduler):
+                assert story.scheduler._preempt_newest()
             assert session.table is None, "nobody knew that it holds blocks"
         if session not in story.scheduler.waiting:
             assert interrupted
@@ -380,6 +381,22 @@ def manager_scene(parts: str, call: str) -> Scene:
     return Scene(calls[call], check)
 
 
+def reader_scene(parts: str) -> Scene:
+    """Read the first token of a manager's stream; one that an interrupt has kept from its reader is the next one."""
+    engine = make_engine(parts)
+    manager = SchedulerManager(OnlineScheduler(engine))
+    stream = manager.submit(PROMPTS[0], WANTED[0])
+
+    def check(interrupted, token):
+        read = [token, *stream] if token else [*stream]
+        assert [token.token_id for token in read] == generated()[0]
+        assert "".join(token.text for token in read) == engine.detokenize(generated()[0])
+        manager.close()
+        check_empty(engine)
+
+    return Scene(lambda: next(stream), check)
+
+
 SCENES: dict[str, Callable[[str], Scene]] = {
     "generate": generate_scene,
     "stream to the end": lambda parts: stream_scene(parts, 9),
@@ -393,6 +410,7 @@ SCENES: dict[str, Callable[[str], Scene]] = {
     "cancel one that waits": lambda parts: cancel_scene(parts, 1, 2),
     "manager.submit": lambda parts: manager_scene(parts, "submit"),
     "manager.cancel": lambda parts: manager_scene(parts, "cancel"),
+    "next(stream)": reader_scene,
     "manager.close": lambda parts: manager_scene(parts, "close"),
     "manager.close(drain=True)": lambda parts: manager_scene(parts, "drain"),
 }

@@ -265,6 +265,7 @@ MISUSES = {
     "prefill nothing": (CONFIG, lambda w: w.engine.prefill([])),
     "prefill None": (CONFIG, lambda w: w.engine.prefill(None)),
     "decode a session": (CONFIG, lambda w: w.engine.decode_step_sessions(w.a)),
+    "decode before the token is taken": (REQUEST, lambda w: w.engine.decode_step_sessions([w.ready])),
     "decode nothing": (CONFIG, lambda w: w.engine.decode_step_sessions([])),
     "decode None": (CONFIG, lambda w: w.engine.decode_step_sessions(None)),
     "decode a set": (CONFIG, lambda w: w.engine.decode_step_sessions({w.a, w.b})),
