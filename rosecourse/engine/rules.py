@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import require, require_a, shown
-from ..errors import BlockError, RequestError, RosecourseError
+from ..checks import require_a, shown
+from ..errors import BlockError, ConfigError, RequestError, RosecourseError
 from ..request.session import InferenceSession, SessionState
 
 NEW, RESERVED, READY, RUNNING, FREED, FINISHED = SessionState
@@ -99,8 +99,8 @@ def require_own(session: InferenceSession, engine: Any) -> None:
 
 def require_list(sessions: Sequence[InferenceSession]) -> None:
     """Raise `ConfigError` unless this is a list of something."""
-    well = isinstance(sessions, Sequence) and not isinstance(sessions, (str, bytes))
-    require(well, f"sessions is {shown(sessions)}: give a list of sessions")
+    if not isinstance(sessions, Sequence) or isinstance(sessions, (str, bytes)):
+        raise ConfigError(f"sessions is {shown(sessions)}: give a list of sessions")
 
 
 def require_rules(call: str, sessions: Sequence[InferenceSession], engine: Any, user: Any = None) -> None:
@@ -164,9 +164,10 @@ def _in_step(sessions: Sequence[InferenceSession], engine: Any, user: Any, missi
 
 def require_logits(logits: torch.Tensor, batch: int, vocab_size: int) -> None:
     """Raise `ConfigError` unless these are the logits [batch, vocab_size] of a batch."""
-    require(
-        isinstance(logits, torch.Tensor) and logits.shape == (batch, vocab_size) and logits.is_floating_point(),
-        f"logits is {_described(logits)}: give the [{batch}, {vocab_size}] of the prefill or the decode step",
+    if isinstance(logits, torch.Tensor) and logits.shape == (batch, vocab_size) and logits.is_floating_point():
+        return
+    raise ConfigError(
+        f"logits is {_described(logits)}: give the [{batch}, {vocab_size}] of the prefill or the decode step"
     )
 
 
