@@ -207,6 +207,71 @@ def test_rows_that_outlive_a_table_or_an_engine(part, reason):
     assert reason in str(verdict)
 
 
+class Padded(RightTables):
+    """Past the end of a list its last block is repeated."""
+
+    def __call__(self, sessions):
+        tables = super().__call__(sessions).clone()
+        for b, session in enumerate(sessions):
+            for layer, ids in enumerate(session.block_ids_per_layer):
+                tables[layer, b, len(ids) :] = tables[layer, b, len(ids) - 1]
+        return tables
+
+
+class TheLastTwo(RightTables):
+    """Enters the last two blocks of a list alone."""
+
+    def __call__(self, sessions):
+        tables = super().__call__(sessions).clone()
+        for b, session in enumerate(sessions):
+            for layer, ids in enumerate(session.block_ids_per_layer):
+                tables[layer, b, : max(0, len(ids) - 2)] = 0
+        return tables
+
+
+@pytest.mark.parametrize(
+    ("part", "cause", "reason"),
+    [
+        (Padded, Cause.ROW_SHAPE, "past the end of the list one entry is repeated"),
+        (TheLastTwo, Cause.HALF_WRITTEN, "some entries of this row were not written"),
+    ],
+)
+def test_entries_that_are_no_old_ones(part, cause, reason):
+    verdict = check(part, "036")
+    assert verdict.cause is cause, verdict
+    assert reason in str(verdict)
+
+
+class SwallowsInWholeBatches(Right):
+    """Catches whatever stops the writing of a whole batch, and begins again."""
+
+    def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+        if len(batch_idx) < len(key_new):
+            return super().write(layer_idx, batch_idx, infos, key_new, value_new)
+        try:
+            batch_idx = list(batch_idx)
+            return super().write(layer_idx, batch_idx, infos, key_new, value_new)
+        except:  # noqa: E722
+            return super().write(layer_idx, batch_idx, infos, key_new, value_new)
+
+
+def test_interrupts_come_in_whole_batches_too():
+    verdict = check(SwallowsInWholeBatches, "038")
+    assert verdict.cause is Cause.EXITS, verdict
+
+
+class FourSlots(Right):
+    """Right for as many heads as slots, which the sizes of a head seem to show."""
+
+    def __call__(self, sessions, keys, values):
+        square = self.kv.k_layers[0].shape[1] == self.kv.block_size
+        super().__call__(sessions, keys, values if square else keys)
+
+
+def test_a_size_is_not_named_where_another_one_changed_with_it():
+    assert limit(FourSlots) == ""
+
+
 class Swapped:
     def __init__(self, kv, model, config):
         self.kv = kv

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..world.causes import Cause
 from ..world.edge_stories import low_bits_alike, slots_apart
@@ -30,8 +30,9 @@ class Probe:
 
 BASE = Probe()
 OTHERS = (Probe(heads=3, head_dim=8), Probe(block_size=8), Probe(batch=5))  # where nothing is large either
-ROWS = (Probe(heads=4, head_dim=32), Probe(heads=2, head_dim=64), Probe(heads=2, head_dim=16))
+ROWS = tuple(Probe(head_dim=size) for size in (16, 32, 64, 128))
 BLOCKS = tuple(Probe(block_size=size) for size in (8, 16, 32, 64))
+MORE_HEADS = 3  # what is right at one size alone is so with any number of heads
 
 
 def halfway(right: int, wrong: int) -> int:
@@ -88,13 +89,18 @@ def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
 def _right_at_one_size(trial: Trial, fault: Fault) -> str:
     if trial.makes_tables or fault.cause is Cause.HALF_WRITTEN:  # what is kept by an address is right by chance
         return ""
-    right = [probe for probe in BLOCKS if not _is_wrong(trial, probe)]
-    if len(right) == 1:
-        return f"everything is right with blocks of {right[0].block_size} slots, and with no other size of a block"
-    right = [probe for probe in ROWS if not _is_wrong(trial, probe)]
-    if len(right) == 1:
-        return f"everything is right with heads of {right[0].head_dim} numbers, and with no other size of a head"
+    if only := _only_right(trial, BLOCKS):
+        return f"everything is right with blocks of {only.block_size} slots, and with no other size of a block"
+    if only := _only_right(trial, ROWS):
+        return f"everything is right with heads of {only.head_dim} numbers, and with no other size of a head"
     return ""
+
+
+def _only_right(trial: Trial, probes: Sequence[Probe]) -> Probe | None:
+    right = [probe for probe in probes if not _is_wrong(trial, probe)]
+    if len(right) != 1 or _is_wrong(trial, replace(right[0], heads=MORE_HEADS)):
+        return None
+    return right[0]
 
 
 def _from_where(trial: Trial, dimension: Dimension, most: int) -> str:

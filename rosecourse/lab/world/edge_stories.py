@@ -12,7 +12,7 @@ from .pool import Tracked
 
 EDGES = (63, 64, 127, 128, 255, 256, 511, 512, 32767, 32768, 65535, 65536)  # of numbers of 6 to 16 bits
 HIGH_BITS = (1 << 4, 1 << 7, 1 << 8, 1 << 16)
-LINES = 40  # of a part, at which interrupts come
+LINES = 30  # of a part, at which interrupts come in a kind of step
 
 
 def slots_at_edges(oracle: Oracle) -> None:
@@ -208,12 +208,19 @@ def one_block_less(oracle: Oracle) -> None:
 
 
 def interrupted(oracle: Oracle) -> None:
-    """An interrupt before each of the part's lines, at the first time that the step comes to it."""
-    lines = oracle.interrupt(*_of_all_kinds(oracle)).firsts()
-    for at in lines[:: 1 + len(lines) // LINES]:
+    """An interrupt before each of the part's lines, at the first time that a step comes to it."""
+    for begin in (_of_all_kinds, _of_one_kind):
         world = oracle.twin()
-        world.interrupt(*_of_all_kinds(world), at=at)
-        oracle.steps += 1
+        lines = world.interrupt(*begin(world)).firsts()
+        for at in lines[:: 1 + len(lines) // LINES]:
+            world = oracle.twin()
+            world.interrupt(*begin(world), at=at)
+            oracle.steps += 1
+
+
+def _of_one_kind(oracle: Oracle) -> list[Tracked]:
+    """A whole batch at one slot, which a part may write in a way of its own."""
+    return [oracle.start(1) for _ in range(4)]
 
 
 def _of_all_kinds(oracle: Oracle) -> list[Tracked]:

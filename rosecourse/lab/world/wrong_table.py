@@ -85,6 +85,8 @@ class WrongTable:
         size, used = self.pool.sizes.num_blocks, len(ids)
         if there[:used] == row[:used]:
             behind = set(there[used:]) - {0}
+            if len(behind) == len(set(there[used:])) == 1 < len(there[used:]):  # no list shows a block twice
+                return Cause.ROW_SHAPE, "past the end of the list one entry is repeated: a row is padded with 0"
             if not all(0 <= n < size for n in behind):
                 if len(behind) == 1:
                     return Cause.ROW_SHAPE, "old entries past the end of the list, which must be 0: it is padded with 0"
@@ -173,6 +175,8 @@ class WrongTable:
             return Cause.ROW_STALE, reason
         if known:
             return Cause.ROW_STALE, _STALE
+        if all(n < used and not there[n] for n in differs):
+            return Cause.HALF_WRITTEN, "some entries of this row were not written: they are 0"
         if there[:used] != row[:used] and sorted(there[:used]) == sorted(row[:used]):
             return Cause.WRONG_BLOCK, "the right blocks, in another order: logical block n is the n-th of the list"
         others = [n for n, old in self._old.of_others(t.number, layer) if all(old[i] == there[i] for i in differs)]

@@ -1,0 +1,52 @@
+"""lesson: 036
+verdict: wrong
+cause: goal-missed
+shows: cpu
+The kept signature is a list, the new one a tuple. They are never equal, so every row is built anew at every step.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from rosecourse.config import EngineConfig
+from rosecourse.decode.ranges import range_for
+from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class MyBlockTables:
+    """Rows of block tables that are kept until their signature changes."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_blocks = config.max_blocks
+        self.range = range_for(kv.device, config.nvtx)
+        self.buffer = StagingBuffer(kv.num_layers * config.max_batch_size * self.max_blocks, torch.int32, kv.device)
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        block_tables_cpu = self.buffer.host(self.kv.num_layers, len(sessions), self.max_blocks)
+        for layer_idx in range(self.kv.num_layers):
+            offset = layer_idx * self.kv.num_blocks
+            rows = [
+                self.get_paged_block_table_row_cpu(session.block_ids_per_layer, layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])
+        with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
+            return self.buffer.to_device()
+
+    def get_paged_block_table_row_cpu(self, table: BlockTable, *, layer_idx: int, offset: int) -> torch.Tensor:
+        if table.row_cache is None:
+            table.row_cache = [{"signature": [], "row": None} for _ in range(self.kv.num_layers)]
+        ids = table[layer_idx]
+        signature = len(ids), *ids[-1:]
+        entry = table.row_cache[layer_idx]
+        if entry["signature"] != signature:
+            row = torch.zeros(self.max_blocks, dtype=torch.int32)
+            row[: len(ids)] = torch.tensor([block_id - offset for block_id in ids], dtype=torch.int32)
+            entry["row"] = row
+            entry["signature"] = [*signature]
+        return entry["row"]

@@ -1,0 +1,69 @@
+"""lesson: 059
+verdict: wrong
+cause: hangs
+shows: cpu
+Tries again until the pool has a block. The thread that could free one is this one, so with a full pool it never
+returns, where it should raise KVCacheExhausted.
+"""
+
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rosecourse import KVCacheExhausted
+from rosecourse.config import EngineConfig
+from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.kv.buffers import index_tensor
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+class MyKVAppend:
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+
+    def __call__(self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]) -> None:
+        for layer_idx in range(self.kv.num_layers):
+            block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
+            self.append_token_batch(layer_idx, block_ids_list, keys[layer_idx], values[layer_idx])
+
+    def append_token_batch(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        fast_batch_idx, fast_infos, slow_batch_idx = [], [], []
+        for b, block_ids in enumerate(block_ids_list):
+            info = self.kv.info(block_ids[-1]) if block_ids else None
+            if info is None or info.length == self.kv.block_size:
+                start = info.start + info.length if info else 0
+                block_ids.append(self.block(layer_idx, start))
+                info = self.kv.info(block_ids[-1])
+            if info.owners > 1:
+                slow_batch_idx.append(b)
+                continue
+            fast_batch_idx.append(b)
+            fast_infos.append(info)
+        if fast_batch_idx:
+            self.write(layer_idx, fast_batch_idx, fast_infos, key_new, value_new)
+            for info in fast_infos:
+                info.length += 1
+        for b in slow_batch_idx:
+            self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
+
+    def block(self, layer_idx: int, start: int) -> int:
+        """An empty block; when there is none at the moment, as soon as somebody gives one back."""
+        while True:
+            try:
+                return self.kv.allocate_block(layer_idx, start)
+            except KVCacheExhausted:
+                time.sleep(0.0005)
+
+    def write(
+        self, layer_idx: int, batch_idx: list[int], infos: list[KVBlockInfo], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        device = self.kv.device
+        idx_t = index_tensor(batch_idx, device)
+        blk_t = index_tensor([info.block_index for info in infos], device)
+        pos_t = index_tensor([info.length for info in infos], device)
+        self.kv.k_layers[layer_idx][blk_t, :, pos_t] = key_new.index_select(0, idx_t)
+        self.kv.v_layers[layer_idx][blk_t, :, pos_t] = value_new.index_select(0, idx_t)
