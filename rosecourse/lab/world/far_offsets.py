@@ -75,9 +75,17 @@ def _step(oracle: Oracle, kv: KVBlockManager, part: object, batch: Sequence[Infe
         for (cache,) in (kv.k_layers, kv.v_layers):
             cache[block, :, slot] = 0
     oracle.learner.call(part, list(batch), [tokens[0].clone()], [tokens[1].clone()])
-    for b, (block, slot) in enumerate(at):
-        for which, (cache,) in enumerate((kv.k_layers, kv.v_layers)):
-            if not torch.equal(cache[block, :, slot], tokens[which, b]):
-                what = f"in a cache of more than 2^31 numbers the {'KV'[which]} of sessions[{b}] is not in its slot"
-                where = f"slot:     {slot} of block {block}, which begins at number {block * cache[0].numel():,}"
-                raise PartIsWrong(Fault(what, (where,), REASON, cause=Cause.SIZE_LIMIT))
+    missing = [
+        (which, b)
+        for b, (block, slot) in enumerate(at)
+        for which, (cache,) in enumerate((kv.k_layers, kv.v_layers))
+        if not torch.equal(cache[block, :, slot], tokens[which, b])
+    ]
+    if not missing:
+        return
+    (which, b), (block, slot) = missing[0], at[missing[0][1]]
+    what = f"in a cache of more than 2^31 numbers the {'KV'[which]} of sessions[{b}] is not in its slot"
+    where = f"slot:     {slot} of block {block}, which begins at number {block * kv.k_layers[0][0].numel():,}"
+    if len(missing) == 2 * len(batch):  # near blocks' too
+        raise PartIsWrong(Fault(what, (where,), cause=Cause.NOTHING_WRITTEN))
+    raise PartIsWrong(Fault(what, (where,), REASON, cause=Cause.SIZE_LIMIT))
