@@ -74,8 +74,8 @@ class EngineConfig:
 class SamplingParams:
     """How the tokens of one request are chosen.
 
-    temperature 0 is greedy. top_k 0 and top_p 1.0 keep every token. The random stream of a request depends on `seed`
-    alone, never on the other requests of a batch.
+    temperature 0 is greedy. top_k 0 and top_p 1.0 keep every token. What a request draws for a token depends on
+    `seed` and the token's position alone, never on the other requests of a batch.
     """
 
     max_new_tokens: int = 64

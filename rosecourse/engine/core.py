@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
 from operator import index
@@ -212,11 +211,11 @@ class EngineCore:
         logits: [B, vocab_size], of the prefill or decode step of these sessions. Raises `LogitsError` before any
         session has taken one; no other prompt will hit the blocks of a session of NaN.
         """
-        with self.exclusive:  # sampling too: the random streams go on by it
+        with self.exclusive:
             require_in_step("take", sessions, self, self._user, missing=(0,))
             require_logits(logits, len(sessions), self.model.shape.vocab_size)
             try:
-                token_ids = sample(logits, [session.sampler for session in sessions])
+                token_ids = sample(logits, [s.params for s in sessions], [len(s.token_ids) for s in sessions])
             except LogitsError as error:
                 if self.prefix_cache:
                     for row in error.rows:
@@ -229,7 +228,7 @@ class EngineCore:
     def fork(self, session: InferenceSession, params: SamplingParams | None = None) -> InferenceSession:
         """A second session that goes on from where this one is, sharing its blocks until they differ.
 
-        params: its own, with a random stream of its own; None is the same, from where the stream is.
+        params: its own; None is the same. With the same seed the two draw the same numbers at the same positions.
         """
         require_a(InferenceSession, session, "session")
         if params is not None:
@@ -240,7 +239,6 @@ class EngineCore:
                 require_rule("fork", session, self)
                 if params is not None:
                     self.check_request(session.prompt_ids, params)
-                sibling.sampler = deepcopy(session.sampler) if params is None else sibling.sampler
                 sibling.token_ids = list(session.token_ids)
                 sibling.num_cached_tokens = session.num_cached_tokens
                 sibling.table = self.kv.share(session.table)

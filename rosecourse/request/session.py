@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any
 
 from ..config import SamplingParams
-from .sampling import Sampler
 
 Prompt = str | Sequence[int]  # a text, or token ids
 
@@ -48,7 +47,6 @@ class InferenceSession:
     prompt_ids: list[int]
     params: SamplingParams
     token_ids: list[int] = field(init=False)
-    sampler: Sampler = field(init=False)
     table: Any = None  # a `kv.layout.Table`: only the cache and the parts of the decode step look inside
     num_cached_tokens: int = 0
     awaits_prefill: bool = False
@@ -59,7 +57,6 @@ class InferenceSession:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
-        self.sampler = Sampler(self.params)
 
     @property
     def block_ids_per_layer(self) -> Any:

@@ -61,7 +61,7 @@ def test_logits_equal_transformers_at_every_step(small_pair, parts):
         check(engine, sessions)
 
 
-def test_a_fork_has_limits_and_a_random_stream_of_its_own(small_model):
+def test_a_fork_has_limits_of_its_own_and_the_draws_of_its_seed(small_model):
     engine = make_engine(small_model)
     sampled = SamplingParams(max_new_tokens=20, temperature=1.0, seed=5, stop_on_eos=False)
     session = engine.new_session([1, 2, 3], sampled)
@@ -69,18 +69,19 @@ def test_a_fork_has_limits_and_a_random_stream_of_its_own(small_model):
     for _ in range(5):
         step(engine, [session])
     twin = engine.fork(session)
+    other = engine.fork(session, SamplingParams(max_new_tokens=20, temperature=1.0, seed=6, stop_on_eos=False))
     short = engine.fork(session, SamplingParams(max_new_tokens=3))
     with pytest.raises(RequestError, match="max_new_tokens is 500"):
         engine.fork(session, SamplingParams(max_new_tokens=500))
-    step(engine, [session, twin, short])
+    step(engine, [session, twin, other, short])
     assert short.finished
     for _ in range(13):
-        step(engine, [session, twin])
-    assert session.completion_ids == twin.completion_ids
-    assert session.finish_reason == twin.finish_reason == "length"
+        step(engine, [session, twin, other])
+    assert session.completion_ids == twin.completion_ids != other.completion_ids
+    assert session.finish_reason == twin.finish_reason == other.finish_reason == "length"
     with pytest.raises(RequestError, match="only a running session can be forked"):
         engine.fork(session)
-    for s in (session, twin, short):
+    for s in (session, twin, other, short):
         engine.free(s)
     check(engine, [])
     with pytest.raises(BlockError, match="holds no blocks"):

@@ -1,10 +1,11 @@
-"""Sampling: the right distribution, and a stream that depends on the request's seed alone."""
+"""Sampling: the right distribution, from draws that depend on the request's seed and the position alone."""
 
 import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, LogitsError, SamplingParams
-from rosecourse.request.sampling import Sampler, sample
+from rosecourse.request.draws import draw
+from rosecourse.request.sampling import choose, sample
 from tests.support.oracles import prompts_of
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5, 0.0])
@@ -12,10 +13,9 @@ LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5, 0.0])
 
 def frequencies(params, draws=4000):
     """How often each token of LOGITS is chosen."""
-    sampler = Sampler(params)
     counts = torch.zeros(len(LOGITS))
-    for _ in range(draws):
-        counts[sampler.choose(LOGITS)] += 1
+    for position in range(draws):
+        counts[choose(LOGITS, params, draw(params.seed, position))] += 1
     return counts / draws
 
 
@@ -49,55 +49,53 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it(top_p):
 def test_top_p_of_one_keeps_every_token_of_a_large_vocabulary():
     """Float32 sums of 50,000 probabilities pass 1 before the end: the last tokens must still be there."""
     logits = torch.randn(50_257, generator=torch.Generator().manual_seed(0)) * 3
-    sampler = Sampler(SamplingParams(temperature=1.0))
-    sampler._random.random = lambda: 1.0 - 2**-53  # the largest number that random() gives
-    chosen = sampler.choose(logits)
+    chosen = choose(logits, SamplingParams(temperature=1.0), 1.0 - 2**-32)  # the largest draw
     assert int((logits > logits[chosen]).sum()) > 50_000
 
 
 def test_half_precision_logits_are_sampled_in_full():
     logits = (LOGITS + torch.linspace(0, 2, 6)).half()
     counts = torch.zeros(6)
-    sampler = Sampler(SamplingParams(temperature=1.0))
-    for _ in range(4000):
-        counts[sampler.choose(logits)] += 1
+    for position in range(4000):
+        counts[choose(logits, SamplingParams(temperature=1.0), draw(0, position))] += 1
     torch.testing.assert_close(counts / 4000, logits.float().softmax(0), atol=0.025, rtol=0)
 
 
 def test_a_tiny_temperature_is_greedy_and_does_not_overflow():
-    sampler = Sampler(SamplingParams(temperature=1e-36))
-    assert [sampler.choose(LOGITS * 1e4) for _ in range(20)] == [1] * 20
+    params = SamplingParams(temperature=1e-36)
+    assert [choose(LOGITS * 1e4, params, draw(0, position)) for position in range(20)] == [1] * 20
 
 
 def test_greedy_and_sampled_requests_share_a_batch():
     logits = torch.stack([LOGITS, LOGITS.flip(0), LOGITS])
-    samplers = [Sampler(SamplingParams(temperature=t, seed=3)) for t in (0.0, 0.0, 1.0)]
-    alone = Sampler(SamplingParams(temperature=1.0, seed=3)).choose(LOGITS)
-    assert sample(logits, samplers) == [1, 4, alone]
+    params = [SamplingParams(temperature=t, seed=3) for t in (0.0, 0.0, 1.0)]
+    alone = choose(LOGITS, params[2], draw(3, 7))
+    assert sample(logits, params, [5, 6, 7]) == [1, 4, alone]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("place", [0, 3, slice(None)], ids=str)
-def test_no_token_is_chosen_from_nan_and_no_stream_moves(dtype, bad, place):
+def test_no_token_is_chosen_from_nan(dtype, bad, place):
     """One logit of a row is enough; the others of the batch draw what they would have drawn without it."""
     logits = torch.stack([LOGITS] * 4).to(dtype)
     logits[1, place] = logits[3, place] = bad
-    samplers = [Sampler(SamplingParams(temperature=t, seed=3)) for t in (1.0, 1.0, 0.0, 0.0)]
+    params = [SamplingParams(temperature=t, seed=3) for t in (1.0, 1.0, 0.0, 0.0)]
     with pytest.raises(
         LogitsError, match=r"sessions \[1, 3\] of the batch are NaN or infinite: look for NaN"
     ) as caught:
-        sample(logits, samplers)
+        sample(logits, params, [4, 5, 6, 7])
     assert caught.value.rows == [1, 3]
     well = [0, 2]
-    fresh = Sampler(SamplingParams(temperature=1.0, seed=3))
-    assert sample(logits[well], [samplers[b] for b in well]) == [fresh.choose(LOGITS.to(dtype)), 1]
+    expected = choose(LOGITS.to(dtype), params[0], draw(3, 4))
+    assert sample(logits[well], [params[b] for b in well], [4, 6]) == [expected, 1]
 
 
 def test_a_token_that_is_ruled_out_does_no_harm():
     masked = LOGITS.clone()
     masked[[1, 4]] = float("-inf")
-    assert sample(torch.stack([masked] * 2), [Sampler(SamplingParams(temperature=t)) for t in (0.0, 1e-30)]) == [2, 2]
+    params = [SamplingParams(temperature=t) for t in (0.0, 1e-30)]
+    assert sample(torch.stack([masked] * 2), params, [0, 0]) == [2, 2]
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
@@ -115,7 +113,7 @@ def test_a_request_does_not_depend_on_who_shares_the_batch(small_model, prefix_c
     assert len({tuple(g.token_ids[:10]) for g in together}) == 4
 
 
-def test_a_preempted_request_goes_on_with_its_own_stream(small_model):
+def test_a_preempted_request_draws_what_it_would_have_drawn(small_model):
     prompts = prompts_of([5, 11, 7, 3], 211)
     params = [SamplingParams(max_new_tokens=30, temperature=1.0, seed=i, stop_on_eos=False) for i in range(4)]
     roomy = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=4))
@@ -125,7 +123,7 @@ def test_a_preempted_request_goes_on_with_its_own_stream(small_model):
     ]
 
 
-def test_another_seed_is_another_stream(small_model):
+def test_another_seed_draws_other_numbers(small_model):
     engine = InferenceEngine(small_model)
     results = engine.generate([[1, 2, 3]] * 3, [SamplingParams(temperature=1.0, seed=s) for s in (1, 1, 2)])
     assert results[0].token_ids == results[1].token_ids != results[2].token_ids

@@ -1,0 +1,36 @@
+"""The random numbers of a request: a hash of its seed and a position. There is no stream, so nothing can move one.
+
+A draw depends on nothing but these two, and so neither on the rung, the row and the batch, nor on what was computed
+before, or twice. It takes shifts, products and sums of 32-bit integers alone, so that a device can draw the same
+number. The mixer is the finalizer of MurmurHash3 (Austin Appleby), in which each bit depends on all others.
+"""
+
+from __future__ import annotations
+
+WORD = 32  # bits
+MASK = 2**WORD - 1
+STEP = 0x9E3779B9  # 2^32 divided by the golden ratio: position 0 is no special one
+
+
+def mixed(word: int) -> int:
+    """A 32-bit integer for another, one to one."""
+    word ^= word >> 16
+    word = word * 0x85EBCA6B & MASK
+    word ^= word >> 13
+    word = word * 0xC2B2AE35 & MASK
+    return word ^ word >> 16
+
+
+def key_of(seed: int) -> int:
+    """The 32 bits of a seed, 0 or more, that draws are made of: those below 2^32 all have different ones."""
+    key = 0
+    while True:
+        key = mixed((key + STEP + seed) & MASK)
+        seed >>= WORD
+        if not seed:
+            return key
+
+
+def draw(seed: int, position: int) -> float:
+    """A number in [0, 1), a multiple of 2^-32. position: that of the token which is chosen by it in its sequence."""
+    return mixed((mixed((position + STEP) & MASK) + key_of(seed)) & MASK) / 2**WORD

@@ -1,0 +1,61 @@
+"""Draws: without state, evenly spread, and unrelated from seed to seed and from position to position."""
+
+import numpy as np
+import pytest
+
+from rosecourse.request.draws import WORD, draw, key_of, mixed
+
+MANY = 1 << 14
+BINS = 64
+SEEDS = (0, 1, 2, 3, 12345, 2**31, 2**32 - 1, 2**32, 2**63, 2**200 + 1)
+
+
+def spread(values):
+    """Pearson's chi-square over equal bins, in its standard deviations from the mean of an even spread."""
+    counts = np.bincount((np.asarray(values) * BINS).astype(int), minlength=BINS)
+    even = len(values) / BINS
+    return abs(((counts - even) ** 2 / even).sum() - (BINS - 1)) / (2 * (BINS - 1)) ** 0.5
+
+
+def related(first, second):
+    """The correlation of two series of independent numbers, in its standard deviations."""
+    return abs(np.corrcoef(first, second)[0, 1]) * len(first) ** 0.5
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_positions_of_a_request_are_spread_evenly_and_unrelated(seed):
+    values = [draw(seed, position) for position in range(MANY)]
+    assert 0.0 <= min(values) < max(values) < 1.0
+    assert spread(values) < 5
+    for distance in (1, 2, 16, 64):
+        assert related(values[distance:], values[:-distance]) < 5
+
+
+@pytest.mark.parametrize("position", [0, 1, 2, 127, 4096])
+def test_the_seeds_of_a_batch_are_spread_evenly_and_unrelated(position):
+    values = [draw(seed, position) for seed in range(MANY)]
+    assert spread(values) < 5
+    assert related(values[1:], values[:-1]) < 5
+    assert related(values, [draw(seed, position + 1) for seed in range(MANY)]) < 5
+
+
+@pytest.mark.parametrize("bit", range(0, WORD, 5))
+def test_each_bit_of_seed_and_position_changes_half_of_the_bits(bit):
+    for changed in (lambda n: draw(n ^ 1 << bit, n), lambda n: draw(n, n ^ 1 << bit)):
+        flips = [(int(changed(n) * 2**WORD) ^ int(draw(n, n) * 2**WORD)).bit_count() for n in range(500)]
+        assert 15 < np.mean(flips) < 17
+
+
+def test_what_has_been_drawn_before_changes_nothing():
+    expected = [draw(7, position) for position in range(9)]
+    assert [draw(7, position) for position in reversed(range(9))] == expected[::-1]
+
+
+def test_the_mixer_is_the_published_one():
+    """fmix32 of MurmurHash3: values that its author's reference code gives."""
+    assert [mixed(word) for word in (0, 1, 0xFFFFFFFF)] == [0, 0x514E28B7, 0x81F16F39]
+
+
+def test_seeds_of_one_word_have_keys_of_their_own_and_longer_ones_count_to_the_last_bit():
+    assert len({key_of(seed) for seed in range(1 << 16)}) == 1 << 16
+    assert len({key_of(seed) for seed in (1, 1 + 2**32, 1 + 2**64, 1 + 2**200)}) == 4
