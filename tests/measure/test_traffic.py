@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine
+from rosecourse.lab.world.tiny_gpt2 import random_gpt2
 from rosecourse.measure.traffic import D_SMALL, LOAD, D, MixedTraffic, compare_traffic, load_rate
 from rosecourse.measure.workload import run_scheduler
 
@@ -54,8 +55,9 @@ def test_the_load_has_the_requests_of_the_burst_at_the_rate_asked_for():
 
 
 @pytest.mark.parametrize("traffic", [D_SMALL, D])
-def test_the_pool_runs_dry_at_times(model, traffic):
-    """In a run that counts, too: the run before it has left its prefixes in the pool."""
+def test_the_pool_runs_dry_at_times(traffic):
+    """In a run that counts, too: the run before it has left its prefixes in the pool. Lengths alone decide it."""
+    model = random_gpt2(layers=1, heads=1, head_dim=4, context=512)
     engine = InferenceEngine(model, traffic.config)
     for _ in range(2):
         run = run_scheduler(engine, traffic.burst(model.shape.vocab_size))
