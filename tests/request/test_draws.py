@@ -1,5 +1,7 @@
 """Draws: without state, evenly spread, and unrelated from seed to seed and from position to position."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -59,3 +61,10 @@ def test_the_mixer_is_the_published_one():
 def test_seeds_of_one_word_have_keys_of_their_own_and_longer_ones_count_to_the_last_bit():
     assert len({key_of(seed) for seed in range(1 << 16)}) == 1 << 16
     assert len({key_of(seed) for seed in (1, 1 + 2**32, 1 + 2**64, 1 + 2**200)}) == 4
+
+
+def test_seeds_whose_keys_are_close_do_not_draw_the_same_numbers_at_other_positions():
+    keys = sorted((key_of(seed), seed) for seed in range(MANY))
+    _, first, second = min((b[0] - a[0], a[1], b[1]) for a, b in pairwise(keys))
+    drawn = [{draw(seed, position) for position in range(4096)} for seed in (first, second)]
+    assert len(drawn[0] & drawn[1]) < 3
