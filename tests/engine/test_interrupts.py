@@ -7,21 +7,10 @@ import pytest
 
 from rosecourse import InferenceEngine
 from rosecourse.kv import bookkeeping
+from tests.support.interrupt_scenes import PROMPTS, SCENES, WANTED, check_empty, generated, step_scene
 from tests.support.interrupt_soak import timers
-from tests.support.interrupts import (
-    ENGINES,
-    MODEL,
-    PROMPTS,
-    SCENES,
-    STEPS,
-    WANTED,
-    check_empty,
-    generated,
-    make_engine,
-    step_scene,
-    strike_lines,
-    told_alone,
-)
+from tests.support.interrupt_story import ENGINES, MODEL, STEPS, make_engine, told_alone
+from tests.support.interrupts import strike_lines
 from tests.support.managers import LONG
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

@@ -13,7 +13,9 @@ import torch
 from tqdm import tqdm
 
 from rosecourse import OnlineScheduler, SamplingParams
-from tests.support.interrupts import ENGINES, SCENES, STEPS, make_engine, step_scene, strike_lines, told_alone
+from tests.support.interrupt_scenes import SCENES, step_scene
+from tests.support.interrupt_story import ENGINES, STEPS, make_engine, told_alone
+from tests.support.interrupts import strike_lines
 
 LONGEST = 0.004  # seconds until a timer goes off: longer than most of what it is to interrupt
 STEMS = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 8, 7, 6, 5, 4, 3, 2]]
