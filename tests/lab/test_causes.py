@@ -17,7 +17,7 @@ from rosecourse.lab.world.causes import HEADLINES, Cause
 from rosecourse.lab.world.error_reading import NO_DRIVER, CannotTry, Given, described, raised
 from rosecourse.lab.world.fault import Fault
 from rosecourse.lab.world.learner import Learner
-from tests.support.wrong_parts import Wrong, damaged, part_of
+from tests.support.wrong_parts import LOW_BITS, Wrong, damaged, part_of
 
 Right = part_of("038")
 RightTables = part_of("036")
@@ -154,7 +154,6 @@ ADDS = Wrong(
     ("060",),
     (("slots] = key_new", "slots] += key_new"), ("slots] = value_new", "slots] += value_new")),
 )
-LOW_BITS = Wrong("low bits", "", ("060",), (("all(pos == pos0", "all(pos % 32 == pos0 % 32"),))
 
 
 def test_a_sum_with_nan_is_not_taken_for_nothing():

@@ -12,11 +12,10 @@ from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.oracle import AppendOracle
 from rosecourse.lab.world.pool import Pool, Sizes
 from rosecourse.lab.world.tags import Tags, letter
-from tests.support.wrong_parts import Wrong, damaged
+from tests.support.wrong_parts import LOW_BITS, damaged
 
 Append = lesson("060").after.kv_append
 Tables = lesson("036").after.block_tables
-LOW_BITS = Wrong("low bits", "", ("060",), (("all(pos == pos0", "all(pos % 32 == pos0 % 32"),))
 
 
 def told(part, number, named="sessions of equal length, through"):
