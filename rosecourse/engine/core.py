@@ -142,10 +142,10 @@ class EngineCore:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
         with self.exclusive:
             require_rule("reserve", session, self, self._user)
-            shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else None
+            shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else []
             session.awaits_prefill = True
             session.table = self.kv.allocate(len(session.token_ids), shared)
-            session.num_cached_tokens = self.prefix_cache.num_tokens(shared) if self.prefix_cache and shared else 0
+            session.num_cached_tokens = len(shared) * self.kv.block_size
 
     def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """Compute sessions that are new, reserved or freed; returns logits [B, vocab_size] for each next token.

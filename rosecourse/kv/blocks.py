@@ -36,6 +36,7 @@ class BlockTable(list[list[int]]):
 
 
 BlockIdsPerLayer = Sequence[list[int]]
+Kept = tuple[int, ...]  # what the prefix cache knows a full block by: one block of each layer
 
 
 @dataclass(slots=True)
@@ -89,8 +90,8 @@ class KVBlockManager:
         # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
         self._idle_block_ids: list[dict[int, None]] = [{} for _ in range(self.num_layers)]
         self._block_infos: dict[int, KVBlockInfo] = {}
-        # The prefix cache's: forget what a block holds, and hand over the blocks, of all layers, that go with it.
-        self.forget: Callable[[int], BlockIdsPerLayer] = lambda block_id: [[block_id]]
+        self._kept: dict[int, Kept] = {}  # block id -> the blocks, of all layers, that the prefix cache keeps with it
+        self.forget: Callable[[Kept], None] = lambda kept: None  # the prefix cache's: they are about to be reused
 
     # -- blocks ---------------------------------------------------------------------------------------------------
 
@@ -131,10 +132,12 @@ class KVBlockManager:
             )
 
     def _evict(self, block_id: int) -> None:
-        for ids in self.forget(block_id):
-            for evicted in ids:
-                del self._idle_block_ids[self._block_infos[evicted].layer][evicted]
-                self._release(evicted)
+        kept = self._kept[block_id]
+        self.forget(kept)
+        for evicted in kept:
+            del self._kept[evicted]
+            del self._idle_block_ids[self._block_infos[evicted].layer][evicted]
+            self._release(evicted)
 
     def _release(self, block_id: int) -> None:
         info = self._block_infos.pop(block_id)
@@ -149,16 +152,34 @@ class KVBlockManager:
         """The indices of a layer's free blocks, in reverse: the last is the next to be taken. They may be reordered."""
         return self._free_block_indices[layer_idx]
 
+    # -- the prefix cache's ---------------------------------------------------------------------------------------
+
+    def blocks_of(self, table: BlockIdsPerLayer) -> list[Kept]:
+        """The blocks of a session as the prefix cache knows them, in their order."""
+        return list(zip(*table, strict=True))
+
+    def keep(self, kept: Kept) -> None:
+        """When their last owner leaves, these blocks stay as they are, until they are evicted."""
+        for block_id in kept:
+            self.info(block_id).cached = True
+            self._kept[block_id] = kept
+
+    def unkeep(self, kept: Kept) -> None:
+        """Blocks that an owner still holds are no longer kept when it leaves."""
+        for block_id in kept:
+            self.info(block_id).cached = False
+            del self._kept[block_id]
+
     # -- whole sessions -------------------------------------------------------------------------------------------
 
-    def allocate(self, num_tokens: int, shared: BlockIdsPerLayer | None = None) -> BlockTable:
+    def allocate(self, num_tokens: int, shared: Sequence[Kept] = ()) -> BlockTable:
         """Blocks for `num_tokens` tokens: the full blocks in `shared` (it becomes an owner of them), then new ones.
 
         The blocks count as filled: write their K and V with `write_tokens` before anything reads them.
         """
         if not is_count(num_tokens, 0):
             raise BlockError(f"num_tokens is {shown(num_tokens)}: give a whole number, 0 or more")
-        table = self.share(shared or [[] for _ in range(self.num_layers)])
+        table = self.share([[kept[layer_idx] for kept in shared] for layer_idx in range(self.num_layers)])
         try:
             for layer_idx, block_ids in enumerate(table):
                 self._require(layer_idx, -(-num_tokens // self.block_size) - len(block_ids))
@@ -313,10 +334,10 @@ class KVBlockManager:
 
     # -- the invariants -------------------------------------------------------------------------------------------
 
-    def audit(self, holders: Iterable[BlockIdsPerLayer], cached: Iterable[BlockIdsPerLayer] = ()) -> None:
+    def audit(self, holders: Iterable[BlockIdsPerLayer], cached: Iterable[Kept] = ()) -> None:
         """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show.
 
-        `holders` are the block lists of all live sessions, `cached` those of the prefix cache's entries.
+        `holders` are the block lists of all live sessions, `cached` is what the prefix cache keeps.
         """
         counted: dict[int, int] = {}
         for block_ids_per_layer in holders:
@@ -328,11 +349,11 @@ class KVBlockManager:
                 self._check_order(ids)
                 for block_id in ids:
                     counted[block_id] = counted.get(block_id, 0) + 1
-        known = {block_id for entry in cached for ids in entry for block_id in ids}
+        known = {block_id for kept in cached for block_id in kept}
         for block_id, info in self._block_infos.items():
             if info.owners != counted.pop(block_id, 0):
                 raise BlockError(f"block {block_id} counts {info.owners} owners, its holders are others")
-            if info.cached != (block_id in known) or (info.owners == 0 and not info.cached):
+            if not info.cached == (block_id in known) == (block_id in self._kept) or not (info.owners or info.cached):
                 raise BlockError(f"block {block_id} is neither held nor in the prefix cache, or cached unknown to it")
             if block_id != info.layer * self.num_blocks + info.block_index or not 0 <= info.length <= self.block_size:
                 raise BlockError(f"block {block_id} does not match its description {info}")

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 from torch import Tensor, device
 
-from .blocks import KVBlockInfo
-
 # The blocks of one session, in the order of its tokens. It owns them until it is freed; what it is made of, only its
 # cache knows.
 Table = Any
@@ -32,17 +30,25 @@ class CacheLayout(Protocol):
     device: device
     k_layers: tuple[Tensor, ...]
     v_layers: tuple[Tensor, ...]
-    forget: Callable[[int], Any]  # the prefix cache's: forget what a block holds, and hand over what goes with it
-
-    def info(self, block_id: int) -> KVBlockInfo:
-        """A block in use. Raises `BlockError` for one that is not."""
-        ...
+    forget: Callable[[Any], None]  # the prefix cache's: a block that it keeps is about to be reused
 
     def num_available(self) -> int:
         """Blocks that can be allocated, in every layer: free ones, and cached ones that can be evicted."""
         ...
 
-    def allocate(self, num_tokens: int, shared: Any = None) -> Table:
+    def blocks_of(self, table: Table) -> Sequence[Any]:
+        """The blocks of a session as the prefix cache knows them, in their order; each can be hashed."""
+        ...
+
+    def keep(self, block: Any) -> None:
+        """When its last owner leaves, this block stays as it is, until it is evicted."""
+        ...
+
+    def unkeep(self, block: Any) -> None:
+        """A block that an owner still holds is no longer kept when it leaves."""
+        ...
+
+    def allocate(self, num_tokens: int, shared: Sequence[Any] = ()) -> Table:
         """Blocks for `num_tokens` tokens: those in `shared` first, which the prefix cache gives, then new ones."""
         ...
 

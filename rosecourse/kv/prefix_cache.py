@@ -9,10 +9,10 @@ automatic prefix caching; the tree is SGLang's RadixAttention, with whole blocks
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
-from .blocks import BlockIdsPerLayer
-from .layout import CacheLayout
+from .layout import CacheLayout, Table
 
 ROOT = 0  # the serial number of the empty prefix
 
@@ -24,61 +24,54 @@ class PrefixKey(NamedTuple):
 
 class PrefixEntry(NamedTuple):
     serial: int
-    block_ids: BlockIdsPerLayer  # one block a layer, [[id], [id], ...]
+    block: Hashable  # as its cache names it
 
 
 class PrefixCache:
     """Full prompt blocks by their content; the cache knows which of them nobody holds, and since when.
 
-    Its tables are lists of block ids for each layer (`BlockIdsPerLayer`).
+    What a block is, one for all layers or one for each, only the cache knows.
     """
 
     def __init__(self, kv: CacheLayout) -> None:
         self.kv = kv
         self._entries: dict[PrefixKey, PrefixEntry] = {}
-        self._keys: dict[int, PrefixKey] = {}  # of the entry that a block belongs to
+        self._keys: dict[Hashable, PrefixKey] = {}  # of the entry that a block belongs to
         self._next_serial = ROOT + 1
         kv.forget = self._forget
 
-    def lookup(self, token_ids: list[int]) -> BlockIdsPerLayer:
+    def lookup(self, token_ids: list[int]) -> list[Hashable]:
         """The blocks of the longest known prefix of `token_ids` that leaves at least one token to compute.
 
-        Nobody owns them by this yet: pass them to `KVBlockManager.allocate` before anything else is allocated.
+        Nobody owns them by this yet: pass them to the cache's `allocate` before anything else is allocated.
         """
-        known: BlockIdsPerLayer = [[] for _ in range(self.kv.num_layers)]
+        known = []
         parent = ROOT
         for tokens in self._blocks_of(token_ids[:-1]):
             entry = self._entries.get(PrefixKey(parent, tokens))
             if entry is None:
                 break
-            for ids, block in zip(known, entry.block_ids, strict=True):
-                ids += block
+            known.append(entry.block)
             parent = entry.serial
         return known
 
-    def num_tokens(self, blocks: BlockIdsPerLayer) -> int:
-        """How many tokens the blocks that `lookup` gave hold."""
-        return len(blocks[0]) * self.kv.block_size
-
-    def insert(self, token_ids: list[int], block_ids_per_layer: BlockIdsPerLayer) -> None:
+    def insert(self, token_ids: list[int], table: Table) -> None:
         """Remember the full blocks of a prompt whose K and V have been written."""
         parent = ROOT
-        for number, tokens in enumerate(self._blocks_of(token_ids)):
+        for tokens, block in zip(self._blocks_of(token_ids), self.kv.blocks_of(table), strict=False):
             key = PrefixKey(parent, tokens)
-            blocks = [[ids[number]] for ids in block_ids_per_layer]
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._add(key, blocks)
-            elif entry.block_ids != blocks:
+                entry = self._add(key, block)
+            elif entry.block != block:
                 break  # computed twice at the same time: below it only blocks of the first one count
             parent = entry.serial
 
-    def _add(self, key: PrefixKey, block_ids: BlockIdsPerLayer) -> PrefixEntry:
-        entry = self._entries[key] = PrefixEntry(self._next_serial, block_ids)
+    def _add(self, key: PrefixKey, block: Hashable) -> PrefixEntry:
+        entry = self._entries[key] = PrefixEntry(self._next_serial, block)
         self._next_serial += 1
-        for (block_id,) in block_ids:
-            self.kv.info(block_id).cached = True
-            self._keys[block_id] = key
+        self._keys[block] = key
+        self.kv.keep(block)
         return entry
 
     def _blocks_of(self, token_ids: list[int]) -> list[tuple[int, ...]]:
@@ -86,19 +79,17 @@ class PrefixCache:
         size = self.kv.block_size
         return [tuple(token_ids[i : i + size]) for i in range(0, len(token_ids) - size + 1, size)]
 
-    def discard(self, table: BlockIdsPerLayer) -> None:
+    def discard(self, table: Table) -> None:
         """Forget the entries among a session's blocks, because what was written there is not to be used again."""
-        for block_id in table[0]:
-            if block_id in self._keys:
-                for (forgotten,) in self._forget(block_id):
-                    self.kv.info(forgotten).cached = False
+        for block in self.kv.blocks_of(table):
+            if block in self._keys:
+                self._forget(block)
+                self.kv.unkeep(block)
 
-    def _forget(self, block_id: int) -> BlockIdsPerLayer:
-        """Forget the entry of a block; returns the blocks that it had."""
-        entry = self._entries.pop(self._keys[block_id])
-        for (forgotten,) in entry.block_ids:
-            del self._keys[forgotten]
-        return entry.block_ids
+    def _forget(self, block: Hashable) -> None:
+        """Forget the entry of a block."""
+        del self._entries[self._keys.pop(block)]
 
-    def entries(self) -> list[BlockIdsPerLayer]:
-        return [entry.block_ids for entry in self._entries.values()]
+    def entries(self) -> list[Hashable]:
+        """The blocks that are remembered."""
+        return [entry.block for entry in self._entries.values()]

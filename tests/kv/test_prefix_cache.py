@@ -69,9 +69,9 @@ def test_eviction_takes_the_least_recently_used_and_never_a_held_block(small_mod
     new, hit, _ = prefilled(engine, prompts_of([2 * BS], 211, seed=2)[0])
     assert hit == 0
     check(engine, held, new)
-    assert len(engine.prefix_cache.lookup([*b, 1])[0]) == 2
-    assert len(engine.prefix_cache.lookup([*c, 1])[0]) == 0
-    assert len(engine.prefix_cache.lookup([*a, 1])[0]) == 2
+    assert len(engine.prefix_cache.lookup([*b, 1])) == 2
+    assert len(engine.prefix_cache.lookup([*c, 1])) == 0
+    assert len(engine.prefix_cache.lookup([*a, 1])) == 2
 
 
 def test_a_failed_allocation_evicts_nothing(small_model):
@@ -93,11 +93,11 @@ def test_children_are_evicted_before_their_parents(small_model):
     session, _, _ = prefilled(engine, prompt)
     engine.free(session)
     for kept in (3, 2, 1):
-        assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == kept
+        assert len(engine.prefix_cache.lookup([*prompt, 1])) == kept
         blocks = engine.kv.allocate((4 - kept + 1) * BS)
         engine.kv.free(blocks)
         check(engine)
-        assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == kept - 1
+        assert len(engine.prefix_cache.lookup([*prompt, 1])) == kept - 1
 
 
 def test_prompts_are_evicted_from_their_ends_without_any_look_up(small_model):
@@ -107,7 +107,7 @@ def test_prompts_are_evicted_from_their_ends_without_any_look_up(small_model):
     session, _, _ = prefilled(engine, prompt)
     engine.free(session)
     engine.kv.free(engine.kv.allocate(3 * BS))  # one block was free, so two are evicted
-    assert len(engine.prefix_cache.lookup([*prompt, 1])[0]) == 1
+    assert len(engine.prefix_cache.lookup([*prompt, 1])) == 1
 
 
 def test_what_was_computed_twice_at_once_leaves_no_orphans(engine):

@@ -87,7 +87,7 @@ class ShadowPool:
         for session, shadow in holders:
             self._read_back(session, shadow)
         self._follow(tables)
-        entries = {tuple(block_id for (block_id,) in entry) for entry in cached}
+        entries = set(cached)
         self.evictions += len(self.cached - entries)
         self.cached = entries
         used = [set(owners) for owners in held]
