@@ -1,19 +1,22 @@
 """The decode step and the best version of each of its parts."""
 
-from ..kv.blocks import KVBlockManager
-from .block_tables import BlockTables
+from ..kv.one_table import KVBlockManager
+from .copy_blocks import CopyBlocks
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
 from .parts import DecodeParts
-from .step import AppendAfterForward
+from .rows import Rows
+from .step import DecodeStep
 
 BEST = DecodeParts(
     cache=KVBlockManager,
-    step=AppendAfterForward,
-    block_tables=BlockTables,
+    step=DecodeStep,
+    block_tables=None,
     forward=DecodeForward,
     kv_append=KVAppend,
+    copy_blocks=CopyBlocks,
+    rows=Rows,
 )
 
-__all__ = ["BEST", "AppendAfterForward", "DecodeInputs", "DecodeOutputs", "DecodeParts"]
+__all__ = ["BEST", "DecodeInputs", "DecodeOutputs", "DecodeParts", "DecodeStep"]

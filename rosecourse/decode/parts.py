@@ -49,6 +49,62 @@ class KVAppend(Protocol):
         ...
 
 
+# append(layer_idx, k, v) writes the new tokens' K and V [B, H, D] of one layer.
+Append = Callable[[int, Tensor, Tensor], None]
+
+
+class KVAppendByTable(Protocol):
+    """The append of lessons from 063 on, which is a part of the forward."""
+
+    def __call__(self, inputs: DecodeInputs) -> Append:
+        """What writes K and V of the tokens at the positions `context_lens`, for which `place` has made room."""
+        ...
+
+
+class ForwardWithAppend(Protocol):
+    """The model over one token per session, in the lessons from 063 on."""
+
+    def __call__(self, inputs: DecodeInputs, append: Append) -> Tensor:
+        """Logits [B, vocab_size]. Calls `append` once for each layer."""
+        ...
+
+
+class CopyBlocks(Protocol):
+    """Copy-on-write, in the lessons from 063 on."""
+
+    def __call__(self, copies: Sequence[Any]) -> None:
+        """Copy blocks (`kv.one_table.Copy`), K and V of all layers, before anybody writes into the copies."""
+        ...
+
+
+class Rows(Protocol):
+    """What the device knows of the running sessions, in the lessons from 064 on (`decode.rows.Rows`)."""
+
+    def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
+        """The inputs of a step, on the device; uploads what has changed since the last one."""
+        ...
+
+    def advance(self) -> None:
+        """Every session of the step has one token more in the cache."""
+        ...
+
+    def asked(self) -> Any:
+        """What sampling needs to know of the rows (`decode.rows.Asked`); None where all are greedy."""
+        ...
+
+    def holds(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether these are the sessions of the last step, in its order."""
+        ...
+
+    def take(self, chosen: Tensor, token_ids: list[int]) -> None:
+        """The tokens that were chosen are the rows' last ones. chosen: int64 [B] on the device; token_ids: the same."""
+        ...
+
+    def forget(self) -> None:
+        """Nobody knows what is on the device: the next step uploads all that it needs."""
+        ...
+
+
 class Step(Protocol):
     """A whole decode step. It is built as `step(parts, model, kv, config)`, and builds the parts that it calls.
 
@@ -60,6 +116,13 @@ class Step(Protocol):
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> Tensor:
         """One more token for each session: logits [B, vocab_size]."""
+        ...
+
+    def choose(self, sessions: Sequence[InferenceSession], logits: Tensor) -> list[int]:
+        """The next token of each session, by the logits of its prefill or its decode step; it is not appended yet.
+
+        Raises `LogitsError` for a row that no token can be chosen from.
+        """
         ...
 
 
@@ -85,14 +148,18 @@ class DecodeParts:
 
     cache: how the blocks of all layers are kept (`kv.layout.CacheLayout`).
     step: in which order the other parts are called (`Step`).
-    block_tables, forward, kv_append: see `BlockTables`, `Forward` and `KVAppend`.
+    block_tables, forward, kv_append: see `BlockTables`, `Forward` and `KVAppend`; from lesson 063 on
+    `ForwardWithAppend` and `KVAppendByTable`.
+    copy_blocks, rows: see `CopyBlocks` and `Rows`. None is a part that the step does without.
     """
 
     cache: CacheFactory
     step: Callable[[DecodeParts, Model, Any, EngineConfig], Step]
-    block_tables: Callable[[Model, Any, EngineConfig], BlockTables]
-    forward: Callable[[Model, Any, EngineConfig], Forward]
-    kv_append: Callable[[Model, Any, EngineConfig], KVAppend]
+    block_tables: Callable[[Model, Any, EngineConfig], BlockTables] | None
+    forward: Callable[[Model, Any, EngineConfig], Any]
+    kv_append: Callable[[Model, Any, EngineConfig], Any]
+    copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
+    rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
 
     def with_(self, **parts: Any) -> DecodeParts:
         """The same parts with some replaced, such as `BASELINE.with_(kv_append=MyKVAppend)`."""

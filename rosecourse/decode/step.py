@@ -1,12 +1,13 @@
-"""The decode step of lessons 035 to 061: K and V are appended after the forward.
+"""The decode step from lesson 064 on: plan on the host, run on the device, read.
 
-    tables  = block_tables(sessions)              logical block -> physical block, what attention reads
-    inputs  = last token ids, context lengths     (and the tables)
-    outputs = forward(inputs)                     logits, and each layer's new K and V
-    kv_append(sessions, outputs)                  put K and V where the next step will look
+    copies = kv.place(tables)                     a block for each session's next slot, copy-on-write
+    copy_blocks(copies)
+    inputs = plan(sessions)                       who sits in which row; uploads only what has changed
+    forward(inputs, kv_append(inputs))            logits; each layer appends its K and V by the tables
+    choose(sessions, logits)                      tokens, which stay on the device as the next step's inputs
 
-Attention takes the new token's K and V as arguments, because they are not in the cache yet. That is the articles'
-contract. A later lesson may bring a step of another shape: it is a part like the others.
+The device's part is a function of tensors that stay where they are. (The loop of plan, run and read is that of
+nano-vllm and mini-sglang.)
 """
 
 from __future__ import annotations
@@ -16,48 +17,59 @@ from collections.abc import Sequence
 import torch
 
 from ..config import EngineConfig
-from ..kv.blocks import KVBlockManager
+from ..errors import LogitsError
 from ..kv.bookkeeping import bookkeeping
-from ..kv.buffers import StagingBuffer
+from ..kv.one_table import BlockTable, Copy, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
-from .inputs import DecodeInputs
-from .parts import BlockTables, DecodeParts, Forward, KVAppend
+from .parts import CopyBlocks, DecodeParts, ForwardWithAppend, KVAppendByTable, Rows
 from .ranges import range_for
+from .sampling import NO_TOKEN, asked_of, next_tokens
 
 
-class AppendAfterForward:
-    """Block tables, inputs, forward, append.
+class DecodeStep:
+    """Place, copy, plan, forward with append.
 
-    The engine calls it inside `bookkeeping`: an interrupt waits until a part has changed what it changes, whoever has
-    written the part. Only the forward, which changes no books, can be interrupted.
+    The engine calls it inside `bookkeeping`: only the forward, which changes no books, can be interrupted. A block that
+    was placed before that stays the session's, and the next step writes into it.
     """
 
-    stages: tuple[str, ...] = ("block_tables", "forward", "kv_append")
+    stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "forward")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.block_tables: BlockTables = parts.block_tables(model, kv, config)
-        self.forward: Forward = parts.forward(model, kv, config)
-        self.kv_append: KVAppend = parts.kv_append(model, kv, config)
+        self.copy_blocks: CopyBlocks = parts.copy_blocks(model, kv, config)
+        self.kv_append: KVAppendByTable = parts.kv_append(model, kv, config)
+        self.forward: ForwardWithAppend = parts.forward(model, kv, config)
+        self.rows: Rows = parts.rows(model, kv, config)
+        self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
-        self.input_buffer = StagingBuffer(2 * config.max_batch_size, torch.int64, kv.device)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
-        with self.range("roseinfer.decode_step_sessions.build_block_tables"):
-            tables = self.block_tables(sessions)
-        inputs = self.inputs(sessions, tables)
-        with self.range("roseinfer.model.forward"):
-            outputs = bookkeeping.interruptible(self.forward, inputs)
-        with self.range("roseinfer.kv.append_token"):
-            self.kv_append(sessions, outputs.keys, outputs.values)
-        for session in sessions:
+        tables: list[BlockTable] = [session.table for session in sessions]
+        copies: list[Copy] = self.place(tables)
+        self.copy_blocks(copies)
+        try:
+            with self.range("roseinfer.decode_step_sessions.plan"):
+                inputs = self.plan(sessions)
+            with self.range("roseinfer.model.forward"):
+                logits = bookkeeping.interruptible(self.forward, inputs, self.kv_append(inputs))
+            self.rows.advance()
+        except BaseException:
+            self.rows.forget()  # nobody knows how far it came
+            raise
+        for session, table in zip(sessions, tables, strict=True):
             session.num_cached_tokens += 1
-        return outputs.logits
+            table.num_tokens += 1
+        return logits
 
-    def inputs(self, sessions: Sequence[InferenceSession], tables: torch.Tensor) -> DecodeInputs:
-        token_ids = [session.token_ids[-1] for session in sessions]
-        context_lens = [session.num_cached_tokens for session in sessions]
-        self.input_buffer.host(2, len(sessions)).copy_(torch.tensor([token_ids, context_lens]))
-        on_device = self.input_buffer.to_device()
-        return DecodeInputs(on_device[0], on_device[1], max(context_lens), tables, sessions)
+    def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
+        """The next token of each session, by the logits of its prefill or its decode step."""
+        in_rows = self.rows.holds(sessions)
+        chosen = next_tokens(logits, self.rows.asked() if in_rows else asked_of(sessions, logits.device))
+        token_ids = chosen.tolist()  # waits for the device
+        if NO_TOKEN in token_ids:
+            raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
+        if in_rows:
+            self.rows.take(chosen, token_ids)
+        return token_ids

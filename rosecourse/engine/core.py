@@ -20,7 +20,6 @@ from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.shape import Model, require_model
 from ..models.tokenizer import check_length, longest_token
-from ..request.sampling import sample
 from ..request.session import InferenceSession, Prompt
 from .exclusive import Exclusive
 from .prefill import Prefill
@@ -215,7 +214,7 @@ class EngineCore:
             require_in_step("take", sessions, self, self._user, missing=(0,))
             require_logits(logits, len(sessions), self.model.shape.vocab_size)
             try:
-                token_ids = sample(logits, [s.params for s in sessions], [len(s.token_ids) for s in sessions])
+                token_ids = self.decode_step.choose(sessions, logits)
             except LogitsError as error:
                 if self.prefix_cache:
                     for row in error.rows:

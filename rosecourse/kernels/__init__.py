@@ -15,10 +15,10 @@ TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
     import triton
 
-    from .kv_append import kv_append_triton, kv_append_triton_full_batch
+    from .kv_append import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
 else:
-    kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
+    kv_append_by_table = kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
 __all__ = [
     "TRITON_AVAILABLE",
@@ -26,6 +26,7 @@ __all__ = [
     "ReferenceAttention",
     "SparseAttention",
     "TritonAttention",
+    "kv_append_by_table",
     "kv_append_triton",
     "kv_append_triton_full_batch",
     "paged_attention_for",

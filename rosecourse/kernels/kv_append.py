@@ -16,7 +16,16 @@ from .compile import compiled
 from .heads import Size, require_same_heads
 from .launch import Launch
 
-TENSORS = ["k_cache_ptr", "v_cache_ptr", "key_ptr", "value_ptr", "batch_idx_ptr", "block_idx_ptr", "pos_ptr"]
+TENSORS = [
+    "k_cache_ptr",
+    "v_cache_ptr",
+    "key_ptr",
+    "value_ptr",
+    "batch_idx_ptr",
+    "block_idx_ptr",
+    "table_ptr",
+    "pos_ptr",
+]
 STRIDES = ["key_stride", "value_stride"]
 
 
@@ -53,6 +62,21 @@ def _kv_append_full_batch_kernel(
     tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
 
 
+@triton.jit(do_not_specialize=["table_stride", *STRIDES], do_not_specialize_on_alignment=TENSORS)
+def _kv_append_by_table_kernel(
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, table_ptr, pos_ptr, key_stride, value_stride, table_stride,
+    H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    pos = tl.load(pos_ptr + b)
+    block = tl.load(table_ptr + b * table_stride + pos // BLOCK_SIZE).to(tl.int64)
+    hd = tl.arange(0, BLOCK_HD)
+    inside = hd < H * D
+    target = ((block * H + hd // D) * BLOCK_SIZE + pos % BLOCK_SIZE) * D + hd % D
+    tl.store(k_cache_ptr + target, tl.load(key_ptr + b * key_stride + hd, mask=inside), mask=inside)
+    tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
+
+
 def _compile(
     kernel: triton.JITFunction,
     num_ints: int,
@@ -73,6 +97,7 @@ def _compile(
 
 _launch = cache(partial(_compile, _kv_append_kernel, 2))
 _launch_full_batch = cache(partial(_compile, _kv_append_full_batch_kernel, 3))
+_launch_by_table = cache(partial(_compile, _kv_append_by_table_kernel, 3))
 
 
 def kv_append_triton(
@@ -104,3 +129,21 @@ def kv_append_triton_full_batch(
     sizes = k_cache_layer.shape, v_cache_layer.shape, key_new.shape[1:], value_new.shape[1:]
     launch = _launch_full_batch(tuple([tensor.dtype for tensor in tensors]), sizes, k_cache_layer.device)
     launch((len(block_idx), 1, 1), *tensors, pos, key_new.stride(0), value_new.stride(0))
+
+
+def kv_append_by_table(
+    k_cache_layer: torch.Tensor,
+    v_cache_layer: torch.Tensor,
+    key_new: torch.Tensor,
+    value_new: torch.Tensor,
+    block_table: torch.Tensor,
+    positions: torch.Tensor,
+) -> None:
+    """Session b goes to slot positions[b] % block_size of block block_table[b, positions[b] // block_size].
+
+    block_table: int [B, max_blocks], rows contiguous; positions: int [B].
+    """
+    tensors = (k_cache_layer, v_cache_layer, key_new, value_new, block_table, positions)
+    sizes = k_cache_layer.shape, v_cache_layer.shape, key_new.shape[1:], value_new.shape[1:]
+    launch = _launch_by_table(tuple([tensor.dtype for tensor in tensors]), sizes, k_cache_layer.device)
+    launch((len(positions), 1, 1), *tensors, key_new.stride(0), value_new.stride(0), block_table.stride(0))

@@ -48,8 +48,9 @@ class SparseAttention:
         H, H_kv, width = self.num_heads, self.num_kv_heads, max_context_len + 1
         self.sizes = (B, H, self.head_dim), (B, H_kv, self.head_dim), (B, H_kv, self.head_dim)  # of q, k_new, v_new
         positions, mask = context_positions(context_lens, width)
-        rows = context_rows(block_tables, positions, H_kv, self.block_size)  # [L, B, H_kv, width]
-        self.rows = self._for_query_heads(rows, 2).view(L, -1).unbind()
+        tables = block_tables[:1] if block_tables.stride(0) == 0 else block_tables  # one that all layers share
+        rows = context_rows(tables, positions, H_kv, self.block_size)  # [L or 1, B, H_kv, width]
+        self.rows = self._for_query_heads(rows, 2).flatten(1).expand(L, -1).unbind()
         mask[..., -1] = 0.0
         self.mask = mask if bool((context_lens < max_context_len).any()) else None
         self.scores = torch.zeros(B, H, width)  # cleared: `beta=0` below multiplies what is there
@@ -57,7 +58,10 @@ class SparseAttention:
         # Two bags a row: its context, and the new token's place, which is not wanted.
         self.bags = torch.stack([starts[:-1], starts[1:] - 1], dim=1).flatten()
         size, values = (B * H, len(self.v_rows[0])), self.scores.view(-1)
-        self.patterns = [torch.sparse_csr_tensor(starts, r, values, size, check_invariants=False) for r in self.rows]
+        patterns = [
+            torch.sparse_csr_tensor(starts, r, values, size, check_invariants=False) for r in self.rows[: len(tables)]
+        ]
+        self.patterns = patterns * (L // len(tables))
 
     def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
         """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""

@@ -10,21 +10,30 @@ from typing import Any
 
 from ..checks import shown
 from ..config import EngineConfig
-from ..decode import BEST, AppendAfterForward, DecodeParts
-from ..decode.forward import DecodeForward
+from ..decode import BEST, DecodeParts
 from ..engine.engine import InferenceEngine
 from ..errors import LessonError
 from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
-from .block_tables import l035_rebuilt_rows
-from .kv_append import l035_per_token, l038_batched, l059_rollover, l060_identity_const_pos
+from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
+from .copy_blocks import l063_one_by_one
+from .forward import l035_paged
+from .kv_append import (
+    l035_per_token,
+    l038_batched,
+    l059_rollover,
+    l060_identity_const_pos,
+    l061_triton_full_batch,
+    l062_one_table,
+)
+from .step import l035_append_after_forward, l063_place_first
 from .workloads import A, ArticleWorkload, B, C
 
 BASELINE = DecodeParts(
     cache=KVBlockManager,
-    step=AppendAfterForward,
+    step=l035_append_after_forward.AppendAfterForward,
     block_tables=l035_rebuilt_rows.BlockTables,
-    forward=DecodeForward,
+    forward=l035_paged.DecodeForward,
     kv_append=l035_per_token.KVAppend,
 )
 
@@ -49,7 +58,7 @@ class Lesson:
     workload: what its article measures, and `rosecourse record` records.
     kernels: the functions whose kernels its part launches where Triton runs.
     counted: rows of `measure.counters.Counts` that a step has fewer of after the lesson.
-    step: the kind of decode step that it is about, a key of `measure.timeline.STEP_KINDS`.
+    step_kind: the kind of decode step that it is about, a key of `measure.timeline.STEP_KINDS`.
     about: what changes, in a few words. headline: the figure that its article is about, a metric of
     `measure.metrics.UNITS` and a statistic.
     """
@@ -63,7 +72,7 @@ class Lesson:
     counted: tuple[str, ...] = ()
     about: str = ""
     headline: tuple[str, str] = ("TPOT", "mean")
-    step: str = "inside"
+    step_kind: str = "inside"
 
     def then(
         self,
@@ -75,12 +84,12 @@ class Lesson:
         counted: tuple[str, ...] = (),
         about: str = "",
         headline: tuple[str, str] = ("TPOT", "mean"),
-        step: str = "inside",
+        step_kind: str = "inside",
         **parts: Callable[..., Any],
     ) -> Lesson:
         """The next rung, which replaces these parts: `LESSONS[-1].then("062", "one table", A, block_tables=...)`."""
         after = self.after.with_(**parts)
-        return Lesson(number, title, self.after, after, workload, kernels, counted, about, headline, step)
+        return Lesson(number, title, self.after, after, workload, kernels, counted, about, headline, step_kind)
 
     @property
     def changes(self) -> list[str]:
@@ -105,8 +114,9 @@ class Lesson:
         return InferenceEngine(model, config, self.before), InferenceEngine(model, config, self.after)
 
 
-def _source(part: type) -> list[str]:
-    return inspect.getsource(part).splitlines(keepends=True)
+def _source(part: type | None) -> list[str]:
+    """The lines of a part; none for one that the step does without."""
+    return [] if part is None else inspect.getsource(part).splitlines(keepends=True)
 
 
 def ladder(first: Lesson, *rungs: dict[str, Any]) -> list[Lesson]:
@@ -129,7 +139,7 @@ LESSONS = ladder(
     {
         "number": "036",
         "title": "block-table cache",
-        "block_tables": BEST.block_tables,
+        "block_tables": l036_cached_rows.BlockTables,
         "workload": A,
         "counted": ("tensors built from Python lists",),
         "about": "rows of block tables are kept until they change",
@@ -148,7 +158,7 @@ LESSONS = ladder(
         "kv_append": l059_rollover.KVAppend,
         "workload": B,
         "counted": ("append_token calls",),
-        "step": "boundary",
+        "step_kind": "boundary",
         "about": "a full block no longer breaks up the batch",
         "headline": ("ITL", "p99"),
     },
@@ -164,12 +174,55 @@ LESSONS = ladder(
     {
         "number": "061",
         "title": "Triton full-batch append",
-        "kv_append": BEST.kv_append,
+        "kv_append": l061_triton_full_batch.KVAppend,
         "workload": C,
         "kernels": ("kv_append_triton_full_batch",),
         "counted": ("index_put",),
         "about": "one kernel with next to no arguments",
         "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "062",
+        "title": "one table for all layers",
+        "cache": BEST.cache,
+        "block_tables": l062_one_row.BlockTables,
+        "kv_append": l062_one_table.KVAppend,
+        "workload": A,
+        "counted": ("tensors built from Python lists",),
+        "about": "a session has one list of blocks, not one for each layer",
+    },
+    {
+        "number": "063",
+        "title": "slots from the table",
+        "step": l063_place_first.DecodeStep,
+        "forward": BEST.forward,
+        "kv_append": BEST.kv_append,
+        "copy_blocks": l063_one_by_one.CopyBlocks,
+        "workload": C,
+        "kernels": ("kv_append_by_table",),
+        "counted": ("tensors built from Python lists",),
+        "about": "the device reads each slot off the table: any mix of positions is one case",
+        "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "064",
+        "title": "rows that stay",
+        "step": BEST.step,
+        "block_tables": None,
+        "rows": BEST.rows,
+        "workload": C,
+        "counted": ("bytes handed to the device",),
+        "about": "a running session keeps its row on the device; a step uploads what changed",
+        "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "065",
+        "title": "batched copy-on-write",
+        "copy_blocks": BEST.copy_blocks,
+        "workload": C,
+        "counted": ("copy",),
+        "about": "forks that write into shared blocks in the same step are copied together",
+        "headline": ("ITL", "p99"),
     },
 )
 

@@ -22,7 +22,7 @@ def recorded_timelines(
     and where both sides run the same code on such a step; `RosecourseError` for a file that is damaged.
     """
     rung = lesson_of(lesson)
-    kind = rung.step if step is None else step
+    kind = rung.step_kind if step is None else step
     require_known(kind, list(STEP_KINDS), "kind of step")
     found = steps_of(rung.workload.name, gpu, folder)
     before = number_before(rung.number)

@@ -7,16 +7,20 @@ number. The mixer is the finalizer of MurmurHash3 (Austin Appleby), in which eac
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
+
 WORD = 32  # bits
 MASK = 2**WORD - 1
 STEP = 0x9E3779B9  # 2^32 divided by the golden ratio: position 0 is no special one
 
 
-def mixed(word: int) -> int:
-    """A 32-bit integer for another, one to one."""
-    word ^= word >> 16
+def mixed(word: Any) -> Any:
+    """A 32-bit integer for another, one to one; or an int64 tensor of them for another, whose products may overflow."""
+    word = word ^ word >> 16
     word = word * 0x85EBCA6B & MASK
-    word ^= word >> 13
+    word = word ^ word >> 13
     word = word * 0xC2B2AE35 & MASK
     return word ^ word >> 16
 
@@ -33,4 +37,13 @@ def key_of(seed: int) -> int:
 
 def draw(seed: int, position: int) -> float:
     """A number in [0, 1), a multiple of 2^-32. position: that of the token which is chosen by it in its sequence."""
-    return mixed((mixed((position + STEP) & MASK) + key_of(seed)) & MASK) / 2**WORD
+    return _word(key_of(seed), position) / 2**WORD
+
+
+def draws(keys: Tensor, positions: Tensor) -> Tensor:
+    """The same numbers for many: int64 tensors of the keys of seeds and of positions; returns float64."""
+    return _word(keys, positions).double() / 2**WORD
+
+
+def _word(key: Any, position: Any) -> Any:
+    return mixed((mixed((position + STEP) & MASK) + key) & MASK)

@@ -82,7 +82,7 @@ def test_a_hit_is_not_evicted_by_the_allocation_that_uses_it(small_pair, rung):
     session, hit = prefilled(driver, [*a, *b[:BS]])  # 4 blocks: 2 of a, the free one, and 1 of b
     assert (hit, len(known(b))) == (2 * BS, 1)
     assert_right(hf, driver, session)  # which takes a fifth
-    assert (len(known(a)[0]), len(known(b))) == (2, 0)
+    assert (len(known(a)), len(known(b))) == (2, 0)
 
 
 @each_rung

@@ -5,10 +5,10 @@ import importlib
 import pytest
 
 from rosecourse import LESSONS, lesson
-from rosecourse.decode.block_tables import BlockTables
 from rosecourse.lab.checks.trial import Trial
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.world.learner import Learner
+from rosecourse.lessons.block_tables.l036_cached_rows import BlockTables
 from rosecourse.lessons.workloads import A
 from tests.support.toy_lesson import COURSE, ToyAppend
 

@@ -62,6 +62,6 @@ def test_an_unknown_lesson_is_refused_with_the_known_ones():
 
 
 def test_each_lesson_says_which_kind_of_step_it_is_about():
-    assert [rung.number for rung in LESSONS if rung.step == "boundary"] == ["059"]
-    assert {rung.step for rung in LESSONS} <= set(STEP_KINDS)
-    assert LESSONS[-1].then("062", "x", LESSONS[-1].workload, step="boundary").step == "boundary"
+    assert [rung.number for rung in LESSONS if rung.step_kind == "boundary"] == ["059"]
+    assert {rung.step_kind for rung in LESSONS} <= set(STEP_KINDS)
+    assert LESSONS[-1].then("062", "x", LESSONS[-1].workload, step_kind="boundary").step_kind == "boundary"

@@ -7,9 +7,9 @@ a block, or at the tables that one part of the step returns.
 from __future__ import annotations
 
 from ...decode.parts import BlockTables
-from ...decode.step import AppendAfterForward
 from ...errors import ConfigError
 from ...kv.blocks import KVBlockManager
+from ...lessons.step.l035_append_after_forward import AppendAfterForward
 
 
 def per_layer_cache(kv: object) -> KVBlockManager:

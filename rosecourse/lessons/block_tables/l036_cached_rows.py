@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ..config import EngineConfig
-from ..kv.blocks import BlockTable, KVBlockManager
-from ..kv.buffers import StagingBuffer
-from ..models.shape import Model
-from ..request.session import InferenceSession
-from .ranges import range_for
+from ...config import EngineConfig
+from ...decode.ranges import range_for
+from ...kv.blocks import BlockTable, KVBlockManager
+from ...kv.buffers import StagingBuffer
+from ...models.shape import Model
+from ...request.session import InferenceSession
 
 
 class BlockTables:

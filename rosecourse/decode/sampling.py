@@ -1,0 +1,56 @@
+"""Sampling where the logits are: the tokens of a whole batch in a few operations, without a wait for the host.
+
+It chooses what `request.sampling` chooses, by the same draws. Sorting a vocabulary is most of its work, so it is left
+out where nobody asks for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..kv.buffers import index_tensor
+from ..request.draws import draws
+from ..request.session import InferenceSession
+from .rows import Asked, asked_by
+
+NO_TOKEN = -1  # of a row of NaN or +inf, or of nothing but -inf: there is no distribution to choose from
+
+
+def next_tokens(logits: Tensor, asked: Asked | None) -> Tensor:
+    """int64 [B]: the next token of each row, or NO_TOKEN. logits: [B, vocab_size]; asked: None if all are greedy."""
+    largest, best = logits.max(dim=-1)  # a NaN is larger than any number
+    chosen = best if asked is None else torch.where(asked.temperature > 0, _drawn(logits, largest, asked), best)
+    return torch.where(largest.abs() < math.inf, chosen, NO_TOKEN)
+
+
+def _drawn(logits: Tensor, largest: Tensor, asked: Asked) -> Tensor:
+    """Inverse transform sampling, as `request.sampling.choose` does it, for each row. int64 [B]."""
+    vocab_size = logits.shape[1]
+    temperature = torch.where(asked.temperature > 0, asked.temperature, 1.0).float()
+    scores = (logits.float() - largest.float()[:, None]) / temperature[:, None]
+    scores, token_ids = torch.sort(scores, dim=-1, descending=True, stable=True)
+    top_k = torch.where(asked.top_k > 0, asked.top_k, vocab_size).clamp(max=vocab_size)
+    rank = torch.arange(vocab_size, device=logits.device)
+    scores.masked_fill_(rank >= top_k[:, None], -math.inf)
+    cumulative = scores.double().softmax(dim=-1).cumsum(dim=-1)  # [B, vocab_size]
+    # The fewest tokens that reach p together; the first always stays.
+    nucleus = (cumulative < asked.top_p[:, None]).sum(dim=-1) + 1
+    last = torch.where(asked.top_p < 1.0, nucleus.minimum(top_k), top_k)[:, None] - 1
+    limit = draws(asked.keys, asked.positions)[:, None] * cumulative.gather(1, last)
+    place = (cumulative <= limit).sum(dim=-1, keepdim=True).minimum(last)
+    return token_ids.gather(1, place)[:, 0]
+
+
+def asked_of(sessions: Sequence[InferenceSession], device: torch.device) -> Asked | None:
+    """The same as `Rows.asked`, for sessions that have no rows yet, such as those of a prefill."""
+    if all(session.params.temperature == 0 for session in sessions):
+        return None
+    told = [(len(session.token_ids), *asked_by(session.params)) for session in sessions]
+    fields = index_tensor(list(zip(*told, strict=True)), device)
+    positions, _, top_k, _, keys = fields
+    floats = fields.view(torch.float64)
+    return Asked(positions, floats[1], top_k, floats[3], keys)

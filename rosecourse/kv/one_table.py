@@ -1,0 +1,316 @@
+"""The paged KV cache with one table for all layers: a block is a block in every layer.
+
+The layers of a session hold the same number of tokens at any time, so lists of their own (`blocks.KVBlockManager`) say
+the same thing once for each layer. Here a session holds one list of block indices, and index n names the n-th block of
+each layer's K and V. vLLM does so for each group of layers that cache alike (a KV cache group); a model of one kind of
+layer has one group, a hybrid one, with sliding windows or states, has several.
+
+A block is in exactly one of three states: *free*, *held* (its owner count says by how many sessions), or *cached* (no
+session holds it, but the prefix cache does and gives it back when the pool runs dry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from ..checks import is_count, require, require_a, shown
+from ..errors import BlockError, KVCacheExhausted
+from .buffers import index_tensor, kv_pool
+
+
+class BlockTable(list[int]):
+    """The blocks of one session, in the order of its tokens; each is a block in every layer.
+
+    It is an owner: each of its blocks counts it once, until `KVBlockManager.free` takes it back, which works once.
+    While it lives it only grows, but for a shared last block that is replaced by its copy; whatever is derived from it
+    belongs to it and dies with it.
+    """
+
+    num_tokens = 0  # whose K and V are in its blocks
+    freed = False
+    cache: KVBlockManager | None = None  # whose blocks they are
+    row_cache: Any = None  # what a part of the decode step keeps of the list
+
+
+@dataclass(slots=True)
+class KVBlockInfo:
+    """One block in use: how many sessions own it, and whether the prefix cache keeps it when the last one leaves."""
+
+    owners: int = 1
+    cached: bool = False
+
+
+class Copy(NamedTuple):
+    """A block to copy, K and V of all layers, before its new owner writes into it."""
+
+    source: int
+    destination: int
+
+
+class KVBlockManager:
+    """K and V of all sessions, [num_layers, num_blocks, num_kv_heads, block_size, head_dim], and who owns each block.
+
+    A call that needs a block when none is free raises `KVCacheExhausted` and changes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        block_size: int,
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        sizes = {
+            "num_layers": num_layers,
+            "num_blocks": num_blocks,
+            "num_kv_heads": num_kv_heads,
+            "block_size": block_size,
+            "head_dim": head_dim,
+        }
+        for name, size in sizes.items():
+            require(is_count(size), f"{name} is {shown(size)}: give 1 or more")
+            sizes[name] = int(size)
+        require_a(torch.dtype, dtype, "dtype")
+        require_a(torch.device, device, "device")
+        self.num_layers = sizes["num_layers"]
+        self.num_blocks = sizes["num_blocks"]
+        self.block_size = sizes["block_size"]
+        self.device = device
+        self.keys, self.values = kv_pool(tuple(sizes.values()), dtype, device)
+        self.k_layers, self.v_layers = self.keys.unbind(), self.values.unbind()
+        self._free_block_indices = list(range(self.num_blocks - 1, -1, -1))
+        # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
+        self._idle_blocks: dict[int, None] = {}
+        self._block_infos: dict[int, KVBlockInfo] = {}
+        self.forget: Callable[[int], None] = lambda block: None  # the prefix cache's: it is about to be reused
+
+    # -- blocks ---------------------------------------------------------------------------------------------------
+
+    def info(self, block: int) -> KVBlockInfo:
+        try:
+            return self._block_infos[block]
+        except (KeyError, TypeError):
+            raise BlockError(f"block {shown(block)} is not in use: freed twice, or never allocated") from None
+
+    def num_available(self) -> int:
+        """Blocks that can be allocated: free ones, and cached ones that can be evicted."""
+        return len(self._free_block_indices) + len(self._idle_blocks)
+
+    def allocate_block(self) -> int:
+        """Take an empty block with one owner. Returns its index, the same in every layer."""
+        self._require(1)
+        if not self._free_block_indices:
+            self._evict(next(iter(self._idle_blocks)))
+        block = self._free_block_indices.pop()
+        self._block_infos[block] = KVBlockInfo()
+        return block
+
+    def _require(self, num_blocks: int) -> None:
+        if num_blocks > self.num_available():
+            raise KVCacheExhausted(
+                f"{num_blocks} KV blocks needed, {self.num_available()} of {self.num_blocks} available: "
+                "free a session, or give the engine more blocks"
+            )
+
+    def _evict(self, block: int) -> None:
+        self.forget(block)
+        del self._idle_blocks[block]
+        self._release(block)
+
+    def _release(self, block: int) -> None:
+        del self._block_infos[block]
+        self._free_block_indices.append(block)
+
+    @property
+    def blocks_in_use(self) -> Mapping[int, KVBlockInfo]:
+        """Index -> description of each block that is held or cached. It cannot be written, and stays up to date."""
+        return MappingProxyType(self._block_infos)
+
+    def free_blocks(self) -> list[int]:
+        """The free blocks, in reverse: the last is the next to be taken. They may be reordered."""
+        return self._free_block_indices
+
+    # -- the prefix cache's ---------------------------------------------------------------------------------------
+
+    def blocks_of(self, table: BlockTable) -> list[int]:
+        """The blocks of a session as the prefix cache knows them, in their order."""
+        return table
+
+    def keep(self, block: int) -> None:
+        """When its last owner leaves, this block stays as it is, until it is evicted."""
+        self.info(block).cached = True
+
+    def unkeep(self, block: int) -> None:
+        """A block that an owner still holds is no longer kept when it leaves."""
+        self.info(block).cached = False
+
+    # -- whole sessions -------------------------------------------------------------------------------------------
+
+    def allocate(self, num_tokens: int, shared: Sequence[int] = ()) -> BlockTable:
+        """Blocks for `num_tokens` tokens: the full blocks in `shared` (it becomes an owner of them), then new ones.
+
+        The blocks count as filled: write their K and V with `write_tokens` before anything reads them.
+        """
+        if not is_count(num_tokens, 0):
+            raise BlockError(f"num_tokens is {shown(num_tokens)}: give a whole number, 0 or more")
+        table = self._owner_of(shared)
+        try:
+            needed = -(-num_tokens // self.block_size) - len(table)
+            self._require(needed)
+            table += [self.allocate_block() for _ in range(needed)]
+        except BaseException:
+            self.free(table)
+            raise
+        table.num_tokens = int(num_tokens)
+        return table
+
+    def write_tokens(
+        self, layer_idx: int, block_indices: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Write K and V of T tokens: keys and values [T, H, D], to block indices [T] and slots in them [T] (int64)."""
+        pool = self.k_layers[0].shape  # [num_blocks, H, block_size, D]
+        well = keys.shape == values.shape == (len(slots), pool[1], pool[3]) and block_indices.shape == slots.shape
+        if not well:
+            raise BlockError(
+                f"keys {list(keys.shape)} and values {list(values.shape)} for blocks {list(block_indices.shape)} and "
+                f"slots {list(slots.shape)}: give [T, {pool[1]}, {pool[3]}] twice, and [T] twice"
+            )
+        self.k_layers[layer_idx][block_indices, :, slots] = keys
+        self.v_layers[layer_idx][block_indices, :, slots] = values
+
+    def share(self, table: BlockTable) -> BlockTable:
+        """One more owner for each block, for a fork. Returns the new owner."""
+        self._require_mine(table)
+        sibling = self._owner_of(table)
+        sibling.num_tokens = table.num_tokens
+        return sibling
+
+    def _owner_of(self, blocks: Sequence[int]) -> BlockTable:
+        """A new owner of these blocks, each of which is held or cached."""
+        infos = [(block, self.info(block)) for block in blocks]
+        if len(set(blocks)) < len(blocks):
+            raise BlockError(f"{shown(blocks)} shows a block twice: share a block table")
+        for block, info in infos:
+            if info.owners == 0:
+                del self._idle_blocks[block]
+            info.owners += 1
+        table = BlockTable(blocks)
+        table.cache = self
+        return table
+
+    def _require_mine(self, table: BlockTable) -> None:
+        if not isinstance(table, BlockTable):
+            raise BlockError(f"{shown(table)} is no block table: give what `allocate` or `share` returned")
+        if table.freed:
+            raise BlockError("a block table is freed twice, or used after: its blocks may be another session's by now")
+        if table.cache is not self:
+            raise BlockError("a block table of another cache, or a copy: give what `allocate` or `share` returned")
+
+    def free(self, table: BlockTable) -> None:
+        """An owner leaves; its list is emptied. A block without owners is free again, or cached."""
+        self._require_mine(table)
+        if any(self.info(block).owners < 1 for block in table):
+            raise BlockError("a block table shows blocks that it does not own: nothing is freed")
+        table.freed = True
+        table.num_tokens = 0
+        while table:  # from the end, so that the beginning of a sequence is the last to be reused or evicted
+            self._drop_owner(table.pop())
+
+    def _drop_owner(self, block: int) -> None:
+        info = self._block_infos[block]
+        info.owners -= 1
+        if info.owners == 0 and info.cached:
+            self._idle_blocks[block] = None
+        elif info.owners == 0:
+            self._release(block)
+
+    def length(self, table: BlockTable) -> int:
+        """Tokens that the blocks of a session hold, or have been allocated for."""
+        return table.num_tokens
+
+    def may_need_block(self, table: BlockTable, num_tokens: int) -> bool:
+        """Whether a session that grows to `num_tokens` tokens may need one more block, or a copy of its last one."""
+        return len(table) * self.block_size < num_tokens or self.info(table[-1]).owners > 1
+
+    def block_indices(self, tables: Sequence[BlockTable]) -> torch.Tensor:
+        """int64 [L, B, blocks] on the device: the physical block of each logical one, 0 past the last."""
+        most = max(map(len, tables))
+        rows = [table + [0] * (most - len(table)) for table in tables]
+        return index_tensor(rows, self.device).expand(self.num_layers, -1, -1)
+
+    # -- one more token -------------------------------------------------------------------------------------------
+
+    def place(self, tables: Sequence[BlockTable]) -> list[Copy]:
+        """Make room for one more token of each session: a block behind a full last one, a copy of a shared one.
+
+        Returns what is to be copied before anybody writes. The next token of a session then goes to slot
+        `num_tokens % block_size` of its last block, which is its own. A second call has nothing left to do. Raises
+        `KVCacheExhausted` before anything has changed, whichever session it is that finds no block.
+        """
+        if not self.can_append(tables):
+            self._require(self.blocks_to_append(tables))
+        copies = []
+        for table in tables:
+            if table.num_tokens == len(table) * self.block_size:
+                table.append(self.allocate_block())
+            elif self._block_infos[table[-1]].owners > 1:
+                copy = Copy(table[-1], self.allocate_block())
+                table[-1] = copy.destination
+                self._drop_owner(copy.source)
+                copies.append(copy)
+        return copies
+
+    def can_append(self, tables: Sequence[BlockTable]) -> bool:
+        """Whether the pool has the blocks that one more token of each session needs."""
+        available = self.num_available()
+        return available >= len(tables) or available >= self.blocks_to_append(tables)
+
+    def blocks_to_append(self, tables: Iterable[BlockTable]) -> int:
+        """How many new blocks one more token of each of these sessions needs."""
+        needed = 0
+        writers: dict[int, int] = {}  # shared last block -> how many of these sessions are going to write into it
+        for table in tables:
+            if table.num_tokens == len(table) * self.block_size:
+                needed += 1
+            elif self._block_infos[table[-1]].owners > 1:
+                writers[table[-1]] = writers.get(table[-1], 0) + 1
+        # Each writer copies the shared block, but for the last owner, which then has it to itself.
+        return needed + sum(min(n, self._block_infos[block].owners - 1) for block, n in writers.items())
+
+    # -- the invariants -------------------------------------------------------------------------------------------
+
+    def audit(self, holders: Iterable[BlockTable], cached: Iterable[int] = ()) -> None:
+        """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show.
+
+        `holders` are the tables of all live sessions, `cached` is what the prefix cache keeps.
+        """
+        counted: dict[int, int] = {}
+        for table in holders:
+            if len(set(table)) != len(table):
+                raise BlockError(f"the block table {list(table)} shows a block twice")
+            if not 0 <= len(table) * self.block_size - table.num_tokens <= self.block_size:
+                raise BlockError(f"{table.num_tokens} tokens do not fill the {len(table)} blocks of their table")
+            for block in table:
+                counted[block] = counted.get(block, 0) + 1
+        known = set(cached)
+        for block, info in self._block_infos.items():
+            if info.owners != counted.pop(block, 0):
+                raise BlockError(f"block {block} counts {info.owners} owners, its holders are others")
+            if info.cached != (block in known) or not (info.owners or info.cached):
+                raise BlockError(f"block {block} is neither held nor in the prefix cache, or cached unknown to it")
+        if counted:
+            raise BlockError(f"blocks {sorted(counted)} are held and not in use")
+        idle = {block for block, info in self._block_infos.items() if info.owners == 0}
+        if idle != set(self._idle_blocks):
+            raise BlockError(f"without an owner are {idle}, not {set(self._idle_blocks)}")
+        if sorted([*self._free_block_indices, *self._block_infos]) != list(range(self.num_blocks)):
+            raise BlockError("free and used blocks do not add up to the pool")

@@ -1,0 +1,66 @@
+"""Part `kv_append`: put the new token's K and V into the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ...config import EngineConfig
+from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
+from ...kv.buffers import index_tensor
+from ...kv.one_table import BlockTable, KVBlockManager
+from ...models.shape import Model
+from ...request.session import InferenceSession
+
+
+class Slots(NamedTuple):
+    """Where the next token of each session goes, in every layer."""
+
+    blocks: Tensor  # int64 [B]
+    pos: int | Tensor  # the slot in them: one number if it is the same in all, else int64 [B]
+    batch: Tensor | None  # int64 [B], 0 to B - 1, where a kernel wants to know whose token goes there
+
+
+class KVAppend:
+    """The slots are found once a step, for all layers; large batches by a Triton kernel, equal slots by a simple one."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.triton = triton_runs_on(kv.device)
+        self.min_batch = config.triton_kv_append_min_batch
+        self.full_batch_min_batch = config.triton_kv_append_full_batch_min_batch or self.min_batch
+
+    def __call__(self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]) -> None:
+        """keys, values: for each layer [B, H, D]."""
+        tables = [session.table for session in sessions]
+        for source, copy in self.kv.place(tables):
+            for cache in (self.kv.keys, self.kv.values):
+                cache[:, copy] = cache[:, source]
+        slots = self.slots(tables)
+        for layer_idx in range(self.kv.num_layers):
+            self.append_token_batch(layer_idx, slots, keys[layer_idx], values[layer_idx])
+        for table in tables:
+            table.num_tokens += 1
+
+    def slots(self, tables: list[BlockTable]) -> Slots:
+        """The slot behind the last token of each session."""
+        device, n = self.kv.device, len(tables)
+        positions = [table.num_tokens % self.kv.block_size for table in tables]
+        blocks = [table[-1] for table in tables]
+        if all(pos == positions[0] for pos in positions):  # the same slot in every block: a number will do
+            return Slots(index_tensor(blocks, device), positions[0], None)
+        return Slots(*index_tensor([blocks, positions, list(range(n))], device))
+
+    def append_token_batch(self, layer_idx: int, slots: Slots, key_new: Tensor, value_new: Tensor) -> None:
+        """Write one token of each of B sessions in one layer; key_new, value_new: [B, H, D]."""
+        k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
+        n, (blocks, pos, batch) = len(key_new), slots
+        if self.triton and batch is None and n >= self.full_batch_min_batch:
+            kv_append_triton_full_batch(k_layer, v_layer, key_new, value_new, blocks, pos)
+        elif self.triton and batch is not None and n >= self.min_batch:
+            kv_append_triton(k_layer, v_layer, key_new, value_new, batch, blocks, pos)
+        else:
+            k_layer[blocks, :, pos] = key_new
+            v_layer[blocks, :, pos] = value_new
