@@ -6,7 +6,6 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..kernels import kv_append_by_table, triton_runs_on
-from ..kernels.reference import context_rows
 from ..kv.one_table import KVBlockManager
 from ..models.shape import Model
 from .inputs import DecodeInputs
@@ -24,9 +23,6 @@ class KVAppend:
         self.triton = triton_runs_on(kv.device)
         # An interpreted kernel is slow: without a GPU it runs from as many sessions on as the engine is told.
         self.min_batch = 1 if kv.device.type == "cuda" else config.triton_kv_append_min_batch
-        head_dim = kv.keys.shape[-1]
-        self.k_rows = [k_layer.view(-1, head_dim) for k_layer in kv.k_layers]  # [num_blocks * H * block_size, D]
-        self.v_rows = [v_layer.view(-1, head_dim) for v_layer in kv.v_layers]
 
     def __call__(self, inputs: DecodeInputs) -> Append:
         """What writes one layer's K and V [B, H, D] at the positions `context_lens`."""
@@ -35,11 +31,11 @@ class KVAppend:
             return lambda layer_idx, k, v: kv_append_by_table(
                 self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx], k, v, tables, positions
             )
-        _, H, block_size, _ = self.kv.k_layers[0].shape
-        rows = context_rows(tables, positions[:, None], H, block_size).flatten()  # [B * H], of every layer
+        blocks = tables.gather(1, (positions // self.kv.block_size)[:, None])[:, 0]  # [B], of every layer
+        slots = positions % self.kv.block_size
 
         def append(layer_idx: int, k: Tensor, v: Tensor) -> None:
-            self.k_rows[layer_idx][rows] = k.flatten(0, 1)
-            self.v_rows[layer_idx][rows] = v.flatten(0, 1)
+            self.kv.k_layers[layer_idx][blocks, :, slots] = k
+            self.kv.v_layers[layer_idx][blocks, :, slots] = v
 
         return append

@@ -69,6 +69,14 @@ class Rows:
         self.ends: list[int] = []  # the last block of each row, as the device has it
         self.num_blocks: list[int] = []  # of each row, as the device has them
         self.sampling = False  # whether any row asks for more than the most probable token
+        self._look()
+
+    def _look(self) -> None:
+        """The rows in use, as views."""
+        n = len(self.tokens)
+        self.used = self.fields[:, :n]
+        self.token_ids, self.positions = self.used[TOKEN], self.used[POSITION]
+        self.shared_tables = self.block_tables[:n].expand(self.kv.num_layers, -1, -1)  # all layers read the same
 
     def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
         """Let the rows be those of these sessions, in their order, and upload what has changed."""
@@ -85,11 +93,8 @@ class Rows:
         if changes:
             self._upload(changes)
         self.tables, self.tokens, self.ends = tables, tokens, ends
-        n = len(sessions)
         longest = max([session.num_cached_tokens for session in sessions])
-        token_ids, positions = self.fields[TOKEN, :n], self.fields[POSITION, :n]
-        block_tables = self.block_tables[:n].expand(self.kv.num_layers, -1, -1)
-        return DecodeInputs(token_ids, positions, longest, block_tables, sessions)
+        return DecodeInputs(self.token_ids, self.positions, longest, self.shared_tables, sessions)
 
     def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
         """Move the rows of sessions that stay to where they are now, and write the rows of those that join."""
@@ -108,6 +113,7 @@ class Rows:
                 told = (session.num_cached_tokens, *asked_by(session.params))
                 changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
         self.sampling = any(session.params.temperature > 0 for session in sessions)
+        self._look()
 
     def _tell_blocks(self, tables: list[BlockTable], ends: list[int], changes: dict[int, int]) -> None:
         """The blocks of a table only grow, but for a last one that is replaced by its copy."""
@@ -124,15 +130,14 @@ class Rows:
 
     def advance(self) -> None:
         """Every row has one token more in the cache."""
-        self.fields[POSITION, : len(self.tables)] += 1
+        self.positions.add_(1)
 
     def asked(self) -> Asked | None:
         """For the token behind the last position of each row; None where all want the most probable one."""
         if not self.sampling:
             return None
-        fields = self.fields[:, : len(self.tables)]
-        floats = fields.view(float64)
-        return Asked(fields[POSITION], floats[TEMPERATURE], fields[TOP_K], floats[TOP_P], fields[KEY])
+        used, floats = self.used, self.used.view(float64)
+        return Asked(self.positions, floats[TEMPERATURE], used[TOP_K], floats[TOP_P], used[KEY])
 
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""
@@ -140,5 +145,5 @@ class Rows:
 
     def take(self, chosen: Tensor, token_ids: list[int]) -> None:
         """The tokens that were chosen are the rows' last ones. chosen: int64 [B] on the device; token_ids: the same."""
-        self.fields[TOKEN, : len(token_ids)] = chosen
+        self.token_ids.copy_(chosen)
         self.tokens = token_ids

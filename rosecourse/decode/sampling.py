@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,16 +23,32 @@ NO_TOKEN = -1  # of a row of NaN or +inf, or of nothing but -inf: there is no di
 
 def next_tokens(logits: Tensor, asked: Asked | None) -> Tensor:
     """int64 [B]: the next token of each row, or NO_TOKEN. logits: [B, vocab_size]; asked: None if all are greedy."""
+    best = _best_on_cpu(logits) if logits.device.type == "cpu" else _best(logits)
+    if asked is None:
+        return best
+    return torch.where((asked.temperature > 0) & (best != NO_TOKEN), _drawn(logits, asked), best)
+
+
+def _best(logits: Tensor) -> Tensor:
+    """The most probable token of each row; the first of equals."""
     largest, best = logits.max(dim=-1)  # a NaN is larger than any number
-    chosen = best if asked is None else torch.where(asked.temperature > 0, _drawn(logits, largest, asked), best)
-    return torch.where(largest.abs() < math.inf, chosen, NO_TOKEN)
+    return torch.where(largest.abs() < math.inf, best, NO_TOKEN)
 
 
-def _drawn(logits: Tensor, largest: Tensor, asked: Asked) -> Tensor:
+def _best_on_cpu(logits: Tensor) -> Tensor:
+    """The same, by NumPy, which looks at several numbers at a time where torch looks at one."""
+    rows = logits.float().numpy()
+    best = rows.argmax(axis=-1)
+    largest = rows[np.arange(len(rows)), best]
+    return torch.from_numpy(np.where(np.isfinite(largest), best, NO_TOKEN))
+
+
+def _drawn(logits: Tensor, asked: Asked) -> Tensor:
     """Inverse transform sampling, as `request.sampling.choose` does it, for each row. int64 [B]."""
     vocab_size = logits.shape[1]
     temperature = torch.where(asked.temperature > 0, asked.temperature, 1.0).float()
-    scores = (logits.float() - largest.float()[:, None]) / temperature[:, None]
+    logits = logits.float()
+    scores = (logits - logits.amax(dim=-1, keepdim=True)) / temperature[:, None]
     scores, token_ids = torch.sort(scores, dim=-1, descending=True, stable=True)
     top_k = torch.where(asked.top_k > 0, asked.top_k, vocab_size).clamp(max=vocab_size)
     rank = torch.arange(vocab_size, device=logits.device)

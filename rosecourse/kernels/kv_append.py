@@ -16,16 +16,7 @@ from .compile import compiled
 from .heads import Size, require_same_heads
 from .launch import Launch
 
-TENSORS = [
-    "k_cache_ptr",
-    "v_cache_ptr",
-    "key_ptr",
-    "value_ptr",
-    "batch_idx_ptr",
-    "block_idx_ptr",
-    "table_ptr",
-    "pos_ptr",
-]
+TENSORS = ["k_cache_ptr", "v_cache_ptr", "key_ptr", "value_ptr", "batch_idx_ptr", "block_idx_ptr", "pos_ptr"]
 STRIDES = ["key_stride", "value_stride"]
 
 
@@ -62,7 +53,7 @@ def _kv_append_full_batch_kernel(
     tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
 
 
-@triton.jit(do_not_specialize=["table_stride", *STRIDES], do_not_specialize_on_alignment=TENSORS)
+@triton.jit(do_not_specialize=["table_stride", *STRIDES], do_not_specialize_on_alignment=["table_ptr", *TENSORS])
 def _kv_append_by_table_kernel(
     k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, table_ptr, pos_ptr, key_stride, value_stride, table_stride,
     H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,

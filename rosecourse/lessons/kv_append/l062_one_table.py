@@ -24,7 +24,7 @@ class Slots(NamedTuple):
 
 
 class KVAppend:
-    """The slots are found once a step, for all layers; large batches by a Triton kernel, equal slots by a simple one."""
+    """Slots are found once a step, for all layers; large batches go by a Triton kernel, equal slots by a simple one."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
