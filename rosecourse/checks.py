@@ -22,8 +22,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_a(kind: type, value: object, name: str) -> None:
-    """Raise `ConfigError` unless the value is of this type."""
-    require(isinstance(value, kind), f"{name} is {shown(value)}: give an object of type {kind.__name__}")
+    """Raise `ConfigError` unless the value is of this type. It is asked often: text is made only for an error."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} is {shown(value)}: give an object of type {kind.__name__}")
 
 
 def is_count(value: object, least: int = 1) -> bool:
