@@ -19,11 +19,12 @@ from rosecourse import (
     LogitsError,
     RequestError,
     SamplingParams,
+    lesson,
 )
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
 
-PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": BEST.with_(forward=DenseForward)}
+PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
 FREE_RUN = SamplingParams(max_new_tokens=40, stop_on_eos=False)
 
 

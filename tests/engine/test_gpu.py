@@ -13,6 +13,7 @@ from rosecourse import (
     OnlineScheduler,
     SamplingParams,
     SchedulerManager,
+    lesson,
     load_model,
     random_model,
 )
@@ -24,7 +25,7 @@ from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-PARTS = {"best": BEST, "dense": BEST.with_(forward=DenseForward)}
+PARTS = {"best": BEST, "dense": lesson("061").after.with_(forward=DenseForward)}
 LENGTHS = [1, 5, 63, 64, 65, 127, 128, 129]
 
 

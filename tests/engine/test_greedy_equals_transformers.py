@@ -2,12 +2,12 @@
 
 import pytest
 
-from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 from rosecourse.models.load import from_transformers
 from tests.support.oracles import hf_greedy, hf_next_logits, hf_random_gpt2, prompts_of
 
-PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": BEST.with_(forward=DenseForward)}
+PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
 
 
 def assert_same_tokens(hf, model, config, prompts, max_new_tokens, parts=BEST):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rosecourse import BlockError, KVCacheExhausted
-from rosecourse.kv.blocks import BlockTable
 from tests.support.hazards import BS, Driver, assert_holds_its_own, each_rung
+from tests.support.layouts import OneTable
 from tests.support.oracles import hf_greedy, prompts_of
 
 
@@ -16,14 +16,15 @@ def test_double_free_and_a_stale_holder_leave_the_new_owner_alone(small_pair, ru
     driver = Driver(model, rung, num_blocks=4)
     first, _ = driver.start_lengths(6, 5)
     stale = first.block_ids_per_layer
-    copied = BlockTable(list(ids) for ids in stale)
+    copied = driver.layout.copy(stale)
+    held = driver.layout.lists(stale)
     driver.free(first)
     with pytest.raises(BlockError, match="freed before"):
         driver.engine.free(first)
     with pytest.raises(BlockError, match="or a copy"):
         driver.kv.free(copied)  # its blocks are nobody's
     (second,) = driver.start_lengths(7)
-    assert {i for ids in second.block_ids_per_layer for i in ids} == {i for ids in copied for i in ids}
+    assert [set(ids) for ids in driver.layout.lists(second.table)] == [set(ids) for ids in held]
     for _ in range(2):
         with pytest.raises(BlockError, match="freed twice"):
             driver.kv.free(stale)
@@ -74,11 +75,18 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_allocation_that_fails_at_any_call_changes_nothing(small_model, monkeypatch, path):
+ONE_TABLE_PATHS = {
+    name: (calls // 3, call) for name, (calls, call) in PATHS.items() if not name.startswith("append_token")
+}
+
+
+@pytest.mark.parametrize(
+    ("rung", "path"), [("061", path) for path in PATHS] + [("065", path) for path in ONE_TABLE_PATHS]
+)
+def test_an_allocation_that_fails_at_any_call_changes_nothing(small_model, monkeypatch, rung, path):
     """Hazard 3: a failure at call k for every k, on every path of the engine and the manager that takes blocks."""
-    calls_needed, call = PATHS[path]
-    driver = Driver(small_model, "061", prefix_cache=True)
+    calls_needed, call = (PATHS if rung == "061" else ONE_TABLE_PATHS)[path]
+    driver = Driver(small_model, rung, prefix_cache=True)
     driver.start([5] * 8, [6] * 6)
     driver.fork(driver.live[1])
     before = driver.snapshot()
@@ -119,7 +127,7 @@ def test_a_step_that_fails_in_its_middle_leaks_nothing(small_pair, monkeypatch, 
     """Hazard 3: a failure that nobody could foresee, at call k for every k: freed and computed again, all goes on."""
     hf, model = small_pair
     driver = Driver(model, rung)
-    calls_needed = 3 * a_batch_that_needs_blocks(driver)
+    calls_needed = a_batch_that_needs_blocks(driver) * (1 if isinstance(driver.layout, OneTable) else 3)
     known = [list(session.token_ids) for session in driver.live]
     for number in range(calls_needed):
         with monkeypatch.context() as patch:
@@ -135,7 +143,7 @@ def test_a_step_that_fails_in_its_middle_leaks_nothing(small_pair, monkeypatch, 
             driver.engine.prefill([session])
             session.token_ids.append(token_id)
         for sibling in driver.live[5:]:
-            sibling.table = driver.kv.share(driver.live[1].block_ids_per_layer)
+            sibling.table = driver.kv.share(driver.live[1].table)
             sibling.num_cached_tokens = driver.live[1].num_cached_tokens
         driver.check()
     for _ in range(3):
@@ -160,7 +168,8 @@ def test_copy_on_write_with_no_free_block_changes_no_owner_and_works_after_one_f
     driver.step(parent, child)
     for session in (parent, child):
         assert_holds_its_own(hf, driver.kv, session)
-        assert [driver.kv.info(ids[-1]).owners for ids in session.block_ids_per_layer] == [1] * 3
+        for layer, ids in enumerate(driver.layout.lists(session.table)):
+            assert driver.layout.info(layer, ids[-1]).owners == 1
 
 
 # -- forks ----------------------------------------------------------------------------------------------------------
@@ -192,11 +201,15 @@ def test_a_fork_at_a_block_boundary_copies_nothing(small_pair, monkeypatch, rung
     driver = Driver(model, rung)
     (parent,) = driver.start_lengths(2 * BS)
     child = driver.fork(parent, token_id=9)
-    monkeypatch.setattr(driver.kv, "_copy_block", None)  # to call it would raise
+    if isinstance(driver.layout, OneTable):
+        assert driver.kv.place([parent.table, child.table]) == []  # nothing to copy
+    else:
+        monkeypatch.setattr(driver.kv, "_copy_block", None)  # to call it would raise
     driver.step()
-    for a, b in zip(parent.block_ids_per_layer, child.block_ids_per_layer, strict=True):
+    lists = (driver.layout.lists(session.table) for session in (parent, child))
+    for layer, (a, b) in enumerate(zip(*lists, strict=True)):
         assert a[:2] == b[:2]
-        assert [driver.kv.info(i).owners for i in (*a, b[2])] == [2, 2, 1, 1]
+        assert [driver.layout.info(layer, i).owners for i in (*a, b[2])] == [2, 2, 1, 1]
         assert a[2] != b[2]
     assert_holds_its_own(hf, driver.kv, parent)
     assert_holds_its_own(hf, driver.kv, child)
@@ -221,8 +234,9 @@ def test_blocks_and_slots_at_every_length(small_pair, rung, together):
         while running := [session for session in batch if not session.finished]:
             driver.step(*running)
             for session in running:
-                assert driver.kv.length(session.block_ids_per_layer) == len(session.token_ids) - 1
-                assert len(session.block_ids_per_layer[0]) == -(-(len(session.token_ids) - 1) // BS)
+                assert driver.kv.length(session.table) == len(session.token_ids) - 1
+                for ids in driver.layout.lists(session.table):
+                    assert len(ids) == -(-(len(session.token_ids) - 1) // BS)
     for session in sessions:
         assert len(session.token_ids) == most
         assert_holds_its_own(hf, driver.kv, session)

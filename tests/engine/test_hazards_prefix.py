@@ -37,7 +37,7 @@ def test_identical_prompts_in_one_batch_do_not_hit_what_is_not_computed(small_pa
     driver = Driver(model, rung, prefix_cache=True)
     (prompt,) = prompts_of([3 * BS + 1], 211)
     first = driver.start(prompt, prompt, prompt)
-    blocks = [i for session in first for i in session.block_ids_per_layer[0]]
+    blocks = [i for session in first for i in driver.layout.lists(session.table)[0]]
     assert len(set(blocks)) == len(blocks) == 12
     second = [driver.session(prompt) for _ in range(2)]
     for session in second:
@@ -92,7 +92,7 @@ def test_a_recycled_block_is_not_hit_by_its_old_key_and_a_held_one_is_never_evic
     driver = Driver(model, rung, prefix_cache=True, num_blocks=7)
     kept_prompt, *others = prompts_of([BS + 1, 3 * BS + 1, 3 * BS + 1], 211)
     kept, _ = prefilled(driver, kept_prompt)
-    own = [list(ids) for ids in kept.block_ids_per_layer]
+    own = driver.layout.lists(kept.table)
     for prompt in others * 2:
         known = driver.engine.prefix_cache.entries()
         with pytest.raises(KVCacheExhausted):
@@ -102,7 +102,7 @@ def test_a_recycled_block_is_not_hit_by_its_old_key_and_a_held_one_is_never_evic
         assert hit == 0
         assert_right(hf, driver, session)
         driver.free(session)
-        assert kept.block_ids_per_layer == own
+        assert driver.layout.lists(kept.table) == own
     assert_right(hf, driver, kept)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rosecourse import RequestError, SamplingParams
-from tests.support.misuses import MISUSES, World
+from rosecourse import BEST, RequestError, SamplingParams, lesson
+from tests.support.misuses import MISUSES, PER_LAYER, World
 from tests.support.scheduling import make_engine
 
 
@@ -17,7 +17,7 @@ def undisturbed(small_model):
 def test_misuse_is_an_error_that_changes_nothing(small_model, undisturbed, name):
     """Hazard 36: the named error on one line; books, sessions and every later token are as without it."""
     error, misuse = MISUSES[name]
-    world = World(small_model)
+    world = World(small_model, lesson("061").after if name.startswith(PER_LAYER) else BEST)
     before = world.books()
     with pytest.raises(error) as caught:
         misuse(world)

@@ -7,7 +7,7 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, random_model
 from rosecourse.engine import prefill
-from rosecourse.kv import blocks
+from rosecourse.kv import one_table
 from tests.support.oracles import prompts_of
 
 PARAMS = SamplingParams(max_new_tokens=2)
@@ -27,7 +27,7 @@ def test_three_index_tensors_go_to_the_device_whatever_the_batch(small_model, le
     sessions = sessions_of(engine, prompts_of([16], 200)[0], lengths)
     with (
         patch.object(prefill, "index_tensor", wraps=prefill.index_tensor) as index_tensor,
-        patch.object(blocks, "index_tensor", index_tensor),
+        patch.object(one_table, "index_tensor", index_tensor),
         patch.object(torch, "tensor", wraps=torch.tensor) as tensor,
     ):
         engine.prefill(sessions)

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from rosecourse import (
-    BEST,
     EngineConfig,
     InferenceEngine,
     OnlineScheduler,
@@ -17,6 +16,7 @@ from rosecourse import (
     SamplingParams,
     SchedulerClosed,
     SchedulerManager,
+    lesson,
 )
 from rosecourse.lessons.kv_append.l035_per_token import KVAppend
 from rosecourse.request.text import TextDecoder
@@ -140,7 +140,7 @@ def test_readers_are_answered_even_if_the_cleanup_fails(small_model):
                 self.kv.free(sessions[0].block_ids_per_layer)
 
     config = EngineConfig(block_size=4, max_batch_size=4)
-    scheduler = OnlineScheduler(InferenceEngine(small_model, config, BEST.with_(kv_append=FreesTooMuch)))
+    scheduler = OnlineScheduler(InferenceEngine(small_model, config, lesson("061").after.with_(kv_append=FreesTooMuch)))
     with SchedulerManager(scheduler) as manager:
         streams = [manager.submit([1, 2, n], LONG) for n in range(3)]
         for stream in streams:

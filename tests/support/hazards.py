@@ -3,13 +3,16 @@
 import pytest
 import torch
 
-from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.decode.rows import asked_by
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of
 
+# Parts, and from how many sessions on K and V are appended by a kernel.
 RUNGS = {rung.number: (rung.after, 128) for rung in LESSONS} | {
-    "061-triton": (LESSONS[-1].after, 1),  # every append by a kernel
-    "dense": (BEST.with_(forward=DenseForward), 128),
+    **{f"{number}-triton": (lesson(number).after, 1) for number in ("061", "062", "065")},
+    "dense": (lesson("061").after.with_(forward=DenseForward), 128),
 }
 each_rung = pytest.mark.parametrize("rung", RUNGS)
 BS = 4
@@ -28,6 +31,7 @@ class Driver:
         }
         self.engine = InferenceEngine(model, EngineConfig(**settings | config), parts)
         self.kv = self.engine.kv
+        self.layout = layout_of(self.kv)
         self.live = []
         for cache in (*self.kv.k_layers, *self.kv.v_layers):
             cache.fill_(float("nan"))  # whoever reads what nobody wrote shall be seen
@@ -73,21 +77,33 @@ class Driver:
 
     def snapshot(self):
         """All that a call that fails must leave alone: the books, the sessions and every byte of the pool."""
-        books = (self.kv._free_block_indices, self.kv._idle_block_ids, self.kv._block_infos)
+        books = self.layout.books()
         sessions = [(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens, s.finish_reason) for s in self.live]
         return repr((books, sessions)), pool_bytes(self.kv)
 
 
 @torch.inference_mode()
 def check(engine, sessions):
-    """The books are right, and the next step's tables show each session's own blocks, and 0 behind them."""
+    """The books are right, and the tables on the device show each session's own blocks."""
     engine.audit(sessions)
-    for session in sessions:
-        if session.block_ids_per_layer is not None:
-            rows = engine.decode_step.block_tables([session])[:, 0].tolist()
-            for layer, (row, ids) in enumerate(zip(rows, session.block_ids_per_layer, strict=True)):
-                own = [block_id - layer * engine.kv.num_blocks for block_id in ids]
-                assert row == own + [0] * (len(row) - len(own))
+    holding = [session for session in sessions if session.table is not None]
+    if "plan" in engine.decode_step.stages:
+        check_rows(engine.decode_step.rows, holding)
+        return
+    for session in holding:
+        rows = engine.decode_step.block_tables([session])[:, 0].tolist()
+        for row, own in zip(rows, layout_of(engine.kv).lists(session.table), strict=True):
+            assert row == own + [0] * (len(row) - len(own))
+
+
+def check_rows(rows, sessions):
+    """What the device keeps of a session is what the host knows; a row of somebody who has left may say anything."""
+    session_of = {id(session.table): session for session in sessions}
+    for row, (table, token) in enumerate(zip(rows.tables, rows.tokens, strict=True)):
+        session = session_of.get(id(table))
+        if session is not None:
+            assert rows.block_tables[row, : len(table)].tolist() == list(table)
+            assert rows.fields[:, row].tolist() == [token, session.num_cached_tokens, *asked_by(session.params)]
 
 
 def run_checked(scheduler):
@@ -113,8 +129,8 @@ def pool_bytes(kv):
 def held(kv, session):
     """K and V that a session reads, [2, L, T, H, D]: position p in block p // block_size, slot p % block_size."""
     rows = []
-    for layer, ids in enumerate(session.block_ids_per_layer):
-        slots = [(ids[p // BS] - layer * kv.num_blocks, p % BS) for p in range(session.num_cached_tokens)]
+    for layer, ids in enumerate(layout_of(kv).lists(session.table)):
+        slots = [(ids[p // BS], p % BS) for p in range(session.num_cached_tokens)]
         blocks, places = torch.tensor(slots).T
         rows.append(torch.stack([cache[layer][blocks, :, places] for cache in (kv.k_layers, kv.v_layers)]))
     return torch.stack(rows, dim=1)
@@ -126,5 +142,5 @@ def assert_holds_its_own(hf, kv, session):
     cache = hf(torch.tensor([session.token_ids[: session.num_cached_tokens]]), use_cache=True).past_key_values
     expected = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers], dim=1)
     torch.testing.assert_close(held(kv, session), expected.transpose(2, 3), atol=1e-4, rtol=1e-4)
-    for ids in session.block_ids_per_layer:
+    for ids in layout_of(kv).lists(session.table):
         assert len(ids) == -(-session.num_cached_tokens // BS)

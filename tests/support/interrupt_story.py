@@ -7,7 +7,7 @@ import tokenizers
 import torch
 from tokenizers.models import WordLevel
 
-from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams
+from rosecourse import EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, lesson
 from tests.support import right_parts
 from tests.support.machine import PARTS
 from tests.support.tag_model import EOS, VOCAB, TagModel
@@ -28,7 +28,7 @@ class UnsureModel(TagModel):
 
 
 MODEL = UnsureModel()
-ENGINES = PARTS | {"own": BEST.with_(block_tables=right_parts.NumpyRows, kv_append=right_parts.IndexPut)}
+ENGINES = PARTS | {"own": lesson("061").after.with_(block_tables=right_parts.NumpyRows, kv_append=right_parts.IndexPut)}
 
 STEM = [1, 2, 3, 4]
 REQUESTS = [  # (before which step, prompt, new tokens); every second one is sampled

@@ -47,6 +47,9 @@ class Gate:
         self._came, self._opened = threading.Event(), threading.Event()
         setattr(owner, name, self)
 
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
     def __call__(self, *args, **kwargs):
         self._calls += 1
         if self._calls == self._n:

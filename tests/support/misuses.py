@@ -9,6 +9,7 @@ from contextlib import suppress
 import torch
 
 from rosecourse import (
+    BEST,
     BlockError,
     ConfigError,
     EngineBusy,
@@ -20,6 +21,7 @@ from rosecourse import (
     SchedulerClosed,
     SchedulerManager,
 )
+from rosecourse.kv import one_table
 from rosecourse.kv.blocks import BlockTable
 from tests.support.managers import LIMIT
 from tests.support.scheduling import make_engine
@@ -32,8 +34,8 @@ VOCAB = 211
 class World:
     """An engine, one session in each state, a scheduler with two, and another engine with one."""
 
-    def __init__(self, model):
-        self.engine, self.other = (make_engine(model, max_batch_size=8, num_blocks=64) for _ in range(2))
+    def __init__(self, model, parts=BEST):
+        self.engine, self.other = (make_engine(model, parts, max_batch_size=8, num_blocks=64) for _ in range(2))
         self.new, self.reserved, self.ready, self.a, self.b, self.done, self.gone, self.freed = self.made = [
             self.engine.new_session([10 + n, 3, 5, 7, 11, 13], PARAMS) for n in range(8)
         ]
@@ -201,6 +203,7 @@ def kv_rows(w, *shape):
     kv.write_tokens(0, blocks, blocks, rows, rows)
 
 
+PER_LAYER = "kv with lists per layer: "  # cases with an engine of rung 061; the others have the best one
 STATES = ("new", "reserved", "ready", "a", "done", "gone", "freed", "running", "queued", "alien", "cancelled")
 
 
@@ -294,6 +297,27 @@ MISUSES = {
     **{
         f"kv.{name} {value!r}": (BLOCKS, lambda w, name=name, value=value: getattr(w.engine.kv, name)(value))
         for name, values in {
+            "allocate": (3.5, -1, True, None, "4"),
+            "info": ("x", None, -1, 10**9, [1]),
+            "free": ([0], None, 3),
+            "share": (None, 3, [0], [0, 0]),
+        }.items()
+        for value in values
+    },
+    "kv.free of another cache's table": (BLOCKS, lambda w: w.engine.kv.free(others_table(w))),
+    "kv.free of a freed table": (BLOCKS, lambda w: w.engine.kv.free(freed_table(w))),
+    "kv.free of a copy": (BLOCKS, lambda w: w.engine.kv.free(one_table.BlockTable(table(w)))),
+    "kv.free of a table as a list": (BLOCKS, lambda w: w.engine.kv.free(list(table(w)))),
+    "kv.share of another cache's table": (BLOCKS, lambda w: w.engine.kv.share(others_table(w))),
+    "kv.share of a freed table": (BLOCKS, lambda w: w.engine.kv.share(freed_table(w))),
+    "kv.allocate after a block twice": (BLOCKS, lambda w: w.engine.kv.allocate(9, [table(w)[0]] * 2)),
+    "kv.allocate after a free block": (BLOCKS, lambda w: w.engine.kv.allocate(9, [63])),
+    "kv.write_tokens of one head": (BLOCKS, lambda w: kv_rows(w, 2, 1, 8)),
+    "kv.write_tokens of one token for two": (BLOCKS, lambda w: kv_rows(w, 1, 2, 8)),
+    # -- the cache of rungs 035 to 061
+    **{
+        f"{PER_LAYER}{name} {value!r}": (BLOCKS, lambda w, name=name, value=value: getattr(w.engine.kv, name)(value))
+        for name, values in {
             "allocate_block": (-1, "x", 99, None, 0.0, True),
             "allocate": (3.5, -1, True, None, "4"),
             "info": ("x", None, -1, 10**9, [1]),
@@ -302,16 +326,17 @@ MISUSES = {
         }.items()
         for value in values
     },
-    "kv.free of another cache's table": (BLOCKS, lambda w: w.engine.kv.free(others_table(w))),
-    "kv.free of a freed table": (BLOCKS, lambda w: w.engine.kv.free(freed_table(w))),
-    "kv.free of a copy": (BLOCKS, lambda w: w.engine.kv.free(BlockTable(list(ids) for ids in table(w)))),
-    "kv.free of a table as a list": (BLOCKS, lambda w: w.engine.kv.free(list(table(w)))),
-    "kv.share of another cache's table": (BLOCKS, lambda w: w.engine.kv.share(others_table(w))),
-    "kv.share of a freed table": (BLOCKS, lambda w: w.engine.kv.share(freed_table(w))),
-    "kv.share of a block twice": (BLOCKS, lambda w: w.engine.kv.share([[ids[0], ids[0]] for ids in table(w)])),
-    "kv.share of the layers in reverse": (BLOCKS, lambda w: w.engine.kv.share(list(reversed(table(w))))),
-    "kv.write_tokens of one head": (BLOCKS, lambda w: kv_rows(w, 2, 1, 8)),
-    "kv.write_tokens of one token for two": (BLOCKS, lambda w: kv_rows(w, 1, 2, 8)),
+    f"{PER_LAYER}free of another cache's table": (BLOCKS, lambda w: w.engine.kv.free(others_table(w))),
+    f"{PER_LAYER}free of a freed table": (BLOCKS, lambda w: w.engine.kv.free(freed_table(w))),
+    f"{PER_LAYER}free of a copy": (BLOCKS, lambda w: w.engine.kv.free(BlockTable(list(ids) for ids in table(w)))),
+    f"{PER_LAYER}free of a table as a list": (BLOCKS, lambda w: w.engine.kv.free(list(table(w)))),
+    f"{PER_LAYER}share of another cache's table": (BLOCKS, lambda w: w.engine.kv.share(others_table(w))),
+    f"{PER_LAYER}share of a freed table": (BLOCKS, lambda w: w.engine.kv.share(freed_table(w))),
+    f"{PER_LAYER}share of a block twice": (
+        BLOCKS,
+        lambda w: w.engine.kv.share([[ids[0], ids[0]] for ids in table(w)]),
+    ),
+    f"{PER_LAYER}share of the layers in reverse": (BLOCKS, lambda w: w.engine.kv.share(list(reversed(table(w))))),
     # -- schedulers and managers
     "a scheduler of no engine": (CONFIG, lambda w: OnlineScheduler(w.scheduler)),
     "a scheduler for a larger batch": (CONFIG, lambda w: OnlineScheduler(w.engine, max_batch_size=9)),

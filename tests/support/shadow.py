@@ -6,6 +6,7 @@
 
 import numpy as np
 
+from tests.support.layouts import layout_of
 from tests.support.tag_model import CONTEXT, EOS, HEAD_DIM, HEADS, LAYERS, PRIME, VOCAB
 
 
@@ -60,11 +61,11 @@ class ShadowPool:
     """The tensors of one engine's cache, and what must be true of its blocks."""
 
     def __init__(self, kv) -> None:
-        self.kv = kv
+        self.kv, self.layout = kv, layout_of(kv)
         self.caches = [[layer.numpy() for layer in layers] for layers in (kv.k_layers, kv.v_layers)]
         self.tables: dict[int, list[list[int]]] = {}  # of each live table, by its id(), its lists as last seen
         self.alive: list = []  # the tables, so that no id() is given to another
-        self.cached: set[tuple[int, ...]] = set()
+        self.cached: set = set()
         self.copies = self.evictions = 0
         self.used = [set(range(kv.num_blocks)) for _ in range(LAYERS)]
         self.poison([set() for _ in range(LAYERS)])
@@ -92,24 +93,26 @@ class ShadowPool:
         self.cached = entries
         used = [set(owners) for owners in held]
         for entry in entries:
-            for layer, block_id in enumerate(entry):
-                used[layer].add(block_id - layer * self.kv.num_blocks)
-        for layer, free in enumerate(self.kv._free_block_indices):
-            assert sorted(free) == sorted(set(range(self.kv.num_blocks)) - used[layer]), f"layer {layer}: free blocks"
+            for layer, block in enumerate(self.layout.kept(entry)):
+                used[layer].add(block)
+        for layer in range(LAYERS):
+            assert sorted(self.layout.free(layer)) == sorted(set(range(self.kv.num_blocks)) - used[layer]), (
+                f"layer {layer}: free blocks"
+            )
         self.poison(used)
 
     def _count_holders(self, tables: list) -> list[dict[int, int]]:
         """For each layer, the number of tables that show a block; asserts that the pool counts the same."""
         held: list[dict[int, int]] = [{} for _ in range(LAYERS)]
         for table in tables:
-            for layer, ids in enumerate(table):
-                for block_id in ids:
-                    block = block_id - layer * self.kv.num_blocks
+            for layer, ids in enumerate(self.layout.lists(table)):
+                for block in ids:
                     held[layer][block] = held[layer].get(block, 0) + 1
         for layer, owners in enumerate(held):
-            assert self.kv.num_available(layer) == self.kv.num_blocks - len(owners), f"layer {layer}: blocks to be had"
+            to_be_had = self.kv.num_blocks - len(owners)
+            assert self.layout.available(layer) == to_be_had, f"layer {layer}: blocks to be had"
             for block, count in owners.items():
-                found = self.kv.info(layer * self.kv.num_blocks + block).owners
+                found = self.layout.info(layer, block).owners
                 assert found == count, f"layer {layer}, block {block}: {found} owners counted, {count} tables show it"
         return held
 
@@ -119,12 +122,10 @@ class ShadowPool:
         length = len(shadow.tokens) - 1  # K and V of the last token are written by the next step
         assert session.num_cached_tokens == length
         position = np.arange(length)
-        for layer, ids in enumerate(session.block_ids_per_layer):
+        self.layout.check_filled(session.table, length)
+        for layer, ids in enumerate(self.layout.lists(session.table)):
             assert len(ids) == blocks_of(length, size), f"{len(ids)} blocks for {length} tokens"
-            infos = [self.kv.info(block_id) for block_id in ids]
-            assert [info.start for info in infos] == list(range(0, length, size))
-            assert sum(info.length for info in infos) == length
-            blocks = np.array(ids)[position // size] - layer * self.kv.num_blocks
+            blocks = np.array(ids)[position // size]
             for name, caches, expected in zip("KV", self.caches, shadow.kv, strict=True):
                 found = caches[layer][blocks, :, position % size]
                 if not np.array_equal(found, expected[layer, :length]):
@@ -138,7 +139,7 @@ class ShadowPool:
         """While a table lives its lists only grow, but for a last block that a copy replaced."""
         seen = {}
         for table in tables:
-            now = [list(ids) for ids in table]
+            now = self.layout.lists(table)
             for before, ids in zip(self.tables.get(id(table), [[]] * LAYERS), now, strict=True):
                 kept = len(before)
                 if before != ids[:kept]:
