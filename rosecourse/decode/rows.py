@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from operator import is_
 from typing import NamedTuple
 
-from torch import Tensor, float64, int64, zeros
+from torch import Tensor, float64
 
 from ..config import EngineConfig, SamplingParams
-from ..kv.buffers import index_tensor
+from ..kv.buffers import index_tensor, state_buffer
 from ..kv.one_table import BlockTable, KVBlockManager
 from ..models.shape import Model
 from ..request.draws import key_of
@@ -24,6 +24,7 @@ from .inputs import DecodeInputs
 
 TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, FIELDS = range(7)
 UNKNOWN = -1  # no token and no block
+MOST = 2**62  # of what an int64 holds
 
 
 class Asked(NamedTuple):
@@ -43,7 +44,7 @@ def bits(number: float) -> int:
 
 def asked_by(params: SamplingParams) -> tuple[int, ...]:
     """The fields TEMPERATURE to KEY of a row."""
-    return bits(params.temperature), params.top_k, bits(params.top_p), key_of(params.seed)
+    return bits(params.temperature), min(params.top_k, MOST), bits(params.top_p), key_of(params.seed)
 
 
 class Rows:
@@ -56,7 +57,7 @@ class Rows:
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.max_rows, self.max_blocks = config.max_batch_size, config.max_blocks
-        self.state = zeros(self.max_rows * (FIELDS + self.max_blocks), dtype=int64, device=kv.device)
+        self.state = state_buffer(self.max_rows * (FIELDS + self.max_blocks), kv.device)
         end = FIELDS * self.max_rows
         self.fields = self.state[:end].view(FIELDS, self.max_rows)
         self.block_tables = self.state[end:].view(self.max_rows, self.max_blocks)

@@ -46,6 +46,18 @@ def _memory() -> float:
     return math.prod(os.sysconf(name) for name in names) if known else math.inf
 
 
+def state_buffer(num_elements: int, device: torch.device) -> torch.Tensor:
+    """int64 zeros [num_elements] that stay on a device. Raises `ConfigError` where they do not fit into memory."""
+    try:
+        return torch.zeros(num_elements, dtype=torch.int64, device=device)
+    except (RuntimeError, TypeError, MemoryError) as error:
+        raise ConfigError(_too_large(num_elements)) from error
+
+
+def _too_large(num_elements: int) -> str:
+    return f"a buffer of {shown(num_elements)} numbers does not fit into memory: give a smaller batch"
+
+
 class StagingBuffer:
     """A host tensor and its device twin, reused for every step, in whatever shape the step needs.
 
@@ -59,9 +71,7 @@ class StagingBuffer:
             self._host = torch.zeros(max_elements, dtype=dtype, pin_memory=cuda)
             self._device = torch.zeros(max_elements, dtype=dtype, device=device) if cuda else self._host
         except (RuntimeError, TypeError, MemoryError) as error:
-            raise ConfigError(
-                f"a buffer of {shown(max_elements)} numbers does not fit into memory: give a smaller batch"
-            ) from error
+            raise ConfigError(_too_large(max_elements)) from error
         self._copied = torch.cuda.Event() if cuda else None
         self._shape: tuple[int, ...] = (0,)
 

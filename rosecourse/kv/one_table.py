@@ -166,7 +166,8 @@ class KVBlockManager:
         try:
             needed = -(-num_tokens // self.block_size) - len(table)
             self._require(needed)
-            table += [self.allocate_block() for _ in range(needed)]
+            for _ in range(needed):
+                table.append(self.allocate_block())  # at once: what is taken must be in the table
         except BaseException:
             self.free(table)
             raise

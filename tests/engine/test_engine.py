@@ -108,8 +108,9 @@ def test_a_session_is_not_computed_twice_at_once(small_model):
     check(engine, [session, prefilled])
 
 
-def test_an_engine_checks_its_books_when_asked(small_model):
-    engine = make_engine(small_model, prefix_cache=True)
+@pytest.mark.parametrize("number", ["061", "065"])
+def test_an_engine_checks_its_books_when_asked(small_model, number):
+    engine = make_engine(small_model, lesson(number).after, prefix_cache=True)
     sessions = [*start(engine, prompts_of([4, 9, 6], 211)), engine.new_session([1, 2], FREE_RUN)]
     sessions.append(engine.fork(sessions[2]))
     engine.free(sessions[0])  # its block stays in the prefix cache
@@ -120,16 +121,21 @@ def test_an_engine_checks_its_books_when_asked(small_model):
     with pytest.raises(BlockError, match="has 10 tokens and blocks for 9, and 10 tokens are computed"):
         engine.audit(sessions)
     sessions[1].num_cached_tokens -= 1
-    layer = sessions[2].block_ids_per_layer[1]
-    engine.kv.append_token(1, layer, *torch.zeros(2, 2, 8))  # as if a step had been interrupted
-    with pytest.raises(BlockError, match="do not hold the same number of tokens"):
-        engine.audit(sessions)
+    if number == "061":
+        layer = sessions[2].block_ids_per_layer[1]
+        engine.kv.append_token(1, layer, *torch.zeros(2, 2, 8))  # as if a step had been interrupted
+        with pytest.raises(BlockError, match="do not hold the same number of tokens"):
+            engine.audit(sessions)
+    else:
+        sessions[2].table.num_tokens += engine.kv.block_size
+        with pytest.raises(BlockError, match="10 tokens do not fill the 2 blocks of their table"):
+            engine.audit(sessions)
 
 
 def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, monkeypatch):
     engine = make_engine(small_model)
     inside, other = start(engine, [[1, 2, 3], [4, 5]])
-    step_alone = engine.decode_step
+    place_alone = engine.decode_step.place
     refused, freed = [], threading.Event()
 
     def intrude():
@@ -145,17 +151,17 @@ def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, m
         engine.free(other)  # waits for its turn
         freed.set()
 
-    def held_up(sessions):
+    def held_up(tables):
         intruder.start()
         deadline = time.monotonic() + 30
         while len(refused) < 4:
             assert intruder.is_alive()
             assert time.monotonic() < deadline, "it waits where it should be refused"
         assert not freed.wait(0.05)
-        return step_alone(sessions)
+        return place_alone(tables)
 
     intruder = threading.Thread(target=intrude, daemon=True)
-    monkeypatch.setattr(engine, "decode_step", held_up)
+    monkeypatch.setattr(engine.decode_step, "place", held_up)
     step(engine, [inside])
     intruder.join(timeout=60)
     assert freed.is_set()
@@ -189,8 +195,8 @@ def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):
             raise KeyboardInterrupt
         return real(sessions)
 
-    real = engine.decode_step
-    monkeypatch.setattr(engine, "decode_step", interrupted)
+    real = engine.decode_step_sessions
+    monkeypatch.setattr(engine, "decode_step_sessions", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.generate([[1, 2, 3]] * 9, FREE_RUN)
     check(engine, [])
@@ -366,7 +372,8 @@ def test_a_decode_step_takes_1_to_max_batch_size_sessions(small_model, count):
         engine.decode_step_sessions((sessions * 2)[:count])
 
 
-def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(small_model):
+@pytest.mark.parametrize("parts", [rung.after for rung in LESSONS], ids=[rung.number for rung in LESSONS])
+def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(small_model, parts):
     built = []
 
     def watched(part):
@@ -376,6 +383,7 @@ def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(s
 
         return build
 
-    parts = BEST.with_(**{name: watched(getattr(BEST, name)) for name in ("block_tables", "forward", "kv_append")})
-    engine = InferenceEngine(small_model, parts=parts)
-    assert built == [(small_model, engine.kv, engine.config)] * 3
+    names = [name for name in ("block_tables", "forward", "kv_append", "copy_blocks", "rows") if getattr(parts, name)]
+    watched_parts = parts.with_(**{name: watched(getattr(parts, name)) for name in names})
+    engine = InferenceEngine(small_model, parts=watched_parts)
+    assert built == [(small_model, engine.kv, engine.config)] * len(names)
