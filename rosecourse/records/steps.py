@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lessons.workloads import ARTICLES
-from ..measure.anatomy import LadderSteps, StepTimes
+from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
 from ..measure.timeline import STEP_KINDS, Timeline
 from .recordings import HEAD
 from .results import RESULTS, require_known, results_file
@@ -93,14 +93,18 @@ def _ladder(document: dict[str, Any], timelines: Mapping[str, Mapping[str, Timel
 
 
 def _parts(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """The parts of each rung's steps. Raises `ValueError` where not all have the same parts and steps."""
+    """The parts of each rung's steps, which may be others on other rungs.
+
+    Raises `ValueError` for a part that is not known, and where not all have been timed in as many steps.
+    """
     first = next(iter(document["parts"].values()))
     require_form(first, dict, "parts")
     steps = len(next(iter(first.values()), []))
     for number, parts in document["parts"].items():
-        require_form(parts, {part: [int] for part in (*first, "rest")}, f"parts of {number}")
-        if list(parts) != list(first) or any(len(nanoseconds) != steps for nanoseconds in parts.values()):
-            raise ValueError("the rungs have other parts, or other numbers of steps")
+        require_form(parts, dict, f"parts of {number}")
+        require_form(parts, {part: [int] for part in (*parts, "rest")}, f"parts of {number}")
+        if not parts.keys() <= PART_NAMES.keys() or any(len(nanoseconds) != steps for nanoseconds in parts.values()):
+            raise ValueError("the rungs have other parts than are known, or other numbers of steps")
         if steps == 0 or steps % document["chunk"] != 0:
             raise ValueError("the steps make no whole turns")
         yield number, parts
