@@ -16,7 +16,7 @@ PARTS = {
     "roseinfer.kv.append_token": "kv_append",
 }
 
-STEP_KINDS = {"inside": "inside a block", "boundary": "at a block boundary"}
+STEP_KINDS = {"inside": "inside a block", "boundary": "at a block boundary", "fork": "right after a fork"}
 
 READ_IT = (
     "a timeline is one step, the shortest of a few that were taken in turns. Read it for what happens, and take times "
@@ -55,8 +55,9 @@ class Timeline(NamedTuple):
     ranges: of the host, in the order of their starts; the first is the whole step. kernels: of the device, in the
     order of their starts; there are none where the engine runs on a CPU. plain_us: the median of the steps of this kind
     before the profiler started. A profiler that has run earlier in the process makes those slower too, so compare steps
-    by TPOT. step_kind: one of `STEP_KINDS`; in a step at a block boundary every session begins a block. context: the
-    most positions that a session had in the cache before the step.
+    by TPOT. step_kind: one of `STEP_KINDS`; in a step at a block boundary every session begins a block, and in
+    one right after a fork all write into a block that they share. context: the most positions that a session had in the
+    cache before the step.
 
     Launches are asynchronous: a range of the host ends when its kernels have been launched, and they may run later,
     beside another range.
