@@ -56,8 +56,9 @@ def take_timeline(
     The sessions are prefilled. step: `inside`, where no session begins a block and none reads one for the first time;
     `boundary`, where all of them begin one; or `fork`, a step inside a block in which all write into a block that they
     share: for that, all but the first are freed, and before each step as many are forked from it. At least `warmup`
-    steps, one of them of this kind, come before the profiler. A profiler may make a process slower for good, so measure times before. Raises `ConfigError` where the
-    sessions have no room, `RequestFailed` where one ends, and `RosecourseError` where the profiler sees nothing.
+    steps, one of them of this kind, come before the profiler. A profiler may make a process slower for good, so measure
+    times before. Raises `ConfigError` where the sessions have no room, `RequestFailed` where one ends, and
+    `RosecourseError` where the profiler sees nothing.
     """
     require(step in STEP_KINDS, f"a step {step!r:.20}: give one of {', '.join(STEP_KINDS)}")
     require(warmup > 0, f"warmup is {warmup}: give 1 or more")

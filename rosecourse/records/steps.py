@@ -7,7 +7,7 @@ inside a block and of one at a block boundary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class RecordedSteps:
             require_form([n for rows in sides.values() for n in rows.values()], [int], f"the counts of {number}")
         return cls(_ladder(document, timelines), timelines, document["counts"], document)
 
-    def has(self, kind: str, *numbers: str) -> bool:
+    def has(self, kind: str, numbers: Iterable[str]) -> bool:
         """Whether there are timelines of this kind of step of all these rungs."""
         return all(kind in self.timelines.get(number, ()) for number in numbers)
 

@@ -25,10 +25,9 @@ def recorded_timelines(
     kind = rung.step_kind if step is None else step
     require_known(kind, list(STEP_KINDS), "kind of step")
     before = number_before(rung.number)
+    both = {before or rung.number, rung.number}
     files = (steps_in(name, gpu, folder) for name in names_of(rung.workload.name))
-    found = next(
-        (file for file in files if file is not None and file.has(kind, before or rung.number, rung.number)), None
-    )
+    found = next((file for file in files if file is not None and file.has(kind, both)), None)
     if found is None:
         return None
     if before is None:
