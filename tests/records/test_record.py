@@ -16,8 +16,8 @@ from rosecourse.measure.provenance import driver_version
 from rosecourse.measure.traffic import LOAD, MixedTraffic
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records import recorder
-from rosecourse.records.comparisons import recorded_ladder, recorded_traffic
+from rosecourse.records import assignments, recorder
+from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
 from tests.support.record_command import CLEAN, RUNGS, SMALL, spy, written
 
 pytestmark = pytest.mark.usefixtures("source")
@@ -108,6 +108,47 @@ def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_pat
     assert capsys.readouterr().out.count("same tokens") == len(names)
     assert record.main(["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("is there, of this commit and settings") == len(names)
+
+
+# -- a part of the ladder ------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_the_ladder_is_recorded_in_a_file_of_its_own(tmp_path, monkeypatch, capsys):
+    """The whole ladder's file stays as it is, and each lesson is read from a file that has both of its rungs."""
+    argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(assignments, "LESSONS", LESSONS[:6])  # as it was when 061 was the last
+        assert record.main(argv) == 0
+    old = (tmp_path / "cpu" / "A.json").read_bytes()
+    assert record.main([*argv, "--from", "061"]) == 0
+    assert capsys.readouterr().out.count("A-from-061: 5 rounds, same tokens") == 1
+    assert sorted(written(tmp_path)) == ["cpu/A-from-061.json", "cpu/A.json"]
+    assert (tmp_path / "cpu" / "A.json").read_bytes() == old
+    later = RUNGS[RUNGS.index("061") :]
+    assert list(recorded_ladder("A", folder=tmp_path).recording.rungs) == RUNGS[:6]
+    assert list(recorded_ladder("A", folder=tmp_path, first="061").recording.rungs) == later
+    assert recorded_ladder("A", folder=tmp_path, first="060") is None
+    for before, after in itertools.pairwise(RUNGS):
+        found = recorded_comparison(after, "A", folder=tmp_path)
+        assert found.numbers == {"before": before, "after": after}
+        assert found.document["workload"] == ("A" if after <= "061" else "A-from-061")
+    settings = found.document["settings"]
+    assert (settings["from"], settings["num_requests"]) == ("061", 3)
+    assert "--from 061" in found.document["command"]
+    assert record.main([*argv, "--from", "061"]) == 0
+    assert capsys.readouterr().out == "A-from-061: is there, of this commit and settings (--force records it anew)\n"
+
+
+def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
+    monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
+    argv = ["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path), "--from", RUNGS[-3]]
+    assert record.main(argv) == 0
+    names = [f"D-burst-from-{RUNGS[-3]}", f"D-load-{RUNGS[-2]}", f"D-load-{RUNGS[-1]}"]
+    assert sorted(written(tmp_path)) == [f"cpu/{name}.json" for name in names]
+    found = recorded_traffic(RUNGS[-1], folder=tmp_path)
+    assert found.burst.document["workload"] == names[0]
+    assert recorded_traffic(RUNGS[-3], folder=tmp_path) is None
 
 
 # -- the source and the machine -----------------------------------------------------------------------------------

@@ -188,18 +188,41 @@ def test_a_boundary_comes_before_the_profiler_too(small_model):
     assert found.plain_us > 0
 
 
+@pytest.mark.parametrize("number", ["035", "061", "062", "064", "065"])
+def test_right_after_a_fork_all_write_into_a_block_that_they_share(small_model, number, monkeypatch):
+    engine, sessions = decoding_of(small_model, number=number)
+    decode, shared = engine.decode_step_sessions, []
+
+    def watched(sessions):
+        first, second = (engine.kv.blocks_of(session.table) for session in sessions)
+        size = engine.config.block_size
+        shared.append((first[-1] == second[-1] and len(first) * size > sessions[0].num_cached_tokens, len(sessions)))
+        return decode(sessions)
+
+    monkeypatch.setattr(engine, "decode_step_sessions", watched)
+    found = profiling.take_timeline(engine, sessions, "fork")
+    assert found.step_kind == "fork"
+    assert shared[-1] == (True, 2)
+    assert found.context % 8 > 1
+    assert sessions[0].num_cached_tokens == found.context + 1
+    assert sessions[1].table is None  # it was freed, and another has taken its place
+    assert Timeline.of(json.loads(json.dumps(found.document()))) == found
+
+
 def test_a_timeline_without_room_for_its_steps_is_refused_before_the_first(small_model):
     for prompts, room, more, message in (
         (((1, 2, 3),) * 2, 26, {}, "no room for 20 decode steps and then one inside a block"),
         (((1, 2, 3),) * 2, 32, {"step": "boundary"}, "no room for 20 decode steps and then one at a block boundary"),
         (((1, 2, 3), (1, 2)), 60, {"step": "boundary"}, "no room for 20 decode steps and then one at a block"),
-        (((1, 2, 3),) * 2, 60, {"step": "odd"}, "a step 'odd': give one of inside, boundary"),
+        (((1, 2, 3),) * 2, 60, {"step": "odd"}, "a step 'odd': give one of inside, boundary, fork"),
+        (((1, 2, 3),) * 2, 26, {"step": "fork"}, "no room for 20 decode steps and then one right after a fork"),
+        (((1, 2, 3),), 60, {"step": "fork"}, "a step right after a fork is one of 2 sessions or more"),
         (((1, 2, 3),) * 2, 60, {"warmup": 0}, "warmup is 0"),
     ):
         engine, sessions = decoding_of(small_model, prompts, room)
         with pytest.raises(ConfigError, match=message):
             profiling.take_timeline(engine, sessions, **more)
-        assert [len(session.completion_ids) for session in sessions] == [1, 1]
+        assert [len(session.completion_ids) for session in sessions] == [1] * len(prompts)
 
 
 # -- stored -------------------------------------------------------------------------------------------------------
