@@ -12,7 +12,8 @@ from ..checks import is_count, require, shown
 from ..config import EngineConfig
 from ..decode import DecodeParts
 from ..engine.engine import InferenceEngine
-from ..lessons import Lesson, lesson
+from ..kv.blocks import KVBlockManager
+from ..lessons import LESSONS, Lesson, lesson
 from ..lessons.forward.dense import DecodeForward as DenseForward
 from ..models.load import load_model, random_model
 from ..models.shape import Model, ModelShape
@@ -58,9 +59,17 @@ def lesson_of(args: argparse.Namespace) -> Lesson:
 
 
 def parts_of(args: argparse.Namespace) -> DecodeParts:
-    """The parts of the lesson; with `--dense`, a forward over gathered K and V in place of the paged one."""
-    parts = lesson_of(args).after
-    return parts.with_(forward=DenseForward) if args.dense else parts
+    """The parts of the lesson; with `--dense`, a forward over gathered K and V in place of the paged one.
+
+    Raises `ConfigError` for `--dense` with a lesson whose cache the gathering forward cannot read.
+    """
+    rung = lesson_of(args)
+    if not args.dense:
+        return rung.after
+    first, *_, last = (one.number for one in LESSONS if one.after.cache is KVBlockManager)
+    told = f"--dense goes with lessons {first} to {last}, and this is lesson {rung.number}"
+    require(rung.after.cache is KVBlockManager, f"{told}: add --lesson {last}, or leave --dense out")
+    return rung.after.with_(forward=DenseForward)
 
 
 def config_of(args: argparse.Namespace, **more: Any) -> EngineConfig:

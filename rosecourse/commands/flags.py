@@ -61,7 +61,9 @@ def add_engine_flags(parser: Parser) -> None:
         help="read K and V through block tables; this is the default, and the articles' command lines have it",
     )
     attention.add_argument(
-        "--dense", action="store_true", help="gather K and V into dense tensors, as engines did before paged attention"
+        "--dense",
+        action="store_true",
+        help="gather K and V into dense tensors, as engines did before paged attention (with lessons up to 061)",
     )
     group.add_argument("--block-size", type=int, default=64, help="tokens in a KV block, a power of two")
     group.add_argument("--num-blocks", type=int, help="KV blocks per layer (default: what the batch can need)")

@@ -8,15 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checks import require
+from ..checks import require, shown
+from ..lessons import LESSONS
 from ..lessons.workloads import ARTICLES, ArticleWorkload
 from ..measure.provenance import provenance
 from ..measure.traffic import D_SMALL, D, MixedTraffic
 from ..models.load import resolve_device
 from ..models.shape import Model
 from ..records.assignments import Assignment, Order, article_assignment, burst_assignment, load_assignments
-from ..records.comparisons import BURST, RecordedComparison
+from ..records.comparisons import RecordedComparison
 from ..records.json_file import require_writable_folder
+from ..records.names import BURST, workload_in
 from ..records.recorder import Deadline, Recorder
 from ..records.recordings import Recording
 from ..records.results import RESULTS
@@ -44,6 +46,11 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--workloads", default=",".join(WORKLOADS), metavar="X,Y", help="which, in this order, and the steps last"
+    )
+    parser.add_argument(
+        "--from",
+        metavar="NNN",
+        help="begin with the engine after this lesson, in files of their own (default: the whole ladder)",
     )
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count, after one that warms up")
     parser.add_argument(
@@ -75,11 +82,20 @@ def workloads_of(args: argparse.Namespace) -> list[str]:
     return names
 
 
+def first_of(args: argparse.Namespace) -> str | None:
+    """The rung that `--from` names, None where it is left out. Raises `ConfigError` unless a lesson comes after it."""
+    number = vars(args)["from"]
+    known = [rung.number for rung in LESSONS[1:-1]]
+    told = f"a part of the ladder cannot begin with {shown(number)}"
+    require(number is None or number in known, f"{told}: give one of {', '.join(known)}, or leave --from out")
+    return number
+
+
 def order_of(name: str, prompt_ids: list[int], parser: Parser, args: argparse.Namespace) -> Order:
     """What is asked for of one workload; its command records that one alone."""
     told = argparse.Namespace(**{key: value for key, value in vars(args).items() if key not in UNTOLD})
     told.workloads = name
-    return Order(prompt_ids, args.seed, config_of(args), command_line(parser, told), flags_of(told))
+    return Order(prompt_ids, args.seed, config_of(args), command_line(parser, told), flags_of(told), first_of(args))
 
 
 def article_of(name: str, args: argparse.Namespace) -> ArticleWorkload:
@@ -112,7 +128,7 @@ def require_room(tasks: Sequence[Assignment], context: int) -> None:
     for task in tasks:
         prompts, longest = task.workload.prompts, task.config.max_seq_len or 0
         require(all(len(prompt) > 0 for prompt in prompts), "the prompt is empty: give at least one token")
-        if task.name == BURST:
+        if workload_in(task.name) == BURST:
             told = f"mixed traffic has requests of {longest} tokens, which do not fit into the model's {context}"
             require(longest <= context, f"{told}: leave D out")
         given = len(task.order.prompt_ids)
@@ -195,7 +211,7 @@ class Session:
     def _record_all(self, first: Assignment) -> bool:
         """Record a workload, and after a burst its loads; False if time did not suffice."""
         recording = self._record(first)
-        if recording is None or first.name != BURST:
+        if recording is None or workload_in(first.name) != BURST:
             return recording is not None
         loads = load_assignments(self.traffic, self.model.shape.vocab_size, recording, first.order)
         return all(self._record(task) is not None for task in loads)

@@ -188,7 +188,7 @@ LESSONS = ladder(
         "block_tables": l062_one_row.BlockTables,
         "kv_append": l062_one_table.KVAppend,
         "workload": A,
-        "counted": ("tensors built from Python lists",),
+        "counted": ("tensors built from Python lists", "bytes handed to the device"),
         "about": "a session has one list of blocks, not one for each layer",
     },
     {
@@ -221,6 +221,7 @@ LESSONS = ladder(
         "copy_blocks": BEST.copy_blocks,
         "workload": C,
         "counted": ("copy",),
+        "step_kind": "fork",
         "about": "forks that write into shared blocks in the same step are copied together",
         "headline": ("ITL", "p99"),
     },

@@ -14,12 +14,16 @@ import torch
 from ..checks import is_count, require, shown
 from ..engine.engine import InferenceEngine
 from ..request.session import InferenceSession
+from .stages import touched
 from .stats import NO_DIFFERENCE, Ratio, interleave_all, ratio
 from .whole_runs import running_steps
 
 CHUNK = 4  # steps that an engine makes before it is another's turn
 
 PART_NAMES = {
+    "place": "place",
+    "copy_blocks": "copy blocks",
+    "plan": "plan rows",
     "block_tables": "block tables",
     "forward": "forward",
     "kv_append": "KV append",
@@ -86,7 +90,7 @@ def decode_anatomy(
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The parts of the decode steps of some engines, which took turns.
+    """The parts of the decode steps of some engines, which took turns; each has the stages of its own step.
 
     seconds: engine, such as `before` -> part -> seconds of each step; chunk: steps an engine made at a time.
     """
@@ -96,8 +100,9 @@ class StepTimes:
 
     @property
     def parts(self) -> list[str]:
-        """The stages of the step in their order, and `rest`."""
-        return list(next(iter(self.seconds.values())))
+        """All stages of all steps, in the order of `PART_NAMES`, and `rest`."""
+        there = {part for seconds in self.seconds.values() for part in seconds}
+        return sorted(there, key=list(PART_NAMES).index)
 
     def milliseconds(self, name: str) -> dict[str, float]:
         """Each part of an engine's step: the median of each turn, and the mean of these.
@@ -111,43 +116,69 @@ class StepTimes:
         """A typical step: the sum of its parts."""
         return sum(self.milliseconds(name).values())
 
-    def share(self, name: str, part: str) -> float:
-        """A part's share of a typical step."""
-        return self.milliseconds(name)[part] / self.step_ms(name)
+    def share(self, name: str, *parts: str) -> float:
+        """The share of a typical step that these parts take together, as far as the step has them."""
+        milliseconds = self.milliseconds(name)
+        return sum(milliseconds[part] for part in parts if part in milliseconds) / self.step_ms(name)
 
     def ratio(self, *parts: str) -> Ratio:
-        """How many times as fast these parts together are in the last engine as in the first, turn by turn."""
+        """How many times as fast these parts together are in the last engine as in the first, turn by turn.
+
+        Each step counts with those of the parts that it has. Raises `ConfigError` where one of them has none.
+        """
         before, *_, after = (self._turns(seconds, parts) for seconds in self.seconds.values())
         return ratio(before, after, middle=np.mean)
 
     def _turns(self, seconds: Seconds, parts: Sequence[str]) -> list[float]:
         """For each turn the seconds of these parts together, each part's the median over the turn's steps."""
-        medians = [np.median(np.reshape(seconds[part], (-1, self.chunk)), axis=1) for part in parts]
+        mine = [part for part in parts if part in seconds]
+        require(len(mine) > 0, f"a step has none of the parts {shown(list(parts))}: it has {', '.join(seconds)}")
+        medians = [np.median(np.reshape(seconds[part], (-1, self.chunk)), axis=1) for part in mine]
         return np.sum(medians, axis=0).tolist()
 
     def sentences(self, changed: Sequence[str]) -> list[str]:
         """What may be said of two engines: first of the parts that no lesson touched, then of those that changed.
 
         Where the untouched parts differ, something else than the lesson has changed the times, and no gain is claimed.
+        Where the two steps have other stages, all that changed is compared as a whole: a stage that went has left its
+        work to others. changed: the parts that were replaced, as in `Lesson.changes`.
         """
+        before, after = self.seconds.values()
+        found = touched(list(before), list(after), changed)
+        mine = [part for part in self.parts if part in found]
+        untouched = [part for part in self.parts if part not in found]
+        lines = []
+        if untouched:
+            same = self.ratio(*untouched)
+            lines.append(f"Untouched, {_listed(untouched)}: {self._told(untouched)}.")
+            if same.verdict != NO_DIFFERENCE:
+                return [*lines, "The same code took a different time: no gain is claimed from this picture."]
+        else:
+            lines.append("No part of the step is the same before and after: nothing shows whether the machine was.")
+        if before.keys() == after.keys():
+            return lines + [line for part in mine for line in self._change([part])]
+        return lines + self._change(mine)
+
+    def _change(self, parts: Sequence[str]) -> list[str]:
+        """What became of these parts together, and what share of a step they had."""
         before, after = self.seconds
-        untouched = [part for part in self.parts if part not in changed]
-        same = self.ratio(*untouched)
-        lines = [f"Untouched, {_listed(untouched)}: {self._told(untouched, same)}."]
-        if same.verdict != NO_DIFFERENCE:
-            return [*lines, "The same code took a different time: no gain is claimed from this picture."]
-        for part in changed:
-            share = self.share(before, part)
-            lines.append(f"Changed, {PART_NAMES[part]}: {self._told([part], self.ratio(part))}.")
-            lines.append(
-                f"Its share of a step: {share:.0%} before, {self.share(after, part):.0%} after. Had it taken no time, "
-                f"a step would have been {1 / (1 - share):.2f} times as fast (Amdahl's law)."
-            )
+        olds, news = ([part for part in parts if part in self.seconds[name]] for name in (before, after))
+        alike, one = olds == news, len(parts) == 1
+        what = f"Changed, {_listed(olds)}" if alike else f"Replaced, {_listed(olds)} by {_listed(news)}"
+        share = self.share(before, *olds)
+        shares = (
+            f"{'Its' if one else 'Their'} share of a step: {share:.0%} before, {self.share(after, *news):.0%} after."
+        )
+        lines = [f"{what}: {self._told(parts)}.", shares]
+        if {*olds} < {*self.seconds[before]}:
+            fast = f"a step would have been {1 / (1 - share):.2f} times as fast (Amdahl's law)"
+            lines[-1] += f" Had {'it' if one else 'they'} taken no time, {fast}."
         return lines
 
-    def _told(self, parts: Sequence[str], times: Ratio) -> str:
+    def _told(self, parts: Sequence[str]) -> str:
         turns = [self._turns(seconds, parts) for seconds in self.seconds.values()]
         before, after = (1e3 * np.mean(one) for one in turns)
+        times = self.ratio(*parts)
         return f"{before:.2f} ms before, {after:.2f} ms after, {times}, {times.verdict_over(len(turns[0]))}"
 
 

@@ -227,7 +227,8 @@ def watch_part(engine: InferenceEngine, part: str) -> Iterator[Counts]:
 def count_step(engine: InferenceEngine, sessions: Sequence[InferenceSession], part: str | None = None) -> Counts:
     """Decode one step of prefilled sessions, which take their tokens; returns what happened in it.
 
-    part: `block_tables`, `forward` or `kv_append`, to count in that part alone; None is the step without its sampling.
+    part: one of the step's `stages`, such as `forward`, to count in that part alone; None is the step without its
+    sampling. For a step right after a fork, call `forks.fork_anew` before.
     Raises `RequestFailed` for a session that has ended.
     """
     require_running(sessions)

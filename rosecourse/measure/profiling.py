@@ -15,6 +15,7 @@ from ..checks import require
 from ..engine.engine import InferenceEngine
 from ..errors import ConfigError, RosecourseError
 from ..request.session import InferenceSession
+from .forks import fork_anew
 from .timeline import STEP, STEP_KINDS, Kernel, Range, Timeline
 from .whole_runs import running_steps
 
@@ -52,23 +53,27 @@ def take_timeline(
 ) -> Timeline:
     """The timeline of the first step of a kind for which engine and profiler are warm.
 
-    The sessions are prefilled. step: `inside`, where no session begins a block and none reads one for the first time,
-    or `boundary`, where all of them begin one. At least `warmup` steps, one of them of this kind, come before the
-    profiler. A profiler may make a process slower for good, so measure times before. Raises `ConfigError` where the
-    sessions have no room, `RequestFailed` where one ends, and `RosecourseError` where the profiler sees nothing.
+    The sessions are prefilled. step: `inside`, where no session begins a block and none reads one for the first time;
+    `boundary`, where all of them begin one; or `fork`, a step inside a block in which all write into a block that they
+    share: for that, all but the first are freed, and before each step as many are forked from it. At least `warmup`
+    steps, one of them of this kind, come before the profiler. A profiler may make a process slower for good, so measure
+    times before. Raises `ConfigError` where the sessions have no room, `RequestFailed` where one ends, and
+    `RosecourseError` where the profiler sees nothing.
     """
     require(step in STEP_KINDS, f"a step {step!r:.20}: give one of {', '.join(STEP_KINDS)}")
     require(warmup > 0, f"warmup is {warmup}: give 1 or more")
-    fits = _steps_of_kind(engine, sessions, step)
+    require(step != "fork" or len(sessions) > 1, "a step right after a fork is one of 2 sessions or more: give them")
+    sessions = list(sessions)
+    fits = _steps_of_kind(engine, sessions[:1] if step == "fork" else sessions, step)
     alone = max(warmup, next(iter(fits), 0) + 1)
     wanted = next((number for number in fits if number >= alone + PROFILER_WARMUP), None)
     if wanted is None:
         raise ConfigError(f"the sessions have no room for {alone} decode steps and then one {STEP_KINDS[step]}")
     context = max(session.num_cached_tokens for session in sessions) + wanted
-    seconds = [_timed_step(engine, sessions) for _ in running_steps(sessions, wanted - PROFILER_WARMUP)]
+    seconds = [_timed_step(engine, sessions, step) for _ in running_steps(sessions, wanted - PROFILER_WARMUP)]
     plain_us = 1e6 * median([seconds[number] for number in fits if number < alone][-warmup // 2 :])
     cuda = engine.model.device.type == "cuda"
-    events = _profiled_step(engine, sessions)
+    events = _profiled_step(engine, sessions, step)
     name = torch.cuda.get_device_name(engine.model.device) if cuda else "CPU"
     timeline = timeline_of(events, context, name, plain_us, step)
     if cuda and not timeline.kernels:
@@ -87,15 +92,14 @@ def _steps_of_kind(engine: InferenceEngine, sessions: Sequence[InferenceSession]
     return [number for number, place in enumerate(places) if min(place) > 1]
 
 
-def _profiled_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> list[Event]:
+def _profiled_step(engine: InferenceEngine, sessions: list[InferenceSession], step: str) -> list[Event]:
     """Make the steps that the profiler forgets, and one more: what was seen of it."""
     cuda = engine.model.device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
     plan = schedule(wait=0, warmup=PROFILER_WARMUP, active=1, repeat=1)
     with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
         for _ in running_steps(sessions, PROFILER_WARMUP + 1):
-            with record_function(STEP):
-                _timed_step(engine, sessions)
+            _timed_step(engine, sessions, step)
             profiler.step()
     return [_event(event) for event in profiler.events() or []]
 
@@ -106,11 +110,14 @@ def _event(event: Any) -> Event:
     return Event(event.name, on_device, event.time_range.start, event.time_range.end, event.id)
 
 
-def _timed_step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> float:
+def _timed_step(engine: InferenceEngine, sessions: list[InferenceSession], step: str) -> float:
     """The seconds of one step, which ends with its tokens on the host: by then the device is done."""
-    start = time.perf_counter()
-    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
-    return time.perf_counter() - start
+    if step == "fork":
+        fork_anew(engine, sessions)
+    with record_function(STEP):
+        start = time.perf_counter()
+        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+        return time.perf_counter() - start
 
 
 def timeline_of(

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .stages import touched
+
 STEP = "rosecourse.step"  # the range around a whole step: decode_step_sessions and take_tokens
 
 PARTS = {
     "roseinfer.decode_step_sessions.build_block_tables": "block_tables",
+    "roseinfer.decode_step_sessions.plan": "plan",
     "roseinfer.model.forward": "forward",
     "roseinfer.kv.append_token": "kv_append",
 }
 
-STEP_KINDS = {"inside": "inside a block", "boundary": "at a block boundary"}
+STEP_KINDS = {"inside": "inside a block", "boundary": "at a block boundary", "fork": "right after a fork"}
+
+READ_IT = (
+    "a timeline is one step, the shortest of a few that were taken in turns. Read it for what happens, and take times "
+    "from runs."
+)
 
 KIND_LABELS = {
     "attention": "attention",
@@ -47,8 +55,9 @@ class Timeline(NamedTuple):
     ranges: of the host, in the order of their starts; the first is the whole step. kernels: of the device, in the
     order of their starts; there are none where the engine runs on a CPU. plain_us: the median of the steps of this kind
     before the profiler started. A profiler that has run earlier in the process makes those slower too, so compare steps
-    by TPOT. step_kind: one of `STEP_KINDS`; in a step at a block boundary every session begins a block. context: the
-    most positions that a session had in the cache before the step.
+    by TPOT. step_kind: one of `STEP_KINDS`; in a step at a block boundary every session begins a block, and in
+    one right after a fork all write into a block that they share. context: the most positions that a session had in the
+    cache before the step.
 
     Launches are asynchronous: a range of the host ends when its kernels have been launched, and they may run later,
     beside another range.
@@ -79,6 +88,11 @@ class Timeline(NamedTuple):
     def busy_share(self) -> float:
         """The share of the step in which the device was busy."""
         return self.busy_us / self.step_us
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of `PARTS` that the step has, in the order of their starts."""
+        return list(dict.fromkeys(PARTS[one.name] for one in self.ranges if one.name in PARTS))
 
     def part_us(self, part: str) -> float:
         """Microseconds that the host spent in a part of `PARTS`, or, for `rest`, in none of them."""
@@ -128,13 +142,19 @@ class Timeline(NamedTuple):
 
 
 def untouched_sentence(timelines: Mapping[str, Timeline], changed: Collection[str]) -> str:
-    """What two timelines, `before` and `after`, say of the parts that a lesson leaves alone; changed: the others."""
-    untouched = [part for part in (*PARTS.values(), "rest") if part not in changed]
-    before, after = (sum(timelines[side].part_us(part) for part in untouched) / 1e3 for side in ("before", "after"))
+    """What two timelines, `before` and `after`, say of the parts that a lesson leaves alone.
+
+    changed: the parts that it replaces, as in `Lesson.changes`.
+    """
+    sides = timelines["before"], timelines["after"]
+    found = touched(*(side.parts for side in sides), changed)
+    untouched = {part for side in sides for part in (*side.parts, "rest")} - found
+    if not untouched:
+        return "The lesson leaves no range of the host alone: " + READ_IT
+    before, after = (sum(side.part_us(part) for part in untouched) / 1e3 for side in sides)
     return (
         f"What the lesson leaves alone took the host {before:.2f} ms in the step before and {after:.2f} ms in the one "
-        "after: a timeline is one step, the shortest of a few that were taken in turns. Read it for what happens, and "
-        "take times from runs."
+        f"after: {READ_IT}"
     )
 
 

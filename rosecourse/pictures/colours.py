@@ -6,6 +6,9 @@ from typing import Any
 
 # Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart.
 COLOURS = {
+    "place": "#CC79A7",
+    "copy_blocks": "#56B4E9",
+    "plan": "#009E73",
     "block_tables": "#0072B2",
     "forward": "#999999",
     "kv_append": "#D55E00",

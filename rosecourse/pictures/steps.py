@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from ..errors import ConfigError
 from ..lessons import lesson
 from ..measure.anatomy import LadderSteps, StepTimes
+from ..measure.stages import touched
 from .bars import Bar, draw_bars
 
 ZOOM = 3  # rungs whose step is this many times shorter than the longest are drawn again, on a scale of their own
@@ -28,14 +29,15 @@ def step_anatomies(ax: Axes, times: StepTimes, title: str) -> None:
 def effect(ax: Axes, steps: LadderSteps, before: str, after: str, title: str) -> None:
     """What the lessons from the rung `before` to the rung `after` took away: both steps on one scale.
 
-    The parts that these lessons replaced are outlined and hatched. Figures of 9 x 3.2 inches suit it. Raises
+    The stages whose times these lessons changed are outlined and hatched. Figures of 9 x 3.2 inches suit it. Raises
     `ConfigError` for rungs that were not measured, or that are not in this order.
     """
     rungs = list(steps.times.seconds)
     if before not in rungs or after not in rungs[rungs.index(before) + 1 :]:
         raise ConfigError(f"there is no way up from {before!r:.20} to {after!r:.20}: the rungs are {', '.join(rungs)}")
     passed = rungs[rungs.index(before) + 1 : rungs.index(after) + 1]
-    changed = {part for number in passed for part in lesson(number).changes}
+    stages = [list(steps.times.seconds[rung]) for rung in (before, after)]
+    changed = touched(*stages, {part for number in passed for part in lesson(number).changes})
     ax.set_title(f"{title}\n{_conditions(steps)}")
     bars = [_bar(steps, rung, name, True) for rung, name in ((before, "before"), (after, "after"))]
     draw_bars(ax, [Bar(b.name, b.parts, b.busy_ms, b.kernels, changed) for b in bars], steps.floor_ms)

@@ -94,7 +94,8 @@ def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
 
     style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL}
     style |= {"alignment": "left", "borderaxespad": 0}
-    parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in COLOURS}
+    there = {"rest"}.union(*(one.parts for one in timelines))
+    parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in PART_NAMES if part in there}
     host = [Patch(color=COLOURS[part], label=f"{PART_NAMES[part]}: {times} ms") for part, times in parts.items()]
     left = ax.legend(handles=host, title="Host, time in", loc="upper left", bbox_to_anchor=(0, -0.2), **style)
     kinds = [kind for kind in KIND_LABELS if any(k.kind == kind for one in timelines for k in one.kernels)]

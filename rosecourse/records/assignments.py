@@ -11,7 +11,7 @@ from ..lessons import LESSONS, Lesson
 from ..lessons.workloads import ArticleWorkload
 from ..measure.traffic import NEW_TOKENS, MixedTraffic, load_rate
 from ..measure.workload import Workload
-from .comparisons import BURST, load_of, number_before
+from .names import BURST, load_of, name_from, number_before
 from .recordings import Recording
 
 FIRST_UNDER_TRAFFIC = "059"  # the first lesson that is measured under mixed traffic too
@@ -22,7 +22,7 @@ class Order:
     """What was asked for. prompt_ids: of every request of an article's workload; seed: of sampling.
 
     config: of the engines of the articles' workloads, except for their sizes; command: as it can be typed again; flags:
-    the value of every flag.
+    the value of every flag. first: the rung to begin with, the `before` of the lesson after it; None: the whole ladder.
     """
 
     prompt_ids: Sequence[int]
@@ -30,6 +30,12 @@ class Order:
     config: EngineConfig
     command: str
     flags: dict[str, Any]
+    first: str | None = None
+
+    @property
+    def rungs(self) -> tuple[Lesson, ...]:
+        """The rungs to measure."""
+        return tuple(rung for rung in LESSONS if rung.number >= (self.first or ""))
 
 
 @dataclass(frozen=True)
@@ -55,20 +61,21 @@ class Assignment:
 
 
 def article_assignment(work: ArticleWorkload, order: Order) -> Assignment:
-    """An article's workload, under which all rungs are measured. An engine is no larger than it needs."""
+    """An article's workload, under which all rungs of the order are measured. An engine is no larger than it needs."""
     params = SamplingParams(max_new_tokens=work.max_new_tokens, stop_on_eos=False, seed=order.seed)
     workload = Workload.of((tuple(order.prompt_ids),) * work.num_requests, params)
     largest = min(work.max_batch_size, work.num_requests)
     longest = len(order.prompt_ids) + work.max_new_tokens
     config = replace(order.config, max_batch_size=largest, max_seq_len=longest)
     sizes = {key: value for key, value in asdict(work).items() if key not in ("name", "benchmark")}
-    return Assignment(work.name, tuple(LESSONS), work.benchmark, workload, config, sizes, order)
+    name = name_from(work.name, order.first)
+    return Assignment(name, order.rungs, work.benchmark, workload, config, sizes, order)
 
 
 def burst_assignment(traffic: MixedTraffic, vocab_size: int, order: Order) -> Assignment:
     """Mixed traffic, all at once: the rungs of the lessons that are measured under it, and the one before them."""
-    rungs = [rung for rung in LESSONS if rung.number >= (number_before(FIRST_UNDER_TRAFFIC) or "")]
-    return _mixed(BURST, rungs, traffic, traffic.burst(vocab_size), {}, order)
+    rungs = [rung for rung in order.rungs if rung.number >= (number_before(FIRST_UNDER_TRAFFIC) or "")]
+    return _mixed(name_from(BURST, order.first), rungs, traffic, traffic.burst(vocab_size), {}, order)
 
 
 def load_assignments(traffic: MixedTraffic, vocab_size: int, burst: Recording, order: Order) -> list[Assignment]:
@@ -76,7 +83,7 @@ def load_assignments(traffic: MixedTraffic, vocab_size: int, burst: Recording, o
     tasks = []
     for rung in LESSONS:
         before = number_before(rung.number)
-        if rung.number < FIRST_UNDER_TRAFFIC or before is None:
+        if before is None or before not in burst.rungs:
             continue
         rate = load_rate(burst.rungs[before].seconds, traffic)
         rungs = [one for one in LESSONS if one.number in (before, rung.number)]

@@ -9,16 +9,15 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from ..lessons import LESSONS
 from ..lessons import lesson as lesson_of
 from ..lessons.workloads import ARTICLES
 from ..measure.compare import Comparison, Ladder
 from ..measure.samples import Samples
 from ..measure.traffic import TrafficComparison
+from .names import BURST, LOAD, load_of, name_from, names_of, number_before
 from .recordings import Recording, recording_of
 from .results import RESULTS, require_known
 
-BURST, LOAD = "D-burst", "D-load"  # mixed traffic, all at once and over time; a lesson has its own load
 WORKLOADS = (*ARTICLES, BURST, LOAD)
 
 
@@ -108,7 +107,7 @@ class RecordedLadder(Ladder):
 def recorded_comparison(
     lesson: str, workload: str | None = None, gpu: str | None = None, folder: Path = RESULTS
 ) -> RecordedComparison | None:
-    """The recorded runs before and after a lesson, or None where there are none.
+    """The recorded runs before and after a lesson, or None where no file has both.
 
     workload: one of `WORKLOADS`; None is the lesson's own, its article's. gpu and folder: as for `results_file`. Raises
     `LessonError` for a lesson that is not on the ladder, `ConfigError` for an unknown workload, and `RosecourseError`
@@ -117,11 +116,12 @@ def recorded_comparison(
     rung = lesson_of(lesson)
     name = rung.workload.name if workload is None else workload
     require_known(name, WORKLOADS, "workload")
-    recording = recording_of(load_of(rung.number) if name == LOAD else name, gpu, folder)
     before = number_before(rung.number)
-    if recording is None or any(number not in recording.rungs for number in (before or rung.number, rung.number)):
-        return None
-    return RecordedComparison.of(recording, before, rung.number)
+    for file in [load_of(rung.number)] if name == LOAD else names_of(name):
+        recording = recording_of(file, gpu, folder)
+        if recording is not None and {before or rung.number, rung.number} <= recording.rungs.keys():
+            return RecordedComparison.of(recording, before, rung.number)
+    return None
 
 
 def recorded_traffic(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> TrafficComparison | None:
@@ -133,20 +133,13 @@ def recorded_traffic(lesson: str, gpu: str | None = None, folder: Path = RESULTS
     return TrafficComparison(burst, load)
 
 
-def recorded_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedLadder | None:
-    """All recorded rungs under an article's workload or the burst, or None where there are none."""
+def recorded_ladder(
+    workload: str, gpu: str | None = None, folder: Path = RESULTS, first: str | None = None
+) -> RecordedLadder | None:
+    """All rungs that were recorded together under an article's workload or the burst, or None where there are none.
+
+    first: the rung that a recording of only a part of the ladder begins with (`rosecourse record --from`).
+    """
     require_known(workload, [name for name in WORKLOADS if name != LOAD], "ladder of")
-    recording = recording_of(workload, gpu, folder)
+    recording = recording_of(name_from(workload, first), gpu, folder)
     return None if recording is None else RecordedLadder.of(recording)
-
-
-def number_before(number: str) -> str | None:
-    """The number of the lesson before one on the ladder; None for the first."""
-    numbers = [rung.number for rung in LESSONS]
-    place = numbers.index(number)
-    return numbers[place - 1] if place else None
-
-
-def load_of(number: str) -> str:
-    """The name of the workload that a lesson's two rungs bear, at a rate of its own."""
-    return f"{LOAD}-{number}"

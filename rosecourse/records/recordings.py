@@ -17,11 +17,11 @@ from typing import Any
 
 from ..config import SamplingParams
 from ..errors import RequestFailed
-from ..lessons.workloads import ARTICLES
 from ..measure.compare import Conditions
 from ..measure.floor import share_of_runs
 from ..measure.samples import Samples
 from ..measure.traffic import D
+from .names import remedy_of
 from .results import RESULTS, results_file
 from .run_json import PACKED_RUN, unpacked_run
 from .sealed import read_sealed, require_form
@@ -166,11 +166,6 @@ def source_of(document: Mapping[str, Any]) -> str:
     commit, dirty = document["commit"], document["dirty"]
     changes = {True: " with changes", False: "", None: " (changes unknown)"}[dirty]
     return f"commit {commit[:12]}{changes}" if commit else "commit unknown"
-
-
-def remedy_of(workload: str) -> str:
-    """The command that records a workload."""
-    return f"rosecourse record --workloads {workload if workload in ARTICLES else 'D'}"
 
 
 def read_recording(path: Path, workload: str) -> Recording:

@@ -19,6 +19,7 @@ from ..lessons import Lesson
 from ..measure.anatomy import CHUNK, decode_anatomies
 from ..measure.counters import count_step
 from ..measure.floor import kv_bytes_per_position, weight_bytes
+from ..measure.forks import fork_anew
 from ..measure.profiling import take_timeline
 from ..measure.stats import order_of_round
 from ..measure.timeline import STEP_KINDS, Timeline
@@ -64,9 +65,14 @@ class StepsTask:
         """Tokens that a session must have room for."""
         return len(self.prompt_ids) + 1 + max(CHUNK + COUNTED, 2 * self.assignment.config.block_size)
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of steps of which timelines are taken; one session alone has no forks."""
+        return [kind for kind in STEP_KINDS if kind != "fork" or self.batch > 1]
+
     def prompt_before(self, kind: str) -> list[int]:
         """The prompt before the timelines of a kind: so long that those at a boundary are in the middle, too."""
-        if kind == "inside":
+        if kind != "boundary":
             return list(self.prompt_ids)
         size, sizes = self.assignment.config.block_size, self.assignment.sizes
         length = max(1, sizes["max_new_tokens"] // 2 - size - 1)  # one boundary comes before the profiler
@@ -114,7 +120,7 @@ class StepRecorder:
         }
 
     def _counts(self, task: StepsTask, rung: Lesson) -> dict[str, dict[str, int]]:
-        """What a step at a block boundary does, and the second one after it, when the new block has been read once."""
+        """What a step of each kind does: at a block boundary, inside the new block, and right after a fork."""
         engine = self._engine(task, rung)
         size = engine.config.block_size
         prompt_ids = (list(task.prompt_ids) * size)[: max(1, size - 2)]
@@ -123,17 +129,21 @@ class StepRecorder:
         for place in range(len(prompt_ids), size + 3):
             rows = count_step(engine, sessions).rows()
             counts[place] = {name: int(number) for name, number in rows.items()}
-        return {"boundary": counts[size], "inside": counts[size + 2]}
+        found = {"inside": counts[size + 2], "boundary": counts[size]}
+        if "fork" in task.kinds:
+            fork_anew(engine, sessions)
+            found["fork"] = {name: int(number) for name, number in count_step(engine, sessions).rows().items()}
+        return found
 
     def add_timelines(self, task: StepsTask, timed: dict[str, Any]) -> RecordedSteps:
         """Take the timelines of every rung, and write the file, whole or not at all."""
         taken: dict[tuple[str, str], list[Timeline]] = {}
         rungs = task.assignment.rungs
         for number in range(TIMELINE_ROUNDS):
-            for which, kind in product(order_of_round(len(rungs), number), STEP_KINDS):
+            for which, kind in product(order_of_round(len(rungs), number), task.kinds):
                 rung = rungs[which]
                 taken.setdefault((rung.number, kind), []).append(self._timeline(task, rung, kind))
-        timelines = {rung.number: {kind: _shortest(taken[rung.number, kind]) for kind in STEP_KINDS} for rung in rungs}
+        timelines = {rung.number: {kind: _shortest(taken[rung.number, kind]) for kind in task.kinds} for rung in rungs}
         date = datetime.now(UTC).isoformat(timespec="seconds")
         found = RecordedSteps.of(seal(self.head(task) | timed | {"timelines": timelines, "date": date}))
         self.recorder.folder.mkdir(parents=True, exist_ok=True)

@@ -1,25 +1,27 @@
 """Recorded decode steps: how data/results/<gpu>/<workload>.steps.json is read.
 
 A file is one sealed JSON object (`sealed`) with the keys of `STEPS`. Of each rung it has the host's time by part in
-nanoseconds, measured in turns; what a step does, counted; and two timelines, of a step inside a block and of one at a
-block boundary.
+nanoseconds, measured in turns; what a step of each kind does, counted; and a timeline of each kind: always of a step
+inside a block and of one at a block boundary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..lessons.workloads import ARTICLES
-from ..measure.anatomy import LadderSteps, StepTimes
-from ..measure.timeline import STEP_KINDS, Timeline
+from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
+from ..measure.timeline import Timeline
+from .names import FROM, name_from
 from .recordings import HEAD
 from .results import RESULTS, require_known, results_file
 from .sealed import read_sealed, require_form
 
 FORMAT = 2
+ALWAYS = ("inside", "boundary")  # kinds of steps
 REMEDY = "rosecourse record --workloads steps"
 UNITS = (
     "parts: nanoseconds; timelines: tenths of a microsecond; "
@@ -60,9 +62,13 @@ class RecordedSteps:
             raise ValueError("a size is not positive")
         timelines = {number: _timelines(sides) for number, sides in document["timelines"].items()}
         for number, sides in document["counts"].items():
-            require_form(sides, dict.fromkeys(STEP_KINDS, dict), f"the counts of {number}")
+            require_form(sides, dict.fromkeys((*ALWAYS, *timelines[number]), dict), f"the counts of {number}")
             require_form([n for rows in sides.values() for n in rows.values()], [int], f"the counts of {number}")
         return cls(_ladder(document, timelines), timelines, document["counts"], document)
+
+    def has(self, kind: str, numbers: Iterable[str]) -> bool:
+        """Whether there are timelines of this kind of step of all these rungs."""
+        return all(kind in self.timelines.get(number, ()) for number in numbers)
 
     def same_code(self, one: str, other: str, rows: Sequence[str], step: str) -> bool:
         """Whether two rungs do the same in a step of a kind, as far as these rows tell; without rows, as all tell."""
@@ -71,8 +77,8 @@ class RecordedSteps:
 
 
 def _timelines(sides: Any) -> dict[str, Timeline]:
-    require_form(sides, dict.fromkeys(STEP_KINDS, dict), "the timelines of a rung")
-    found = {kind: Timeline.of(sides[kind]) for kind in STEP_KINDS}
+    require_form(sides, dict.fromkeys(ALWAYS, dict), "the timelines of a rung")
+    found = {kind: Timeline.of(side) for kind, side in sides.items()}
     if any(timeline.step_kind != kind for kind, timeline in found.items()):
         raise ValueError("a timeline is of another kind of step than it stands for")
     return found
@@ -93,14 +99,18 @@ def _ladder(document: dict[str, Any], timelines: Mapping[str, Mapping[str, Timel
 
 
 def _parts(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """The parts of each rung's steps. Raises `ValueError` where not all have the same parts and steps."""
+    """The parts of each rung's steps, which may be others on other rungs.
+
+    Raises `ValueError` for a part that is not known, and where not all have been timed in as many steps.
+    """
     first = next(iter(document["parts"].values()))
     require_form(first, dict, "parts")
     steps = len(next(iter(first.values()), []))
     for number, parts in document["parts"].items():
-        require_form(parts, {part: [int] for part in (*first, "rest")}, f"parts of {number}")
-        if list(parts) != list(first) or any(len(nanoseconds) != steps for nanoseconds in parts.values()):
-            raise ValueError("the rungs have other parts, or other numbers of steps")
+        require_form(parts, dict, f"parts of {number}")
+        require_form(parts, {part: [int] for part in (*parts, "rest")}, f"parts of {number}")
+        if not parts.keys() <= PART_NAMES.keys() or any(len(nanoseconds) != steps for nanoseconds in parts.values()):
+            raise ValueError("the rungs have other parts than are known, or other numbers of steps")
         if steps == 0 or steps % document["chunk"] != 0:
             raise ValueError("the steps make no whole turns")
         yield number, parts
@@ -117,20 +127,32 @@ def steps_name(workload: str) -> str:
 
 def read_steps(path: Path, workload: str) -> RecordedSteps:
     """A file of steps, checked. Raises `RosecourseError` if it is damaged, or of another workload or format."""
-    return read_sealed(path, "steps", workload, FORMAT, REMEDY, RecordedSteps.of)
+    _, _, first = workload.partition(FROM)
+    remedy = f"{REMEDY} --from {first}" if first else REMEDY
+    return read_sealed(path, "steps", workload, FORMAT, remedy, RecordedSteps.of)
 
 
-def steps_of(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedSteps | None:
+def steps_in(name: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedSteps | None:
+    """The steps in the file of this name, such as `A` or `A-from-061`, or None where there is none."""
+    path = results_file(f"{steps_name(name)}.json", gpu, folder)
+    return None if path is None else read_steps(path, name)
+
+
+def steps_of(
+    workload: str, gpu: str | None = None, folder: Path = RESULTS, first: str | None = None
+) -> RecordedSteps | None:
     """The recorded steps of an article's workload, with their timelines and counts, or None where there are none.
 
-    gpu and folder are those of `results_file`. Raises `RosecourseError` for a file that is damaged.
+    gpu and folder are those of `results_file`. first: the rung that a record of only a part of the ladder begins with
+    (`rosecourse record --from`). Raises `RosecourseError` for a file that is damaged.
     """
     require_known(workload, list(ARTICLES), "record of the steps of")
-    path = results_file(f"{steps_name(workload)}.json", gpu, folder)
-    return None if path is None else read_steps(path, workload)
+    return steps_in(name_from(workload, first), gpu, folder)
 
 
-def recorded_steps(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> LadderSteps | None:
+def recorded_steps(
+    workload: str, gpu: str | None = None, folder: Path = RESULTS, first: str | None = None
+) -> LadderSteps | None:
     """A decode step on each rung of the ladder, as it was recorded, or None where there is none; as `steps_of`."""
-    found = steps_of(workload, gpu, folder)
+    found = steps_of(workload, gpu, folder, first)
     return None if found is None else found.ladder

@@ -19,6 +19,7 @@ from .results import RESULTS
 
 COLUMNS = ["article", "original engine on this GPU", "here, before", "here, after", "times better, here"]
 ROWS = [("total throughput", "mean"), ("TPOT", "p50"), ("ITL", "p99")]  # and TTFT, where the article has it
+NOT_RECORDED = "not recorded yet"
 ARTICLE, ORIGINAL = "article", "original code"  # how the sources of published figures begin
 
 
@@ -113,9 +114,9 @@ def _workload_of(recording: RecordedComparison) -> str:
 def lessons_table(notebooks: Path, gpu: str | None = None, folder: Path = RESULTS) -> str:
     """The README's table of lessons, in markdown: a row for each rung of the ladder.
 
-    A lesson's `headline` is the figure that its article is about. Its cells are empty where there is no article, no
-    recording, or nothing before the lesson. notebooks: the folder with a notebook for each lesson, `<number>_*.ipynb`,
-    to which the rows link; gpu and folder: as for `recorded_comparison`.
+    A lesson's `headline` is the figure that it is about. Its cells are empty where there is no article, or nothing
+    before the lesson. notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows of those lessons
+    link that have one; gpu and folder: as for `recorded_comparison`.
     """
     recordings = {rung.number: recorded_comparison(rung.number, gpu=gpu, folder=folder) for rung in LESSONS}
     devices = dict.fromkeys(one.conditions.device for one in recordings.values() if one is not None)
@@ -123,9 +124,9 @@ def lessons_table(notebooks: Path, gpu: str | None = None, folder: Path = RESULT
     header.append(f"recorded on one {' or '.join(devices)}" if devices else "recorded")
     lines = [header, ["---"] * len(header)]
     for rung in LESSONS:
-        (notebook,) = notebooks.glob(f"{rung.number}_*.ipynb")
-        link = f"[{rung.number}]({notebooks.name}/{notebook.name}) {rung.title}"
-        lines.append([link, rung.about, str(rung.workload), _article_cell(rung)])
+        notebook = next(notebooks.glob(f"{rung.number}_*.ipynb"), None)
+        number = rung.number if notebook is None else f"[{rung.number}]({notebooks.name}/{notebook.name})"
+        lines.append([f"{number} {rung.title}", rung.about, str(rung.workload), _article_cell(rung)])
         lines[-1].append(_recorded_cell(rung, recordings[rung.number]))
     return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|\n" for cells in lines)
 
@@ -144,8 +145,10 @@ def _article_cell(rung: Lesson) -> str:
 
 
 def _recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
-    if recording is None or not recording.before.runs:
+    if not rung.changes:
         return ""
+    if recording is None:
+        return NOT_RECORDED
     metric, statistic = rung.headline
     before, after = (shown_figure(metric, side.typical(metric, statistic)) for side in recording.sides)
     better = recording.ratio(metric, statistic)

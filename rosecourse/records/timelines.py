@@ -7,9 +7,9 @@ from pathlib import Path
 from ..errors import LessonError
 from ..lessons import lesson as lesson_of
 from ..measure.timeline import STEP_KINDS, Timeline
-from .comparisons import number_before
+from .names import names_of, number_before
 from .results import RESULTS, require_known
-from .steps import steps_of
+from .steps import steps_in
 
 
 def recorded_timelines(
@@ -24,9 +24,11 @@ def recorded_timelines(
     rung = lesson_of(lesson)
     kind = rung.step_kind if step is None else step
     require_known(kind, list(STEP_KINDS), "kind of step")
-    found = steps_of(rung.workload.name, gpu, folder)
     before = number_before(rung.number)
-    if found is None or any(number not in found.timelines for number in (before or rung.number, rung.number)):
+    both = {before or rung.number, rung.number}
+    files = (steps_in(name, gpu, folder) for name in names_of(rung.workload.name))
+    found = next((file for file in files if file is not None and file.has(kind, both)), None)
+    if found is None:
         return None
     if before is None:
         return {"after": found.timelines[rung.number][kind]}

@@ -75,7 +75,7 @@ def assert_lines(text, patterns):
         assert re.fullmatch(pattern, line), line
 
 
-@pytest.mark.parametrize("attention", [[], ["--paged-attn"], ["--dense"]])
+@pytest.mark.parametrize("attention", [[], ["--paged-attn"], ["--dense", "--lesson", "061"]])
 def test_benchmark_scheduler_prints_the_articles_lines(capsys, attention):
     assert benchmark_scheduler.main([*SMALL, "--no-stop-on-eos", *attention]) == 0
     assert_lines(capsys.readouterr().out, SCHEDULER_LINES)
@@ -158,7 +158,7 @@ def forwards(monkeypatch):
 
 @pytest.mark.parametrize("name", [*COMMANDS, "benchmark_transformers"])
 def test_attention_is_paged_unless_dense_is_asked_for(name, capsys, monkeypatch):
-    """Whatever the lesson."""
+    """Whatever the lesson that can do both."""
     calls = {
         "generate": (generate, ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "2"]),
         "benchmark_transformers": (benchmark_transformers, [*TRANSFORMERS, "--pairs", "2"]),
@@ -167,8 +167,8 @@ def test_attention_is_paged_unless_dense_is_asked_for(name, capsys, monkeypatch)
     }
     command, argv = calls[name]
     built = forwards(monkeypatch)
-    for number in ("035", "best"):
-        for flags in ([], ["--paged-attn"], ["--dense"]):
+    for number in ("035", "061", "best"):
+        for flags in ([], ["--paged-attn"], *([["--dense"]] if number != "best" else [])):
             assert command.main([*argv, "--lesson", number, *flags]) == 0
             assert built.pop() is (DenseForward if "--dense" in flags else lesson(number).after.forward)
 
@@ -176,10 +176,10 @@ def test_attention_is_paged_unless_dense_is_asked_for(name, capsys, monkeypatch)
 def test_dense_attention_writes_the_same_tokens(capsys):
     argv = ["--prompt", "It is a truth", "--max-new-tokens", "30", "--device", "cpu"]
     texts = []
-    for flags in ([], ["--dense"]):
+    for flags in ([], ["--lesson", "061"], ["--lesson", "061", "--dense"]):
         assert generate.main([*argv, *flags]) == 0
         texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == texts[2]
 
 
 def test_generate_samples_the_same_for_a_seed(capsys):
@@ -243,6 +243,13 @@ EVERYWHERE = [
     (["--nonsense"], "unrecognized arguments: --nonsense"),
     (["--paged-attn", "--dense"], "argument --dense: not allowed with argument --paged-attn"),
     (["--dense", "--paged-attn"], "argument --paged-attn: not allowed with argument --dense"),
+    *(
+        (flags, f"--dense goes with lessons 035 to 061, and this is lesson {number}: add --lesson 061, or leave")
+        for flags, number in [
+            (["--dense"], lesson("best").number),
+            *((["--dense", "--lesson", rung.number], rung.number) for rung in LESSONS if rung.number > "061"),
+        ]
+    ),
 ]
 GENERATE = [
     (["--temperature", "-1"], "temperature is -1.0"),

@@ -1,20 +1,25 @@
 """Where a step's time goes: measured from outside, and drawn."""
 
 import time
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from rosecourse import BEST, ConfigError, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.measure.anatomy import LadderSteps, StepTimes, decode_anatomies, decode_anatomy
+from rosecourse import LESSONS, ConfigError, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.measure.anatomy import PART_NAMES, LadderSteps, StepTimes, decode_anatomies, decode_anatomy
+from rosecourse.measure.stages import touched
+from rosecourse.pictures.colours import COLOURS
 from rosecourse.pictures.plots import itl_along_steps
 
+LAST_APPEND = lesson("061").after  # the append is a stage of its own
 
-class SleepsWhileAppending(BEST.kv_append):
-    def __call__(self, sessions, keys, values):
+
+class SleepsWhileAppending(LAST_APPEND.kv_append):
+    def __call__(self, *args):
         time.sleep(0.02)
-        super().__call__(sessions, keys, values)
+        super().__call__(*args)
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def figure():
 
 
 def test_time_is_counted_where_it_is_spent_and_the_engine_is_left_as_it_was(small_model):
-    parts = BEST.with_(kv_append=SleepsWhileAppending)
+    parts = LAST_APPEND.with_(kv_append=SleepsWhileAppending)
     engine = InferenceEngine(small_model, EngineConfig(prefix_cache=False), parts)
     session = engine.new_session([1, 2, 3], SamplingParams(max_new_tokens=20, stop_on_eos=False))
     engine.take_tokens([session], engine.prefill([session]))
@@ -36,6 +41,17 @@ def test_time_is_counted_where_it_is_spent_and_the_engine_is_left_as_it_was(smal
     assert all(value > 0 for samples in seconds.values() for value in samples)
     assert type(engine.decode_step.kv_append) is SleepsWhileAppending
     assert len(session.completion_ids) == 5
+
+
+@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+def test_every_rung_is_timed_by_its_own_stages(small_model, rung):
+    engine = InferenceEngine(small_model, EngineConfig(prefix_cache=False), rung.after)
+    session = engine.new_session([1, 2, 3], SamplingParams(max_new_tokens=20, stop_on_eos=False))
+    engine.take_tokens([session], engine.prefill([session]))
+    seconds = decode_anatomy(engine, [session], steps=3)
+    assert list(seconds) == [*engine.decode_step.stages, "rest"]
+    assert all(len(samples) == 3 and min(samples) > 0 for samples in seconds.values())
+    assert seconds.keys() <= PART_NAMES.keys() == COLOURS.keys()
 
 
 def test_itl_is_drawn_in_milliseconds_with_the_block_boundaries(figure):
@@ -56,14 +72,16 @@ def test_engines_take_turns_and_the_first_turn_does_not_count(small_model):
     engines, sessions = {}, {}
     for name in ("before", "after"):
 
-        class Noted(BEST.kv_append):
+        class Noted(LAST_APPEND.kv_append):
             letter = name[0]
 
             def __call__(self, *args):
                 order.append(self.letter)
                 super().__call__(*args)
 
-        engines[name] = InferenceEngine(small_model, EngineConfig(prefix_cache=False), BEST.with_(kv_append=Noted))
+        engines[name] = InferenceEngine(
+            small_model, EngineConfig(prefix_cache=False), LAST_APPEND.with_(kv_append=Noted)
+        )
         session = engines[name].new_session([1, 2, 3], SamplingParams(max_new_tokens=20, stop_on_eos=False))
         engines[name].take_tokens([session], engines[name].prefill([session]))
         sessions[name] = [session]
@@ -136,3 +154,84 @@ def test_two_rungs_of_a_ladder_are_compared_turn_by_turn():
     found = steps.between("c", "a")
     assert list(found.seconds) == ["before", "after"]
     assert found.ratio("forward").value == pytest.approx(4.0)
+
+
+# -- steps with other stages ---------------------------------------------------------------------------------------
+
+UP_TO_062 = ("block_tables", "forward", "kv_append")
+AT_063 = ("place", "copy_blocks", "block_tables", "forward")
+TO_063 = ["step", "forward", "kv_append", "copy_blocks"]
+FROM_064 = ("place", "copy_blocks", "plan", "forward")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed", "found"),
+    [
+        (UP_TO_062, UP_TO_062, ["kv_append"], {"kv_append"}),
+        (UP_TO_062, UP_TO_062, ["cache", "block_tables", "kv_append"], {"block_tables", "kv_append"}),
+        (UP_TO_062, AT_063, TO_063, {"place", "copy_blocks", "forward", "kv_append", "rest"}),
+        (AT_063, FROM_064, ["step", "block_tables", "rows"], {"block_tables", "plan", "rest"}),
+        (FROM_064, FROM_064, ["copy_blocks"], {"copy_blocks"}),
+        (FROM_064, FROM_064, ["kv_append"], {"forward", "rest"}),  # which is called by the forward
+        (FROM_064, FROM_064, ["rows"], {"plan", "rest"}),
+        (FROM_064, FROM_064, ["cache"], {"place"}),
+        (AT_063, FROM_064, [], {"block_tables", "plan", "rest"}),  # whoever has replaced the stages
+        (FROM_064, FROM_064, [], set()),
+    ],
+)
+def test_what_a_lesson_may_change(before, after, changed, found):
+    assert touched(before, after, changed) == found
+    assert touched(after, before, changed) == found
+
+
+def test_the_ladders_own_lessons_leave_something_alone(small_model):
+    """A stage that is the same before and after shows whether the machine was."""
+    stages = {}
+    for rung in LESSONS:
+        engine = InferenceEngine(small_model, EngineConfig(prefix_cache=False), rung.after)
+        stages[rung.number] = engine.decode_step.stages
+    for before, rung in pairwise(LESSONS):
+        both = stages[before.number], stages[rung.number]
+        found = touched(*both, rung.changes)
+        assert {*both[0], *both[1], "rest"} - found, rung.number
+        assert found, rung.number
+
+
+def parted(milliseconds, seed=3):
+    """Samples of 15 turns of 4 steps, with some noise, of parts that take so long."""
+    rng = np.random.default_rng(seed)
+    return {part: (1e-3 * ms * rng.lognormal(0, 0.05, 60)).tolist() for part, ms in milliseconds.items()}
+
+
+def test_where_stages_come_and_go_what_was_replaced_is_compared_as_a_whole():
+    before = {"place": 0.1, "copy_blocks": 0.05, "block_tables": 0.6, "forward": 2.0, "rest": 0.4}
+    after = {"place": 0.1, "copy_blocks": 0.05, "plan": 0.2, "forward": 2.0, "rest": 0.3}
+    times = StepTimes({"before": parted(before, 3), "after": parted(after, 4)})
+    assert times.parts == ["place", "copy_blocks", "plan", "block_tables", "forward", "rest"]
+    untouched, replaced, share = times.sentences(["step", "block_tables", "rows"])
+    assert untouched.startswith("Untouched, place and copy blocks and forward: 2.1")
+    assert untouched.endswith("no difference measurable here.")
+    told = "Replaced, block tables and sample and the rest by plan rows and sample and the rest: "
+    assert replaced.startswith(f"{told}1.01 ms before, 0.51 ms after, 1.9")
+    assert replaced.endswith("faster.")
+    assert share.startswith("Their share of a step: 32% before, 19% after. Had they taken no time, a step would have")
+    assert times.ratio("block_tables", "plan").value == pytest.approx(3.0, rel=0.05)
+    with pytest.raises(ConfigError, match=r"a step has none of the parts .*plan.*: it has place, copy_blocks"):
+        times.ratio("plan")
+
+
+def test_parts_that_are_no_stages_are_told_by_where_their_time_is_spent():
+    """A cache with stages of its own name; an append inside the forward."""
+    same = {"place": 0.1, "copy_blocks": 0.05, "plan": 0.2, "forward": 2.0, "rest": 0.3}
+    times = StepTimes({"before": parted(same, 3), "after": parted(same | {"forward": 1.0}, 4)})
+    untouched, forward, _, rest, _ = times.sentences(["kv_append"])
+    assert untouched.startswith("Untouched, place and copy blocks and plan rows: 0.3")
+    assert forward.startswith("Changed, forward: 1.99 ms before, 1.00 ms after, 1.9")
+    assert rest.startswith("Changed, sample and the rest: 0.3")
+
+
+def test_where_nothing_is_left_alone_that_is_said():
+    times = StepTimes({"before": parted({"forward": 2.0, "rest": 0.3}), "after": parted({"plan": 1.0, "rest": 0.3})})
+    first, replaced, _ = times.sentences(["step"])
+    assert first == "No part of the step is the same before and after: nothing shows whether the machine was."
+    assert replaced.startswith("Replaced, forward and sample and the rest by plan rows and sample and the rest: 2.3")

@@ -10,7 +10,9 @@ from rosecourse import BASELINE, BEST, LESSONS, EngineConfig, InferenceEngine, S
 from rosecourse.kernels import ReferenceAttention, TritonAttention, triton_runs_on
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.measure.counters import Counts, count_step, counts_table, watch, watch_part
+from rosecourse.measure.forks import fork_anew
 
+STAGED = lesson("061").after  # block tables and append are stages of its step
 L, B = 3, 4  # layers of the small model; sessions
 PARAMS = SamplingParams(max_new_tokens=20, stop_on_eos=False)
 
@@ -88,7 +90,7 @@ def test_launches_are_counted_and_not_what_the_interpreter_does_for_them(small_m
 def test_attention_by_triton_is_a_launch_and_that_of_the_specification_is_not(small_model, attention, launches):
     if launches and not triton_runs_on(torch.device("cpu")):
         pytest.skip("no Triton on this device")
-    engine, sessions = started(small_model, BEST, 5)
+    engine, sessions = started(small_model, STAGED, 5)
     attend = attention(engine.kv)
     q, k, v = torch.randn(3, B, small_model.shape.num_heads, small_model.shape.head_dim)
     attend.plan(engine.decode_step.block_tables(sessions), torch.full((B,), 5), 5)
@@ -152,7 +154,7 @@ def test_what_a_staging_buffer_gives_is_handed_over():
 
 
 def test_a_watch_ends_with_its_block_also_after_an_error_and_leaves_no_trace(small_model):
-    engine, sessions = started(small_model, BEST, 5)
+    engine, sessions = started(small_model, STAGED, 5)
     profiler, part = sys.getprofile(), engine.decode_step.kv_append
     with watch_part(engine, "kv_append") as seen:
         engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
@@ -166,7 +168,7 @@ def test_a_watch_ends_with_its_block_also_after_an_error_and_leaves_no_trace(sma
 
 
 def test_a_watch_of_a_part_sees_that_part_only_and_a_watch_around_it_all(small_model):
-    engine, sessions = started(small_model, BEST, 5)
+    engine, sessions = started(small_model, STAGED, 5)
     with watch() as whole, watch_part(engine, "kv_append") as part:
         for _ in range(2):  # several steps add up
             engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
@@ -177,8 +179,9 @@ def test_a_watch_of_a_part_sees_that_part_only_and_a_watch_around_it_all(small_m
     assert part.operations["addmm"] == 0 < whole.operations["addmm"]
 
 
-def test_counting_does_not_change_the_tokens(small_model):
-    plain, watched = (started(small_model, BEST, 5) for _ in range(2))
+@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+def test_counting_does_not_change_the_tokens(small_model, rung):
+    plain, watched = (started(small_model, rung.after, 5) for _ in range(2))
     for _ in range(5):
         plain[0].take_tokens(plain[1], plain[0].decode_step_sessions(plain[1]))
         count_step(*watched)
@@ -208,18 +211,56 @@ def test_the_table_is_in_a_fixed_order_without_rows_that_are_zero_everywhere(sma
 
 @pytest.mark.parametrize("rung", [rung for rung in LESSONS if rung.changes], ids=lambda rung: rung.number)
 def test_a_step_has_fewer_of_what_a_lesson_counts_and_launches_its_kernels(rung, small_model):
-    """Over five steps, one of them over the end of a block; what the rung says of itself holds."""
+    """Over five steps, one of them over the end of a block, or each right after forks: what the rung says holds."""
     if rung.kernels and not triton_runs_on(torch.device("cpu")):
         pytest.skip("needs Triton's interpreter")
     sides = {}
     for side, parts in (("before", rung.before), ("after", rung.after)):
         engine, sessions = started(small_model, parts, 5, triton_kv_append_min_batch=B)
-        seen = [count_step(engine, sessions, rung.changes[0]) for _ in range(5)]
         sides[side] = (Counter(), Counter())
-        for counts in seen:
+        for _ in range(5):
+            if rung.step_kind == "fork":
+                fork_anew(engine, sessions)
+            counts = count_step(engine, sessions)
             sides[side][0].update(counts.rows())
             sides[side][1].update(counts.launches)
     assert rung.counted
     for name in rung.counted:
         assert sides["after"][0][name] < sides["before"][0][name], name
     assert {*sides["after"][1]} >= {*rung.kernels}
+
+
+def test_inside_a_block_the_second_half_hands_over_less_and_less(small_model):
+    """In the second step, when the rows are there: by hand, tables of 10 int32, inputs and slots of B sessions."""
+    inputs, table, slots = 2 * B * 8, B * 10 * 4, B * 8
+    expected = {"061": L * table + inputs + L * slots, "062": table + inputs + slots}
+    expected |= {"063": table + inputs, "064": 0, "065": 0}
+    for number, handed in expected.items():
+        engine, sessions = started(small_model, lesson(number).after, 5)
+        count_step(engine, sessions)
+        found = count_step(engine, sessions)
+        assert found.device_bytes == handed, number
+        assert (found.list_tensors == 0) == (handed == 0)
+
+
+def test_all_that_a_row_hands_over_is_seen(small_model):
+    """At a boundary the end of each table, two blocks, each with its address; where sessions move, who goes where."""
+    engine, sessions = started(small_model, BEST, 7)
+    assert count_step(engine, sessions).device_bytes > B * 2 * 8  # the rows are written
+    assert count_step(engine, sessions).device_bytes == B * 2 * 2 * 8
+    assert count_step(engine, sessions).device_bytes == 0
+    assert count_step(engine, sessions[::-1]).device_bytes == B * 2 * 8
+    assert count_step(engine, sessions[:2]).device_bytes == 2 * 2 * 8
+
+
+@pytest.mark.parametrize("number", ["062", "063", "064", "065"])
+def test_forks_are_copied_one_by_one_or_together(small_model, number):
+    """K and V of all layers, for each writer but the last; together, one gather and one scatter for all of them."""
+    engine, sessions = started(small_model, lesson(number).after, 5)
+    plain = count_step(engine, sessions).rows()
+    fork_anew(engine, sessions)
+    found = count_step(engine, sessions).rows()
+    assert found["copy"] - plain["copy"] == (0 if number == "065" else 2 * (B - 1))
+    assert found["index"] - plain["index"] == (2 if number == "065" else 0)
+    engine.audit(sessions)
+    assert len({tuple(session.token_ids) for session in sessions}) == 1  # forks of one session go on alike

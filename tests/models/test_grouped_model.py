@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode import DecodeForward
 from rosecourse.kernels import ReferenceAttention, TritonAttention
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
@@ -26,14 +26,21 @@ class ReferenceForward(DecodeForward):
         self.paged_attention = ReferenceAttention(kv)
 
 
-class TritonForward(DecodeForward):
-    def __init__(self, model, kv, config):
-        super().__init__(model, kv, config)
-        self.paged_attention = TritonAttention(kv)
+def with_triton(parts):
+    """The same parts, with attention by the kernel."""
+
+    class TritonForward(parts.forward):
+        def __init__(self, model, kv, config):
+            super().__init__(model, kv, config)
+            self.paged_attention = TritonAttention(kv)
+
+    return parts.with_(forward=TritonForward)
 
 
-FORWARDS = {"dense": DenseForward, "reference": ReferenceForward}
-PARTS = {rung.number: rung.after for rung in LESSONS} | {n: BEST.with_(forward=f) for n, f in FORWARDS.items()}
+PARTS = {rung.number: rung.after for rung in LESSONS} | {
+    "dense": lesson("061").after.with_(forward=DenseForward),
+    "reference": BEST.with_(forward=ReferenceForward),
+}
 LENGTHS = [1, 3, 4, 5, 8, 8, 17]
 
 
@@ -83,12 +90,13 @@ def test_greedy_tokens_of_every_rung(grouped, parts, block_size, group):
     assert completions(model, prompts, 12, PARTS[parts], block_size=block_size, max_batch_size=7) == expected
 
 
+@pytest.mark.parametrize("number", ["061", "best"])
 @pytest.mark.parametrize("group", [1, 3])
-def test_greedy_tokens_by_the_triton_kernels(grouped, group):
-    """Attention and both kernels of the append; on a CPU through the interpreter."""
+def test_greedy_tokens_by_the_triton_kernels(grouped, group, number):
+    """Attention and the kernels of the append: two at 061, one by the table; on a CPU through the interpreter."""
     model, prompts, expected = grouped(group)
     config = {"block_size": 4, "max_batch_size": 3, "triton_kv_append_min_batch": 1}
-    parts = BEST.with_(forward=TritonForward)
+    parts = with_triton(lesson(number).after)
     for few in (slice(1, 4), slice(4, 6)):  # mixed positions, and equal ones
         assert completions(model, prompts[few], 6, parts, **config) == [tokens[:6] for tokens in expected[few]]
 

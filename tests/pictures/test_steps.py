@@ -12,6 +12,9 @@ from rosecourse.pictures.tables import steps_table
 from tests.support.drawn import assert_readable, texts_drawn
 
 ALL = ("block_tables", "forward", "kv_append", "rest")
+NAMES = [PART_NAMES[part] for part in ALL]
+AT_063 = ("place", "copy_blocks", "block_tables", "forward", "rest")
+FROM_064 = ("place", "copy_blocks", "plan", "forward", "rest")
 SIX = {
     "035": (2.1, 2.9, 9.4, 0.6),
     "036": (0.35, 2.9, 9.4, 0.6),
@@ -20,18 +23,29 @@ SIX = {
     "060": (0.2, 2.8, 0.55, 0.6),
     "061": (0.2, 2.7, 0.2, 0.5),
 }
+SECOND_HALF = {
+    "062": dict(zip(ALL, (0.15, 2.7, 0.15, 0.5), strict=True)),
+    "063": dict(zip(AT_063, (0.05, 0.01, 0.15, 2.6, 0.5), strict=True)),
+    "064": dict(zip(FROM_064, (0.05, 0.01, 0.08, 2.6, 0.3), strict=True)),
+    "065": dict(zip(FROM_064, (0.05, 0.01, 0.08, 2.6, 0.3), strict=True)),
+}
 LATER = {f"0{number}": tuple(0.75**place * ms for ms in SIX["061"]) for place, number in enumerate(range(62, 70), 1)}
 
 
 def seconds(milliseconds):
-    """A turn of steps whose medians are these milliseconds of the four parts; one step of each is slow."""
-    return {part: [ms / 1e3, ms / 1e3, ms / 1e3, 0.9] for part, ms in zip(ALL, milliseconds, strict=True)}
+    """A turn of steps whose medians are these milliseconds of the parts; one step of each is slow."""
+    parts = milliseconds if isinstance(milliseconds, dict) else dict(zip(ALL, milliseconds, strict=True))
+    return {part: [ms / 1e3, ms / 1e3, ms / 1e3, 0.9] for part, ms in parts.items()}
+
+
+def whole(milliseconds):
+    return sum(milliseconds.values() if isinstance(milliseconds, dict) else milliseconds)
 
 
 def steps_of(rungs):
     return LadderSteps(
         times=StepTimes({rung: seconds(milliseconds) for rung, milliseconds in rungs.items()}),
-        busy_ms={rung: 0.25 * sum(milliseconds) for rung, milliseconds in rungs.items()},
+        busy_ms={rung: 0.25 * whole(milliseconds) for rung, milliseconds in rungs.items()},
         kernels={rung: 5210 - number for number, rung in enumerate(rungs)},
         floor_ms=0.2,
         batch=64,
@@ -77,7 +91,7 @@ def test_each_engine_has_a_bar_of_its_parts_in_milliseconds_on_one_scale(figure)
     assert bars(ax, "rest") == [pytest.approx((12.65, 0.6)), pytest.approx((5.15, 0.6))]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["before", "after"]
     assert ax.yaxis_inverted()  # the first on top
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(PART_NAMES.values())
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == NAMES
     assert ax.get_xlabel().startswith("ms a step")
     assert {"Lesson 038", "13.25 ms", "5.75 ms", "KV append 9.40 ms", "forward 2.90 ms"} <= set(texts(ax))
     assert len(assert_readable(ax)) > 10
@@ -89,7 +103,7 @@ def test_each_part_of_each_bar_is_named_once_with_its_time(figure, rungs):
     ax = figure.add_subplot()
     plots.step_anatomies(ax, StepTimes({rung: seconds(SIX[rung]) for rung in rungs}), "title")
     told = " | ".join(texts(ax))
-    for part, name in PART_NAMES.items():
+    for part, name in zip(ALL, NAMES, strict=True):
         found = [f"{name} {SIX[rung][ALL.index(part)]:.2f} ms" for rung in rungs]
         assert all(told.count(one) == found.count(one) for one in found)
     assert_readable(ax)
@@ -135,7 +149,7 @@ def test_where_names_do_not_fit_a_legend_names_the_parts_once(figure):
     figure.set_size_inches(3, 3)
     ax = figure.add_subplot()
     plots.step_anatomies(ax, StepTimes({"a": seconds((0.1, 0.1, 0.1, 0.1)), "b": seconds((0.1, 9, 0.1, 0.1))}), "title")
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(PART_NAMES.values())
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == NAMES
 
 
 # -- the effect of a lesson ----------------------------------------------------------------------------------------
@@ -157,6 +171,28 @@ def test_the_effect_of_several_lessons_outlines_all_that_they_replaced(figure):
     plots.effect(ax, steps_of(SIX), "035", "061", "title")
     assert sorted(hatched(ax, "xx")) == sorted(bars(ax, "kv_append") + bars(ax, "block_tables"))
     assert_readable(ax)
+
+
+def test_an_effect_on_the_stages_outlines_what_came_and_what_went(figure):
+    """At 064: the block tables go, a plan comes, and sampling moves: place, copies and forward stay as they are."""
+    ax = figure.add_subplot()
+    plots.effect(ax, steps_of(SIX | SECOND_HALF), "063", "064", "title")
+    assert sorted(hatched(ax, "xx")) == sorted(bars(ax, "block_tables") + bars(ax, "plan") + bars(ax, "rest"))
+    assert [len(bars(ax, part)) for part in PART_NAMES] == [2, 2, 1, 1, 2, 0, 2]
+    assert_readable(ax)
+
+
+def test_the_ladder_has_each_rung_with_its_own_stages(figure):
+    plots.ladder_of_steps(figure, steps_of(SIX | SECOND_HALF), "The ladder")
+    first, *_ = figure.axes
+    assert [len(bars(first, part)) for part in PART_NAMES] == [3, 3, 2, 8, 10, 7, 10]
+    assert bars(first, "plan") == [pytest.approx((0.06, 0.08))] * 2
+    assert [text.get_text() for text in first.get_legend().get_texts()] == [
+        *NAMES,
+        *(PART_NAMES[part] for part in ("place", "copy_blocks", "plan")),
+        "device busy, in all",
+    ]
+    assert_readable(*figure.axes)
 
 
 def test_the_device_has_a_track_of_its_own_below_the_host(figure):
@@ -203,7 +239,7 @@ def test_a_rung_too_short_to_read_is_drawn_again_on_its_own_scale(figure, rungs)
     assert named == list(rungs)  # each has its title and the names of its parts once
     for ax in figure.axes:
         names = [text.get_text() for text in ax.get_legend().get_texts()]
-        assert names == [*PART_NAMES.values(), "device busy, in all"]
+        assert names == [*NAMES, "device busy, in all"]
         (floor,) = (line for line in ax.lines if line.get_linestyle() == "--")
         assert list(floor.get_xdata()) == [0.2, 0.2]
 
@@ -241,8 +277,18 @@ def test_the_table_has_a_row_for_each_rung():
     assert (table.index.name, list(table.index)) == ("rung", list(SIX))
     row = table.loc["038"]
     assert row["title"] == "identity and constant position"
-    assert [row[f"{name} (ms)"] for name in PART_NAMES.values()] == pytest.approx(SIX["038"])
+    assert [row[f"{name} (ms)"] for name in NAMES] == pytest.approx(SIX["038"])
     assert row["step (ms)"] == pytest.approx(5.75)
     assert row["device busy (ms)"] == pytest.approx(5.75 / 4)
     assert (row["kernels and copies"], row["floor (ms)"]) == (5208, 0.2)
     assert row["times the floor"] == pytest.approx(5.75 / 0.2)
+
+
+def test_a_part_that_a_rung_does_not_have_is_no_number_in_the_table():
+    table = steps_table(steps_of(SIX | SECOND_HALF))
+    names = [f"{PART_NAMES[part]} (ms)" for part in PART_NAMES]
+    assert list(table.columns) == ["title", *names, "step (ms)", *steps_table(steps_of(SIX)).columns[6:]]
+    there = table[names].notna().sum().tolist()
+    assert there == [3, 3, 2, 8, 10, 7, 10]
+    assert table.loc["064", "plan rows (ms)"] == pytest.approx(0.08)
+    assert table.loc["064", "step (ms)"] == pytest.approx(3.04)

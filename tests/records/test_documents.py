@@ -36,14 +36,17 @@ def test_no_path_host_or_user_is_written(tmp_path):
 
 def test_the_command_can_be_typed_again(tmp_path):
     file = tmp_path / "x.json"
-    argv = ["--mode", "offline", *SMALL, "--prompt", "It's you", "--no-stop-on-eos", "--dense"]
+    argv = ["--mode", "offline", *SMALL, "--prompt", "It's you", "--no-stop-on-eos"]
+    argv += ["--lesson", "061", "--dense"]
     assert benchmark_scheduler.main([*argv, "--json", str(file)]) == 0
     command = json.loads(file.read_text())["command"]
     assert command.startswith("rosecourse benchmark_scheduler --mode offline ")
     assert sorted(shlex.split(command)[2:]) == sorted(argv)
 
 
-@pytest.mark.parametrize(("flags", "dense"), [([], False), (["--paged-attn"], False), (["--dense"], True)])
+@pytest.mark.parametrize(
+    ("flags", "dense"), [([], False), (["--paged-attn"], False), (["--dense", "--lesson", "061"], True)]
+)
 def test_the_settings_say_which_attention_it_was(tmp_path, flags, dense):
     file = tmp_path / "x.json"
     assert benchmark_scheduler.main([*SMALL, *flags, "--json", str(file)]) == 0
@@ -76,9 +79,12 @@ def test_what_one_token_cannot_have_is_not_a_number(name, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind"), [([], "paged"), (["--paged-attn"], "paged"), (["--dense"], "gathered dense")]
+    ("number", "flags", "kind"),
+    [
+        *((number, flags, "paged") for number in ("035", "061", "062", "best") for flags in ([], ["--paged-attn"])),
+        *((number, ["--dense"], "gathered dense") for number in ("035", "061")),
+    ],
 )
-@pytest.mark.parametrize("number", ["035", "best"])
 def test_the_summary_names_the_lesson_and_the_attention(flags, kind, number, capsys):
     for benchmark in BENCHMARKS.values():
         assert benchmark.main([*SMALL, "--lesson", number, *flags]) == 0

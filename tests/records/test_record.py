@@ -16,8 +16,8 @@ from rosecourse.measure.provenance import driver_version
 from rosecourse.measure.traffic import LOAD, MixedTraffic
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records import recorder
-from rosecourse.records.comparisons import recorded_ladder, recorded_traffic
+from rosecourse.records import assignments, recorder
+from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
 from tests.support.record_command import CLEAN, RUNGS, SMALL, spy, written
 
 pytestmark = pytest.mark.usefixtures("source")
@@ -27,7 +27,7 @@ def test_the_workloads_are_the_articles():
     scheduler, streaming = "benchmark_scheduler", "benchmark_streaming"
     found = {name: (w.benchmark, w.num_requests, w.max_new_tokens, w.max_batch_size) for name, w in ARTICLES.items()}
     assert found == {"A": (scheduler, 64, 512, 64), "B": (streaming, 64, 256, 16), "C": (streaming, 128, 128, 128)}
-    assert [rung.workload.name for rung in LESSONS] == ["A", "A", "A", "B", "B", "C"]
+    assert [rung.workload.name for rung in LESSONS] == ["A", "A", "A", "B", "B", "C", "A", "C", "C", "C"]
 
 
 def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
@@ -38,8 +38,8 @@ def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
     assert lines[0] == "A: 5 rounds, same tokens"
     assert re.fullmatch(r"  035 paged decode baseline: TPOT p50 [\d.]+ ms", lines[1])
     assert re.fullmatch(r"  036 block-table cache: TPOT p50 [\d.]+ ms; .*x \[.*\] the throughput of 035, .*", lines[2])
-    assert lines[7] == "C: 5 rounds, same tokens"
-    assert len(lines) == 14
+    assert lines[len(RUNGS) + 1] == "C: 5 rounds, same tokens"
+    assert len(lines) == 2 * (len(RUNGS) + 1)
     assert captured.err == ""
     assert sorted(written(out)) == ["cpu/A.json", "cpu/C.json"]
     for name, benchmark in (("A", "benchmark_scheduler"), ("C", "benchmark_streaming")):
@@ -77,8 +77,9 @@ def test_every_round_runs_all_rungs_forwards_or_backwards_and_the_first_does_not
     assert order == [*RUNGS, *RUNGS[::-1]] * 3
     found = recorded_ladder("A", folder=tmp_path)
     each = {rung.name: [run.stats.preemptions for run in rung.runs] for rung in found.rungs}
-    assert each["035"] == [12, 13, 24, 25, 36]
-    assert each["061"] == [7, 18, 19, 30, 31]
+    n = len(RUNGS)
+    assert each["035"] == [2 * n, 2 * n + 1, 4 * n, 4 * n + 1, 6 * n]
+    assert each[RUNGS[-1]] == [n + 1, 3 * n, 3 * n + 1, 5 * n, 5 * n + 1]
 
 
 # -- mixed traffic ------------------------------------------------------------------------------------------------
@@ -89,10 +90,11 @@ def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_pat
     monkeypatch.setattr(record, "D_SMALL", traffic)
     monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
     assert record.main(["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path)]) == 0
-    names = ["D-burst", "D-load-059", "D-load-060", "D-load-061"]
+    rungs = RUNGS[RUNGS.index("038") :]
+    names = ["D-burst", *(f"D-load-{number}" for number in rungs[1:])]
     assert sorted(written(tmp_path)) == [f"cpu/{name}.json" for name in names]
-    assert [rung.name for rung in recorded_ladder("D-burst", folder=tmp_path).rungs] == ["038", "059", "060", "061"]
-    for before, after in itertools.pairwise(["038", "059", "060", "061"]):
+    assert [rung.name for rung in recorded_ladder("D-burst", folder=tmp_path).rungs] == rungs
+    for before, after in itertools.pairwise(rungs):
         found = recorded_traffic(after, folder=tmp_path)
         seconds = sorted(found.burst.before.seconds)[2]
         assert found.load.document["settings"]["rate"] == pytest.approx(LOAD * 3 / seconds)
@@ -103,9 +105,50 @@ def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_pat
         assert (settings["num_blocks"], settings["prefix_cache"]) == (60, True)
         assert settings["block_size"] == traffic.config.block_size
         assert settings["workloads"] == "D"
-    assert capsys.readouterr().out.count("same tokens") == 4
+    assert capsys.readouterr().out.count("same tokens") == len(names)
     assert record.main(["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.count("is there, of this commit and settings") == 4
+    assert capsys.readouterr().out.count("is there, of this commit and settings") == len(names)
+
+
+# -- a part of the ladder ------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_the_ladder_is_recorded_in_a_file_of_its_own(tmp_path, monkeypatch, capsys):
+    """The whole ladder's file stays as it is, and each lesson is read from a file that has both of its rungs."""
+    argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(assignments, "LESSONS", LESSONS[:6])  # as it was when 061 was the last
+        assert record.main(argv) == 0
+    old = (tmp_path / "cpu" / "A.json").read_bytes()
+    assert record.main([*argv, "--from", "061"]) == 0
+    assert capsys.readouterr().out.count("A-from-061: 5 rounds, same tokens") == 1
+    assert sorted(written(tmp_path)) == ["cpu/A-from-061.json", "cpu/A.json"]
+    assert (tmp_path / "cpu" / "A.json").read_bytes() == old
+    later = RUNGS[RUNGS.index("061") :]
+    assert list(recorded_ladder("A", folder=tmp_path).recording.rungs) == RUNGS[:6]
+    assert list(recorded_ladder("A", folder=tmp_path, first="061").recording.rungs) == later
+    assert recorded_ladder("A", folder=tmp_path, first="060") is None
+    for before, after in itertools.pairwise(RUNGS):
+        found = recorded_comparison(after, "A", folder=tmp_path)
+        assert found.numbers == {"before": before, "after": after}
+        assert found.document["workload"] == ("A" if after <= "061" else "A-from-061")
+    settings = found.document["settings"]
+    assert (settings["from"], settings["num_requests"]) == ("061", 3)
+    assert "--from 061" in found.document["command"]
+    assert record.main([*argv, "--from", "061"]) == 0
+    assert capsys.readouterr().out == "A-from-061: is there, of this commit and settings (--force records it anew)\n"
+
+
+def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
+    monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
+    argv = ["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path), "--from", RUNGS[-3]]
+    assert record.main(argv) == 0
+    names = [f"D-burst-from-{RUNGS[-3]}", f"D-load-{RUNGS[-2]}", f"D-load-{RUNGS[-1]}"]
+    assert sorted(written(tmp_path)) == [f"cpu/{name}.json" for name in names]
+    found = recorded_traffic(RUNGS[-1], folder=tmp_path)
+    assert found.burst.document["workload"] == names[0]
+    assert recorded_traffic(RUNGS[-3], folder=tmp_path) is None
 
 
 # -- the source and the machine -----------------------------------------------------------------------------------
@@ -161,6 +204,10 @@ def test_a_machine_without_a_driver(monkeypatch):
         (["--workloads", "A B"], "there is no workload 'A B'"),
         (["--rounds", "4"], "rounds is 4: give 5 or more"),
         (["--rounds", "many"], "invalid int value: 'many'"),
+        (["--from", "042"], "a part of the ladder cannot begin with '042': give one of 036, 038"),
+        (["--from", "035"], "a part of the ladder cannot begin with '035'"),
+        (["--from", LESSONS[-1].number], f"a part of the ladder cannot begin with '{LESSONS[-1].number}'"),
+        (["--from", "best"], "a part of the ladder cannot begin with 'best'"),
         (["--minutes", "0"], "minutes is 0.0: give more than 0"),
         (["--minutes", "nan"], "minutes is nan: give more than 0"),
         (["--minutes", "9", "--force"], "goes on with what is there and --force begins anew: give one of them"),
@@ -216,6 +263,7 @@ def test_help_names_every_flag(capsys):
     assert out.startswith("usage: rosecourse record")
     for flag in (
         "--workloads",
+        "--from",
         "--rounds",
         "--minutes",
         "--out",

@@ -43,7 +43,7 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     assert record.main(argv) == 0
     runs = [*RUNGS, *RUNGS[::-1]] * 3
     turns = [*RUNGS, *RUNGS[::-1], *RUNGS]
-    timelines = [(number, kind) for _ in "ABC" for number in turns for kind in ("inside", "boundary")]
+    timelines = [(number, kind) for _ in "ABC" for number in turns for kind in STEP_KINDS]
     assert order == [*runs, "times", "times", "times", *timelines]
     assert sorted(written(tmp_path)) == [f"cpu/{name}.json" for name in ("A", "A.steps", "B.steps", "C.steps")]
     found = recorded_steps("A", folder=tmp_path)
@@ -58,8 +58,10 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     assert 0 < boundary.part_us("kv_append") < boundary.step_us
     assert {one.step_us for one in steps_of("A", folder=tmp_path).timelines["061"].values()} == {1800}  # the shortest
     said = capsys.readouterr().out.splitlines()
-    assert said[7] == f"A.steps: 2 sessions of 40 tokens, floor {found.floor_ms:.2f} ms"
-    assert re.fullmatch(r"  035 paged decode baseline: [\d.]+ ms a step, device busy 0.00 ms in 0 kernels", said[8])
+    assert said[len(RUNGS) + 1] == f"A.steps: 2 sessions of 40 tokens, floor {found.floor_ms:.2f} ms"
+    assert re.fullmatch(
+        r"  035 paged decode baseline: [\d.]+ ms a step, device busy 0.00 ms in 0 kernels", said[len(RUNGS) + 2]
+    )
     order.clear()
     assert record.main(argv) == 0
     assert order == []
@@ -78,11 +80,15 @@ def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, 
     found = steps_of("B", folder=tmp_path)
     calls = {kind: [found.counts[number][kind]["append_token calls"] for number in RUNGS] for kind in STEP_KINDS}
     assert calls == {
-        "inside": [2 * layers, 2 * layers, 0, 0, 0, 0],
-        "boundary": [2 * layers, 2 * layers, 2 * layers, 0, 0, 0],
+        "inside": [2 * layers, 2 * layers, 0, 0, 0, 0, 0, 0, 0, 0],
+        "boundary": [2 * layers, 2 * layers, 2 * layers, 0, 0, 0, 0, 0, 0, 0],
+        "fork": [2 * layers] * 6 + [0] * 4,  # one session copies, the other has the block to itself
     }
-    for number, shown in (("036", True), ("038", True), ("059", True), ("060", True), ("061", False)):
-        if shown:
+    copies = [found.counts[number]["fork"]["copy"] for number in ("064", "065")]
+    assert copies[0] - copies[1] == 2  # K and V of the one copy
+    assert [found.counts[number]["inside"]["bytes handed to the device"] for number in ("064", "065")] == [0, 0]
+    for number in RUNGS[1:]:
+        if number != "061":
             assert list(recorded_timelines(number, folder=tmp_path)) == ["before", "after"]
         else:
             with pytest.raises(LessonError, match="lesson 061 runs the same code"):
@@ -92,11 +98,11 @@ def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, 
 def test_steps_are_not_begun_when_the_time_is_over(tmp_path, monkeypatch, capsys, clock):
     def late(run, number):
         clock(run, number)
-        if number == 36:  # the last run of all
+        if number == 6 * len(RUNGS):  # the last run of all
             monkeypatch.setattr(recorder.Deadline, "fits", lambda self, seconds: False)
 
     spy(monkeypatch, late)
-    argv = ["--workloads", "A,steps", *SMALL, "--minutes", "9", "--out", str(tmp_path)]
+    argv = ["--workloads", "A,steps", *SMALL, "--minutes", "99", "--out", str(tmp_path)]
     assert record.main(argv) == 0
     assert list(written(tmp_path)) == ["cpu/A.json"]
     said = capsys.readouterr().out.splitlines()

@@ -74,10 +74,62 @@ def test_what_runs_the_same_code_on_a_step_is_not_shown(tmp_path, results):
     with pytest.raises(LessonError, match=r"lesson 038 runs the same code .* on a step at a block boundary"):
         recorded_timelines("038", "boundary", folder=results)
     assert recorded_timelines("038", folder=results).keys() == {"before", "after"}
-    with pytest.raises(ConfigError, match="there is no kind of step 'odd': give one of inside, boundary"):
+    with pytest.raises(ConfigError, match="there is no kind of step 'odd': give one of inside, boundary, fork"):
         recorded_timelines("038", "odd", folder=results)
     with pytest.raises(LessonError, match="there is no lesson '042'"):
         recorded_timelines("042", folder=results)
+
+
+def test_the_steps_of_a_part_of_the_ladder_lie_beside_those_of_the_whole_and_are_never_mixed(tmp_path):
+    """061 is in both files, and 062 in one: that one alone tells of lesson 062."""
+    folder = tmp_path / "cpu"
+    both, zero = (48, 48), (0, 0)
+    document = steps_document({"061": both, "062": zero}, "A-from-061")
+    document["counts"]["061"]["inside"]["bytes handed to the device"] = 5
+    write_recording(folder / "A.steps.json", steps_document({"060": both, "061": both}))
+    path = write_recording(folder / "A-from-061.steps.json", seal(document))
+    assert list(recorded_steps("A", folder=tmp_path).titles) == ["060", "061"]
+    assert list(recorded_steps("A", folder=tmp_path, first="061").titles) == ["061", "062"]
+    assert recorded_steps("A", folder=tmp_path, first="060") is None
+    assert list(recorded_timelines("062", folder=tmp_path)) == ["before", "after"]
+    path.unlink()
+    assert recorded_timelines("062", folder=tmp_path) is None
+    write_recording(path, steps_document({"061": both, "062": zero}))  # of another name
+    with pytest.raises(RosecourseError, match="rosecourse record --workloads steps --from 061") as caught:
+        recorded_timelines("062", folder=tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_kind_of_step_that_was_not_recorded_has_no_timeline(tmp_path):
+    """Files from before there were steps right after a fork have none of them; others have one on every rung."""
+    document = steps_document({"064": (48, 48), "065": (0, 0)}, "C")
+    path = write_recording(tmp_path / "cpu" / "C.steps.json", document)
+    assert recorded_timelines("065", folder=tmp_path) is None
+    for number, copies in (("064", 6), ("065", 0)):
+        document["timelines"][number]["fork"] = timeline_document("fork")
+        document["counts"][number]["fork"] = {"copy": copies}
+    write_recording(path, seal(document))
+    found = recorded_timelines("065", folder=tmp_path)
+    assert [side.step_kind for side in found.values()] == ["fork", "fork"]
+    del document["counts"]["064"]["fork"]
+    write_recording(path, seal(document))
+    with pytest.raises(RosecourseError, match="the counts of 064 has no 'fork'"):
+        recorded_timelines("065", folder=tmp_path)
+
+
+def test_rungs_may_have_other_stages(tmp_path):
+    document = steps_document({"063": (48, 48), "064": (0, 0)}, "C")
+    stages = {"063": ("place", "copy_blocks", "block_tables", "forward", "rest")}
+    stages["064"] = ("place", "copy_blocks", "plan", "forward", "rest")
+    document["parts"] = {number: {part: [10**6] * 8 for part in parts} for number, parts in stages.items()}
+    write_recording(tmp_path / "cpu" / "C.steps.json", seal(document))
+    found = recorded_steps("C", folder=tmp_path)
+    assert {number: tuple(parts) for number, parts in found.times.seconds.items()} == stages
+    told = found.between("063", "064").sentences(["step", "block_tables", "rows"])
+    assert told[0].startswith("Untouched, place and copy blocks and forward: 3.00 ms before, 3.00 ms after")
+    assert told[1].startswith(
+        "Replaced, block tables and sample and the rest by plan rows and sample and the rest: 2.0"
+    )
 
 
 def test_without_rows_all_counts_tell(results):

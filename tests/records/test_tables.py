@@ -118,7 +118,8 @@ def test_the_table_shows_the_figure_that_the_article_is_about(results, notebooks
     figures = {row[0][1:4]: row[3:] for row in rows}
     assert figures["035"] == ["", ""]
     assert figures["036"] == ["TPOT 15.33 to 14.97 ms", "8.20 to 4.10 ms: 2.00x [2.00, 2.00]"]
-    assert figures["038"] == ["TPOT 14.98 to 6.50 ms", ""]  # not recorded
+    assert figures["038"] == ["TPOT 14.98 to 6.50 ms", "not recorded yet"]
+    assert figures["062"] == ["", "not recorded yet"]  # of no article
     assert figures["059"] == ["ITL p99 95.34 to 81.67 ms (256 requests)", "16.40 to 8.20 ms: 2.00x [2.00, 2.00]"]
     rates = "throughput 3807.13 to 3886.10 tokens/s (256 requests)"
     # 2 x 4 tokens in 4 steps: the mean of 2 / step over the five runs
@@ -128,7 +129,15 @@ def test_the_table_shows_the_figure_that_the_article_is_about(results, notebooks
 def test_the_table_without_any_recording(tmp_path, notebooks):
     header, _, *rows = cells_of(lessons_table(notebooks, folder=tmp_path / "none"))
     assert header[-1] == "recorded"
-    assert [row[-1] for row in rows] == [""] * len(LESSONS)
+    assert [row[-1] for row in rows] == ["", *["not recorded yet"] * (len(LESSONS) - 1)]
+
+
+def test_a_lesson_without_a_notebook_has_a_row_without_a_link(tmp_path, notebooks):
+    (notebooks / "062_a_name.ipynb").unlink()
+    _, _, *rows = cells_of(lessons_table(notebooks, folder=tmp_path / "none"))
+    names = {row[0].strip("[")[:3]: row[0] for row in rows}
+    assert names["062"] == "062 one table for all layers"
+    assert names["063"] == "[063](notebooks/063_a_name.ipynb) slots from the table"
 
 
 def test_a_recording_of_the_first_lesson_alone_has_nothing_to_compare(tmp_path, notebooks):

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
-from rosecourse import ConfigError, EngineConfig, InferenceEngine, RosecourseError, SamplingParams
+from rosecourse import ConfigError, EngineConfig, InferenceEngine, RosecourseError, SamplingParams, lesson
 from rosecourse.measure import profiling, timeline
 from rosecourse.measure.profiling import Event, timeline_of
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline, untouched_sentence
@@ -16,7 +16,8 @@ from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.timeline import draw_timeline
 from tests.support.drawn import assert_readable, texts_drawn
 
-TABLES, FORWARD, APPEND = timeline.PARTS
+TABLES, PLAN, FORWARD, APPEND = timeline.PARTS
+OLD = (TABLES, FORWARD, APPEND)  # the ranges of the steps up to 061
 H2D = "roseinfer.decode_step_sessions.h2d_block_tables"
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
 
@@ -66,7 +67,8 @@ def test_kernels_and_ranges_are_those_of_the_step():
     )
     assert (found.device, found.plain_us, found.step_us) == ("NVIDIA H200", 83.0, 100.0)
     assert (found.step_kind, found.context) == ("inside", 70)
-    assert [found.part_us(part) for part in COLOURS] == [10, 30, 20, 40]
+    assert found.parts == ["block_tables", "forward", "kv_append"]
+    assert [found.part_us(part) for part in (*found.parts, "rest", "plan")] == [10, 30, 20, 40, 0]
     assert found.busy_us == pytest.approx(41)  # 30 to 50 counts once
     assert found.busy_share == pytest.approx(0.41)
 
@@ -89,6 +91,7 @@ def test_there_is_one_step_in_what_a_profiler_saw():
     ("name", "short", "kind"),
     [
         ("_kv_append_full_batch_kernel", "_kv_append_full_batch_kernel", "append"),
+        ("_kv_append_by_table_kernel", "_kv_append_by_table_kernel", "append"),
         ("void cutlass::Kernel2<cutlass_80_wmma>(cutlass_80::Params)", "Kernel2", "matrix"),
         (
             "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, __half, 128>(Params)",
@@ -110,9 +113,10 @@ def test_names_are_shortened_and_told_apart(name, short, kind):
 # -- taken --------------------------------------------------------------------------------------------------------
 
 
-def decoding_of(model, prompts=((1, 2, 3), (1, 2, 3)), room=60):
+def decoding_of(model, prompts=((1, 2, 3), (1, 2, 3)), room=60, number="best"):
     """An engine with sessions that have been prefilled; they have this many tokens in the end."""
-    engine = InferenceEngine(model, EngineConfig(block_size=8, max_batch_size=2, max_seq_len=room))
+    config = EngineConfig(block_size=8, max_batch_size=2, max_seq_len=room)
+    engine = InferenceEngine(model, config, lesson(number).after)
     each = [params_of(room - len(prompt)) for prompt in prompts]
     sessions = [engine.new_session(prompt, params) for prompt, params in zip(prompts, each, strict=True)]
     engine.take_tokens(sessions, engine.prefill(sessions))
@@ -124,7 +128,7 @@ def params_of(new):
 
 
 def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(small_model):
-    engine, sessions = decoding_of(small_model)
+    engine, sessions = decoding_of(small_model, number="061")
     found = profiling.take_timeline(engine, sessions)
     assert [one.name for one in found.ranges] == [STEP, TABLES, H2D, FORWARD, APPEND]
     step, tables, h2d, forward, append = found.ranges
@@ -137,6 +141,24 @@ def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(small_model
     assert (found.kernels, found.device, found.busy_share) == ((), "CPU", 0)
     assert 0 < found.plain_us < 100 * found.step_us
     assert Timeline.of(json.loads(json.dumps(found.document()))) == found
+
+
+@pytest.mark.parametrize(
+    ("number", "ranges", "parts"),
+    [
+        ("062", [TABLES, H2D, FORWARD, APPEND], ["block_tables", "forward", "kv_append"]),
+        ("063", [TABLES, H2D, FORWARD], ["block_tables", "forward"]),
+        ("064", [PLAN, FORWARD], ["plan", "forward"]),
+        ("065", [PLAN, FORWARD], ["plan", "forward"]),
+    ],
+)
+def test_a_timeline_has_the_ranges_of_its_rung(small_model, number, ranges, parts):
+    found = profiling.take_timeline(*decoding_of(small_model, number=number))
+    assert [one.name for one in found.ranges] == [STEP, *ranges]
+    assert found.parts == parts
+    known = sum(found.part_us(part) for part in parts)
+    assert 0 < known < found.step_us
+    assert found.part_us("rest") == pytest.approx(found.step_us - known)
 
 
 def test_a_step_inside_a_block_neither_begins_a_block_nor_reads_one_for_the_first_time(small_model):
@@ -156,7 +178,7 @@ def test_at_a_boundary_every_session_begins_a_block(small_model, room):
     found = profiling.take_timeline(engine, sessions, "boundary")
     assert (found.step_kind, found.context) == ("boundary", 32)
     assert sessions[0].num_cached_tokens == 33
-    assert len(sessions[0].block_ids_per_layer[0]) == 5
+    assert len(sessions[0].table) == 5
 
 
 def test_a_boundary_comes_before_the_profiler_too(small_model):
@@ -166,18 +188,41 @@ def test_a_boundary_comes_before_the_profiler_too(small_model):
     assert found.plain_us > 0
 
 
+@pytest.mark.parametrize("number", ["035", "061", "062", "064", "065"])
+def test_right_after_a_fork_all_write_into_a_block_that_they_share(small_model, number, monkeypatch):
+    engine, sessions = decoding_of(small_model, number=number)
+    decode, shared = engine.decode_step_sessions, []
+
+    def watched(sessions):
+        first, second = (engine.kv.blocks_of(session.table) for session in sessions)
+        size = engine.config.block_size
+        shared.append((first[-1] == second[-1] and len(first) * size > sessions[0].num_cached_tokens, len(sessions)))
+        return decode(sessions)
+
+    monkeypatch.setattr(engine, "decode_step_sessions", watched)
+    found = profiling.take_timeline(engine, sessions, "fork")
+    assert found.step_kind == "fork"
+    assert shared[-1] == (True, 2)
+    assert found.context % 8 > 1
+    assert sessions[0].num_cached_tokens == found.context + 1
+    assert sessions[1].table is None  # it was freed, and another has taken its place
+    assert Timeline.of(json.loads(json.dumps(found.document()))) == found
+
+
 def test_a_timeline_without_room_for_its_steps_is_refused_before_the_first(small_model):
     for prompts, room, more, message in (
         (((1, 2, 3),) * 2, 26, {}, "no room for 20 decode steps and then one inside a block"),
         (((1, 2, 3),) * 2, 32, {"step": "boundary"}, "no room for 20 decode steps and then one at a block boundary"),
         (((1, 2, 3), (1, 2)), 60, {"step": "boundary"}, "no room for 20 decode steps and then one at a block"),
-        (((1, 2, 3),) * 2, 60, {"step": "odd"}, "a step 'odd': give one of inside, boundary"),
+        (((1, 2, 3),) * 2, 60, {"step": "odd"}, "a step 'odd': give one of inside, boundary, fork"),
+        (((1, 2, 3),) * 2, 26, {"step": "fork"}, "no room for 20 decode steps and then one right after a fork"),
+        (((1, 2, 3),), 60, {"step": "fork"}, "a step right after a fork is one of 2 sessions or more"),
         (((1, 2, 3),) * 2, 60, {"warmup": 0}, "warmup is 0"),
     ):
         engine, sessions = decoding_of(small_model, prompts, room)
         with pytest.raises(ConfigError, match=message):
             profiling.take_timeline(engine, sessions, **more)
-        assert [len(session.completion_ids) for session in sessions] == [1, 1]
+        assert [len(session.completion_ids) for session in sessions] == [1] * len(prompts)
 
 
 # -- stored -------------------------------------------------------------------------------------------------------
@@ -186,7 +231,7 @@ def test_a_timeline_without_room_for_its_steps_is_refused_before_the_first(small
 def large(kernels=150, length=2800.0, appends=40):
     """A step like a GPU's: kernels of 1 to 30 us, and the ranges of the host."""
     scale = length / 2800
-    spans = zip(timeline.PARTS, (50, 350, 1850), (250, 1400, 600), strict=True)
+    spans = zip(OLD, (50, 350, 1850), (250, 1400, 600), strict=True)
     ranges = [Range(name, round(start * scale, 1), round(span * scale, 1)) for name, start, span in spans]
     kinds = ["attention", "matrix", "other", "matrix", "other"]
     done = []
@@ -335,6 +380,36 @@ def test_kinds_of_kernels_differ_in_more_than_hue():
     assert min(math.dist(one, other) for one, other in itertools.combinations(rgb, 2)) > 0.3
 
 
+def test_a_picture_of_steps_with_other_stages_has_the_parts_of_both(ax):
+    one = large()
+    step, tables, forward, _ = one.ranges
+    after = one._replace(ranges=(step, tables._replace(name=PLAN), forward))
+    draw_timeline(ax, {"before": one, "after": after}, 64, "title")
+    told = [text.get_text() for legend in (ax.get_legend(), *ax.artists) for text in legend.get_texts()]
+    assert [text for text in told if "→" in text and "(" not in text] == [
+        "plan rows: 0.00 → 0.25 ms",
+        "block tables: 0.25 → 0.00 ms",
+        "forward: 1.40 → 1.40 ms",
+        "KV append: 0.60 → 0.00 ms",
+        "sample and the rest: 0.55 → 1.15 ms",
+    ]
+    assert_readable(ax)
+
+
+def test_what_lies_in_other_ranges_is_not_left_alone():
+    """As at 064: the block tables went and a plan came; whatever is in no range may have taken over some of it."""
+
+    def one(name, forward_us):
+        ranges = [(STEP, 0, 9000), (name, 10, 50), (FORWARD, 100, forward_us)]
+        return Timeline(tuple(Range(*r) for r in ranges), (), "a GPU", 5000.0)
+
+    sides = {"before": one(TABLES, 3000.0), "after": one(PLAN, 4000.0)}
+    told = untouched_sentence(sides, ["step", "block_tables", "rows"])
+    assert "3.00 ms in the step before and 4.00 ms in the one after" in told
+    told = untouched_sentence(sides, ["step", "forward", "block_tables"])
+    assert told.startswith("The lesson leaves no range of the host alone: a timeline is one step")
+
+
 def test_what_the_lesson_leaves_alone_is_said_beside_its_timelines():
     def one(forward_us):
         ranges = [
@@ -348,5 +423,5 @@ def test_what_the_lesson_leaves_alone_is_said_beside_its_timelines():
     assert told.startswith(
         "What the lesson leaves alone took the host 8.50 ms in the step before and 8.50 ms in the one"
     )
-    told = untouched_sentence({"before": one(3000.0), "after": one(4000.0)}, ["kv_append", "rest"])
+    told = untouched_sentence({"before": one(3000.0), "after": one(4000.0)}, ["kv_append", "step"])
     assert "3.00 ms in the step before and 4.00 ms in the one after" in told
