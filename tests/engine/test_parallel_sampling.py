@@ -15,6 +15,9 @@ from rosecourse import (
     SamplingParams,
     lesson,
 )
+from rosecourse.measure.metrics import last_step
+from rosecourse.measure.samples import Samples
+from rosecourse.measure.workload import Workload, run_scheduler
 from rosecourse.request.session import samples_of
 from tests.support.interrupts import Scene, strike_lines
 from tests.support.oracles import hf_greedy, prompts_of
@@ -193,6 +196,21 @@ def test_nobody_is_admitted_with_samples_that_would_be_preempted_at_once(small_m
         assert not session.forks
     run(scheduler)
     assert scheduler.stats.preemptions == 0
+
+
+def test_a_workload_of_two_tokens_measures_the_step_after_the_fork(small_model):
+    """16 prompts x 8 samples: every gap is that step, in which all but the last owner copy a block."""
+    prompts = prompts_of([BLOCK + 1] * 16, 211)
+    workload = Workload.of(prompts, replace(SAMPLED, max_new_tokens=2), samples=8)
+    engine = make_engine(small_model, max_batch_size=128, prefix_cache=False)
+    copied, real = [], engine.decode_step.copy_blocks
+    engine.decode_step.copy_blocks = lambda copies: copied.append(len(copies)) or real(copies)
+    measured = run_scheduler(engine, workload)
+    assert copied == [16 * 7]
+    assert measured.stats.decode_steps == 1
+    gaps = Samples("best", [measured]).values("ITL")
+    assert gaps == [1e3 * last_step(measured.times[0])] * 128
+    assert measured.completions == alone(small_model, prompts, replace(SAMPLED, max_new_tokens=2), 8)
 
 
 # -- ends ---------------------------------------------------------------------------------------------------------
