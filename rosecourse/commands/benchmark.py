@@ -45,8 +45,8 @@ def add_benchmark_flags(parser: Parser) -> None:
     add_engine_flags(parser)
 
 
-def engine_and_workload(args: argparse.Namespace) -> tuple[InferenceEngine, Workload]:
-    """The engine that the flags describe, no larger than the workload needs, and the workload."""
+def engine_and_workload(args: argparse.Namespace, samples: int) -> tuple[InferenceEngine, Workload]:
+    """The engine that the flags describe, no larger than the workload needs, and the workload. samples: per request."""
     require_counts(args, LEASTS)
     interval = args.submit_interval_ms
     require(0 <= interval <= LONGEST_INTERVAL, f"submit_interval_ms is {interval}: give 0 or more, at most an hour")
@@ -56,13 +56,14 @@ def engine_and_workload(args: argparse.Namespace) -> tuple[InferenceEngine, Work
     model = model_of(args)
     prompt_ids = ids_of(prompt, model)
     longest = min(max(2, len(prompt_ids) + args.max_new_tokens), model.shape.context)
-    largest = min(args.max_batch_size, args.num_requests)
+    largest = min(args.max_batch_size, args.num_requests * samples)
     engine = engine_of(args, model, parts, max_batch_size=largest, max_seq_len=longest)
     engine.new_session(prompt, params)  # refuses what can never be served, before any work
     workload = Workload.of(
         [tuple(prompt_ids) if args.pretok else prompt] * args.num_requests,
         params,
         interval / 1e3,
+        samples,
         prefill_max_batch_size=args.prefill_max_batch_size,
         admission=ADMISSION_POLICIES[args.prefill_admission_policy],
         tokenize_workers=args.tokenize_workers,
@@ -70,10 +71,10 @@ def engine_and_workload(args: argparse.Namespace) -> tuple[InferenceEngine, Work
     return engine, workload
 
 
-def measure_and_write(parser: Parser, args: argparse.Namespace, runner: Runner) -> Measured:
-    """Warm up, do the counted runs, and write the JSON document."""
+def measure_and_write(parser: Parser, args: argparse.Namespace, runner: Runner, samples: int = 1) -> Measured:
+    """Warm up, do the counted runs, and write the JSON document. samples: of each request."""
     require_writable_json(args.json)
-    engine, workload = engine_and_workload(args)
+    engine, workload = engine_and_workload(args, samples)
     runs = []
     # No bar where nobody watches (disable=None), and none that moves while the clock runs.
     for number in tqdm(range(args.warmup_runs + args.repeat_runs), "runs", file=sys.stderr, leave=False, disable=None):

@@ -94,6 +94,16 @@ def add_workload_flags(parser: Parser) -> None:
     measuring.add_argument("--repeat-runs", type=int, default=3, help="counted; each has a scheduler of its own")
 
 
+def add_samples_flag(parser: Parser) -> None:
+    """For the commands that can ask for several samples of a prompt."""
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=1,
+        help="completions of each prompt, which is computed once (parallel sampling); sample i has seed + i",
+    )
+
+
 def add_json_flag(parser: Parser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write command, host, versions and raw samples there")
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from ..checks import is_count, require, shown
 from ..config import SamplingParams
 from ..errors import LogitsError, RequestError
-from ..request.session import InferenceSession, Prompt
+from ..request.session import InferenceSession, Prompt, samples_of
 from ..request.text import StreamedToken, TextDecoder
 from .core import EngineCore
 from .scheduler import OnlineScheduler
@@ -42,12 +43,18 @@ class InferenceEngine(EngineCore):
     """
 
     def generate(
-        self, prompts: Prompt | Iterable[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        n: int = 1,
     ) -> list[Generation]:
         """Complete one prompt or several, as many at a time as the engine holds; results in the prompts' order.
 
-        A prompt is a text or a list of token ids; params: one for all, or one for each.
+        A prompt is a text or a list of token ids; params: one for all, or one for each. n: samples of each prompt,
+        which is computed once for all of them; sample i is drawn with the params' seed + i, and is the completion of a
+        request of its own with that seed. Sample i of prompt p is result p * n + i.
         """
+        require(is_count(n), f"n is {shown(n)}: give 1 or more samples of each prompt")
         listed = prompts_of(prompts)
         each = list(params) if isinstance(params, Sequence) else [params] * len(listed)
         if len(each) != len(listed):
@@ -57,14 +64,15 @@ class InferenceEngine(EngineCore):
             scheduler = OnlineScheduler(self)
             try:
                 for session in sessions:
-                    scheduler.submit(session)
+                    scheduler.submit(session, samples_of(session.params, n)[1:])
                 scheduler.run()
             finally:  # whatever stops it leaves no blocks behind
-                for session in sessions:
-                    scheduler.cancel(session)
+                for sample in (sample for session in sessions for sample in session.samples):
+                    scheduler.cancel(sample)
         return [
             Generation(prompt, s.completion_ids, self.detokenize(s.completion_ids), str(s.finish_reason))
-            for prompt, s in zip(listed, sessions, strict=True)
+            for prompt, session in zip(listed, sessions, strict=True)
+            for s in session.samples
         ]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamedToken]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from ..checks import is_count, require, require_a, shown
-from ..config import EngineConfig
+from ..config import EngineConfig, SamplingParams
 from ..errors import ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
-from ..request.session import InferenceSession
+from ..kv.buffers import index_tensor
+from ..request.session import InferenceSession, SessionState, SessionTimes
 from .core import EngineCore
 from .queue import Queue
 from .rules import require_own, require_rule
@@ -47,6 +49,10 @@ class OnlineScheduler:
 
     When no block is free the newest session is preempted: its blocks go, it waits at the front (a fork that was waiting
     stays where it is), and its K and V are computed again later. Not for several threads: `SchedulerManager` is.
+
+    Several samples of one prompt (parallel sampling) are computed once: after the prefill they are forked off its
+    session, and each takes its own first token from the same logits. From then on they are sessions like the others;
+    those that find no place in the batch wait at the front.
     """
 
     def __init__(
@@ -85,19 +91,39 @@ class OnlineScheduler:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running or self._new_tokens)
 
-    def submit(self, session: InferenceSession) -> None:
+    def submit(self, session: InferenceSession, siblings: Sequence[SamplingParams] = ()) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
+
+        siblings: what further samples of a new session's prompt are asked for. They come to be with its first token,
+        as `session.forks`; if it is cancelled before, none of them does.
 
         Raises `RequestError` for one that was submitted before, that is prefilled and has not taken its token, or that
         is another engine's, and `EngineBusy` where a `SchedulerManager` steps this scheduler.
         """
         with self.engine.exclusive:
             require_rule("submit", session, self.engine)
+            self._require_siblings(session, siblings)
             session.times.submitted = session.times.submitted or time.perf_counter()
             session.owner = self
+            session.siblings = tuple(siblings)
             self.waiting.append(session)
             if session.table is not None:
                 self._waiting_forks.append(session)
+
+    def _require_siblings(self, session: InferenceSession, siblings: Sequence[SamplingParams]) -> None:
+        """Raise `RequestError` or `ConfigError` for samples that can never be served."""
+        require(
+            isinstance(siblings, Sequence) and not isinstance(siblings, (str, bytes)),
+            f"siblings is {shown(siblings)}: give a list of SamplingParams, one for each further sample",
+        )
+        if siblings and session.state is not SessionState.NEW:
+            raise RequestError(
+                f"samples are forked off a session before its first token (this one {session.state.value}): submit a "
+                "new session with them"
+            )
+        for params in siblings:
+            require_a(SamplingParams, params, "each of the siblings")
+            self.engine.check_request(session.prompt_ids, params)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished.
@@ -160,10 +186,10 @@ class OnlineScheduler:
 
     def _admit(self) -> list[InferenceSession]:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
-        places = min(self.max_batch_size - len(self.running), self.prefill_max_batch_size)
+        places = self.max_batch_size - len(self.running)
         admitted: list[InferenceSession] = []
         try:
-            while self.waiting and len(admitted) < places:
+            while self.waiting and places > 0 and len(admitted) < self.prefill_max_batch_size:
                 session = self._next()
                 is_fork = session.table is not None
                 if not is_fork and not self._reserve(session, others=[*self.running, *admitted]):
@@ -172,7 +198,7 @@ class OnlineScheduler:
                 self._waiting_forks.discard(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
                 (self.running if is_fork else admitted).append(session)
-                places -= is_fork
+                places -= 1 + len(session.to_fork)  # samples that find no place wait
         except BaseException:
             self._put_back(admitted)
             raise
@@ -189,11 +215,15 @@ class OnlineScheduler:
         return self.waiting[number]
 
     def _reserve(self, session: InferenceSession, others: list[InferenceSession]) -> bool:
-        """Reserve a session's blocks if one stays free for each other that may need one; else it would be preempted."""
+        """Reserve a session's blocks if one stays free for each other that may need one; else it would be preempted.
+
+        So would its samples, each of which writes into a block of its own.
+        """
         fits = False
         try:
             self._reserve_or_preempt(session, others)
-            fits = self.engine.kv.num_available() >= sum(map(self.engine.may_need_block, others))
+            needed = sum(map(self._blocks_to_come, others)) + len(session.to_fork)
+            fits = not others or self.engine.kv.num_available() >= needed
         except KVCacheExhausted:
             if not others:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
@@ -201,6 +231,10 @@ class OnlineScheduler:
             if not fits:
                 self._free(session)
         return fits
+
+    def _blocks_to_come(self, session: InferenceSession) -> int:
+        """Blocks that a session and the samples that will be forked off it may need in their next step."""
+        return self.engine.may_need_block(session) + len(session.to_fork)
 
     def _reserve_or_preempt(self, session: InferenceSession, others: list[InferenceSession]) -> None:
         """Reserve a session's blocks; where nothing runs, forks that wait give theirs for it."""
@@ -219,7 +253,15 @@ class OnlineScheduler:
         start = time.perf_counter()
         for session in sessions:
             self.running.append(session)
-        self._compute(self.engine.prefill, sessions)
+        batch = list(sessions)
+        with self._or_put_back(batch):
+            logits = self.engine.prefill(sessions)
+            rows = self._fork_samples(batch)
+            if len(rows) > len(sessions):
+                logits = logits[index_tensor(rows, logits.device)]
+            new_tokens = self._take_tokens(batch, logits)
+        self._hand_out(batch, new_tokens)
+        self._make_room()
         self.stats.prefill_seconds += time.perf_counter() - start
 
     def _decode(self, sessions: list[InferenceSession]) -> None:
@@ -228,27 +270,43 @@ class OnlineScheduler:
             sessions = [session for session in sessions if session in self.running]
         if not sessions:
             return
-        self._compute(self.engine.decode_step_sessions, sessions)
+        with self._or_put_back(sessions):
+            new_tokens = self._take_tokens(sessions, self.engine.decode_step_sessions(sessions))
+        self._hand_out(sessions, new_tokens)
         self.stats.decode_seconds += time.perf_counter() - start
         self.stats.decode_steps += 1
 
-    def _compute(
-        self, forward: Callable[[Sequence[InferenceSession]], torch.Tensor], sessions: list[InferenceSession]
-    ) -> None:
-        """One more token for each of these running sessions, from the logits of `forward`."""
+    @contextmanager
+    def _or_put_back(self, sessions: list[InferenceSession]) -> Iterator[None]:
+        """What is done in here gives these running sessions one more token, or they are computed anew."""
         try:
-            new_tokens = self._take_tokens(sessions, forward(sessions))
+            yield
         except BaseException:  # nobody knows how far it came: what it has written is not used
             self._put_back(sessions)
             raise
-        now = time.perf_counter()
-        self._new_tokens += new_tokens
-        for session in sessions:
-            if session.finish_reason != "error":
-                session.times.tokens.append(now)
-            if session.finished:
-                self.running.discard(session)
-                self._free(session)
+
+    def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
+        """Fork the samples of sessions that are prefilled off them, into the batch; returns the logits' row of each."""
+        rows = list(range(len(batch)))
+        for row in range(len(batch)):
+            session = batch[row]
+            for params in session.to_fork:
+                fork = self.engine.fork(session, params)
+                session.forks.append(fork)
+                fork.owner = self
+                fork.times = SessionTimes(session.times.submitted, session.times.admitted)
+                self.running.append(fork)
+                batch.append(fork)
+                rows.append(row)
+        return rows
+
+    def _make_room(self) -> None:
+        """The newest sessions, if more run than the batch has places for, wait at the front, with their blocks."""
+        while len(self.running) > self.max_batch_size:
+            session = self.running[-1]
+            self.running.discard(session)
+            for queue in (self.waiting, self._waiting_forks):
+                queue.append_first(session)
 
     def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
         """The next token of each session; one that cannot have any, with logits that are NaN, ends without."""
@@ -260,6 +318,17 @@ class OnlineScheduler:
                 self.failed.append(sessions[row])
         good = [row for row, session in enumerate(sessions) if not session.finished]
         return self._take_tokens([sessions[row] for row in good], logits[good]) if good else []
+
+    def _hand_out(self, sessions: list[InferenceSession], new_tokens: list[NewToken]) -> None:
+        """Note the tokens that these sessions have taken; the blocks of those that have finished come back."""
+        now = time.perf_counter()
+        self._new_tokens += new_tokens
+        for session in sessions:
+            if session.finish_reason != "error":
+                session.times.tokens.append(now)
+            if session.finished:
+                self.running.discard(session)
+                self._free(session)
 
     # -- blocks given back ----------------------------------------------------------------------------------------
 

@@ -14,13 +14,14 @@ from ..errors import RequestFailed
 from ..request.session import InferenceSession
 
 ALL = "ask for all of its tokens, with stop_on_eos=False"
-UNFORKED = "never forked: its request had ended"
+TO_THE_END = "let every request run to its end, and measure again"
+UNFORKED = "never forked: its request was cancelled before its first token"
 NAN = "error: its logits are NaN or infinite"
 REMEDIES = {
     "error": "look for NaN in the model's weights, or load it in float32",
-    "cancelled": "let every request run to its end, and measure again",
+    "cancelled": TO_THE_END,
     "stop": ALL,
-    UNFORKED: ALL,
+    UNFORKED: TO_THE_END,
 }
 REPORT = "the engine or a part of it lost count; measure with the course's parts, and report it if it stays"
 
@@ -40,7 +41,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, asked: SamplingParams, session: InferenceSession | None) -> Answer:
-        """What a session gave; None: it was never made, as the one to fork it from had ended."""
+        """What a session gave; None: it was never made, as the one to fork it from was cancelled."""
         if session is None:
             return cls(asked, 0, 0, reason=UNFORKED)
         ids = session.completion_ids

@@ -7,17 +7,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from ..checks import require
+from ..checks import is_count, require, shown
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
 from ..engine.streaming import SchedulerManager, TokenStream
 from ..errors import LogitsError, RequestFailed
-from ..request.session import InferenceSession, Prompt, SessionTimes
+from ..request.session import InferenceSession, Prompt, SessionTimes, samples_of
 from .metrics import throughput
 from .whole_runs import Answer, require_whole
 
@@ -28,17 +28,13 @@ class Request:
 
     prompt: a text is tokenised while the clock runs, token ids are not (the articles' `--pretok`).
     arrival: when it is due, in seconds from the start of a run.
-    siblings: each is forked from it after its first token and goes on by itself (parallel sampling).
+    siblings: what further samples of the prompt are asked for, which is computed once (parallel sampling).
     """
 
     prompt: Prompt
     params: SamplingParams
     arrival: float = 0.0
     siblings: tuple[SamplingParams, ...] = ()
-
-    def __post_init__(self) -> None:
-        alone = not self.siblings or self.params.max_new_tokens > 1
-        require(alone, "a request of one token has siblings: give it two, so that it still runs when it is forked")
 
 
 @dataclass(frozen=True)
@@ -58,9 +54,22 @@ class Workload:
         require(len(self.requests) > 0, "a workload of 0 requests: give 1 or more")
 
     @classmethod
-    def of(cls, prompts: Iterable[Prompt], params: SamplingParams, interval: float = 0.0, **settings: Any) -> Workload:
-        """Requests that differ in their prompts at most. interval: seconds between two arrivals; 0 is all at once."""
-        return cls(tuple(Request(prompt, params, n * interval) for n, prompt in enumerate(prompts)), **settings)
+    def of(
+        cls,
+        prompts: Iterable[Prompt],
+        params: SamplingParams,
+        interval: float = 0.0,
+        samples: int = 1,
+        **settings: Any,
+    ) -> Workload:
+        """Requests that differ in their prompts at most.
+
+        interval: seconds between two arrivals; 0 is all at once. samples: of each prompt, see `samples_of`.
+        """
+        require(is_count(samples), f"samples is {shown(samples)}: give 1 or more")
+        siblings = samples_of(params, samples)[1:]
+        requests = (Request(prompt, params, n * interval, siblings) for n, prompt in enumerate(prompts))
+        return cls(tuple(requests), **settings)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -152,55 +161,26 @@ def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[Online
     Raises `RequestFailed` unless each gave all that it was asked for; so do the other runners.
     """
 
-    def tokenize(arrival: Arrival) -> Family:
+    def tokenize(arrival: Arrival) -> tuple[InferenceSession, Request]:
         session = engine.new_session(arrival.request.prompt, arrival.request.params)
         session.times.submitted = arrival.scheduled
-        return Family(session, arrival.request.siblings)
+        return session, arrival.request
 
     scheduler = _scheduler(engine, workload, kind)
-    families: list[Family] = []
-    unforked: list[Family] = []
+    sessions: list[InferenceSession] = []
     start = time.perf_counter()
     arrivals = _arrivals(workload, start)
     with _mapper(workload) as each:
         while arrivals or scheduler.has_work:
-            for family in each(tokenize, _due(arrivals)):
-                scheduler.submit(family.session)
-                families.append(family)
-                if family.siblings:
-                    unforked.append(family)
+            for session, request in each(tokenize, _due(arrivals)):
+                scheduler.submit(session, request.siblings)
+                sessions.append(session)
             if scheduler.has_work:
                 scheduler.step()
-                unforked = [family for family in unforked if not family.fork(engine, scheduler)]
             else:
                 _sleep_until(arrivals[0].scheduled)
-    return Run.of(start, workload, [session for family in families for session in family.members], scheduler)
-
-
-class Family:
-    """A session and those that are forked from it, once it has a token."""
-
-    def __init__(self, session: InferenceSession, siblings: tuple[SamplingParams, ...]) -> None:
-        self.session = session
-        self.siblings = siblings
-        self.forks: list[InferenceSession] = []
-
-    @property
-    def members(self) -> list[InferenceSession | None]:
-        """The session and its forks; None for each that was never forked, as the session ended at once."""
-        missing = len(self.siblings) - len(self.forks)
-        return [self.session, *self.forks, *(None for _ in range(missing))]
-
-    def fork(self, engine: InferenceEngine, scheduler: OnlineScheduler) -> bool:
-        """Fork and submit the siblings if the session runs. A fork has its request's first token and its times."""
-        if self.session.table is None or not self.session.times.tokens:
-            return False
-        for params in self.siblings:
-            fork = engine.fork(self.session, params)
-            fork.times = replace(self.session.times, tokens=list(self.session.times.tokens))
-            scheduler.submit(fork)
-            self.forks.append(fork)
-        return True
+    made = [sample for session in sessions for sample in (*session.samples, *(None for _ in session.to_fork))]
+    return Run.of(start, workload, made, scheduler)
 
 
 def run_offline(engine: InferenceEngine, workload: Workload) -> Run:
@@ -226,7 +206,8 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
         request = arrival.request
         return manager.submit(request.prompt, request.params, scheduled=arrival.scheduled)
 
-    require(not any(r.siblings for r in workload.requests), "a stream has no siblings: measure forks by run_scheduler")
+    several = any(request.siblings for request in workload.requests)
+    require(not several, "a stream has one sample: measure requests with siblings by run_scheduler")
     with SchedulerManager(scheduler, max_waiting=None) as manager, _mapper(workload) as each:
         streams = list(each(submit, as_they_come()))
         for stream in streams:

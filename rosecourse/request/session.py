@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -19,6 +19,11 @@ class SessionTimes:
     submitted: float = 0.0
     admitted: float = 0.0  # the first time it got its blocks
     tokens: list[float] = field(default_factory=list)  # when each new token was there
+
+
+def samples_of(params: SamplingParams, n: int) -> tuple[SamplingParams, ...]:
+    """What n samples of one prompt are asked for: the same, and sample i is drawn with seed + i."""
+    return tuple(replace(params, seed=params.seed + number) for number in range(n))
 
 
 class SessionState(Enum):
@@ -40,6 +45,8 @@ class InferenceSession:
     (None while it holds none); between two decode steps that is all but the last token.
     awaits_prefill: its blocks are reserved, and not all of its tokens are computed.
     engine: the one whose `new_session` or `fork` made it, and accepted its prompt; no other one takes it.
+    siblings: what further samples of its prompt are asked for; its scheduler forks them off it after its prefill.
+    forks: the sessions that were, in the order of `siblings`. Forks that somebody else makes are not among them.
     owner: the scheduler that has accepted it; the calls of everybody else leave it alone. None is nobody.
     finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (`LogitsError`).
     """
@@ -52,6 +59,8 @@ class InferenceSession:
     awaits_prefill: bool = False
     finish_reason: str | None = None
     times: SessionTimes = field(default_factory=SessionTimes)
+    siblings: tuple[SamplingParams, ...] = field(default=(), repr=False)
+    forks: list[InferenceSession] = field(default_factory=list, repr=False)
     engine: Any = field(default=None, repr=False)
     owner: Any = field(default=None, repr=False)
 
@@ -66,6 +75,16 @@ class InferenceSession:
     @property
     def completion_ids(self) -> list[int]:
         return self.token_ids[len(self.prompt_ids) :]
+
+    @property
+    def samples(self) -> list[InferenceSession]:
+        """The session and those that were forked off it after its prefill."""
+        return [self, *self.forks]
+
+    @property
+    def to_fork(self) -> tuple[SamplingParams, ...]:
+        """What is asked for in the samples that are still to be forked off it."""
+        return self.siblings[len(self.forks) :]
 
     @property
     def finished(self) -> bool:

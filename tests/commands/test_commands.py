@@ -191,6 +191,38 @@ def test_generate_samples_the_same_for_a_seed(capsys):
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_generate_writes_several_samples(capsys, model, tmp_path):
+    """Sample i is what the command writes with seed + i; the file has them all."""
+    file = tmp_path / "out.json"
+    argv = ["--prompt", "Emma", "--max-new-tokens", "12", "--temperature", "1", "--device", "cpu"]
+    assert generate.main([*argv, "--seed", "4", "--samples", "3", "--json", str(file)]) == 0
+    found, expected = capsys.readouterr().out, ""
+    for number in range(3):
+        assert generate.main([*argv, "--seed", str(4 + number)]) == 0
+        expected += f"=== sample {number}, seed {4 + number} ===\n{capsys.readouterr().out}"
+    assert found == expected
+    samples = json.loads(file.read_text())["samples"]
+    assert [sample["seed"] for sample in samples] == [4, 5, 6]
+    assert ["Emma" + model.tokenizer.decode(sample["token_ids"]) for sample in samples] == [
+        "Emma" + sample["text"] for sample in samples
+    ]
+    assert all(sample["text"] in found and sample["finish_reason"] == "length" for sample in samples)
+
+
+@pytest.mark.parametrize("mode", benchmark_scheduler.MODES)
+def test_benchmark_scheduler_measures_samples(mode, capsys, tmp_path):
+    """Each counts as a request, with times of its own."""
+    file = tmp_path / "out.json"
+    argv = [*SMALL, "--mode", mode, "--samples", "5", "--no-stop-on-eos", "--json", str(file)]
+    assert benchmark_scheduler.main(argv) == 0
+    assert "N: 30 requests, 120 completion tokens, 0 preemptions" in capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert "--samples 5" in found["command"]
+    for run in found["runs"]:
+        firsts = [request["tokens"][0] for request in run["requests"]]
+        assert [firsts[n : n + 5] for n in (0, 5, 10)] == [[firsts[n]] * 5 for n in (0, 5, 10)]  # one prefill
+
+
 def test_as_a_user_would_run_it():
     """In a process of its own: English on standard output, nothing on standard error."""
     argv = [
@@ -257,6 +289,8 @@ GENERATE = [
     (["--top-p", "0"], "top_p is 0.0"),
     (["--top-p", "1.5"], "top_p is 1.5"),
     (["--top-k", "-1"], "top_k is -1"),
+    (["--samples", "0"], "samples is 0: give 1 or more"),
+    (["--samples", "1000001"], "samples is 1000001: give at most 1000000"),
 ]
 BENCHMARKS = [
     (["--max-batch-size", "0"], "max_batch_size is 0: give 1 or more"),
@@ -273,6 +307,8 @@ BAD_CALLS = [
     *(("benchmark_streaming", *case) for case in BENCHMARKS),
     ("generate", [], "the following arguments are required: --prompt"),
     ("benchmark_scheduler", ["--mode", "sideways"], "invalid choice: 'sideways'"),
+    ("benchmark_scheduler", ["--samples", "0"], "samples is 0: give 1 or more"),
+    ("benchmark_streaming", ["--samples", "2"], "unrecognized arguments: --samples 2"),
     ("benchmark_streaming", ["--submit-interval-ms", "-1"], "submit_interval_ms is -1.0: give 0 or more"),
     ("benchmark_streaming", ["--submit-interval-ms", "nan"], "submit_interval_ms is nan: give 0 or more"),
 ]

@@ -210,12 +210,31 @@ def test_tokens_count_once_though_their_session_was_preempted(small_model):
 
 
 def test_siblings_that_were_never_forked_are_missed(small_model):
-    """Their request ends with its first token; there is nothing left to fork, and fewer tokens than asked for."""
+    """Their request was cancelled before its prefill, and they were never made."""
     engine = engine_of(small_model)
-    engine.eos_token_id = run_scheduler(engine, WORKLOAD).completions[0][0]
-    workload = Workload((Request((4, 5), PARAMS), Request((1, 2, 3), STOPS, siblings=(STOPS, STOPS))))
-    with pytest.raises(RequestFailed, match=r"request 2 gave 0 of 8 tokens \(never forked: .*, and 1 more of 4 failed"):
-        run_scheduler(engine, workload)
+
+    def cancels(waiting):
+        if waiting[0].siblings:
+            waiting[0].owner.cancel(waiting[0])
+        return 0
+
+    requests = (Request((1, 2, 3), STOPS, siblings=(STOPS, STOPS)), Request((4, 5), PARAMS))
+    with pytest.raises(RequestFailed, match=r"request 0 gave 0 of 8 tokens \(cancelled\), and 2 more of 4 failed"):
+        run_scheduler(engine, Workload(requests, admission=cancels))
+    with pytest.raises(RequestFailed, match=r"request 0 gave 0 of 8 tokens \(never forked: its request was cancelled"):
+        require_whole([Answer.of(STOPS, None)])
+
+
+@pytest.mark.parametrize("runner", [run_scheduler, run_offline])
+def test_siblings_end_with_the_end_of_text_each_by_itself(small_model, runner):
+    """Also where it is the first token of the request, and of one with a single token."""
+    engine = engine_of(small_model)
+    first = engine.eos_token_id = run_scheduler(engine, WORKLOAD).completions[0][0]
+    single = SamplingParams(max_new_tokens=1)
+    run = runner(engine, Workload((Request((1, 2, 3), STOPS, siblings=(PARAMS, STOPS, single)),)))
+    assert [len(ids) for ids in run.completions] == [1, 8, 1, 1]
+    assert {ids[0] for ids in run.completions} == {first}
+    engine.audit([])
 
 
 def test_a_fork_was_admitted_with_its_request(small_model):
