@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosecourse import ConfigError
+from rosecourse import ConfigError, lesson
 from rosecourse.config import EngineConfig
 from rosecourse.engine.engine import InferenceEngine
 from rosecourse.lab.course.scenes import key_at
@@ -16,7 +16,7 @@ class OtherCache:
 
 
 def test_an_engines_own_are_given_back(small_model):
-    engine = InferenceEngine(small_model, EngineConfig())
+    engine = InferenceEngine(small_model, EngineConfig(), lesson("061").after)
     assert per_layer_cache(engine.kv) is engine.kv
     assert block_tables_of(engine.decode_step) is engine.decode_step.block_tables
 
@@ -24,7 +24,7 @@ def test_an_engines_own_are_given_back(small_model):
 def test_another_cache_is_refused_by_name(small_model):
     with pytest.raises(ConfigError, match="the lab reads caches of the class KVBlockManager, not OtherCache"):
         per_layer_cache(OtherCache())
-    engine = InferenceEngine(small_model, EngineConfig())
+    engine = InferenceEngine(small_model, EngineConfig(), lesson("061").after)
     session = engine.new_session([1, 2, 3])
     engine.prefill([session])
     with pytest.raises(ConfigError, match="not OtherCache"):

@@ -14,11 +14,12 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.own_process import run_apart
+from rosecourse.lab.course import COURSES
 from tests.support.right_parts import RIGHT, IndexPut, PlannedKernels, delegating
 from tests.support.wrong_parts import damaged, part_of
 from tests.support.wrong_parts_partial import PARTIAL
 
-GOALS = [rung.number for rung in LESSONS if rung.changes]
+GOALS = list(COURSES)
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 
 
@@ -28,8 +29,10 @@ def with_marks(number, *more):
 
 def rungs_of(goal):
     """The first rung with each version of the part that a lesson replaces."""
-    kind = lesson(goal).changes[0]
-    return {getattr(rung.after, kind): rung.number for rung in reversed(LESSONS)}
+    course = COURSES[goal]
+    last = max(number for number in COURSES if COURSES[number].world is course.world)
+    before = LESSONS[: LESSONS.index(lesson(last)) + 1]
+    return {course.part(rung.after): rung.number for rung in reversed(before)}
 
 
 def is_course(verdict):
@@ -306,7 +309,8 @@ def test_a_lesson_without_a_part_is_refused(number, says):
 @needs_triton
 def test_where_kernels_cannot_run_lesson_061_is_not_passed():
     code = (
-        "from rosecourse.lab import check; import rosecourse; v = check(rosecourse.BEST.kv_append, '061'); print(v); "
+        "from rosecourse.lab import check; import rosecourse; "
+        "v = check(rosecourse.lesson('061').after.kv_append, '061'); print(v); "
     )
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", code + "print(v.correct, v.passed)"]

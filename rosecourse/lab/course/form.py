@@ -123,6 +123,6 @@ class Course:
     no_launch: Cost = NO_LAUNCH
     unseen: str = NO_COPIES
 
-    def part(self, parts: Any) -> type:
-        """The class in some `DecodeParts` that is of the kind that the learner writes."""
+    def part(self, parts: Any) -> Any:
+        """The class in some `DecodeParts` that is of the kind that the learner writes; None where they have none."""
         return getattr(parts, self.world.part)
