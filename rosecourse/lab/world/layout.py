@@ -33,6 +33,10 @@ class Layout(ABC):
         """The cache's own record of a block, which has `owners`; None for a free one."""
 
     @abstractmethod
+    def info_in_use(self, kv: Any, block_id: int) -> Any:
+        """The same of a block that has to be in use. Raises `BlockError` for a free one."""
+
+    @abstractmethod
     def in_use(self, kv: Any) -> Mapping[int, Any]:
         """Id -> the cache's own record of each block that is in use."""
 
@@ -80,6 +84,9 @@ class PerLayer(Layout):
     def info(self, kv: Any, block_id: int) -> Any:
         return kv.blocks_in_use.get(block_id)
 
+    def info_in_use(self, kv: Any, block_id: int) -> Any:
+        return kv.info(block_id)
+
     def in_use(self, kv: Any) -> Mapping[int, Any]:
         return kv.blocks_in_use
 
@@ -117,6 +124,9 @@ class OneTable(Layout):
 
     def info(self, kv: Any, block_id: int) -> Any:
         return kv.blocks_in_use.get(block_id % kv.num_blocks)
+
+    def info_in_use(self, kv: Any, block_id: int) -> Any:
+        return kv.info(block_id % kv.num_blocks)
 
     def in_use(self, kv: Any) -> Mapping[int, Any]:
         layers = range(kv.num_layers)

@@ -230,7 +230,7 @@ class Pool:
 
     def info_in_use(self, block_id: int) -> Any:
         """The same of a block that has to be in use. Raises `BlockError` for a free one."""
-        return self.kv.info(block_id)
+        return self.layout.info_in_use(self.kv, block_id)
 
     def in_use(self, block_id: int) -> bool:
         return self.info(block_id) is not None
