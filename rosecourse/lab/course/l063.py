@@ -196,6 +196,7 @@ COURSE = Course(
         *ideas((at for at in ANY if at.can_be_halved), LOOP),
         *ideas(ANY, STORES, COPIES, ONCE),
         *ideas(LARGE, TENSORS, COPIES, LAUNCHES),
+        *ideas(ANY[:1], LAUNCHES),  # none below the threshold
     ),
     track=Track(requests=(16, 128)),
     unseen="reads behind a row, and whether a GPU gets the kernel for every batch",

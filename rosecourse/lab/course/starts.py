@@ -1,4 +1,4 @@
-"""What exercises begin as, where the part before the lesson is called in another way than the one after it."""
+"""What exercises begin as, where the part before the lesson has another contract than the one after it."""
 
 from __future__ import annotations
 

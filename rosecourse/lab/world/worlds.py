@@ -10,6 +10,7 @@ from . import by_table_oracle
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
 from .learner import Learner, in_an_engine
+from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
 from .scenarios import APPEND, APPEND_WITH_KERNELS, Scenario
 from .table_oracle import TableOracle
@@ -46,6 +47,14 @@ class World(Generic[Driver]):
 
 BLOCK_TABLES = World("block_tables", "block tables", ("sessions",), TableOracle, TABLES)
 KV_APPEND = World("kv_append", "a KV append", ("sessions", "keys", "values"), AppendOracle, APPEND, APPEND_WITH_KERNELS)
+KV_APPEND_ONE_TABLE = World(
+    "kv_append",
+    "a KV append with one table for all layers",
+    ("sessions", "keys", "values"),
+    OneTableOracle,
+    APPEND,
+    APPEND_WITH_KERNELS,
+)
 KV_APPEND_BY_TABLE = World(
     "kv_append",
     "a KV append by the block table",
