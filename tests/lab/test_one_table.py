@@ -1,4 +1,4 @@
-"""Lesson 062's parts are judged in their world: right ones live through it, wrong ones are refused with their causes."""
+"""Lesson 062's parts are judged in their world: right ones live through it, wrong ones are told their causes."""
 
 from collections import Counter
 
@@ -147,9 +147,11 @@ class Swaps(Plain):
 
 
 class KeepsTheCount(Plain):
-    """Raises its own count of a session's tokens, which is another's by then."""
+    """Goes by its own count of the tokens at an address, where another session's table may lie by then."""
 
-    known: Counter = Counter()
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.known = Counter()
 
     def slot(self, table):
         self.known[id(table)] = max(self.known[id(table)], table.num_tokens)

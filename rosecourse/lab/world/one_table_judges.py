@@ -130,7 +130,7 @@ def _look_at_shared_blocks(pool: Pool, before: Before, batch: Sequence[Tracked])
         what = f"position {t.length - 1} of session {t.name} was to go into {own}; {t.name} still shows {shown}"
         cause = Cause.COW_MISSED
         reason = "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
-        if _written(pool, before, t) is None:
+        if all(_written(pool, before, s) is None for s in (t, *others) if s in batch):
             cause, reason = left_out(pool, before, batch), f"nothing was written for session {t.name}: it was left out"
         fail(pool, cause, what, reason=reason)
 
