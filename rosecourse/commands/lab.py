@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from ..lab.checks.checking import check
 from ..lab.course import COURSES
 from ..lab.exercises.racing import race
+from ..lab.world.worlds import KV_APPEND
 from ..lessons import LESSONS
 from ..models.load import load_model
 from .building import require_threads, set_threads
@@ -28,8 +29,9 @@ LONGEST_RACE = 900.0  # seconds: a race takes ten to thirty, and on a slow machi
 
 
 def default_lesson() -> str:
-    """The last lesson with a course whose part launches no kernels: it is about Python alone."""
-    return next(rung.number for rung in reversed(LESSONS) if rung.number in COURSES and not rung.kernels)
+    """The last lesson about a KV append whose part launches no kernels: it is about Python alone."""
+    of_python = [rung.number for rung in LESSONS if rung.number in COURSES and not rung.kernels]
+    return next(number for number in reversed(of_python) if COURSES[number].world is KV_APPEND)
 
 
 def lessons_by_part() -> str:

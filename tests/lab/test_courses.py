@@ -14,7 +14,8 @@ from tests.support.toy_lesson import COURSE, ToyAppend
 
 
 def test_the_courses_are_those_of_the_ladder_in_its_order():
-    assert list(COURSES) == [rung.number for rung in LESSONS if rung.changes]
+    assert list(COURSES) == [rung.number for rung in LESSONS if rung.changes and rung.number in COURSES]
+    assert list(COURSES)[:5] == ["036", "038", "059", "060", "061"]
 
 
 @pytest.mark.parametrize("number", COURSES)
@@ -41,7 +42,7 @@ def test_of_a_lesson_that_replaces_two_parts_the_learner_writes_one():
     class Mine(ToyAppend):
         pass
 
-    rung = LESSONS[-1].then("996", "two parts", A, kv_append=ToyAppend, block_tables=OtherTables)
+    rung = lesson("061").then("996", "two parts", A, kv_append=ToyAppend, block_tables=OtherTables)
     assert set(rung.changes) == {"block_tables", "kv_append"}
     trial = Trial(Learner(Mine, COURSE.world.called_with), rung, COURSE, None, b"")
     assert trial.parts_with(Mine) == rung.after.with_(kv_append=Mine)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rosecourse import ConfigError
+from rosecourse import ConfigError, lesson
 from rosecourse.config import EngineConfig
 from rosecourse.engine.engine import InferenceEngine
 from rosecourse.lab.course.scenes import key_at
-from rosecourse.lab.world.engine_parts import block_tables_of, per_layer_cache
+from rosecourse.lab.world.engine_parts import block_tables_of
+from rosecourse.lab.world.layout import ONE_TABLE, PER_LAYER, layout_of
 
 
 class OtherCache:
@@ -16,15 +17,16 @@ class OtherCache:
 
 
 def test_an_engines_own_are_given_back(small_model):
-    engine = InferenceEngine(small_model, EngineConfig())
-    assert per_layer_cache(engine.kv) is engine.kv
+    engine = InferenceEngine(small_model, EngineConfig(), lesson("061").after)
+    assert layout_of(engine.kv) is PER_LAYER
+    assert layout_of(InferenceEngine(small_model, EngineConfig()).kv) is ONE_TABLE
     assert block_tables_of(engine.decode_step) is engine.decode_step.block_tables
 
 
 def test_another_cache_is_refused_by_name(small_model):
     with pytest.raises(ConfigError, match="the lab reads caches of the class KVBlockManager, not OtherCache"):
-        per_layer_cache(OtherCache())
-    engine = InferenceEngine(small_model, EngineConfig())
+        layout_of(OtherCache())
+    engine = InferenceEngine(small_model, EngineConfig(), lesson("061").after)
     session = engine.new_session([1, 2, 3])
     engine.prefill([session])
     with pytest.raises(ConfigError, match="not OtherCache"):

@@ -73,7 +73,7 @@ def test_a_hunt_tells_its_symptom_and_what_to_find(number):
 
 
 def with_marks(number):
-    return pytest.param(number, marks=needs_triton if number == "061" else ())
+    return pytest.param(number, marks=needs_triton if lesson(number).kernels else ())
 
 
 @pytest.mark.parametrize("number", [with_marks(number) for number in NUMBERS])

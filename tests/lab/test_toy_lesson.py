@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rosecourse import BEST, LESSONS, InferenceEngine, LessonError, lesson
+from rosecourse import LESSONS, InferenceEngine, LessonError, lesson
 from rosecourse.commands import lab, record
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solution
@@ -20,6 +20,7 @@ from tests.support.toy_lesson import (
     COURSE,
     KERNEL_COURSE,
     KERNEL_RUNG,
+    LAST,
     RUNG,
     OwnToy,
     ToyAppend,
@@ -34,17 +35,15 @@ needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists fo
 
 @pytest.fixture
 def register(monkeypatch):
-    """Puts a rung on the ladder and a course beside it, for one test."""
-    added = []
+    """Lets the ladder end with `LAST` and a rung behind it, with a course beside that, for one test."""
+    whole = list(LESSONS)
 
     def add(rung, course):
-        LESSONS.append(rung)
-        added.append(rung)
+        LESSONS[:] = [*LESSONS[: LESSONS.index(LAST) + 1], rung]
         monkeypatch.setitem(COURSES, course.number, course)
 
     yield add
-    for rung in added:
-        LESSONS.remove(rung)
+    LESSONS[:] = whole
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_it_has_a_diff_and_engines(toy, small_model):
     assert rung.diff().startswith("--- kv_append before 999\n+++ kv_append after 999\n")
     assert "+        self.infos = kv.blocks_in_use\n" in rung.diff()
     parts = [engine.decode_step.kv_append for engine in rung.engines(small_model)]
-    assert list(map(type, parts)) == [BEST.kv_append, ToyAppend]
+    assert list(map(type, parts)) == [LAST.after.kv_append, ToyAppend]
 
 
 def test_its_part_passes_and_the_one_before_it_lacks_the_idea(toy):
@@ -70,7 +69,7 @@ def test_its_part_passes_and_the_one_before_it_lacks_the_idea(toy):
     assert verdict.passed, verdict
     assert str(verdict).startswith("✓ ToyAppend, lesson 999: passed.")
     assert str(verdict).endswith("calls of info")
-    verdict = check(BEST.kv_append, "999")
+    verdict = check(LAST.after.kv_append, "999")
     assert verdict.correct
     assert not verdict.passed
     assert verdict.missing == (
@@ -141,7 +140,7 @@ def test_it_is_recorded(toy, model, tmp_path, monkeypatch, capsys):
     assert "  999 toy: TPOT p50" in capsys.readouterr().out
     found = recorded_comparison("999", folder=tmp_path)
     assert found.document["titles"]["999"] == "toy"
-    assert found.numbers == {"before": LESSONS[-2].number, "after": "999"}
+    assert found.numbers == {"before": "061", "after": "999"}
     assert found.same_tokens
     assert len(found.before.runs) == len(found.after.runs) == 5
     assert found.document["settings"]["benchmark"] == RUNG.workload.benchmark

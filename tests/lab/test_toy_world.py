@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rosecourse import BEST, LESSONS
+from rosecourse import LESSONS, lesson
 from rosecourse.commands import lab
 from rosecourse.decode import DecodeInputs, DecodeOutputs
 from rosecourse.lab import check
@@ -21,8 +21,10 @@ from rosecourse.lessons.workloads import A
 from tests.support.right_parts import copied
 from tests.support.toy_lesson import COURSE
 
+PARTS = lesson("061").after
 
-class ToyForward(BEST.forward):
+
+class ToyForward(PARTS.forward):
     """The course's forward without the function that it makes in each step."""
 
     def __call__(self, inputs):
@@ -50,7 +52,7 @@ class ForwardOracle(Oracle):
         for cache in (*self.kv.k_layers, *self.kv.v_layers):
             cache.zero_()  # attention reads whole blocks
         model = random_gpt2(sizes.layers, sizes.heads, sizes.head_dim, sizes.max_seq_len)
-        self.right = BEST.forward(model, self.kv, sizes.config())
+        self.right = PARTS.forward(model, self.kv, sizes.config())
 
     def arguments(self, batch, tokens):
         lengths = torch.tensor([t.length for t in batch])
@@ -79,7 +81,7 @@ ATTEND_CALLS = Cost("calls of attend", lambda seen: seen.counts.calls_of("attend
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
-    rung = LESSONS[-1].then("997", "toy forward", A, forward=ToyForward)
+    rung = lesson("061").then("997", "toy forward", A, forward=ToyForward)
     idea = ideas((Situation("inside their blocks", of(any_blocks), n=3, layers=2),), ATTEND_CALLS)
     monkeypatch.setitem(COURSES, "997", replace(COURSE, number="997", world=WORLD, ideas=idea))
     LESSONS.append(rung)
@@ -91,7 +93,7 @@ def test_a_part_of_another_kind_is_checked():
     verdict = check(copied(ToyForward), "997")
     assert verdict.passed, verdict
     assert verdict.done[0].startswith("2 scenarios, ")
-    verdict = check(BEST.forward, "997")
+    verdict = check(PARTS.forward, "997")
     assert verdict.missing == (
         "still 2 calls of attend in a step of 3 sessions inside their blocks; the course's part of lesson 997 makes 0",
     )
@@ -99,9 +101,9 @@ def test_a_part_of_another_kind_is_checked():
 
 def test_a_wrong_one_is_refused_and_told_how_it_is_called():
     assert "the logits are not those of the course's forward" in str(check(WrongForward, "997"))
-    assert "define `def __call__(self, inputs):`" in str(check(BEST.kv_append, "997"))
+    assert "define `def __call__(self, inputs):`" in str(check(PARTS.kv_append, "997"))
 
 
 def test_the_command_names_the_kind(capsys):
     assert lab.main(["--help"]) == 0
-    assert "for a KV append; 997 for a forward" in " ".join(capsys.readouterr().out.split())
+    assert "; 997 for a forward" in " ".join(capsys.readouterr().out.split())

@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rosecourse import BEST, EngineConfig
+from rosecourse import EngineConfig, lesson
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lab.course.costs import Cost, ideas
 from rosecourse.lab.course.form import LINE, Bug, Course, Exercise
 from rosecourse.lab.course.scenes import Played, Sessions, Truth, first_wrong_keys, start_lengths, steps
 from rosecourse.lab.world.situations import INSIDE, always, gated, of
 from rosecourse.lab.world.worlds import KV_APPEND
-from rosecourse.lessons import LESSONS
 from rosecourse.lessons.workloads import A, C
 from tests.support.right_parts import copied
+
+LAST = lesson("061")  # of the rungs whose parts are of the same kind
 
 
 class ToyAppend:
@@ -99,7 +100,7 @@ class Colleague(ToyAppend):
             info.length += 1
 """
 
-RUNG = LESSONS[-1].then("999", "toy", A, kv_append=ToyAppend)
+RUNG = LAST.then("999", "toy", A, kv_append=ToyAppend)
 COURSE = Course(
     number="999",
     world=KV_APPEND,
@@ -137,12 +138,12 @@ COURSE = Course(
 # -- with kernels -----------------------------------------------------------------------------------------------------
 
 
-class ToyWithKernels(BEST.kv_append):
+class ToyWithKernels(LAST.after.kv_append):
     """Launches the course's kernels."""
 
 
 LARGE = gated("at the same slot, and let in", of(always(5)), 2, None)
-KERNEL_RUNG = LESSONS[-1].then(
+KERNEL_RUNG = LAST.then(
     "998", "toy with kernels", C, kernels=("kv_append_triton_full_batch",), kv_append=ToyWithKernels
 )
 KERNEL_COURSE = replace(COURSE, number="998", ideas=ideas((LARGE,), INFO_CALLS))

@@ -96,9 +96,10 @@ def _lacking(trial: Trial, group: list[Asked], seen: dict[Situation, tuple[Seen,
 
 def _is_the_lessons(trial: Trial, idea: Idea) -> bool:
     """Whether the part before the lesson costs more in the same situation."""
+    course = trial.course
     before, after = (
-        observe_course(trial.course.part(parts), trial.course.world, idea.situation, trial.device)
-        for parts in (trial.rung.before, trial.rung.after)
+        observe_course(part, course.world, idea.situation, trial.device)
+        for part in (course.begins_as(trial.rung.before), course.part(trial.rung.after))
     )
     return idea.cost.count(before) > idea.cost.count(after)
 

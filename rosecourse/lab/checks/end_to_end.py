@@ -14,14 +14,12 @@ from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...errors import BlockError
-from ...kv.blocks import KVBlockManager
+from ...kv.layout import CacheLayout
 from ...lessons import BASELINE
-from ...models.shape import Model
 from ...request.session import InferenceSession
 from ..world.causes import Cause
-from ..world.engine_parts import per_layer_cache
 from ..world.fault import Fault, PartIsWrong
-from ..world.learner import Learner
+from ..world.layout import layout_of
 from ..world.tiny_gpt2 import attentive_gpt2
 from .trial import Trial
 
@@ -99,9 +97,10 @@ Call = Callable[..., Any]  # calls a function with arguments, in its own way
 def same_tokens(trial: Trial) -> str:
     """What was compared, in words. Raises `PartIsWrong` with the first token that differs."""
     tokens = requests = 0
+    parts = trial.parts_with(trial.course.world.in_an_engine(trial.learner))
     for number in range(len(TRAFFIC)):
         right = _baseline(number, trial.device)
-        _compare(right, _play(number, trial.device, trial.parts_with(_guarded(trial.learner))), TRAFFIC[number].name)
+        _compare(right, _play(number, trial.device, parts), TRAFFIC[number].name)
         tokens += sum(map(len, right.completions))
         requests += len(right.sessions)
     _look_unseen(trial)
@@ -112,19 +111,6 @@ def same_tokens(trial: Trial) -> str:
 def _baseline(number: int, device: str) -> Played:
     """The baseline's; once is enough."""
     return _play(number, device, BASELINE)
-
-
-def _guarded(learner: Learner) -> type:
-    """The learner's class as a part whose exceptions are told as in the other scenarios."""
-
-    class Guarded:
-        def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-            self.made = learner.build(model, kv, config)
-
-        def __call__(self, *arguments: object) -> object:
-            return learner.call(self.made, *arguments)
-
-    return Guarded
 
 
 # -- a part that looks who calls it -----------------------------------------------------------------------------------
@@ -183,10 +169,10 @@ def _play(number: int, device: str, parts: DecodeParts, call: Call = _here) -> P
             _submit(played, scheduler, child)
         if step >= len(prompts) and not scheduler.has_work:
             break
-        _step(played, scheduler, per_layer_cache(engine.kv), step, call)
+        _step(played, scheduler, engine.kv, step, call)
     cached = engine.prefix_cache.entries() if engine.prefix_cache else []
     try:
-        KVBlockManager.audit(per_layer_cache(engine.kv), [], cached)
+        layout_of(engine.kv).audit(engine.kv, [], cached)
     except BlockError as error:
         raise PartIsWrong(
             Fault(f"when all requests had ended, the pool was damaged: {error}", cause=Cause.BOOKS_WRONG)
@@ -200,7 +186,7 @@ def _submit(played: Played, scheduler: OnlineScheduler, session: InferenceSessio
     scheduler.submit(session)
 
 
-def _step(played: Played, scheduler: OnlineScheduler, kv: KVBlockManager, step: int, call: Call) -> None:
+def _step(played: Played, scheduler: OnlineScheduler, kv: CacheLayout, step: int, call: Call) -> None:
     before = list(scheduler.running)
     for session in before:
         notes = _special(session, kv)
@@ -212,13 +198,14 @@ def _step(played: Played, scheduler: OnlineScheduler, kv: KVBlockManager, step: 
         made += [step] * (len(session.completion_ids) - len(made))
 
 
-def _special(session: InferenceSession, kv: KVBlockManager) -> list[str]:
+def _special(session: InferenceSession, kv: CacheLayout) -> list[str]:
     """What an append to a session has to see to before it writes."""
-    ids = session.table[0] if session.table else []
-    info = kv.blocks_in_use.get(ids[-1]) if ids else None
+    layout = layout_of(kv)
+    ids = layout.id_lists(kv, session.table)[0] if session.table else []
+    info = layout.info(kv, ids[-1]) if ids else None
     if info is None:
         return []
-    if info.length == kv.block_size:
+    if session.num_cached_tokens == len(ids) * kv.block_size:
         return ["its last block was full"]
     return ["it shared its last block"] if info.owners > 1 else []
 

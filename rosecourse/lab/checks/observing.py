@@ -64,8 +64,8 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
 
 def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
     """One step of an oracle's part with this batch, which is watched, and then judged like any other."""
-    last = [oracle.info_in_use(ids[-1]) for t in batch for ids in t.table if ids]
-    one_free = sum(info.owners == 1 and info.length == oracle.sizes.block_size - 1 for info in last)
+    almost_full = [t for t in batch if -t.length % oracle.sizes.block_size == 1]
+    one_free = sum(oracle.info_in_use(ids[-1]).owners == 1 for t in almost_full for ids in oracle.lists(t))
     operations = Operations([*oracle.kv.k_layers, *oracle.kv.v_layers], oracle.sizes.heads * oracle.sizes.head_dim)
     calls, watched = Calls(operations), watch()
     oracle.step(*batch, around=lambda: _together(calls, watched, operations))

@@ -33,14 +33,22 @@ def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
 
 def _answers(trial: Trial) -> dict[CodeType, str]:
     """The functions that make up the answers, with their names; those that were there before are none."""
-    at = LESSONS.index(trial.rung)
-    earlier = {code for rung in LESSONS[:at] for code, _ in _work_of(rung, trial)}
-    here = LESSONS[at:]
-    return {code: name for rung in here for code, name in _work_of(rung, trial) if code not in earlier}
+    earlier = {code for rung in LESSONS[: LESSONS.index(trial.rung)] for code, _ in _work_of(rung, trial)}
+    from_here_on = {code: name for rung in _from_here_on(trial) for code, name in _work_of(rung, trial)}
+    return {code: name for code, name in from_here_on.items() if code not in earlier}
+
+
+def _from_here_on(trial: Trial) -> list[Lesson]:
+    """The lesson, and the later ones whose part is of the same kind."""
+    of_the_kind = {number for number, course in COURSES.items() if course.world is trial.course.world}
+    rungs = LESSONS[LESSONS.index(trial.rung) :]
+    return [rung for rung in rungs if rung is trial.rung or rung.number in of_the_kind]
 
 
 def _work_of(rung: Lesson, trial: Trial) -> Iterator[tuple[CodeType, str]]:
     part = trial.course.part(rung.after)
+    if part is None:  # the step of that lesson does without
+        return
     for base in part.__mro__:
         if base.__module__ == part.__module__:
             yield from ((code, f"`{part.__name__}.{name}`") for name, code in _codes(vars(base)))
@@ -56,8 +64,8 @@ def _codes(functions: Any) -> Iterator[tuple[str, CodeType]]:
 
 def _kernels(trial: Trial) -> set[tuple[str, str]]:
     """(module, name) of the kernels that the lesson's exercise asks for, or that of a later one."""
-    numbers = [rung.number for rung in LESSONS[LESSONS.index(trial.rung) :]]
-    asked = [COURSES[number].exercise.kernel_code for number in numbers if number in COURSES]
+    numbers = [rung.number for rung in _from_here_on(trial)]
+    asked = [COURSES[number].exercise.kernel_code for number in numbers]
     return {(f"{kernels.__name__}.{code.module}", name) for code in asked for name in code.kernels}
 
 

@@ -144,8 +144,8 @@ def _is_wrong(trial: Trial, probe: Probe) -> bool:
 def _story(oracle: Oracle, n: int) -> None:
     """n sessions step, on the last blocks of the pool: at one slot, then at two; a few also past a block's end, and two
     of these share their last blocks with children."""
-    for layer in range(oracle.sizes.layers):
-        oracle.kv.free_blocks(layer).sort()  # the last of them is the next to be taken
+    for free in oracle.layout.free_lists(oracle.kv):
+        free.sort()  # the last of them is the next to be taken
     batch = [oracle.start(max(0, oracle.sizes.block_size - 3)) for _ in range(n)]
     oracle.step(*batch)
     oracle.step(*batch[::2])

@@ -48,7 +48,8 @@ class Exercise:
     the cell. docstring: of the class. goals: a line of the exercise -> the comment above it, which says what must hold
     and never how; fewer with each lesson. look: the first hint, a question. do: the second, the approach in words.
     stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
-    part uses. kernel_code: what it takes from a file of kernels.
+    part uses. kernel_code: what it takes from a file of kernels. begins_as: the class that the learner gets; None is
+    the part before the lesson, which is called in the same way.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Exercise:
     stubs: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
     kernel_code: KernelCode = KernelCode()
+    begins_as: type | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,10 @@ class Course:
     no_launch: Cost = NO_LAUNCH
     unseen: str = NO_COPIES
 
-    def part(self, parts: Any) -> type:
-        """The class in some `DecodeParts` that is of the kind that the learner writes."""
+    def part(self, parts: Any) -> Any:
+        """The class in some `DecodeParts` that is of the kind that the learner writes; None where they have none."""
         return getattr(parts, self.world.part)
+
+    def begins_as(self, before: Any) -> Any:
+        """The class that the exercise begins as. before: the `DecodeParts` before the lesson."""
+        return self.exercise.begins_as or self.part(before)

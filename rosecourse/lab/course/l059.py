@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.engine_parts import per_layer_cache
+from ..world.layout import layout_of
 from ..world.situations import FULL
 from ..world.worlds import KV_APPEND
 from .costs import CALLS, LOOP, STORES, ideas
@@ -56,7 +56,7 @@ def truth(hunt: Played, model: Model) -> Truth:
     for moment, _, _, broken, sessions in side_by_side(hunt, model):
         tables = [session.block_ids_per_layer[0] for session in sessions.values()]
         for block_id in sorted({block_id for ids in tables for block_id in ids}):
-            if per_layer_cache(broken.kv).info(block_id).owners != sum(block_id in ids for ids in tables):
+            if layout_of(broken.kv).info(broken.kv, block_id).owners != sum(block_id in ids for ids in tables):
                 return {"moment": {str(moment)}, "block": {str(block_id)}}
     raise AssertionError("the owners are counted right: the part is not broken")
 

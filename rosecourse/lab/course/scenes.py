@@ -16,7 +16,7 @@ from ...engine.engine import InferenceEngine
 from ...kv.layout import CacheLayout
 from ...models.shape import Model
 from ...request.session import InferenceSession
-from ..world.engine_parts import per_layer_cache
+from ..world.layout import layout_of
 
 Sessions = dict[str, InferenceSession]
 Truth = dict[str, set[str]]
@@ -72,9 +72,8 @@ def fork(engine: InferenceEngine, session: InferenceSession) -> InferenceSession
 
 def key_at(kv: CacheLayout, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
     """The key [H, D] that a session's table shows at a position: what attention is going to read there."""
-    block_id = session.block_ids_per_layer[layer_idx][position // kv.block_size]
-    info = per_layer_cache(kv).info(block_id)
-    return kv.k_layers[layer_idx][info.block_index, :, position % kv.block_size]
+    block_id = layout_of(kv).id_lists(kv, session.table)[layer_idx][position // kv.block_size]
+    return kv.k_layers[layer_idx][block_id % kv.num_blocks, :, position % kv.block_size]
 
 
 def side_by_side(

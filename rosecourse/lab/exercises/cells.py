@@ -39,7 +39,7 @@ def exercise(number: str) -> str:
     """Source of the exercise cell of a lesson: imports, and a class that behaves as the part before the lesson."""
     course, rung = _course(number), lesson(number)
     asked, kernel_code = course.exercise, course.exercise.kernel_code
-    before, after = course.part(rung.before), course.part(rung.after)
+    before, after = course.begins_as(rung.before), course.part(rung.after)
     code = _renamed(before, asked.name, asked.docstring)
     for member, body in asked.stubs.items():
         code += "\n" + indent(_stub(_member(after, member), body), "    ")

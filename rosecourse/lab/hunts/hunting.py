@@ -66,7 +66,8 @@ class Hunt:
         self.number = number
         self.bug = course.bug
         self.symptom, self.questions = self.bug.symptom, dict(self.bug.questions)
-        self.needs_triton = bool(rung.kernels)
+        let_in = self.bug.config.triton_kv_append_min_batch <= self.bug.config.max_batch_size
+        self.needs_triton = bool(rung.kernels) and let_in
         self.right: DecodeParts = rung.after
         self.source, self.mended_source = self.bug.source, _mended(self.bug)
         self.part: type = _class_from(self.source, f"<bug hunt {number}>")

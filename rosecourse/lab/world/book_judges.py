@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...kv.blocks import KVBlockManager
 from ...pictures.sheet import counted
 from .causes import Cause
 from .misplaced import block_written, left_out
@@ -17,6 +16,13 @@ from .pool import Before, Pool, Tracked
 from .telling import block_name, fail, names_of
 
 LEFT_OUT = "nothing was written for session {} in this layer: it was left out"
+
+
+def look_at_books(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
+    """Lists, copies and lengths: the order is that in which one fault explains the next."""
+    look_at_lists(pool, before, batch)
+    look_at_shared_blocks(pool, before, batch)
+    look_at_lengths(pool, before, batch)
 
 
 # -- the manager and the sessions -------------------------------------------------------------------------------------
@@ -29,7 +35,7 @@ def look_at_manager(pool: Pool, as_made: Mapping[str, Any]) -> None:
     """
     now = vars(pool.kv)
     for name in sorted(set(as_made) | set(now)):
-        replaced = now.get(name) is not as_made[name] if name in as_made else hasattr(KVBlockManager, name)
+        replaced = now.get(name) is not as_made[name] if name in as_made else hasattr(pool.layout.cache, name)
         if replaced:
             fail(
                 pool,
@@ -232,7 +238,7 @@ def _why_length(pool: Pool, before: Before, t: Tracked, layer: int, block_id: in
     if block_written(pool, before, t, layer) is None:
         return LEFT_OUT.format(t.name)
     reason = "K and V were written, and the block's length was not raised after it"
-    gone = (info for info, length in before.gone if info.length > length)
+    gone = (info for info, then in before.gone if info.length > then.length)
     if any((info.layer, info.block_index) == divmod(block_id, pool.sizes.num_blocks) for info in gone):
         reason += "; it was raised in the info of a block that has been freed: ask `kv.info` anew"
     return reason

@@ -163,8 +163,8 @@ def _again(oracle: Oracle, dice: random.Random) -> None:
     if not oracle.has_room(t.length):
         return
     oracle.free(t)
-    for layer in range(oracle.sizes.layers):
-        dice.shuffle(oracle.kv.free_blocks(layer))
+    for free in oracle.layout.free_lists(oracle.kv):
+        dice.shuffle(free)
     oracle.compute_again(t)
 
 
@@ -175,7 +175,7 @@ def _reuse(oracle: Oracle, dice: random.Random) -> None:
     if not oracle.has_room(length):
         return
     session = oracle.free_and_reuse(t)
-    dice.shuffle(oracle.kv.free_blocks(0))
+    dice.shuffle(oracle.layout.free_lists(oracle.kv)[0])
     oracle.start_in(session, length)
 
 
@@ -192,7 +192,7 @@ def one_block_less(oracle: Oracle) -> None:
         batch = [oracle.start(n) for n in lengths]
         batch += [oracle.fork(t) for t in batch[1 : 1 + forks]]
         waiting = oracle.fork(batch[0])
-        short = oracle.kv.num_available() - oracle.kv.blocks_to_append([t.table[0] for t in batch]) + 1
+        short = oracle.kv.num_available() - oracle.layout.blocks_to_append(oracle.kv, [t.table for t in batch]) + 1
         guest = oracle.start(short * size)
         oracle.step_without_blocks(*batch)
         oracle.free(guest)

@@ -17,11 +17,13 @@ from typing import Any
 import torch
 
 from ...checks import words
-from ...kv.blocks import KVBlockManager
+from ...decode.inputs import DecodeInputs
+from ...kv.layout import CacheLayout
 from ...pictures.sheet import counted
 from ...request.session import InferenceSession
 from .causes import Cause
 from .fault import Fault
+from .layout import ONE_TABLE, layout_of
 
 NOT_THEIRS = (
     str(Path(__file__).parents[2]),
@@ -90,7 +92,10 @@ def described(value: Any) -> str:
         kind = str(value.dtype).removeprefix("torch.")
         return f"a tensor {list(value.shape)}, {kind}, on {value.device}, strides {value.stride()}"
     if isinstance(value, InferenceSession):
-        return f"a session of {value.num_cached_tokens} tokens, block list {value.block_ids_per_layer[0]} in layer 0"
+        return f"a session of {value.num_cached_tokens} tokens, {_table(value)}"
+    if isinstance(value, DecodeInputs):
+        shape = list(value.block_tables.shape)
+        return f"{described(value.sessions)}; context_lens {value.context_lens.tolist()[:MOST]}, block_tables {shape}"
     if isinstance(value, list | tuple) and value:
         if all(isinstance(one, InferenceSession) for one in value):
             lengths = ", ".join(str(one.num_cached_tokens) for one in value[:MOST])
@@ -101,6 +106,12 @@ def described(value: Any) -> str:
         if isinstance(value, int | float | str | list | tuple)
         else f"an object of {type(value).__name__}"
     )
+
+
+def _table(session: InferenceSession) -> str:
+    if isinstance(session.table, ONE_TABLE.table):
+        return f"block table {list(session.table)}"
+    return f"block list {session.block_ids_per_layer[0]} in layer 0"
 
 
 def place(error: BaseException) -> tuple[str, str]:
@@ -126,14 +137,14 @@ def _reason(error: BaseException, message: str, line: str, given: Given) -> str:
     kv, sessions = given.built_with.get("kv"), given.arguments.get("sessions", ())
     if type(error).__name__ == "BlockError":
         return "the id of a block that was given back, of another layer, or a block index where an id belongs"
-    if "list index out of range" in message and re.search(r"\[(-1|0)\]", line) and _has_empty_list(sessions):
+    if "list index out of range" in message and re.search(r"\[(-1|0)\]", line) and _has_empty_list(kv, sessions):
         return "a new session's block list is empty: it has no last block"
     if re.search("tensors used as indices must be long|dtype int32 or int64 for index", message) and _has_nothing(
         error
     ):
         return "a tensor of an empty list is float: when nobody is simple, do not write"
     sizes = re.search(r"index (\d+) is out of bounds for dimension (\d+) with size (\d+)", message)
-    if sizes and isinstance(kv, KVBlockManager):
+    if sizes and kv is not None:
         index, dimension, size = map(int, sizes.groups())
         return _why_out_of_bounds(index, dimension, size, kv)
     sizes = re.search(r"shape mismatch: value tensor of shape \[(\d+).*\] .* indexing result of shape \[(\d+)", message)
@@ -142,8 +153,8 @@ def _reason(error: BaseException, message: str, line: str, given: Given) -> str:
     return ""
 
 
-def _has_empty_list(sessions: Sequence[InferenceSession]) -> bool:
-    return any(not ids for session in sessions for ids in session.block_ids_per_layer)
+def _has_empty_list(kv: CacheLayout, sessions: Sequence[InferenceSession]) -> bool:
+    return any(not ids for session in sessions for ids in layout_of(kv).id_lists(kv, session.table))
 
 
 def _has_nothing(error: BaseException) -> bool:
@@ -156,7 +167,10 @@ def _has_nothing(error: BaseException) -> bool:
     return bool(empty) or any(isinstance(x, list) and not x for x in values)
 
 
-def _why_out_of_bounds(index: int, dimension: int, size: int, kv: KVBlockManager) -> str:
+def _why_out_of_bounds(index: int, dimension: int, size: int, kv: Any) -> str:
+    if layout_of(kv) is ONE_TABLE:
+        in_a_block = dimension > 0 and size == kv.block_size
+        return f"a position in the session, {index}, where its slot in the block belongs" if in_a_block else ""
     if dimension == 0 and size == kv.num_blocks and index in kv.blocks_in_use:
         return f"perhaps {index} is a block's id; the cache of a layer is indexed by `info.block_index`"
     if dimension > 0 and index == size == kv.block_size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 from typing import Any
@@ -70,13 +70,13 @@ class Lines:
         self._dropped = self._dropped or unraisable.exc_value is self.raised
 
 
-def call_interrupted(learner: Learner, part: Any, arguments: tuple[Any, ...], lines: Lines) -> None:
-    """Call a part, with an interrupt at one of its lines. Raises `PartIsWrong` unless the interrupt comes out."""
+def call_interrupted(learner: Learner, call: Callable[[], Any], lines: Lines) -> None:
+    """Call a part by `call`, with an interrupt at one of its lines. Raises `PartIsWrong` unless it comes out."""
     learner.alive()
     ended = "and the call returned as if nothing had happened"
     try:
         with lines.traced(), redirect_stdout(learner.printed), torch.inference_mode():
-            part(*arguments)
+            call()
     except Interrupt:
         return
     except BaseException as error:

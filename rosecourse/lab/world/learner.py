@@ -12,7 +12,6 @@ import torch
 
 from ...config import EngineConfig
 from ...errors import KVCacheExhausted
-from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 from .causes import Cause
 from .error_reading import Given, place, raised
@@ -41,7 +40,7 @@ class Learner:
         self.printed = Printed()
         self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 
-    def build(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> Any:
+    def build(self, model: Model, kv: Any, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
         self._takes(self.part, f"{self.part.__name__}.__init__", BUILT_WITH)
         self.built_with = dict(zip(BUILT_WITH, (model, kv, config), strict=True))
@@ -54,9 +53,12 @@ class Learner:
         self._takes(made, f"{self.part.__name__}.__call__", self.called_with)
         return made
 
-    def call(self, made: Any, *arguments: Any) -> Any:
-        """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`."""
-        with self._watched(dict(zip(self.called_with, arguments, strict=False))):
+    def call(self, made: Any, *arguments: Any, names: tuple[str, ...] = ()) -> Any:
+        """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`.
+
+        names: of the arguments, for a function that the part has returned.
+        """
+        with self._watched(dict(zip(names or self.called_with, arguments, strict=False))):
             return made(*arguments)
 
     def remarks(self) -> tuple[str, ...]:
@@ -97,3 +99,16 @@ class Learner:
             raise PartIsWrong(raised(error, Given(self.built_with, arguments))) from None
         except BaseException as error:  # an interrupt goes to the process that waits: this one is the part's own
             raise PartIsWrong(raised(error, Given(self.built_with, arguments))) from None
+
+
+def in_an_engine(learner: Learner) -> type:
+    """The learner's class as a part of an engine, whose exceptions are told as in the scenarios."""
+
+    class Guarded:
+        def __init__(self, model: Model, kv: Any, config: EngineConfig) -> None:
+            self.made = learner.build(model, kv, config)
+
+        def __call__(self, *arguments: object) -> object:
+            return learner.call(self.made, *arguments)
+
+    return Guarded

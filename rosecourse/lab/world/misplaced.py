@@ -101,7 +101,7 @@ class Misplaced:
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
         for t in self.pool.sessions:
-            for layer, ids in enumerate(t.table):
+            for layer, ids in enumerate(self.pool.lists(t)):
                 if not t.length or len(ids) < self.pool.blocks_needed(t.length):
                     continue
                 blocks = [self.pool.index(i) for i in ids]
@@ -113,7 +113,7 @@ class Misplaced:
 
     def _row(self, t: Tracked, which: int, layer: int, position: int, there: torch.Tensor) -> Row:
         n, slot = divmod(position, self.pool.sizes.block_size)
-        block_id = t.table[layer][n]
+        block_id = self.pool.lists(t)[layer][n]
         block, then = self.pool.index(block_id), self.before.lists[t.number][layer]
         is_copy = n < len(then) and then[n] != block_id
         old = self.before.caches[which, layer, block, :, slot]
@@ -136,7 +136,7 @@ class Misplaced:
     def _was_left(self, layer: int, block_id: int) -> bool:
         """Whether a session of the batch has replaced the block by a copy in this step."""
         had = (t for t in self.batch if block_id in self.before.lists[t.number][layer])
-        return any(block_id not in t.table[layer] for t in had)
+        return any(block_id not in self.pool.lists(t)[layer] for t in had)
 
     # -- the cause ----------------------------------------------------------------------------------------------------
 
@@ -347,7 +347,8 @@ def block_written(pool: Pool, before: Before, t: Tracked, layer: int) -> int | N
 
     None if they are nowhere to be found.
     """
-    own = t.table[layer][-1] if t.table[layer] else None
+    ids = pool.lists(t)[layer]
+    own = ids[-1] if ids else None
     found = [at * pool.sizes.num_blocks + block for _, at, block, _, _ in _places(Written(pool, before), t, layer)]
     return own if own in found else min(found, default=None)
 

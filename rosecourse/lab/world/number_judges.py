@@ -20,7 +20,7 @@ def look_at_contents(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
     """Every slot of every live session, read through its block table, holds what was appended there."""
     caches = pool.caches()
     for t in pool.sessions:
-        for layer, ids in enumerate(t.table):
+        for layer, ids in enumerate(pool.lists(t)):
             blocks = [pool.index(i) for i in ids]
             read = caches[:, layer, blocks].transpose(2, 3).flatten(1, 2)[:, : t.length]  # [2, length, H, D]
             if t.length and not torch.equal(bits(read), bits(t.dense[:, layer])):
@@ -113,7 +113,7 @@ def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
     """What nobody had to write is what it was, bit by bit. Free slots of a block taken in this step do not count."""
     changed = differ(pool.caches(), before.caches)
     for t in batch:
-        for layer, ids in enumerate(t.table):
+        for layer, ids in enumerate(pool.lists(t)):
             changed[:, layer, pool.index(ids[-1]), :, (t.length - 1) % pool.sizes.block_size] = False
             for block_id in ids:
                 if block_id not in before.infos:
@@ -122,7 +122,7 @@ def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
         return
     which, layer, block, head, slot, _ = (int(n) for n in changed.nonzero()[0])
     block_id = layer * pool.sizes.num_blocks + block
-    holders = [t for t in pool.sessions if block_id in t.table[layer]]
+    holders = [t for t in pool.sessions if block_id in pool.lists(t)[layer]]
     step = Misplaced(pool, before, batch)
     origin = step.origin_of(step.now[which, layer, block, head, slot])
     cause = Cause.OUTSIDE if step.is_foreign(which, layer, block, head, slot) else Cause.OLD_TOKENS_CHANGED

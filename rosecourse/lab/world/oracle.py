@@ -15,23 +15,28 @@ from typing import Any, Self
 import torch
 
 from ...errors import BlockError, KVCacheExhausted
-from ...kv.blocks import KVBlockManager
+from ...request.session import InferenceSession
 from . import book_judges, number_judges
+from .books import PER_LAYER_BOOKS, Books
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .given_rows import as_given
 from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
 from .learner import Learner
 from .pool import Before, Pool, Sizes, Tracked
-from .quick_look import all_in_order
-from .tags import AROUND
 from .tiny_gpt2 import random_gpt2
 
 Around = Callable[[], AbstractContextManager[Any]]
 
 
 class Oracle(Pool, ABC):
-    """A pool, and a part that works in it. Whatever is wrong raises `PartIsWrong`. Each kind of part has its own."""
+    """A pool, and a part that works in it. Whatever is wrong raises `PartIsWrong`. Each kind of part has its own.
+
+    books: the judges of the books, which are of the same kind as `layout`.
+    """
+
+    books: Books = PER_LAYER_BOOKS
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -53,6 +58,13 @@ class Oracle(Pool, ABC):
     @abstractmethod
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
         """What the part is called with. tokens: K and V of the step, [2, L, B, H, D]."""
+
+    def make_room(self, batch: Sequence[Tracked]) -> None:
+        """What a step does for a batch before it calls the part; nothing in most lessons."""
+
+    def act(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> Any:
+        """Let the part do its share of a step, unwatched; returns what it returned."""
+        return self.part(*self.arguments(batch, tokens))
 
     def lists_shown(self, batch: Sequence[Tracked]) -> list[tuple[int, int, list[int]]]:
         """(row of the batch, layer, the block list that the part has been shown last), where it has been shown one."""
@@ -83,8 +95,9 @@ class Oracle(Pool, ABC):
         around: makes a context in which the part, and nothing else, is called.
         """
         self.steps += 1
+        self.make_room(batch)
         before = self.before()
-        room = [self.kv.num_available(layer) for layer in range(self.sizes.layers)]
+        room = self.kv.num_available()
         self._around = around
         try:
             keys_and_values = self.work(batch)
@@ -120,16 +133,16 @@ class Oracle(Pool, ABC):
         )
 
     def _look_after_exhaustion(self, before: Before, batch: Sequence[Tracked]) -> None:
-        held = [t for t in self.sessions for ids in t.table if any(not self.in_use(i) for i in ids)]
+        held = [t for t in self.sessions for ids in self.lists(t) if any(not self.in_use(i) for i in ids)]
         if held:
             raise PartIsWrong(_damaged(f"session {held[0].name} shows a block that is not in use"))
         book_judges.look_at_manager(self, self._as_made)
         number_judges.look_at_guards(self)
-        book_judges.look_at_owners(self, before)
+        self.books.owners(self, before)
         for tracked in batch:
             self.free(tracked)
         number_judges.look_at_contents(self, before, ())
-        book_judges.look_at_owners(self, before)
+        self.books.owners(self, before)
         self.accept()
 
     def interrupt(self, *batch: Tracked, at: int | None = None) -> Lines:
@@ -140,16 +153,17 @@ class Oracle(Pool, ABC):
         """
         self.steps += 1
         lines = Lines(at)
-        call_interrupted(self.learner, self.part, self.arguments(batch, self.next_tokens(batch)), lines)
+        self.make_room(batch)
+        tokens = self.next_tokens(batch)
+        call_interrupted(self.learner, lambda: self.act(batch, tokens), lines)
         return lines
 
-    def _too_many_blocks(self, batch: Sequence[Tracked], room: list[int]) -> Fault:
-        """room: the blocks of each layer that were free before the step."""
+    def _too_many_blocks(self, batch: Sequence[Tracked], room: int) -> Fault:
+        """room: the blocks of a layer that were free before the step."""
         names = ", ".join(t.name for t in batch)
-        empty = next((n for n in range(self.sizes.layers) if self.kv.num_available(n) == 0), 0)
         return Fault(
             f"the part asked for a block when none was left; the step of {names} needs no more than there were",
-            (f"expected: at most {room[0]} new blocks in each layer", f"found: one more in layer {empty}"),
+            self.layout.one_block_more(self.kv, room),
             "a block is taken that is not needed, such as a copy of a full block, or a copy for the last owner",
             cause=Cause.BOOKS_WRONG,
         )
@@ -161,9 +175,17 @@ class Oracle(Pool, ABC):
         """
         book_judges.look_at_manager(self, self._as_made)
         book_judges.look_at_sessions(self)
-        if not all_in_order(self, before, batch, tokens):
+        if not self._all_in_order(before, batch, tokens):
             self._look_closely(before, batch)
             self.accept()
+
+    def _all_in_order(self, before: Before, batch: Sequence[Tracked], tokens: torch.Tensor | None) -> bool:
+        """One look at everything, which is quick where nothing is wrong."""
+        try:
+            self.layout.audit(self.kv, [t.table for t in self.sessions])
+            return self.books.in_order(self, before, batch) and self.holds_only(batch, tokens)
+        except Exception:  # lists that cannot even be read: the judges will say so
+            return False
 
     def _look_closely(self, before: Before, batch: Sequence[Tracked]) -> None:
         """Judge by judge: one of them has something to tell, unless something was changed that may be changed.
@@ -172,14 +194,12 @@ class Oracle(Pool, ABC):
         nobody should have touched.
         """
         number_judges.look_at_guards(self)
-        book_judges.look_at_lists(self, before, batch)
-        book_judges.look_at_shared_blocks(self, before, batch)
-        book_judges.look_at_lengths(self, before, batch)
+        self.books.look(self, before, batch)
         number_judges.look_at_contents(self, before, batch)
-        book_judges.look_at_owners(self, before)
+        self.books.owners(self, before)
         number_judges.look_at_the_rest(self, before, batch)
         try:
-            KVBlockManager.audit(self.kv, [t.table for t in self.sessions])
+            self.layout.audit(self.kv, [t.table for t in self.sessions])
         except BlockError as error:  # whatever the judges have no words for
             raise PartIsWrong(_damaged(f"the pool is damaged: {error}")) from None
 
@@ -188,7 +208,18 @@ def _damaged(what: str) -> Fault:
     return Fault(what, cause=Cause.BOOKS_WRONG)
 
 
-class AppendOracle(Oracle):
+class AnyAppendOracle(Oracle):
+    """For a part that appends, in whatever way it is called."""
+
+    @abstractmethod
+    def append_elsewhere(
+        self, kv: Any, part: Any, sessions: Sequence[InferenceSession], keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Let a part append one token to each of some sessions in another cache, which has one layer, and in which none
+        of them needs a block. keys, values: [B, H, D]."""
+
+
+class AppendOracle(AnyAppendOracle):
     """For a part `kv_append`: it is called with the sessions, and for each layer with K and V, [B, H, D]."""
 
     def work(self, batch: Sequence[Tracked]) -> torch.Tensor:
@@ -197,24 +228,9 @@ class AppendOracle(Oracle):
         return tokens
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
-        """Copies of K and V, as views of a fused projection, which those of the model are, or otherwise far apart."""
-        keys, values = tokens.to(self.kv.device)
-        heads = self.sizes.heads
-        fused = _rows(values, 3 * heads)
-        k_rows, v_rows = fused[:, :, heads : 2 * heads], fused[:, :, 2 * heads :]
-        if self.steps % 7 == 5:
-            k_rows, v_rows = _rows(keys, heads), _rows(values, heads)
-        elif self.steps % 2:
-            v_rows = _rows(values, heads + 1)[:, :, 1:]
-        elif self.steps % 4 == 0:
-            k_rows = _rows(keys, heads + 2)[:, :, 2:]
-        k_rows.copy_(keys)
-        v_rows.copy_(values)
-        return [t.session for t in batch], list(k_rows), list(v_rows)
+        return [t.session for t in batch], *as_given(tokens.to(self.kv.device), self.steps)
 
-
-def _rows(like: torch.Tensor, heads: int) -> torch.Tensor:
-    """Memory for rows of so many heads, [L, B, heads, D], with as much before and behind it. like: [L, B, H, D]."""
-    layers, batch, _, head_dim = like.shape
-    memory = like.new_full((layers + 2, batch, heads, head_dim), AROUND)
-    return memory[1:-1]
+    def append_elsewhere(
+        self, kv: Any, part: Any, sessions: Sequence[InferenceSession], keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        self.learner.call(part, list(sessions), [keys], [values])

@@ -1,6 +1,6 @@
 """A pool of blocks in which every number is known: what the judges read, and what the oracle drives.
 
-Beside the real `KVBlockManager` it keeps a dense copy: for each session the K and V of all its tokens. A part never
+Beside the real cache it keeps a dense copy: for each session the K and V of all its tokens. A part never
 sees the copy.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ...config import EngineConfig, SamplingParams
-from ...kv.blocks import BlockTable, KVBlockInfo, KVBlockManager
 from ...request.session import InferenceSession
+from .layout import PER_LAYER, IdLists, Layout
 from .tags import Tags, letter
 
 NEVER_FULL = 10**6  # a gate that no batch reaches
@@ -71,8 +71,8 @@ class Tracked:
         return letter(self.number)
 
     @property
-    def table(self) -> BlockTable:
-        return self.session.block_ids_per_layer
+    def table(self) -> Any:
+        return self.session.table
 
     @property
     def length(self) -> int:
@@ -83,13 +83,14 @@ class Tracked:
 class Before:
     """The pool as it was before a step.
 
-    infos: a copy for each block that was in use. lists: session number -> its block lists. gone: the infos of blocks
-    that were in use before an earlier step and were freed since, each with its length. read: returns `caches`.
+    infos: a copy for each block that was in use. lists: session number -> for each layer its block list. gone: the
+    infos of blocks that were in use before an earlier step and were freed since, each with a copy. read: returns
+    `caches`.
     """
 
-    infos: dict[int, KVBlockInfo]
+    infos: dict[int, Any]
     lists: dict[int, list[list[int]]]
-    gone: list[tuple[KVBlockInfo, int]]
+    gone: list[tuple[Any, Any]]
     read: Callable[[], torch.Tensor]
 
     @cached_property
@@ -99,12 +100,14 @@ class Before:
 
 
 class Pool:
-    """A `KVBlockManager` and the sessions in it. The cache lies between guards and begins as NaN."""
+    """A cache and the sessions in it. It lies between guards and begins as NaN. layout: what kind of cache it is."""
+
+    layout: Layout = PER_LAYER
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.tags = Tags(sizes.layers, sizes.heads, sizes.head_dim, sizes.dtype)
-        self.kv = KVBlockManager(
+        self.kv: Any = self.layout.cache(
             num_layers=sizes.layers,
             num_kv_heads=sizes.heads,
             head_dim=sizes.head_dim,
@@ -114,14 +117,14 @@ class Pool:
             device=torch.device(sizes.device),
         )
         self._memory = [self._guarded(layers[0]) for layers in (self.kv.k_layers, self.kv.v_layers)]
-        self.kv.k_layers, self.kv.v_layers = (self._within_guards(memory).unbind() for memory in self._memory)
+        self.layout.put_caches(self.kv, *map(self._within_guards, self._memory))
         self._known = [bits(memory).clone() for memory in self._memory]  # as they were after the last look
         self._written = False  # by the pool itself since then
         self._shuffle_free_blocks()
         self.sessions: list[Tracked] = []  # live ones
         self.started = 0
         self.freed: set[int] = set()  # the numbers of sessions that have given their blocks back, for once at least
-        self._infos: dict[int, KVBlockInfo] = {}  # address -> each info that was in use before a step
+        self._infos: dict[int, Any] = {}  # address -> each info that was in use before a step
 
     def _guarded(self, layer: torch.Tensor) -> torch.Tensor:
         """NaN for the caches of all layers, one behind the other as an engine has them, between two guards."""
@@ -148,10 +151,9 @@ class Pool:
 
     def _shuffle_free_blocks(self) -> None:
         """So that no block has the number that comes to mind, and each layer has other ones."""
-        for layer in range(self.sizes.layers):
-            free = self.kv.free_blocks(layer)
+        for n, free in enumerate(self.layout.free_lists(self.kv)):
             free.sort()
-            random.Random(self.sizes.seed + layer).shuffle(free)
+            random.Random(self.sizes.seed + n).shuffle(free)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class Pool:
     def _prefill(self, tracked: Tracked) -> None:
         self._written = True
         positions = torch.arange(tracked.length)
-        for layer, ids in enumerate(tracked.table):
+        for layer, ids in enumerate(self.lists(tracked)):
             blocks = torch.tensor([self.index(i) for i in ids], dtype=torch.int64)[positions // self.kv.block_size]
             keys, values = tracked.dense[:, layer].to(self.kv.device)
             slots = positions % self.kv.block_size
@@ -214,17 +216,21 @@ class Pool:
 
     # -- what judges ask ----------------------------------------------------------------------------------------------
 
+    def lists(self, tracked: Tracked) -> IdLists:
+        """For each layer the ids of the blocks that a session shows."""
+        return self.layout.id_lists(self.kv, tracked.table)
+
     def index(self, block_id: int) -> int:
         """Where a block lies in its layer."""
-        return self.kv.block_index(block_id)
+        return block_id % self.sizes.num_blocks
 
-    def info(self, block_id: int) -> KVBlockInfo | None:
+    def info(self, block_id: int) -> Any | None:
         """The manager's own record of a block; None for a free one."""
-        return self.kv.blocks_in_use.get(block_id)
+        return self.layout.info(self.kv, block_id)
 
-    def info_in_use(self, block_id: int) -> KVBlockInfo:
+    def info_in_use(self, block_id: int) -> Any:
         """The same of a block that has to be in use. Raises `BlockError` for a free one."""
-        return self.kv.info(block_id)
+        return self.layout.info_in_use(self.kv, block_id)
 
     def in_use(self, block_id: int) -> bool:
         return self.info(block_id) is not None
@@ -246,10 +252,10 @@ class Pool:
 
     def before(self) -> Before:
         """The pool as it is now, for a comparison after the next step."""
-        infos = {block_id: replace(info) for block_id, info in self.kv.blocks_in_use.items()}
-        lists = {t.number: [list(ids) for ids in t.table] for t in self.sessions}
+        infos = {block_id: replace(info) for block_id, info in self.layout.in_use(self.kv).items()}
+        lists = {t.number: [list(ids) for ids in self.lists(t)] for t in self.sessions}
         in_use = {id(info): info for info in self.kv.blocks_in_use.values()}
-        gone = [(info, info.length) for at, info in self._infos.items() if at not in in_use]
+        gone = [(info, replace(info)) for at, info in self._infos.items() if at not in in_use]
         self._infos |= in_use
         if self._written:
             self.accept()
@@ -270,7 +276,7 @@ class Pool:
             return all(torch.equal(known, bits(now)) for known, now in zip(self._known, self._memory, strict=True))
         device = self.kv.device
         layers = torch.arange(self.sizes.layers, device=device).unsqueeze(1)
-        blocks = torch.tensor([[self.index(t.table[n][-1]) for t in batch] for n in range(self.sizes.layers)])
+        blocks = torch.tensor([[self.index(ids[-1]) for ids in self.lists(t)] for t in batch]).t()
         slots = torch.tensor([(t.length - 1) % self.sizes.block_size for t in batch]).to(device)
         at = (layers, blocks.to(device), slice(None), slots)
         known = [self._within_guards(numbers) for numbers in self._known]
@@ -288,8 +294,7 @@ class Pool:
     def next_blocks(self, *indices: int) -> None:
         """Let these free blocks be the next that each layer takes, in this order."""
         chosen = set(indices)
-        for layer in range(self.sizes.layers):
-            free = self.kv.free_blocks(layer)
+        for free in self.layout.free_lists(self.kv):
             free[:] = [index for index in free if index not in chosen] + list(reversed(indices))
 
     def resize(self, tracked: Tracked, length: int) -> None:
@@ -304,9 +309,9 @@ class Pool:
         new ones lie elsewhere.
         """
         at_session, at_table, prompt, params = id(tracked.session), id(tracked.table), [1], SamplingParams()
-        at_lists = [id(ids) for ids in tracked.table]
+        at_lists = [id(ids) for ids in self.layout.inner_lists(tracked.table)]
         self.free(tracked)
-        table = _made_at(at_table, BlockTable)
+        table = _made_at(at_table, self.layout.table)
         table.extend(_made_at(address, list) for address in at_lists)
         del tracked.session  # the last reference to it
         session = _made_at(at_session, lambda: InferenceSession(prompt, params))
@@ -316,8 +321,7 @@ class Pool:
     def start_in(self, session: InferenceSession, length: int) -> Tracked:
         """A session that has been made before gets the blocks of `length` tokens."""
         tracked = self.start(length)
-        for ids, taken in zip(session.block_ids_per_layer, tracked.table, strict=True):
-            ids += taken
+        self.layout.fill(session.table, tracked.table)
         session.table.cache = self.kv
         session.num_cached_tokens = length
         session.prompt_ids, session.token_ids = tracked.session.prompt_ids, tracked.session.token_ids

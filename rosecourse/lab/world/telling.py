@@ -43,8 +43,7 @@ def picture(pool: Pool, layer: int, marked: Sequence[int] = ()) -> Picture | Non
 
 def block_name(pool: Pool, block_id: int) -> str:
     """A block as the pictures number it, and its id where that is another number."""
-    layer, index = divmod(block_id, pool.sizes.num_blocks)
-    return f"block {index} of layer {layer}" + (f" (id {block_id})" if layer else "")
+    return pool.layout.name(*divmod(block_id, pool.sizes.num_blocks), block_id)
 
 
 def names_of(tracked: Sequence[Tracked]) -> str:

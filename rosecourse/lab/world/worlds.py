@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from . import by_table_oracle
+from .by_table_oracle import ByTableOracle
+from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
+from .learner import Learner, in_an_engine
+from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
 from .scenarios import APPEND, APPEND_WITH_KERNELS, Scenario
 from .table_oracle import TableOracle
@@ -20,7 +26,7 @@ class World(Generic[Driver]):
     part: its name in `DecodeParts`. words: what the command line calls it. called_with: the names of the arguments that
     a step calls it with. oracle: drives it through steps. scenarios: what it has to live through.
     scenarios_with_kernels: the same for a lesson that brings kernels, on a device where they can be launched; empty
-    where they are let in without a gate.
+    where they are let in without a gate. in_an_engine: a learner's class as a part of an engine.
     """
 
     part: str
@@ -29,6 +35,7 @@ class World(Generic[Driver]):
     oracle: type[Driver]
     scenarios: tuple[Scenario[Driver], ...]
     scenarios_with_kernels: tuple[Scenario[Driver], ...] = ()
+    in_an_engine: Callable[[Learner], type] = in_an_engine
 
     def scenarios_on(self, device: str | None) -> tuple[Scenario[Driver], ...]:
         """The scenarios for kernels on a device; None: for a part without kernels, or where none can be launched."""
@@ -40,3 +47,20 @@ class World(Generic[Driver]):
 
 BLOCK_TABLES = World("block_tables", "block tables", ("sessions",), TableOracle, TABLES)
 KV_APPEND = World("kv_append", "a KV append", ("sessions", "keys", "values"), AppendOracle, APPEND, APPEND_WITH_KERNELS)
+KV_APPEND_ONE_TABLE = World(
+    "kv_append",
+    "a KV append with one table for all layers",
+    ("sessions", "keys", "values"),
+    OneTableOracle,
+    APPEND,
+    APPEND_WITH_KERNELS,
+)
+KV_APPEND_BY_TABLE = World(
+    "kv_append",
+    "a KV append by the block table",
+    ("inputs",),
+    ByTableOracle,
+    BY_TABLE,
+    BY_TABLE_WITH_KERNELS,
+    by_table_oracle.in_an_engine,
+)

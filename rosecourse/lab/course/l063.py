@@ -1,0 +1,203 @@
+"""Lesson 063, slots from the table: the device reads each slot off the block table, by its session's position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.situations import FULL, SIMPLE, always, any_blocks, gated, half_full, of
+from ..world.worlds import KV_APPEND_BY_TABLE
+from . import starts
+from .costs import COPIES, INDEX_TENSORS, LAUNCHES, LOOP, STORES, Cost, ideas
+from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
+from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyKVAppend",
+    difficulty=2,
+    minutes=40,
+    begins_as=starts.KVAppend,
+    text=(
+        "The step now makes room before the forward, so that the block of each new token stands in the block tables "
+        "already. The cell holds a part that is right and finds the slots as lesson 062 did, from lists on the host. "
+        "Find them on the device (about 15 minutes), and take the kernel for them where Triton runs (about 25 "
+        "minutes): its arguments, its body, its launch in the wrapper, and the condition under which it is used. "
+        "`check` sees your kernel only once the class calls the wrapper."
+    ),
+    docstring=(
+        "Put the new token's K and V into the cache.\n\n"
+        "Goal: no tensor is built from a Python list. Blocks and slots are read off `inputs.block_tables` and "
+        "`inputs.context_lens`, once a step for all layers; where Triton runs, batches from "
+        "`config.triton_kv_append_min_batch` sessions on are written by one launch of `kv_append_by_table` a layer, "
+        "and on a GPU all are."
+    ),
+    goals={},
+    look=(
+        "A token at position p of a session stands in which of its blocks, counted from the first, and in which slot "
+        "of that block? What does `inputs.block_tables[0]` say in row b and in that column?"
+    ),
+    do=(
+        "On the device: `positions // block_size` is the column, `positions % block_size` the slot. `Tensor.gather` "
+        "takes one entry of each row. Both are found before `append` is made, so that they are found once, and all "
+        "layers use them.\n\nThe kernel: one program for each session. It loads its position, then the block from its "
+        "row of the table, whose rows lie `block_table.stride(0)` apart, and casts the block to `tl.int64` before it "
+        "multiplies. The rest is as in the kernel of lesson 061.\n\nThe condition: ask once, when the part is built, "
+        "whether Triton runs on `kv.device`. A GPU takes the kernel for every batch; the interpreter is slow, and "
+        "takes it from `config.triton_kv_append_min_batch` sessions on."
+    ),
+    wanted=("triton_runs_on", "tl"),
+    kernel_code=KernelCode(
+        module="kv_append",
+        functions={
+            "kv_append_by_table": """
+                _kv_append_by_table_kernel[(len(positions),)]()
+                """,
+        },
+        kernels={"_kv_append_by_table_kernel": "@triton.jit"},
+        launches={
+            "kv_append_by_table": """
+                _, H, block_size, D = k_cache_layer.shape
+                _kv_append_by_table_kernel[(len(positions),)](
+                    k_cache_layer, v_cache_layer, key_new, value_new, block_table, positions,
+                    key_new.stride(0), value_new.stride(0), block_table.stride(0),
+                    H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
+                )  # fmt: skip
+                """,
+        },
+    ),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start_lengths(engine, {"A": 8, "B": 5})
+    yield sessions
+    sessions["fork"] = fork(engine, sessions["A"])
+    others = {name: session for name, session in sessions.items() if name != "A"}
+    for _ in steps(engine, others, 2):  # A waits
+        yield sessions
+    yield from steps(engine, sessions, 4)
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    right, ours, broken, wrong = first_wrong_keys(hunt, model)
+    session, position = next((session, position) for name, session, position in wrong if name == "A")
+    there, child = key_at(broken.kv, session, position), ours["fork"]
+    whose = (n for n in range(child.num_cached_tokens) if torch.equal(key_at(right.kv, child, n), there))
+    return {"position": {str(position)}, "belongs": {str(next(whose))}}
+
+
+COLLEAGUES_FILE = '''\
+import torch
+
+from rosecourse.kernels import kv_append_by_table, triton_runs_on
+
+
+class Appender:
+    """Looks up one block a session; what writes is told that block and the place in it."""
+
+    def __init__(self, model, kv, config):
+        self.keys, self.values, self.room = kv.k_layers, kv.v_layers, kv.block_size
+        gate = 0 if kv.device.type == "cuda" else config.triton_kv_append_min_batch
+        self.kernel_from = gate if triton_runs_on(kv.device) else float("inf")
+
+    def __call__(self, inputs):
+        lengths = inputs.context_lens
+        last = (lengths - 1).clamp(min=0) // self.room  # of the blocks that hold so many tokens
+        block = torch.take_along_dim(inputs.block_tables[0], last.unsqueeze(1), dim=1)
+        place = lengths.remainder(self.room)
+        large = lengths.numel() >= self.kernel_from
+        return (self.launching if large else self.storing)(block, place)
+
+    def launching(self, block, place):
+        """One launch a layer: in a table of one column, the place alone says where."""
+
+        def launch(layer, key, value):
+            kv_append_by_table(self.keys[layer], self.values[layer], key, value, block, place)
+
+        return launch
+
+    def storing(self, block, place):
+        rows = block.squeeze(1)
+
+        def store(layer, key, value):
+            for cache, new in ((self.keys[layer], key), (self.values[layer], value)):
+                cache[rows, :, place] = new
+
+        return store
+'''
+
+
+BUG = Bug(
+    minutes=15,
+    symptom=(
+        "A request whose prompt ends exactly with a block has a fork. The fork goes on, and the request waits. It has "
+        "not made a step since, and nobody else's tokens are wrong yet, but when it goes on its own tokens are wrong. "
+        "If its prompt is a token shorter, all is well for a few steps."
+    ),
+    tools=(KEY_AT,),
+    questions={
+        "position": "the position at which a key of `A` has changed while `A` waited, a number",
+        "belongs": "the position at which the fork's table should show the key that lies there now, a number",
+        "line": LINE,
+    },
+    hints={
+        "position": "Compare all keys of `A`, position by position, at moment 0 and after the first step.",
+        "belongs": "Compare that key with all keys that the right engine shows for the fork at the same moment.",
+        "line": "In which block does the next token belong if the ones before it fill theirs exactly?",
+    },
+    source=COLLEAGUES_FILE,
+    fault="        last = (lengths - 1).clamp(min=0) // self.room  # of the blocks that hold so many tokens\n",
+    mended="        last = lengths // self.room  # the next token's\n",
+    config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    explanation=(
+        "`context_lens` counts the tokens in the cache, and so it is the position of the next one. The colleague looks "
+        "up the block of the last token and takes the slot of the next one. Inside a block these are the same block. "
+        "At its end they are not: `lengths % block_size` is 0, and the new key goes into slot 0 of the block that has "
+        "just been filled, over the key that lies there. The block made for it stays empty. A full block may be "
+        "shared, and copy-on-write does not protect it, because nobody is supposed to write there. So the fork's step "
+        "changes a key of the request that waits."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+ANY = (*SIMPLE, *FULL)
+LARGE = (
+    gated("inside their blocks, with a threshold of 4", of(any_blocks), 4, None),
+    gated("at the same slot, with a threshold of 2", of(always(5)), 2, None),
+    gated("of whose last blocks half are full, with a threshold of 2", of(half_full), 2, None, n=3),
+    gated("inside their blocks, one of them shared, with a threshold of 4", of(always(13), forks=1), 4, None, n=5),
+    gated("inside its block, with a threshold of 1", of(always(11)), 1, None, n=1),
+)
+TENSORS = Cost("tensors built from Python lists", lambda seen: seen.list_tensors)
+ARRAYS = Cost("NumPy arrays built from Python lists", lambda seen: seen.arrays)
+ONCE = replace(INDEX_TENSORS, spare=2)  # one more for heads, say; those of each layer are more
+
+COURSE = Course(
+    number="063",
+    world=KV_APPEND_BY_TABLE,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=(
+        *ideas(ANY, TENSORS, ARRAYS),
+        *ideas((at for at in ANY if at.can_be_halved), LOOP),
+        *ideas(ANY, STORES, COPIES, ONCE),
+        *ideas(LARGE, TENSORS, COPIES, LAUNCHES),
+        *ideas(ANY[:1], LAUNCHES),  # none below the threshold
+    ),
+    track=Track(requests=(16, 128)),
+    unseen="reads behind a row, and whether a GPU gets the kernel for every batch",
+)
