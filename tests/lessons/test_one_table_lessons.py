@@ -122,9 +122,8 @@ def test_the_gates_of_lesson_062(monkeypatch, lengths, min_batch, full_min_batch
     world.kv_append.min_batch, world.kv_append.full_batch_min_batch = min_batch, full_min_batch or min_batch
     used = []
     for real in (kv_append_triton, kv_append_triton_full_batch):
-        name = real.fn.__name__ if hasattr(real, "fn") else real.__name__
-        spy = lambda *args, name=name, real=real: (used.append(name), real(*args))  # noqa: E731
-        monkeypatch.setattr(l062_one_table, name, spy)
+        name = real.__name__
+        monkeypatch.setattr(l062_one_table, name, lambda *args, name=name, real=real: (used.append(name), real(*args)))
     world.step([world.start(n) for n in lengths])
     assert used == ([kernel] * L if kernel else [])
 
@@ -152,8 +151,7 @@ def test_the_gate_of_lesson_063(monkeypatch, min_batch, launches):
     world = world_of("063-triton")
     world.kv_append.min_batch = min_batch
     used = []
-    spy = lambda *args: (used.append(args), kv_append_by_table(*args))  # noqa: E731
-    monkeypatch.setattr(by_table, "kv_append_by_table", spy)
+    monkeypatch.setattr(by_table, "kv_append_by_table", lambda *args: (used.append(args), kv_append_by_table(*args)))
     world.step([world.start(5), world.start(8)])
     assert len(used) == launches
 
