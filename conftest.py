@@ -14,6 +14,7 @@ NEED_TRITON = [
     "tests/kernels/test_numerics.py",
     "tests/kernels/test_paged_attention.py",
     "tests/lessons/test_lessons.py",
+    "tests/lessons/test_one_table_lessons.py",
     "tests/measure/test_counters.py",
     "tests/models/test_grouped_model.py",
 ]

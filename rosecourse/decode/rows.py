@@ -120,7 +120,9 @@ class Rows:
         """The blocks of a table only grow, but for a last one that is replaced by its copy."""
         for row, (table, end) in enumerate(zip(tables, ends, strict=True)):
             if end != self.ends[row]:
-                start = max(self.num_blocks[row] - 1, 0)  # what lies before has not changed
+                start = self.num_blocks[row]  # what lies before has not changed,
+                if start and table[start - 1] != self.ends[row]:
+                    start -= 1  # but for a last block that has been replaced
                 address = FIELDS * self.max_rows + row * self.max_blocks
                 changes.update(enumerate(table[start:], address + start))
                 self.num_blocks[row] = len(table)
@@ -147,4 +149,4 @@ class Rows:
     def take(self, chosen: Tensor, token_ids: list[int]) -> None:
         """The tokens that were chosen are the rows' last ones. chosen: int64 [B] on the device; token_ids: the same."""
         self.token_ids.copy_(chosen)
-        self.tokens = token_ids
+        self.tokens = list(token_ids)  # the caller may change theirs

@@ -6,6 +6,7 @@ import torch
 from rosecourse import EngineConfig, InferenceEngine, LogitsError, SamplingParams
 from rosecourse.request.draws import draw
 from rosecourse.request.sampling import choose, sample
+from tests.support.hazards import RUNGS, each_rung
 from tests.support.oracles import prompts_of
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5, 0.0])
@@ -121,6 +122,38 @@ def test_a_preempted_request_draws_what_it_would_have_drawn(small_model):
     assert [g.token_ids for g in roomy.generate(prompts, params)] == [
         g.token_ids for g in tight.generate(prompts, params)
     ]
+
+
+SAMPLED = [
+    SamplingParams(max_new_tokens=24, temperature=t, top_k=k, top_p=p, seed=seed, stop_on_eos=False)
+    for t, k, p, seed in ((1.0, 0, 0.9, 1), (0.0, 0, 1.0, 2), (0.7, 40, 1.0, 2), (2.0, 0, 1.0, 2**40), (1.0, 5, 0.5, 1))
+]
+
+
+@pytest.fixture(scope="module")
+def sampled_tokens(small_model):
+    """What the first rung gives to each prompt alone."""
+    prompts = prompts_of([5, 11, 7, 3, 9], 211)
+    parts, _ = RUNGS["035"]
+    engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=1), parts)
+    return prompts, [
+        engine.generate([each], params)[0].token_ids for each, params in zip(prompts, SAMPLED, strict=True)
+    ]
+
+
+@each_rung
+@pytest.mark.parametrize("num_blocks", [None, 14])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 4, 2, 1]])
+def test_every_rung_samples_the_same_tokens(small_model, sampled_tokens, rung, num_blocks, order):
+    """Together, in another order, and from a pool so small that requests are preempted and computed again."""
+    prompts, expected = sampled_tokens
+    parts, min_batch = RUNGS[rung]
+    config = EngineConfig(
+        block_size=4, max_batch_size=4, num_blocks=num_blocks, triton_kv_append_min_batch=min_batch, max_seq_len=40
+    )
+    engine = InferenceEngine(small_model, config, parts)
+    results = engine.generate([prompts[n] for n in order], [SAMPLED[n] for n in order])
+    assert [result.token_ids for result in results] == [expected[n] for n in order]
 
 
 def test_another_seed_draws_other_numbers(small_model):

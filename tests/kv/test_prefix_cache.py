@@ -1,18 +1,35 @@
-"""The prefix cache: hits, eviction, and what must never be a hit."""
+"""The prefix cache: hits, eviction, and what must never be a hit; with lists for each layer, and with one for all."""
 
 import pytest
 import torch
 
-from rosecourse import EngineConfig, InferenceEngine, KVBlockManager, KVCacheExhausted, LogitsError, SamplingParams
+from rosecourse import EngineConfig, InferenceEngine, KVCacheExhausted, LogitsError, SamplingParams, lesson
 from rosecourse.kv import prefix_cache as module
+from tests.support.layouts import layout_of
 from tests.support.oracles import hf_next_logits, prompts_of
 
 BS = 8
 
 
+@pytest.fixture(params=["061", "065"])
+def parts(request):
+    """The parts of a rung for each of the two caches."""
+    return lesson(request.param).after
+
+
 @pytest.fixture
-def engine(small_model):
-    return InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=16))
+def make_engine(small_model, parts):
+    """Makes engines over either cache."""
+
+    def make(**config):
+        return InferenceEngine(small_model, EngineConfig(**{"block_size": BS, "max_batch_size": 4} | config), parts)
+
+    return make
+
+
+@pytest.fixture
+def engine(make_engine):
+    return make_engine(num_blocks=16)
 
 
 @pytest.fixture
@@ -29,8 +46,13 @@ def prefilled(engine, prompt, params=None):
     return session, hit, engine.prefill([session])[0]
 
 
+def first_layer(engine, session):
+    """The blocks of a session in the first layer."""
+    return layout_of(engine.kv).lists(session.table)[0]
+
+
 def check(engine, *sessions):
-    engine.kv.audit([s.block_ids_per_layer for s in sessions], engine.prefix_cache.entries())
+    engine.kv.audit([s.table for s in sessions], engine.prefix_cache.entries())
 
 
 @pytest.mark.parametrize("length", [1, BS - 1, BS, BS + 1, 2 * BS, 2 * BS + 1, 3 * BS])
@@ -43,21 +65,21 @@ def test_a_second_prompt_hits_and_leaves_one_token_to_compute(engine, prompt, sm
     torch.testing.assert_close(warm_logits, hf_next_logits(small_pair[0], prompt[:length]), atol=1e-4, rtol=1e-4)
     check(engine, cold, warm)
     shared = hit // BS
-    assert cold.block_ids_per_layer[0][:shared] == warm.block_ids_per_layer[0][:shared]
+    assert first_layer(engine, cold)[:shared] == first_layer(engine, warm)[:shared]
 
 
 def test_blocks_outlive_their_session_and_are_hit_later(engine, prompt):
     session, _, _ = prefilled(engine, prompt)
-    ids = [list(i) for i in session.block_ids_per_layer]
+    blocks = first_layer(engine, session)
     engine.free(session)
     check(engine)
     again, hit, _ = prefilled(engine, prompt)
     assert hit == 2 * BS
-    assert again.block_ids_per_layer[0][:2] == ids[0][:2]
+    assert first_layer(engine, again)[:2] == blocks[:2]
 
 
-def test_eviction_takes_the_least_recently_used_and_never_a_held_block(small_model):
-    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=6))
+def test_eviction_takes_the_least_recently_used_and_never_a_held_block(make_engine):
+    engine = make_engine(num_blocks=6)
     a, b, c = prompts_of([2 * BS, 2 * BS, 2 * BS], 211, seed=1)
     held, _, _ = prefilled(engine, a)
     for prompt in (b, c):
@@ -74,8 +96,8 @@ def test_eviction_takes_the_least_recently_used_and_never_a_held_block(small_mod
     assert len(engine.prefix_cache.lookup([*a, 1])) == 2
 
 
-def test_a_failed_allocation_evicts_nothing(small_model):
-    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+def test_a_failed_allocation_evicts_nothing(make_engine):
+    engine = make_engine(num_blocks=4)
     a, b = prompts_of([2 * BS, 3 * BS], 211)
     held, _, _ = prefilled(engine, a)
     session, _, _ = prefilled(engine, [7, *a[1:BS]])
@@ -87,8 +109,8 @@ def test_a_failed_allocation_evicts_nothing(small_model):
     check(engine, held)
 
 
-def test_children_are_evicted_before_their_parents(small_model):
-    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+def test_children_are_evicted_before_their_parents(make_engine):
+    engine = make_engine(num_blocks=4)
     (prompt,) = prompts_of([4 * BS - 1], 211)
     session, _, _ = prefilled(engine, prompt)
     engine.free(session)
@@ -100,9 +122,9 @@ def test_children_are_evicted_before_their_parents(small_model):
         assert len(engine.prefix_cache.lookup([*prompt, 1])) == kept - 1
 
 
-def test_prompts_are_evicted_from_their_ends_without_any_look_up(small_model):
+def test_prompts_are_evicted_from_their_ends_without_any_look_up(make_engine):
     """Inserting alone keeps parents more recent than their children."""
-    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, max_batch_size=4, num_blocks=4))
+    engine = make_engine(num_blocks=4)
     (prompt,) = prompts_of([4 * BS - 1], 211)
     session, _, _ = prefilled(engine, prompt)
     engine.free(session)
@@ -142,7 +164,7 @@ def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
         engine.take_tokens([well, ill], torch.tensor([[1.0], [float("nan")]]).expand(2, 211))
     check(engine, ill, well)
     for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
-        cache[[i % engine.kv.num_blocks for i in ill.block_ids_per_layer[0]]] = float("nan")
+        cache[first_layer(engine, ill)] = float("nan")
     engine.free(ill)
     check(engine, well)
     _, hit, logits = prefilled(engine, prompt)
@@ -152,10 +174,10 @@ def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_an_entry_that_is_evicted_or_discarded_leaves_nothing_behind(num_layers):
+def test_an_entry_that_is_evicted_or_discarded_leaves_nothing_behind(parts, num_layers):
     """Its blocks are other people's next: who looks them up must not find what they were."""
     sizes = {"num_layers": num_layers, "num_kv_heads": 1, "head_dim": 1, "block_size": 2, "num_blocks": 1}
-    kv = KVBlockManager(**sizes, dtype=torch.float32, device=torch.device("cpu"))
+    kv = parts.cache(**sizes, dtype=torch.float32, device=torch.device("cpu"))
     cache = module.PrefixCache(kv)
     first = kv.allocate(2)
     cache.insert([1, 2], first)
@@ -171,7 +193,7 @@ def test_an_entry_that_is_evicted_or_discarded_leaves_nothing_behind(num_layers)
 
 
 @pytest.mark.parametrize("held", [10, 1000])
-def test_an_eviction_looks_at_one_entry_however_many_are_held(small_model, held):
+def test_an_eviction_looks_at_one_entry_however_many_are_held(make_engine, held):
     """The keys that it compares are counted, not the time that it takes."""
     compared = []
 
@@ -180,7 +202,7 @@ def test_an_eviction_looks_at_one_entry_however_many_are_held(small_model, held)
             compared.append(self)
             return super().__hash__()
 
-    engine = InferenceEngine(small_model, EngineConfig(block_size=1, max_batch_size=4, num_blocks=held + 1))
+    engine = make_engine(block_size=1, num_blocks=held + 1)
     kv, cache = engine.kv, engine.prefix_cache
     cache.insert(list(range(held)), kv.allocate(held))
     with pytest.MonkeyPatch.context() as patch:
@@ -192,8 +214,8 @@ def test_an_eviction_looks_at_one_entry_however_many_are_held(small_model, held)
     assert len(compared) == 5 * 2 + 4  # looked up and added; four were evicted
 
 
-def test_it_can_be_turned_off(small_model, prompt):
-    engine = InferenceEngine(small_model, EngineConfig(block_size=BS, prefix_cache=False))
+def test_it_can_be_turned_off(make_engine, prompt):
+    engine = make_engine(prefix_cache=False)
     for _ in range(2):
         session, hit, _ = prefilled(engine, prompt)
         assert hit == 0

@@ -1,10 +1,10 @@
-"""Before and after a lesson: the same tokens, with shared prefixes, forks, mixed lengths and a short pool."""
+"""Before and after a lesson, or several: the same tokens, with shared prefixes, forks, mixed lengths, a short pool."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rosecourse import LESSONS, EngineConfig, OnlineScheduler, SamplingParams
+from rosecourse import LESSONS, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, lesson
 
 BLOCK = 4
 STEMS = [[7, 7, 7, 7, 8, 8, 8, 8], [9] * 11, []]  # two blocks, two blocks and a rest, none
@@ -43,19 +43,24 @@ def play(engine, prompts, forks):
         if number > 9 and not scheduler.has_work:
             break
         scheduler.step()
-        held = [s.block_ids_per_layer for s in sessions if s.block_ids_per_layer is not None]
+        held = [s.table for s in sessions if s.table is not None]
         engine.kv.audit(held, engine.prefix_cache.entries())
     assert all(session.finished for session in sessions)
     return [session.token_ids for session in sessions]
 
 
-@pytest.mark.parametrize("rung", LESSONS[1:], ids=lambda rung: rung.number)
-@given(case=traffic())
+PAIRS = [(rung.number, rung.before, rung.after) for rung in LESSONS[1:]]
+PAIRS += [(f"{a}-{b}", lesson(a).after, lesson(b).after) for a, b in (("035", "061"), ("061", "065"))]
+
+
+@pytest.mark.parametrize(("before", "after"), [pair[1:] for pair in PAIRS], ids=[pair[0] for pair in PAIRS])
+@given(case=traffic(), min_batch=st.sampled_from([1, 3, 128]))
 @settings(max_examples=25, deadline=None)
-def test_before_and_after_a_lesson_make_the_same_tokens(rung, case, small_model):
+def test_before_and_after_make_the_same_tokens(before, after, case, min_batch, small_model):
+    """min_batch: from how many sessions on a kernel appends."""
     prompts, forks, num_blocks = case
     config = EngineConfig(
-        block_size=BLOCK, max_batch_size=8, num_blocks=num_blocks, max_seq_len=40, triton_kv_append_min_batch=3
+        block_size=BLOCK, max_batch_size=8, num_blocks=num_blocks, max_seq_len=40, triton_kv_append_min_batch=min_batch
     )
-    before, after = (play(engine, prompts, forks) for engine in rung.engines(small_model, config))
-    assert before == after
+    first, second = (play(InferenceEngine(small_model, config, parts), prompts, forks) for parts in (before, after))
+    assert first == second

@@ -1,4 +1,7 @@
-"""Every rung of the ladder against a dense oracle, and each lesson's own point."""
+"""The rungs with lists for each layer against a dense oracle, and each lesson's own point; the append kernels.
+
+Those with one table are in test_one_table_lessons.py.
+"""
 
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -9,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, KVBlockManager, SamplingParams, lesson
-from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch
-from rosecourse.kv.blocks import BlockTable
+from rosecourse.kernels import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
 from rosecourse.measure.counters import OperationCounter
+from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of
 
 INTERPRETED = not torch.cuda.is_available()
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 L, H, D = 2, 2, 4
-RUNGS = {rung.number: (rung.after.kv_append, 128) for rung in LESSONS} | {
-    "061-triton": (LESSONS[-1].after.kv_append, 1)
+RUNGS = {rung.number: (rung.after.kv_append, 128) for rung in LESSONS if rung.number <= "061"} | {
+    "061-triton": (lesson("061").after.kv_append, 1)
 }
 
 
@@ -208,7 +211,30 @@ def test_the_append_kernels_write_their_slots_and_nothing_else(dtype, heads, dim
         assert all(torch.equal(cache, right) for cache, right in zip(caches, expected, strict=True))
 
 
-# -- 036 ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("table_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("heads", "dim", "block_size"), [(1, 8, 1), (3, 12, 4), (4, 32, 64)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_append_by_table_writes_its_slots_and_nothing_else(dtype, table_dtype, heads, dim, block_size, fused):
+    """Rows of a wider table, and positions that are a row of the persistent state."""
+    B, logical, num_blocks = 5, 3, 17
+    generator = torch.Generator().manual_seed(0)
+    shape = (B, 3, heads, dim) if fused else (3, B, heads, dim)
+    _, key, value = torch.randn(shape, generator=generator).to(DEVICE, dtype).unbind(1 if fused else 0)
+    table = torch.randperm(num_blocks, generator=generator)[: B * logical].view(B, logical).to(DEVICE, table_dtype)
+    wide = torch.full((B, 7), num_blocks, dtype=table_dtype, device=DEVICE)  # a block that is not there
+    wide[:, :logical] = table
+    positions = torch.tensor([0, block_size - 1, block_size, 2 * block_size, 3 * block_size - 1], device=DEVICE)
+    caches = [torch.full((num_blocks, heads, block_size, dim), 7.0, dtype=dtype, device=DEVICE) for _ in "kv"]
+    expected = [cache.clone() for cache in caches]
+    for b, position in enumerate(positions.tolist()):
+        block, slot = int(table[b, position // block_size]), position % block_size
+        expected[0][block, :, slot], expected[1][block, :, slot] = key[b], value[b]
+    kv_append_by_table(*caches, key, value, wide, positions)
+    assert all(torch.equal(cache, right) for cache, right in zip(caches, expected, strict=True))
+
+
+# -- 036 and 062 --------------------------------------------------------------------------------------------------
 
 
 def tables_of(number, model, **config):
@@ -226,18 +252,16 @@ def tables_of(number, model, **config):
 def expected_tables(engine, sessions):
     """Straight from the lists."""
     width = engine.config.blocks_for(engine.config.max_seq_len)
-    rows = [
-        [
-            [i - layer * engine.kv.num_blocks for i in s.block_ids_per_layer[layer]]
-            + [0] * (width - len(s.block_ids_per_layer[layer]))
-            for s in sessions
-        ]
-        for layer in range(engine.kv.num_layers)
-    ]
+    lists = [layout_of(engine.kv).lists(session.table) for session in sessions]
+    rows = [[ids[layer] + [0] * (width - len(ids[layer])) for ids in lists] for layer in range(engine.kv.num_layers)]
     return torch.tensor(rows, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("number", ["035", "036"])
+# Those with a part that makes block tables, each for the first time or with another cache.
+BUILDERS = ["035", "036", "062", "063"]
+
+
+@pytest.mark.parametrize("number", BUILDERS)
 def test_tables_show_the_lists_through_rollover_copy_fork_and_recomputation(small_model, number):
     engine, tables = tables_of(number, small_model)
     params = SamplingParams(max_new_tokens=60, stop_on_eos=False)
@@ -255,53 +279,66 @@ def test_tables_show_the_lists_through_rollover_copy_fork_and_recomputation(smal
             sessions.reverse()
 
 
-def test_a_row_of_equal_length_and_last_block_is_not_taken_for_the_old_one(small_model):
+@pytest.mark.parametrize("number", BUILDERS)
+def test_a_row_of_equal_length_and_last_block_is_not_taken_for_the_old_one(small_model, number):
     """[5, 7] and then [6, 7]: the signature (2, 7) is the same, the session's table is another."""
-    engine, tables = tables_of("036", small_model)
+    engine, tables = tables_of(number, small_model)
     session = engine.new_session([1] * 6, SamplingParams(max_new_tokens=8))
-    n = engine.kv.num_blocks
-    session.table = BlockTable([layer * n + 5, layer * n + 7] for layer in range(3))
-    assert tables([session])[:, 0, :3].tolist() == [[5, 7, 0]] * 3
-    session.table = BlockTable([layer * n + 6, layer * n + 7] for layer in range(3))
-    assert tables([session])[:, 0, :3].tolist() == [[6, 7, 0]] * 3
-    session.table = BlockTable([layer * n + 6] for layer in range(3))
-    assert tables([session])[:, 0, :3].tolist() == [[6, 0, 0]] * 3
+    for row in ([5, 7], [6, 7], [6]):
+        session.table = layout_of(engine.kv).table(row)
+        assert tables([session])[:, 0, :3].tolist() == [row + [0] * (3 - len(row))] * 3
 
 
-@pytest.mark.parametrize("number", ["035", "036"])
+@pytest.mark.parametrize("number", BUILDERS)
 def test_lists_without_a_block_are_rows_of_zeros(small_model, number):
     engine, tables = tables_of(number, small_model)
     session = engine.new_session([1] * 6, SamplingParams(max_new_tokens=8))
-    session.table = BlockTable([] for _ in range(3))
+    session.table = layout_of(engine.kv).table([])
     assert not tables([session]).any()
+    session.table = layout_of(engine.kv).table([5])
+    assert tables([session])[:, 0, :2].tolist() == [[5, 0]] * 3
+
+
+@pytest.mark.parametrize("number", ["035", "036"])
+def test_each_layer_shows_its_own_list(small_model, number):
+    engine, tables = tables_of(number, small_model)
+    session = engine.new_session([1] * 6, SamplingParams(max_new_tokens=8))
+    session.table = layout_of(engine.kv).table([])
     session.block_ids_per_layer[1].append(engine.kv.num_blocks + 5)
     assert tables([session])[:, 0, :2].tolist() == [[0, 0], [5, 0], [0, 0]]
 
 
+def cached_rows(table):
+    """The rows that a part keeps of a table, of each layer or of all."""
+    cache = table.row_cache or []
+    return [row for row, _ in (cache if isinstance(cache, list) else [cache])]
+
+
+@pytest.mark.parametrize("number", ["036", "062"])
 @torch.inference_mode()
-def test_lesson_036_builds_no_row_that_has_not_changed(small_model):
+def test_no_row_is_built_that_has_not_changed(small_model, number):
     """What the cached rows hold is falsified between the steps: only what is built anew is right again."""
-    engine, tables = tables_of("036", small_model)
+    engine, tables = tables_of(number, small_model)
     session = engine.new_session([1, 2, 3], SamplingParams(max_new_tokens=30, stop_on_eos=False))
     engine.take_tokens([session], engine.prefill([session]))
     written = []
     for _ in range(7):
         right = expected_tables(engine, [session])[:, 0]
-        for row, _ in session.block_ids_per_layer.row_cache or []:
+        for row in cached_rows(session.table):
             row.fill_(-1)
         found = tables([session])[:, 0]
         assert torch.all((found == right) | (found == -1))
         written.append([i for i in range(3) if torch.equal(found[:, i], right[:, i])])
-        for layer, (row, _) in enumerate(session.block_ids_per_layer.row_cache):
+        for layer, row in enumerate(cached_rows(session.table)):
             row.copy_(right[layer])  # the step itself needs them
         engine.take_tokens([session], engine.decode_step_sessions([session]))
     # 3 tokens in the first step; the second block begins with the fifth token, the third with the ninth.
     assert written == [[0, 1, 2], [], [0, 1], [], [], [], [1, 2]]
 
 
-def test_lesson_036_builds_no_tensors(small_model):
+def test_lessons_from_036_on_build_no_tensors(small_model):
     counts = {}
-    for number in ("035", "036"):
+    for number in BUILDERS:
         engine, tables = tables_of(number, small_model)
         sessions = [engine.new_session([n, 1], SamplingParams(max_new_tokens=30)) for n in range(4)]
         engine.prefill(sessions)
@@ -309,4 +346,4 @@ def test_lesson_036_builds_no_tensors(small_model):
             for _ in range(5):
                 tables(sessions)
         counts[number] = tensor.call_count
-    assert counts == {"035": 5 * 3, "036": 0}
+    assert counts == {"035": 5 * 3, "036": 0, "062": 0, "063": 0}

@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
-from rosecourse.request.draws import WORD, draw, key_of, mixed
+from rosecourse.request.draws import WORD, draw, draws, key_of, mixed
 
 MANY = 1 << 14
 BINS = 64
@@ -68,3 +69,18 @@ def test_seeds_whose_keys_are_close_do_not_draw_the_same_numbers_at_other_positi
     _, first, second = min((b[0] - a[0], a[1], b[1]) for a, b in pairwise(keys))
     drawn = [{draw(seed, position) for position in range(4096)} for seed in (first, second)]
     assert len(drawn[0] & drawn[1]) < 3
+
+
+def test_a_tensor_of_draws_is_the_draws_of_its_rows():
+    """For positions past 32 bits too, and products that overflow 64 bits."""
+    generator = torch.Generator().manual_seed(0)
+    positions = torch.randint(0, 2**40, (3000,), generator=generator).tolist()
+    positions += [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40]
+    for seed in SEEDS:
+        keys = torch.full((len(positions),), key_of(seed))
+        found = draws(keys, torch.tensor(positions))
+        assert found.dtype == torch.float64
+        assert found.tolist() == [draw(seed, position) for position in positions]
+    seeds = torch.randint(0, 2**62, (3000,), generator=generator).tolist()
+    found = draws(torch.tensor([key_of(seed) for seed in seeds]), torch.tensor(positions[:3000]))
+    assert found.tolist() == [draw(*each) for each in zip(seeds, positions[:3000], strict=True)]

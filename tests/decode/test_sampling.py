@@ -1,0 +1,166 @@
+"""Sampling on the device: the tokens that `request.sampling` chooses, row by row, from the same draws."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rosecourse import SamplingParams
+from rosecourse.decode.sampling import NO_TOKEN, asked_of, next_tokens
+from rosecourse.request.draws import draw
+from rosecourse.request.sampling import sample
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.float16]
+TEMPERATURES = [0.0, 1e-300, 1e-36, 1e-3, 0.3, 0.7, 1.0, 1.0, 1.5, 100.0]
+TOP_K = [0, 0, 0, 1, 2, 3, 50, 2**40, 2**70]
+TOP_P = [1.0, 1.0, 1e-300, 1e-9, 0.1, 0.5, 0.9, 0.999999, 1 - 2**-53]
+NEAR = 1e-9  # of probability
+INF, NAN = float("inf"), float("nan")
+
+
+def rows_of_logits(rng, n, vocab_size, dtype):
+    """Rows of every kind: flat and peaked ones, with ties, all equal, and with tokens that are ruled out."""
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+    logits = torch.randn(n, vocab_size, generator=generator) * torch.tensor([[rng.choice([0.1, 1, 5, 40])]] * n)
+    for row in logits:
+        kind = rng.choice(["as it is", "as it is", "ties", "equal", "ruled out", "one left", "shifted"])
+        if kind == "ties":
+            row.round_()
+        elif kind == "equal":
+            row.fill_(rng.uniform(-9, 9))
+        elif kind in ("ruled out", "one left"):
+            stays = rng.randrange(vocab_size)
+            ruled_out = torch.rand(vocab_size, generator=generator) < (0.7 if kind == "ruled out" else 2.0)
+            ruled_out[stays] = False
+            row[ruled_out] = -INF
+        elif kind == "shifted":
+            row.add_(rng.choice([-1e4, 1e4]))
+    return logits.to(dtype)
+
+
+def some_params(rng, greedy):
+    return SamplingParams(
+        temperature=0.0 if greedy else rng.choice(TEMPERATURES),
+        top_k=rng.choice(TOP_K),
+        top_p=rng.choice(TOP_P),
+        seed=rng.choice([rng.randrange(2**16), rng.randrange(2**32), rng.randrange(2**70)]),
+    )
+
+
+def chosen(logits, params, positions):
+    """As a step chooses for sessions that have no rows."""
+    sessions = [SimpleNamespace(params=p, token_ids=range(n)) for p, n in zip(params, positions, strict=True)]
+    return next_tokens(logits, asked_of(sessions, CPU)).tolist()
+
+
+def is_near_an_edge(logits, params, position):
+    """Whether the draw, or top_p, is so close to an edge of the cumulative distribution that rounding may decide."""
+    if params.temperature == 0:
+        return False
+    temperature = max(float(torch.tensor(params.temperature)), 1e-45)
+    probabilities = ((logits.double() - logits.double().max()) / temperature).sort(descending=True).values
+    probabilities = probabilities[: params.top_k or None].softmax(0)
+    cumulative = probabilities.cumsum(0)
+    kept = [len(cumulative)]
+    if params.top_p < 1:
+        low, high = (int((cumulative < params.top_p + shift).sum()) + 1 for shift in (-NEAR, NEAR))
+        kept = [min(each, len(cumulative)) for each in range(low, high + 1)]
+    if len(set(kept)) > 1:
+        return True
+    limit = draw(params.seed, position) * float(cumulative[kept[0] - 1])
+    return bool(((cumulative - limit).abs() < NEAR).any())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("vocab_size", [1, 2, 7, 211, 3000])
+def test_a_batch_chooses_what_its_requests_choose(dtype, vocab_size):
+    """Thousands of rows; where a draw falls on an edge, to 1e-9, the two may differ, and such rows are few."""
+    rng = random.Random(f"{dtype} {vocab_size}")
+    differ = near = rows = 0
+    for batch, n in enumerate([1, 2, 17, 64, 128] * 4):
+        logits = rows_of_logits(rng, n, vocab_size, dtype)
+        params = [some_params(rng, greedy=batch % 4 == 0 or rng.random() < 0.1) for _ in range(n)]
+        positions = [rng.randrange(1, 1 << 20) for _ in range(n)]
+        expected = sample(logits, params, positions)
+        found = chosen(logits, params, positions)
+        for b in range(n):
+            rows += 1
+            edge = is_near_an_edge(logits[b], params[b], positions[b])
+            near += edge
+            if found[b] != expected[b]:
+                assert edge, (logits[b], params[b], positions[b])
+                differ += 1
+    assert rows == 848
+    assert differ <= 2
+    assert near <= rows // 8  # most of them by a `top_p` next to 1, or half of equal logits
+
+
+def test_a_row_depends_on_nobody_else_in_the_batch():
+    rng = random.Random(5)
+    logits = rows_of_logits(rng, 32, 211, torch.float32)
+    params, positions = [some_params(rng, False) for _ in range(32)], list(range(1, 33))
+    together = chosen(logits, params, positions)
+    assert [chosen(logits[b : b + 1], params[b : b + 1], positions[b : b + 1])[0] for b in range(32)] == together
+    order = rng.sample(range(32), 32)
+    assert chosen(logits[order], *([x[b] for b in order] for x in (params, positions))) == [together[b] for b in order]
+
+
+def test_the_distribution_is_the_right_one():
+    """Frequencies over many positions, against probabilities from the definition."""
+    logits = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5, 0.0])
+    for params, kept in (
+        (SamplingParams(temperature=0.7), 6),
+        (SamplingParams(temperature=0.7, top_k=2), 2),
+        (SamplingParams(temperature=0.7, top_p=0.9), 3),
+    ):
+        tokens = chosen(logits.expand(4000, -1), [params] * 4000, range(4000))
+        frequencies = torch.bincount(torch.tensor(tokens), minlength=6) / 4000
+        probabilities = torch.where(logits >= logits.sort(descending=True).values[kept - 1], logits / 0.7, -INF)
+        torch.testing.assert_close(frequencies, probabilities.softmax(0), atol=0.025, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 1e-300])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_there_is_no_token_in_nan_infinity_or_nothing(dtype, temperature, mixed):
+    well = torch.tensor([1.0, 3.0, -INF, 2.0])
+    ill = [[NAN, 1, 2, 3], [0, 1, 2, NAN], [INF, 0, 0, 0], [0, 1, INF, -INF], [NAN, INF, 0, 0], [NAN] * 4, [-INF] * 4]
+    logits = torch.stack([well, *map(torch.tensor, ill), well]).to(dtype)
+    params = [SamplingParams(temperature=temperature, seed=b) for b in range(len(logits))]
+    if mixed:
+        params[0] = params[3] = SamplingParams(temperature=1.0 - bool(temperature))
+    positions = [7] * len(logits)
+    found = chosen(logits, params, positions)
+    assert found[1:-1] == [NO_TOKEN] * len(ill)
+    assert [found[0], found[-1]] == sample(logits[[0, -1]], [params[0], params[-1]], [7, 7])
+    assert all(0 <= token_id < 4 and token_id != 2 for token_id in (found[0], found[-1]))
+
+
+def test_the_first_of_equal_logits_is_the_most_probable_one():
+    logits = torch.zeros(3, 500)
+    logits[1, [77, 300]] = 1.0
+    logits[2, 499] = 1.0
+    for dtype in DTYPES:
+        assert chosen(logits.to(dtype), [SamplingParams()] * 3, [1] * 3) == [0, 77, 499]
+
+
+def test_a_vocabulary_is_sorted_only_where_somebody_asks_for_it(monkeypatch):
+    sorts, sort = [], torch.sort
+    monkeypatch.setattr(torch, "sort", lambda *args, **kwargs: (sorts.append(1), sort(*args, **kwargs))[1])
+    monkeypatch.setattr(torch.Tensor, "sort", lambda *args, **kwargs: pytest.fail("sorted"))
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    greedy, sampled = SamplingParams(top_k=3, top_p=0.5), SamplingParams(temperature=1.0)
+    assert chosen(logits, [greedy] * 4, [1] * 4) == logits.argmax(-1).tolist()
+    assert sorts == []
+    assert chosen(logits, [greedy, sampled, greedy, sampled], [1] * 4)[::2] == logits.argmax(-1)[::2].tolist()
+    assert sorts == [1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_logits_are_left_alone(temperature):
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    before = logits.clone()
+    chosen(logits, [SamplingParams(temperature=temperature, top_k=5)] * 3, [1] * 3)
+    assert torch.equal(logits, before)
