@@ -27,7 +27,7 @@ from .kv_append import (
     l062_one_table,
 )
 from .step import l035_append_after_forward, l063_place_first
-from .workloads import A, ArticleWorkload, B, C
+from .workloads import A, ArticleWorkload, B, C, E
 
 BASELINE = DecodeParts(
     cache=KVBlockManager,
@@ -219,7 +219,7 @@ LESSONS = ladder(
         "number": "065",
         "title": "batched copy-on-write",
         "copy_blocks": BEST.copy_blocks,
-        "workload": C,
+        "workload": E,
         "counted": ("copy",),
         "step_kind": "fork",
         "about": "forks that write into shared blocks in the same step are copied together",

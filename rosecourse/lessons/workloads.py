@@ -1,4 +1,4 @@
-"""The articles' workloads: which benchmark, and the sizes on its command line.
+"""The articles' workloads, and one of the course's in their form: which benchmark, and the sizes on its command line.
 
 B is shorter than its articles': 64 requests, where they have 256. Its requests run 16 at a time, so that more of them
 repeat the same steps; the articles' original engine was measured on this GPU with 64 as well (data/published.csv).
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 class ArticleWorkload:
     """What an article measures. Prefill takes as many prompts together as a decode step takes sessions.
 
-    name: of its recordings; benchmark: the command, `benchmark_scheduler` or `benchmark_streaming`; max_new_tokens: of
-    each request.
+    name: of its recordings; benchmark: the command, `benchmark_scheduler` or `benchmark_streaming`; num_requests: its
+    prompts; max_new_tokens: of each completion; samples: completions of each prompt; prompt_length: tokens of each
+    prompt, no two of which are alike; 0 is the articles' one prompt for all.
     """
 
     name: str
@@ -22,9 +23,13 @@ class ArticleWorkload:
     num_requests: int
     max_new_tokens: int
     max_batch_size: int
+    samples: int = 1
+    prompt_length: int = 0
 
     def __str__(self) -> str:
-        sizes = f"{self.num_requests} requests x {self.max_new_tokens} tokens, batch {self.max_batch_size}"
+        many = self.samples > 1
+        asked = f"{self.num_requests} prompts x {self.samples} samples" if many else f"{self.num_requests} requests"
+        sizes = f"{asked} x {self.max_new_tokens} tokens, batch {self.max_batch_size}"
         return f"{sizes} ({self.benchmark.removeprefix('benchmark_')})"
 
 
@@ -32,4 +37,10 @@ A = ArticleWorkload("A", "benchmark_scheduler", num_requests=64, max_new_tokens=
 B = ArticleWorkload("B", "benchmark_streaming", num_requests=64, max_new_tokens=256, max_batch_size=16)
 C = ArticleWorkload("C", "benchmark_streaming", num_requests=128, max_new_tokens=128, max_batch_size=128)
 
-ARTICLES = {work.name: work for work in (A, B, C)}
+# Parallel sampling, lesson 065: 8 samples of each prompt, which share its last block of 64 tokens. A sample has 63 gaps
+# between its tokens, and one of them comes right after the fork: it is what ITL p99 shows.
+E = ArticleWorkload(
+    "E", "benchmark_scheduler", num_requests=16, max_new_tokens=64, max_batch_size=128, samples=8, prompt_length=100
+)
+
+ARTICLES = {work.name: work for work in (A, B, C, E)}

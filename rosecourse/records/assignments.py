@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..config import EngineConfig, SamplingParams
 from ..lessons import LESSONS, Lesson
 from ..lessons.workloads import ArticleWorkload
@@ -14,6 +16,7 @@ from ..measure.workload import Workload
 from .names import BURST, load_of, name_from, number_before
 from .recordings import Recording
 
+SMALL_VOCABULARY = 256  # token ids that every model of the course has
 FIRST_UNDER_TRAFFIC = "059"  # the first lesson that is measured under mixed traffic too
 
 
@@ -61,15 +64,26 @@ class Assignment:
 
 
 def article_assignment(work: ArticleWorkload, order: Order) -> Assignment:
-    """An article's workload, under which all rungs of the order are measured. An engine is no larger than it needs."""
+    """A workload of an article's form, under which all rungs of the order are measured.
+
+    An engine is no larger than it needs.
+    """
     params = SamplingParams(max_new_tokens=work.max_new_tokens, stop_on_eos=False, seed=order.seed)
-    workload = Workload.of((tuple(order.prompt_ids),) * work.num_requests, params)
-    largest = min(work.max_batch_size, work.num_requests)
-    longest = len(order.prompt_ids) + work.max_new_tokens
+    workload = Workload.of(_prompts(work, order), params, samples=work.samples)
+    largest = min(work.max_batch_size, work.num_requests * work.samples)
+    longest = len(workload.prompts[0]) + work.max_new_tokens
     config = replace(order.config, max_batch_size=largest, max_seq_len=longest)
     sizes = {key: value for key, value in asdict(work).items() if key not in ("name", "benchmark")}
     name = name_from(work.name, order.first)
     return Assignment(name, order.rungs, work.benchmark, workload, config, sizes, order)
+
+
+def _prompts(work: ArticleWorkload, order: Order) -> list[tuple[int, ...]]:
+    """The order's prompt for all requests, or one of random tokens for each, drawn from the order's seed."""
+    if not work.prompt_length:
+        return [tuple(order.prompt_ids)] * work.num_requests
+    tokens = np.random.default_rng(order.seed).integers(1, SMALL_VOCABULARY, (work.num_requests, work.prompt_length))
+    return [tuple(row) for row in tokens.tolist()]
 
 
 def burst_assignment(traffic: MixedTraffic, vocab_size: int, order: Order) -> Assignment:

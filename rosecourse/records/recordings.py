@@ -137,7 +137,7 @@ def asked_of(settings: Mapping[str, Any]) -> list[SamplingParams]:
         raise ValueError(f"its workload has {requests} requests")
     seed = settings.get("traffic_seed")
     if seed is None:
-        return [SamplingParams(max_new_tokens=most, stop_on_eos=False)] * requests
+        return [SamplingParams(max_new_tokens=most, stop_on_eos=False)] * (requests * settings.get("samples", 1))
     require_form(seed, int, "traffic_seed")
     return replace(D, num_requests=requests, seed=seed).params
 

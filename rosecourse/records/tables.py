@@ -104,7 +104,8 @@ def _gpu_in_words(gpu: str) -> str:
 def _workload_of(recording: RecordedComparison) -> str:
     """The workload in words, as it was recorded."""
     settings = recording.document["settings"]
-    sizes = {field.name: settings[field.name] for field in fields(ArticleWorkload) if field.name != "name"}
+    known = [field.name for field in fields(ArticleWorkload) if field.name in settings]
+    sizes = {name: settings[name] for name in known if name != "name"}
     return str(ArticleWorkload(recording.document["workload"], **sizes))
 
 
