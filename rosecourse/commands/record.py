@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import require, shown
-from ..lessons import LESSONS
 from ..lessons.workloads import ARTICLES, ArticleWorkload
 from ..measure.provenance import provenance
 from ..measure.traffic import D_SMALL, D, MixedTraffic
@@ -18,7 +17,7 @@ from ..models.shape import Model
 from ..records.assignments import Assignment, Order, article_assignment, burst_assignment, load_assignments
 from ..records.comparisons import RecordedComparison
 from ..records.json_file import require_writable_folder
-from ..records.names import BURST, workload_in
+from ..records.names import BURST, firsts, workload_in
 from ..records.recorder import Deadline, Recorder
 from ..records.recordings import Recording
 from ..records.results import RESULTS
@@ -85,9 +84,8 @@ def workloads_of(args: argparse.Namespace) -> list[str]:
 def first_of(args: argparse.Namespace) -> str | None:
     """The rung that `--from` names, None where it is left out. Raises `ConfigError` unless a lesson comes after it."""
     number = vars(args)["from"]
-    known = [rung.number for rung in LESSONS[1:-1]]
     told = f"a part of the ladder cannot begin with {shown(number)}"
-    require(number is None or number in known, f"{told}: give one of {', '.join(known)}, or leave --from out")
+    require(number is None or number in firsts(), f"{told}: give one of {', '.join(firsts())}, or leave --from out")
     return number
 
 

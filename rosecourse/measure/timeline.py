@@ -147,7 +147,7 @@ def untouched_sentence(timelines: Mapping[str, Timeline], changed: Collection[st
     changed: the parts that it replaces, as in `Lesson.changes`.
     """
     sides = timelines["before"], timelines["after"]
-    found = touched(*(side.parts for side in sides), changed)
+    found = touched(sides[0].parts, sides[1].parts, changed)
     untouched = {part for side in sides for part in (*side.parts, "rest")} - found
     if not untouched:
         return "The lesson leaves no range of the host alone: " + READ_IT

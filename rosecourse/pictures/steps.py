@@ -36,8 +36,8 @@ def effect(ax: Axes, steps: LadderSteps, before: str, after: str, title: str) ->
     if before not in rungs or after not in rungs[rungs.index(before) + 1 :]:
         raise ConfigError(f"there is no way up from {before!r:.20} to {after!r:.20}: the rungs are {', '.join(rungs)}")
     passed = rungs[rungs.index(before) + 1 : rungs.index(after) + 1]
-    stages = [list(steps.times.seconds[rung]) for rung in (before, after)]
-    changed = touched(*stages, {part for number in passed for part in lesson(number).changes})
+    replaced = {part for number in passed for part in lesson(number).changes}
+    changed = touched(list(steps.times.seconds[before]), list(steps.times.seconds[after]), replaced)
     ax.set_title(f"{title}\n{_conditions(steps)}")
     bars = [_bar(steps, rung, name, True) for rung, name in ((before, "before"), (after, "after"))]
     draw_bars(ax, [Bar(b.name, b.parts, b.busy_ms, b.kernels, changed) for b in bars], steps.floor_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..lessons import LESSONS
 from ..lessons.workloads import ARTICLES
+from .results import require_known
 
 BURST, LOAD = "D-burst", "D-load"  # mixed traffic, all at once and over time; a lesson has its own load
 FROM = "-from-"
@@ -22,8 +23,19 @@ def load_of(number: str) -> str:
 
 
 def name_from(workload: str, first: str | None) -> str:
-    """The name of a workload's file whose first rung is this one; None: of the file of the whole ladder."""
-    return workload if first is None else f"{workload}{FROM}{first}"
+    """The name of a workload's file whose first rung is this one; None: of the file of the whole ladder.
+
+    Raises `ConfigError` for a rung that no part of the ladder can begin with: it must have one before and one after it.
+    """
+    if first is None:
+        return workload
+    require_known(first, firsts(), "part of the ladder that begins with")
+    return f"{workload}{FROM}{first}"
+
+
+def firsts() -> list[str]:
+    """The rungs that a recording of a part of the ladder can begin with."""
+    return [rung.number for rung in LESSONS[1:-1]]
 
 
 def workload_in(name: str) -> str:
@@ -36,7 +48,7 @@ def names_of(workload: str) -> list[str]:
 
     Runs are compared within one file only: in another one the machine had another day.
     """
-    return [name_from(workload, first) for first in (None, *(rung.number for rung in LESSONS[1:-1]))]
+    return [name_from(workload, first) for first in (None, *firsts())]
 
 
 def remedy_of(name: str) -> str:

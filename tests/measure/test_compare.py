@@ -26,6 +26,7 @@ from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import Ratio, interleave, interleave_all, median_interval, ratio
 from rosecourse.measure.workload import Run, Workload, run_scheduler
 from rosecourse.request.session import SessionTimes
+from tests.support.record_command import RUNGS, rung_of
 
 
 def test_runs_are_interleaved_and_the_first_pair_does_not_count():
@@ -245,8 +246,9 @@ def test_two_engines_are_compared_by_their_runs(small_model):
 
 
 class SwapsKeysAndValues(BEST.kv_append):
-    def __call__(self, sessions, keys, values):
-        super().__call__(sessions, values, keys)
+    def __call__(self, inputs):
+        append = super().__call__(inputs)
+        return lambda layer_idx, k, v: append(layer_idx, v, k)
 
 
 def test_engines_with_other_tokens_are_not_compared_and_the_first_difference_ends_it(small_model):
@@ -269,14 +271,12 @@ def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
     order = []
 
     def run(engine, workload):
-        step = engine.decode_step
-        order.append((type(step.block_tables), type(step.forward), type(step.kv_append)))
+        order.append(rung_of(engine))
         return run_scheduler(engine, workload)
 
     config = EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False)
     found = compare_ladder(small_model, workload, rounds=2, config=config, runner=run)
-    rungs = [(r.after.block_tables, r.after.forward, r.after.kv_append) for r in LESSONS]
-    assert order == [*rungs, *rungs[::-1], *rungs]
+    assert order == [*RUNGS, *RUNGS[::-1], *RUNGS]
     assert [len(rung.runs) for rung in found.rungs] == [2] * len(LESSONS)
     table = found.table()
     assert list(table.index) == [rung.number for rung in LESSONS]

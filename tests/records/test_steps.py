@@ -91,6 +91,9 @@ def test_the_steps_of_a_part_of_the_ladder_lie_beside_those_of_the_whole_and_are
     assert list(recorded_steps("A", folder=tmp_path).titles) == ["060", "061"]
     assert list(recorded_steps("A", folder=tmp_path, first="061").titles) == ["061", "062"]
     assert recorded_steps("A", folder=tmp_path, first="060") is None
+    for first in ("035", "../A", 61):
+        with pytest.raises(ConfigError, match="there is no part of the ladder that begins with"):
+            recorded_steps("A", folder=tmp_path, first=first)
     assert list(recorded_timelines("062", folder=tmp_path)) == ["before", "after"]
     path.unlink()
     assert recorded_timelines("062", folder=tmp_path) is None
