@@ -80,7 +80,7 @@ def test_a_part_that_is_the_one_before_can_race(number, first, small_model):
     _, ax = plt.subplots()
     found.draw(ax)
     assert f"Lesson {number}: {before.__name__} on the ladder" in ax.get_title()
-    names = ["before: lesson 035's part", f"yours: {before.__name__}", f"course: lesson {number}'s part"]
+    names = [f"before: lesson {first}'s part", f"yours: {before.__name__}", f"course: lesson {number}'s part"]
     assert [label.get_text() for label in ax.get_yticklabels()] == names
     assert all("too few runs to tell" in text.get_text() for text in ax.texts[1:])
 

@@ -14,7 +14,7 @@ from ..world.situations import FULL, SIMPLE, always, any_blocks, gated, half_ful
 from ..world.worlds import KV_APPEND_BY_TABLE
 from . import starts
 from .costs import COPIES, INDEX_TENSORS, LAUNCHES, LOOP, STORES, Cost, ideas
-from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode, Track
+from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -198,6 +198,5 @@ COURSE = Course(
         *ideas(LARGE, TENSORS, COPIES, LAUNCHES),
         *ideas(ANY[:1], LAUNCHES),  # none below the threshold
     ),
-    track=Track(requests=(16, 128)),
     unseen="reads behind a row, and whether a GPU gets the kernel for every batch",
 )

@@ -18,7 +18,6 @@ import torch
 
 from ...checks import words
 from ...decode.inputs import DecodeInputs
-from ...kv.layout import CacheLayout
 from ...pictures.sheet import counted
 from ...request.session import InferenceSession
 from .causes import Cause
@@ -153,7 +152,7 @@ def _reason(error: BaseException, message: str, line: str, given: Given) -> str:
     return ""
 
 
-def _has_empty_list(kv: CacheLayout, sessions: Sequence[InferenceSession]) -> bool:
+def _has_empty_list(kv: Any, sessions: Sequence[InferenceSession]) -> bool:
     return any(not ids for session in sessions for ids in layout_of(kv).id_lists(kv, session.table))
 
 
