@@ -259,33 +259,29 @@ class KVBlockManager:
         """
         if not self.can_append(tables):
             self._require(self.blocks_to_append(tables))
-        copies: list[Copy] = []
-        grown: list[BlockTable] = []
-        copied: list[BlockTable] = []
+        placed: list[tuple[BlockTable, Copy | None]] = []
         try:
             for table in tables:
                 if table.num_tokens == len(table) * self.block_size:
                     table.append(self.allocate_block())
-                    grown.append(table)
+                    placed.append((table, None))
                 elif self._block_infos[table[-1]].owners > 1:
                     copy = Copy(table[-1], self.allocate_block())
                     table[-1] = copy.destination
                     self._drop_owner(copy.source)
-                    copies.append(copy)
-                    copied.append(table)
-        except BaseException:  # nobody will make the copies: their tables must not show them
-            self._take_back(grown, copied, copies)
+                    placed.append((table, copy))
+        except BaseException:  # nobody will make the copies, so no table may show one
+            self._take_back(placed)
             raise
-        return copies
+        return [copy for _, copy in placed if copy is not None]
 
-    def _take_back(self, grown: list[BlockTable], copied: list[BlockTable], copies: list[Copy]) -> None:
-        """Undo what `place` has done so far."""
-        for table, copy in zip(copied, copies, strict=True):
-            table[-1] = copy.source
-            self._block_infos[copy.source].owners += 1
-            self._drop_owner(copy.destination)
-        for table in grown:
+    def _take_back(self, placed: list[tuple[BlockTable, Copy | None]]) -> None:
+        """Undo what `place` has done so far: new blocks, and copies."""
+        for table, copy in reversed(placed):
             self._drop_owner(table.pop())
+            if copy is not None:
+                table.append(copy.source)
+                self._block_infos[copy.source].owners += 1
 
     def can_append(self, tables: Sequence[BlockTable]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""

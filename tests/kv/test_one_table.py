@@ -17,7 +17,7 @@ def started(kv, length, tag=1.0):
 
 def books(kv, *tables):
     infos = sorted((block, info.owners, info.cached) for block, info in kv.blocks_in_use.items())
-    return infos, sorted(kv.free_blocks()), [(list(table), table.num_tokens) for table in tables]
+    return infos, list(kv.free_blocks()), [(list(table), table.num_tokens) for table in tables]
 
 
 # -- place --------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_place_needs_just_the_blocks_that_it_says():
 
 @pytest.mark.parametrize("fail_at", range(6))
 def test_a_place_that_fails_in_the_middle_changes_nothing(monkeypatch, fail_at):
-    """Nobody makes the copies of a call that has failed, so no table may show one."""
+    """Hazard 24: nobody makes the copies of a call that has failed, so no table may show one."""
     kv = make_kv(num_blocks=16)
     batch, others, needed = mixed_batch(kv)
     assert needed == 6

@@ -166,4 +166,4 @@ class AgainstDenseOracle(RuleBasedStateMachine):
 
 
 TestAgainstDenseOracle = AgainstDenseOracle.TestCase
-TestAgainstDenseOracle.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAgainstDenseOracle.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
