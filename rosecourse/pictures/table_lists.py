@@ -12,7 +12,7 @@ from ..kv.blocks import KVBlockManager
 from ..kv.layout import CacheLayout, Table
 from .sheet import (
     BOLD,
-    EMPTY,
+    CACHED_COLOUR,
     INK,
     LINE,
     LINE_HEIGHT,
@@ -38,17 +38,22 @@ NARROWEST = 240  # what the heading and the legend want
 
 @dataclass(frozen=True, slots=True)
 class SessionLists:
-    """What the cache keeps of one session. lists: of block indices; shared: those with more than one owner."""
+    """What the cache keeps of one session.
+
+    held: how many tokens its lists hold, one number unless they disagree. lists: of block indices. shared: those with
+    more than one owner, as (number of the list, place in it).
+    """
 
     name: str
     colour: str
-    num_tokens: int
+    held: tuple[int, ...]
     lists: tuple[tuple[int, ...], ...]
-    shared: frozenset[tuple[int, int]]  # (number of the list, place in it)
+    shared: frozenset[tuple[int, int]]
 
     @property
     def heading(self) -> str:
-        return f"{self.name}: {counted(self.num_tokens, 'token')}"
+        *fewer, most = self.held
+        return f"{self.name}: {''.join(f'{number} or ' for number in fewer)}{counted(most, 'token')}"
 
     @property
     def width(self) -> int:
@@ -57,7 +62,7 @@ class SessionLists:
 
     def differs(self, number: int, place: int) -> bool:
         """Whether a list names another block than the first list does, in the same place."""
-        return self.lists[number][place] != self.lists[0][place]
+        return self.lists[number][place : place + 1] != self.lists[0][place : place + 1]
 
 
 def table_lists(kv: CacheLayout, tables: Mapping[str, Table]) -> Picture:
@@ -93,7 +98,14 @@ def _told(kv: CacheLayout, name: str, table: Table, number: int) -> SessionLists
     shared = {(n, place) for n, ids in enumerate(lists) for place, one in enumerate(ids) if kv.info(one).owners > 1}
     indices = tuple(tuple(kv.block_index(one) if per_layer else one for one in ids) for ids in lists)
     colour = OWNER_COLOURS[number % len(OWNER_COLOURS)]
-    return SessionLists(name, colour, kv.length(table), indices, frozenset(shared))
+    held = {_end(kv, ids) for ids in lists} if per_layer else {table.num_tokens}
+    return SessionLists(name, colour, tuple(sorted(held)), indices, frozenset(shared))
+
+
+def _end(kv: KVBlockManager, block_ids: list[int]) -> int:
+    """How many tokens one layer's list holds."""
+    last = kv.info(block_ids[-1]) if block_ids else None
+    return last.start + last.length if last else 0
 
 
 def _title(told: list[SessionLists]) -> str:
@@ -112,7 +124,7 @@ def _draw_session(parent: ElementTree.Element, place: tuple[int, int], one: Sess
         top = y + number * PITCH
         group = draw_shape(parent, "g", class_="list", data_session=one.name, data_layer=number)
         for column, block in enumerate(blocks):
-            fill = EMPTY if (number, column) in one.shared else "white"
+            fill = CACHED_COLOUR if (number, column) in one.shared else "white"
             left = x + column * width
             draw_shape(group, "rect", x=left, y=top, width=width, height=height, fill=fill, stroke=LINE)
             draw_text(group, (left + width // 2, top + 14), f"#{block}", anchor="middle")
@@ -125,7 +137,7 @@ def _draw_session(parent: ElementTree.Element, place: tuple[int, int], one: Sess
 def _legend(told: list[SessionLists]) -> list[tuple[str, str]]:
     entries = []
     if any(one.shared for one in told):
-        entries.append((EMPTY, "has several owners"))
+        entries.append((CACHED_COLOUR, "has several owners"))
     places = ((one, n, place) for one in told for n, blocks in enumerate(one.lists) for place in range(len(blocks)))
     if any(one.differs(n, place) for one, n, place in places):
         entries.append(("outline", "another index than in layer 0"))

@@ -1,6 +1,7 @@
 """The picture of the block lists that a cache keeps of its sessions."""
 
 import pytest
+import torch
 
 from rosecourse import BlockError, ConfigError, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.pictures.table_lists import table_lists
@@ -88,6 +89,17 @@ def test_evicted_blocks_come_back_in_another_order_in_the_other_layers(small_mod
     }
     assert marked(picture) == expected != set()
     assert "another index than in layer 0" in texts(picture)
+
+
+def test_layers_that_disagree_are_told(small_model):
+    engine = make(small_model, PER_LAYER)
+    session = start(engine, 4)
+    new = torch.zeros(engine.kv.k_layers[0].shape[1::2])  # [H, D] of one token
+    engine.kv.append_token(0, session.table[0], new, new)
+    picture = table_lists(engine.kv, {"A": session.table})
+    assert "A: 4 or 5 tokens" in texts(picture)
+    assert [len(blocks) for blocks in drawn(picture).values()] == [2] + [1] * (engine.kv.num_layers - 1)
+    assert marked(picture) == set()
 
 
 def test_what_cannot_be_drawn_is_named(small_model):
