@@ -27,7 +27,7 @@ from .sheet import (
     text_width,
 )
 
-LAYER_WIDTH, CALL_HEIGHT, PADDING = 54, 38, 6  # of what a layer does, and the room around it in its stage
+LAYER_WIDTH, CALL_HEIGHT, PADDING = 54, 42, 6  # of what a layer does, and the room around it in its stage
 CALL_COLOURS = {"write": COLOURS["kv_append"], "attend": COLOURS["forward"]}  # others are white
 
 
@@ -114,9 +114,9 @@ def _draw_call(parent: ElementTree.Element, place: tuple[int, int], call: Call) 
     if call.work in CALL_COLOURS:
         draw_shape(group, "rect", **box, height=5, fill=CALL_COLOURS[call.work])
     middle = x + LAYER_WIDTH / 2
-    draw_text(group, (middle, y + 19), call.work, weight="bold", anchor="middle")
+    draw_text(group, (middle, y + 20), call.work, weight="bold", anchor="middle")
     if call.layer is not None:
-        draw_text(group, (middle, y + 33), f"layer {call.layer}", colour=FAINT_INK, anchor="middle")
+        draw_text(group, (middle, y + 37), f"layer {call.layer}", colour=FAINT_INK, anchor="middle")
 
 
 def _said(call: Call | None) -> str:

@@ -58,8 +58,8 @@ def slots_by_table(kv: KVBlockManager, tables: Mapping[str, BlockTable]) -> Pict
 
     tables: name -> `session.table`. The entry that the position chooses is outlined; slots that hold a token are
     filled. Past its end a row shows 0: an arrow from there has a colour of its own. Draw it before the step writes:
-    after `place` or, to see what it is for, before. Raises `BlockError` for a table that is freed or not of this cache, and
-    `ConfigError` for no tables and for blocks of more than 16 slots.
+    after `place` or, to see what it is for, before. Raises `BlockError` for a table that is freed or not of this
+    cache, and `ConfigError` for no tables and for blocks of more than 16 slots.
     """
     if not tables:
         raise ConfigError("tables is empty: give the table of each session")
