@@ -174,9 +174,9 @@ class _Drawing:
             line = {"stroke": INK if aim.placed else ASTRAY, "stroke_width": 3}
             draw_shape(group, "rect", class_="target", data_slot=aim.slot, data_row=aim.row, **at, fill="white", **line)
         for slot in sorted({aim.slot for aim in self.aims if aim.block == block}):
-            names = "/".join(aim.name for aim in self.aims if (aim.block, aim.slot) == (block, slot))
+            names = [aim.name for aim in self.aims if (aim.block, aim.slot) == (block, slot)]
             at_middle = (self.strip_left + (slot + 0.5) * self.slot, middle + 4)
-            said = fit(names, self.slot - 4, TEXT * BOLD)
+            said = fit(names[0], self.slot - 4, TEXT * BOLD) if len(names) == 1 else f"×{len(names)}"
             draw_text(group, at_middle, said, weight="bold", anchor="middle")
         right = self.strip_left + self.kv.block_size * self.slot
         draw_text(group, (right + 8, middle + 4), self._owned(block), colour=INK if rows else FAINT_INK)

@@ -108,6 +108,14 @@ def test_a_shared_block_names_its_owners(engine):
     assert texts(picture).count("A, F") == 2
 
 
+def test_writers_of_one_slot_are_counted(engine):
+    first = start(engine, 6)
+    family = {"A": first.table, **{name: engine.fork(first).table for name in "FGH"}}
+    picture = slots_by_table(engine.kv, family)
+    assert texts(picture).count("×4") == 1
+    assert set(targets(picture).values()) == {(first.table[-1], 2)}
+
+
 def test_nothing_is_drawn_over_a_text_or_outside(engine):
     picture = slots_by_table(engine.kv, started(engine, 6, 4, 9, 2, 12, 1))
     for what, left, top, right, bottom in boxes(parse(picture)):
