@@ -47,8 +47,9 @@ class DecodeStep:
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
         tables: list[BlockTable] = [session.table for session in sessions]
-        copies: list[Copy] = self.place(tables)
-        self.copy_blocks(copies)
+        with self.range("roseinfer.decode_step_sessions.place"):
+            copies: list[Copy] = self.place(tables)
+            self.copy_blocks(copies)
         try:
             with self.range("roseinfer.decode_step_sessions.plan"):
                 inputs = self.plan(sessions)

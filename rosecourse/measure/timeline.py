@@ -10,6 +10,7 @@ from .stages import touched
 STEP = "rosecourse.step"  # the range around a whole step: decode_step_sessions and take_tokens
 
 PARTS = {
+    "roseinfer.decode_step_sessions.place": "place",  # and what is copied then
     "roseinfer.decode_step_sessions.build_block_tables": "block_tables",
     "roseinfer.decode_step_sessions.plan": "plan",
     "roseinfer.model.forward": "forward",

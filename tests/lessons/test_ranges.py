@@ -11,6 +11,7 @@ from rosecourse.commands.parser import command_parser
 from rosecourse.decode import ranges
 
 FORWARD = "roseinfer.model.forward"
+PLACE = "roseinfer.decode_step_sessions.place"
 PLAN = "roseinfer.decode_step_sessions.plan"
 TABLES = ["roseinfer.decode_step_sessions.build_block_tables", "roseinfer.decode_step_sessions.h2d_block_tables"]
 APPEND = "roseinfer.kv.append_token"
@@ -20,7 +21,7 @@ def names_of(number):
     """The ranges of a step. From 063 on the append is a part of the forward, and from 064 on no table is built."""
     if number < "063":
         return [*TABLES, FORWARD, APPEND]
-    return [*TABLES, FORWARD] if number == "063" else [PLAN, FORWARD]
+    return [PLACE, *TABLES, FORWARD] if number == "063" else [PLACE, PLAN, FORWARD]
 
 
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)

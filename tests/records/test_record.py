@@ -26,8 +26,13 @@ pytestmark = pytest.mark.usefixtures("source")
 def test_the_workloads_are_the_articles():
     scheduler, streaming = "benchmark_scheduler", "benchmark_streaming"
     found = {name: (w.benchmark, w.num_requests, w.max_new_tokens, w.max_batch_size) for name, w in ARTICLES.items()}
-    assert found == {"A": (scheduler, 64, 512, 64), "B": (streaming, 64, 256, 16), "C": (streaming, 128, 128, 128)}
-    assert [rung.workload.name for rung in LESSONS] == ["A", "A", "A", "B", "B", "C", "A", "C", "C", "C"]
+    own = {"E": (scheduler, 16, 64, 128)}
+    assert found == own | {
+        "A": (scheduler, 64, 512, 64),
+        "B": (streaming, 64, 256, 16),
+        "C": (streaming, 128, 128, 128),
+    }
+    assert [rung.workload.name for rung in LESSONS] == ["A", "A", "A", "B", "B", "C", "A", "C", "C", "E"]
 
 
 def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
@@ -199,7 +204,7 @@ def test_a_machine_without_a_driver(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--workloads", "E"], "there is no workload 'E': give some of A,B,C,D"),
+        (["--workloads", "F"], "there is no workload 'F': give some of A,B,C,E,D"),
         (["--workloads", "A,"], "there is no workload ''"),
         (["--workloads", "A B"], "there is no workload 'A B'"),
         (["--rounds", "4"], "rounds is 4: give 5 or more"),

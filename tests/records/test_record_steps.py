@@ -43,9 +43,11 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     assert record.main(argv) == 0
     runs = [*RUNGS, *RUNGS[::-1]] * 3
     turns = [*RUNGS, *RUNGS[::-1], *RUNGS]
-    timelines = [(number, kind) for _ in "ABC" for number in turns for kind in STEP_KINDS]
-    assert order == [*runs, "times", "times", "times", *timelines]
-    assert sorted(written(tmp_path)) == [f"cpu/{name}.json" for name in ("A", "A.steps", "B.steps", "C.steps")]
+    timelines = [(number, kind) for _ in "ABCE" for number in turns for kind in STEP_KINDS]
+    assert order == [*runs, *["times"] * 4, *timelines]
+    assert sorted(written(tmp_path)) == [
+        f"cpu/{name}.json" for name in ("A", "A.steps", "B.steps", "C.steps", "E.steps")
+    ]
     found = recorded_steps("A", folder=tmp_path)
     assert list(found.titles) == RUNGS
     assert (found.batch, found.context) == (2, 40)  # half of the completions
