@@ -16,7 +16,7 @@ from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.timeline import draw_timeline
 from tests.support.drawn import assert_readable, texts_drawn
 
-TABLES, PLAN, FORWARD, APPEND = timeline.PARTS
+PLACE, TABLES, PLAN, FORWARD, APPEND = timeline.PARTS
 OLD = (TABLES, FORWARD, APPEND)  # the ranges of the steps up to 061
 H2D = "roseinfer.decode_step_sessions.h2d_block_tables"
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
