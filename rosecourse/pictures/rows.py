@@ -30,7 +30,7 @@ from .sheet import (
     plain,
 )
 
-COLUMNS = (("token", 50), ("position", 62), ("temperature", 84), ("top-k", 46), ("top-p", 46), ("key", 78))
+COLUMNS = (("token", 50), ("position", 68), ("temperature", 94), ("top-k", 46), ("top-p", 46), ("key", 78))
 NAME_WIDTH, ENTRY, APART, HEIGHT = 84, 34, 14, 24  # a row's name, a table's entry, fields from table, a row's height
 BY_DEVICE = "#CDE7F7"  # a cell that the device has changed
 MOST_ROWS, MOST_BLOCKS = 16, 12  # that can be drawn
@@ -40,13 +40,15 @@ MOST_ROWS, MOST_BLOCKS = 16, 12  # that can be drawn
 class SeenRows:
     """The buffer of the rows at one moment.
 
-    numbers: all of it, flat. names: of the sessions in the rows, in their order; colours: of each name.
+    numbers: all of it, flat. names: of the sessions in the rows, in their order; num_blocks: in the table of each;
+    colours: of each name.
     """
 
     numbers: tuple[int, ...]
     max_rows: int
     max_blocks: int
     names: tuple[str, ...]
+    num_blocks: tuple[int, ...]
     colours: Mapping[str, str]
 
     def address(self, row: int, column: int) -> int:
@@ -54,6 +56,10 @@ class SeenRows:
         if column < FIELDS:
             return column * self.max_rows + row
         return FIELDS * self.max_rows + row * self.max_blocks + column - FIELDS
+
+    def in_use(self, row: int, column: int) -> bool:
+        """Whether anybody reads a cell: it is in the row of a session, and not past the end of its table."""
+        return row < len(self.names) and column < FIELDS + self.num_blocks[row]
 
     def text(self, row: int, column: int) -> str:
         """A cell in words: what has 64 bits of a float64 as a float, and a key in hexadecimal."""
@@ -80,11 +86,12 @@ def see_rows(rows: Rows, tables: Mapping[str, BlockTable]) -> SeenRows:
         raise ConfigError(f"row {missing[0]} holds a session without a name: give its table")
     colours = {name: OWNER_COLOURS[n % len(OWNER_COLOURS)] for n, name in enumerate(named.values())}
     names = tuple(named[id(table)] for table in rows.tables)
-    return SeenRows(tuple(rows.state.tolist()), rows.max_rows, rows.max_blocks, names, colours)
+    num_blocks = tuple(map(len, rows.tables))
+    return SeenRows(tuple(rows.state.tolist()), rows.max_rows, rows.max_blocks, names, num_blocks, colours)
 
 
 def rows_map(now: SeenRows, since: SeenRows | None = None, uploaded: Collection[int] = ()) -> Picture:
-    """All rows with their fields and tables. A row that is not in use is pale, with what it held last.
+    """All rows with their fields and tables. What is not in use is pale, with what it held last.
 
     since: the same rows earlier; what differs has a tint, but for what the host has sent. uploaded: addresses in the
     buffer that the host has written to since then; their cells have a thick outline.
@@ -156,7 +163,7 @@ def _draw_cell(
     uploaded: Collection[int],
 ) -> None:
     address, (x, width) = now.address(*cell), _place(cell[1])
-    used = cell[0] < len(now.names)
+    used = now.in_use(*cell)
     changed = since is not None and since.numbers[address] != now.numbers[address]
     by_device = changed and address not in uploaded
     fill = BY_DEVICE if by_device else "white" if used else EMPTY

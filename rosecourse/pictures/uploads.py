@@ -31,34 +31,26 @@ class Upload:
 
 
 def uploads_along_steps(figure: Figure, before: Sequence[Upload], after: Sequence[Upload], title: str) -> None:
-    """Three panels over the steps: bytes before and after, bytes after on a scale of their own, and the events.
+    """Two panels over the steps: bytes before, as a line, and after, as bars; and below them the events.
 
-    The function draws on the whole figure, made with `layout="constrained"`; 9 x 6 inches suit it. Raises `ConfigError`
-    for no steps, and where the two did not make the same steps.
+    The function draws on the whole figure, made with `layout="constrained"`; 9 x 4.6 inches suit it. Raises
+    `ConfigError` for no steps, and where the two did not make the same steps.
     """
     if not after or [_events(one) for one in before] != [_events(one) for one in after]:
         raise ConfigError(f"{len(before)} and {len(after)} steps: give the same steps, 1 or more, of two engines")
-    together, alone, events = figure.subplots(3, 1, sharex=True, height_ratios=[2, 2, 1])
-    steps = np.arange(len(after))
-    _draw_bytes(together, steps, before, BEFORE["color"], "before")
-    _draw_bytes(together, steps, after, AFTER["color"], "after")
+    together, events = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    edges = np.arange(len(after) + 1) - 0.5
+    together.stairs([one.num_bytes for one in after], edges, color=AFTER["color"], fill=True, label="after")
+    together.stairs([one.num_bytes for one in before], edges, color=BEFORE["color"], linewidth=2.5, label="before")
     together.legend(frameon=False, ncols=2, loc="upper right")
-    _draw_bytes(alone, steps, after, AFTER["color"], "after")
-    together.set(title=title, ylabel="bytes")
-    alone.set(title="after, on a scale of its own", ylabel="bytes")
+    together.spines[["top", "right"]].set_visible(False)
+    together.set(title=title, ylabel="bytes to the device")
     _draw_events(events, after)
     events.set_xlabel("decode step")
 
 
 def _events(one: Upload) -> tuple[int, int, int]:
     return one.joined, one.new_blocks, one.left
-
-
-def _draw_bytes(ax: Axes, steps: np.ndarray, uploads: Sequence[Upload], colour: str, label: str) -> None:
-    """A bar for each step, without gaps."""
-    sizes = [one.num_bytes for one in uploads]
-    ax.stairs(sizes, np.append(steps, len(steps)) - 0.5, color=colour, fill=True, label=label)
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_events(ax: Axes, uploads: Sequence[Upload]) -> None:

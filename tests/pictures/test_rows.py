@@ -69,6 +69,22 @@ def test_cells_show_the_buffer_where_it_has_them(engine):
         assert entries == [f"#{block}" for block in session.table]
 
 
+def test_what_nobody_reads_is_pale(engine):
+    a, b, c = start(engine, 10, 3, 9)
+    step(engine, a, b, c)
+    step(engine, a, c)  # c's table lies where b's was, and c's old row is not in use
+    rows = engine.decode_step.rows
+    picture = rows_map(see_rows(rows, {"A": a.table, "B": b.table, "C": c.table}))
+    white = {
+        int(r.get("data-address"))
+        for r in parse(picture).iter(f"{SVG}rect")
+        if r.get("class") == "cell" and r.get("fill") == "white"
+    }
+    fields = {field * 4 + row for field in range(FIELDS) for row in (0, 1)}
+    entries = {FIELDS * 4 + row * rows.max_blocks + n for row, s in enumerate((a, c)) for n in range(len(s.table))}
+    assert white == fields | entries
+
+
 def test_it_tells_the_host_from_the_device(engine):
     a, b = start(engine, 4, 2)
     step(engine, a, b)

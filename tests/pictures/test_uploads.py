@@ -13,18 +13,18 @@ BEFORE = [Upload(400, one.joined, one.new_blocks, one.left) for one in AFTER]
 
 @pytest.fixture
 def figure():
-    figure = plt.figure(figsize=(9, 6), layout="constrained")
+    figure = plt.figure(figsize=(9, 4.6), layout="constrained")
     yield figure
     plt.close(figure)
 
 
 def test_each_step_is_drawn_with_its_bytes_and_its_events(figure):
     uploads_along_steps(figure, BEFORE, AFTER, "two engines")
-    together, alone, events = figure.axes
+    together, events = figure.axes
     drawn = {patch.get_label(): patch.get_data() for patch in together.patches}
     assert drawn["before"].values.tolist() == [400] * 5
-    for steps in (drawn["after"], alone.patches[0].get_data()):
-        assert steps.values.tolist() == [176, 0, 16, 64, 0]
+    assert drawn["after"].values.tolist() == [176, 0, 16, 64, 0]
+    assert drawn["before"].edges.tolist() == drawn["after"].edges.tolist()
     assert drawn["after"].edges.tolist() == [-0.5, 0.5, 1.5, 2.5, 3.5, 4.5]
     lanes = {line.get_label(): list(line.get_xdata()) for line in events.lines}
     assert lanes == {"joins": [0], "new block": [2, 3], "leaves": [3]}
