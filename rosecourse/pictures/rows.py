@@ -164,7 +164,7 @@ def _draw_cell(
 ) -> None:
     address, (x, width) = now.address(*cell), _place(cell[1])
     used = now.in_use(*cell)
-    changed = since is not None and since.numbers[address] != now.numbers[address]
+    changed = used and since is not None and since.numbers[address] != now.numbers[address]
     by_device = changed and address not in uploaded
     fill = BY_DEVICE if by_device else "white" if used else EMPTY
     marks = {"data_address": address, "data_by_device": int(by_device)}
