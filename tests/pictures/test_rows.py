@@ -1,0 +1,142 @@
+"""The picture of the rows on the device: every cell is where the buffer has it, and says who wrote it."""
+
+import pytest
+
+from rosecourse import BEST, ConfigError, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P
+from rosecourse.decode.rows import Rows as RowsOfSession
+from rosecourse.pictures.rows import rows_map, see_rows
+from rosecourse.request.draws import key_of
+from tests.support.diagram_reader import SVG, boxes, parse, step
+
+PARAMS = SamplingParams(max_new_tokens=12, temperature=0.7, top_k=5, top_p=0.9, seed=3, stop_on_eos=False)
+
+
+class Noted(RowsOfSession):
+    sent = None
+
+    def _upload(self, changes):
+        self.sent = dict(changes)
+        super()._upload(changes)
+
+
+@pytest.fixture
+def engine(model):
+    config = EngineConfig(block_size=4, max_batch_size=4, max_seq_len=24, prefix_cache=False)
+    return InferenceEngine(model, config, BEST.with_(rows=Noted))
+
+
+def start(engine, *lengths):
+    sessions = [engine.new_session(range(1, n + 1), PARAMS) for n in lengths]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
+
+
+def cells(picture):
+    """(row, address) -> (text, whether the device changed it), and the addresses of the cells with an outline."""
+    found, outlined = {}, {}
+    for group in (g for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "row"):
+        row = int(group.get("data-row"))
+        texts = {(float(t.get("x")), float(t.get("y"))): t.text for t in group.iter(f"{SVG}text")}
+        for rect in group.iter(f"{SVG}rect"):
+            x, y, width = (float(rect.get(name)) for name in ("x", "y", "width"))
+            if rect.get("class") == "cell":
+                address = int(rect.get("data-address"))
+                found[row, address] = (texts[x + width / 2, y + 16], rect.get("data-by-device") == "1", x)
+            elif rect.get("class") == "uploaded":
+                outlined.setdefault(row, []).append(x - 1)
+    addresses = {address for (row, address), (_, _, x) in found.items() if x in outlined.get(row, ())}
+    return {key: value[:2] for key, value in found.items()}, addresses
+
+
+def test_cells_show_the_buffer_where_it_has_them(engine):
+    a, b = start(engine, 5, 2)
+    step(engine, a, b)
+    rows = engine.decode_step.rows
+    found, _ = cells(rows_map(see_rows(rows, {"A": a.table, "B": b.table})))
+    assert sorted(address for _, address in found) == list(range(rows.state.numel()))
+    for row, session in enumerate((a, b)):
+        said = {field: found[row, field * 4 + row][0] for field in range(FIELDS)}
+        assert said == {
+            TOKEN: str(session.token_ids[-1]),
+            POSITION: str(session.num_cached_tokens),
+            TEMPERATURE: "0.7",
+            TOP_K: "5",
+            TOP_P: "0.9",
+            KEY: f"{key_of(3):08x}",
+        }
+        entries = [found[row, FIELDS * 4 + row * rows.max_blocks + n][0] for n in range(len(session.table))]
+        assert entries == [f"#{block}" for block in session.table]
+
+
+def test_what_nobody_reads_is_pale(engine):
+    a, b, c = start(engine, 10, 3, 9)
+    step(engine, a, b, c)
+    step(engine, a, c)  # c's table lies where b's was, and c's old row is not in use
+    rows = engine.decode_step.rows
+    picture = rows_map(see_rows(rows, {"A": a.table, "B": b.table, "C": c.table}))
+    white = {
+        int(r.get("data-address"))
+        for r in parse(picture).iter(f"{SVG}rect")
+        if r.get("class") == "cell" and r.get("fill") == "white"
+    }
+    fields = {field * 4 + row for field in range(FIELDS) for row in (0, 1)}
+    entries = {FIELDS * 4 + row * rows.max_blocks + n for row, s in enumerate((a, c)) for n in range(len(s.table))}
+    assert white == fields | entries
+
+
+def test_it_tells_the_host_from_the_device(engine):
+    a, b = start(engine, 4, 2)
+    step(engine, a, b)
+    rows, tables = engine.decode_step.rows, {"A": a.table, "B": b.table}
+    for _ in range(3):
+        then = see_rows(rows, tables)
+        rows.sent = {}
+        step(engine, a, b)
+        found, outlined = cells(rows_map(see_rows(rows, tables), then, rows.sent))
+        assert outlined == set(rows.sent)
+        by_device = {address for (_, address), (_, moved) in found.items() if moved}
+        assert {POSITION * 4, POSITION * 4 + 1} <= by_device
+        assert by_device <= {TOKEN * 4, TOKEN * 4 + 1, POSITION * 4, POSITION * 4 + 1}
+
+
+def test_rows_that_move_are_the_devices_work(engine):
+    a, b, c = start(engine, 5, 3, 6)
+    step(engine, a, b, c)
+    rows, tables = engine.decode_step.rows, {"A": a.table, "B": b.table, "C": c.table}
+    then = see_rows(rows, tables)
+    rows.sent = {}
+    step(engine, a, c)
+    now = see_rows(rows, tables)
+    assert (then.names, now.names) == (("A", "B", "C"), ("A", "C"))
+    assert now.colours == then.colours
+    found, _ = cells(rows_map(now, then, rows.sent))
+    assert rows.sent == {}
+    assert found[1, FIELDS * 4 + rows.max_blocks] == (f"#{c.table[0]}", True)
+
+
+def test_everything_lies_inside_and_no_text_on_another(engine):
+    sessions = start(engine, 5, 2, 9)
+    step(engine, *sessions)
+    tables = {f"a session with a long name {n}": one.table for n, one in enumerate(sessions)}
+    now = see_rows(engine.decode_step.rows, tables)
+    picture = rows_map(now, now, [0, 5, 30])
+    found = [box for box in boxes(parse(picture)) if box[0] != "rect"]
+    for n, (what, left, top, right, bottom) in enumerate(found):
+        assert min(left, top) >= 0, what
+        assert max(right - picture.width, bottom - picture.height) <= 0, what
+        for other, l2, t2, r2, b2 in found[n + 1 :]:
+            assert right <= l2 or r2 <= left or bottom <= t2 or b2 <= top, (what, other)
+
+
+def test_a_session_without_a_name_is_refused(engine):
+    a, b = start(engine, 5, 2)
+    step(engine, a, b)
+    with pytest.raises(ConfigError, match="row 1 holds a session without a name"):
+        see_rows(engine.decode_step.rows, {"A": a.table})
+
+
+def test_too_many_rows_are_refused(model):
+    config = EngineConfig(block_size=4, max_batch_size=17, max_seq_len=24)
+    with pytest.raises(ConfigError, match="17 rows of 6 blocks: at most 16 of 12"):
+        see_rows(InferenceEngine(model, config, BEST).decode_step.rows, {})
