@@ -23,6 +23,7 @@ from .sheet import (
     draw_arrow_to,
     draw_shape,
     draw_text,
+    fit,
     plain,
     text_width,
 )
@@ -39,15 +40,18 @@ def blocks_and_copies(
     kv: KVBlockManager,
     tables: Mapping[str, BlockTable],
     contents: Mapping[int, Sequence[str]],
+    words: Mapping[str, str],
     copies: Sequence[Copy] = (),
     wrong: Sequence[tuple[int, int]] = (),
 ) -> Picture:
     """The blocks of some sessions with their owners; copies stand on the right, an arrow from the block to each.
 
     tables: name -> `session.table`. contents: block -> a word for each slot: the name of the session whose token it
-    holds, in that session's colour; another word, in grey; or nothing for an empty slot. copies: what `place` has
-    returned. wrong: (block, slot) of the slots to outline. Raises `BlockError` for a table that is freed or not of this
-    cache, and `ConfigError` for no tables, for more than 8 slots, and for contents that leave out a block or a slot.
+    holds, in that session's colour; a short word of `words`, in grey; or nothing for an empty slot. words: what each of
+    these short words stands for. copies: what `place` has returned. wrong: (block, slot) of the slots to outline.
+
+    Raises `BlockError` for a table that is freed or not of this cache, and `ConfigError` for no tables, for more than 8
+    slots, for contents that leave out a block or a slot, and for a word that nobody explains.
     """
     if not tables:
         raise ConfigError("tables is empty: give the table of each session")
@@ -56,7 +60,10 @@ def blocks_and_copies(
     for name, table in tables.items():
         if not isinstance(table, BlockTable) or table.freed or table.cache is not kv:
             raise BlockError(f"the table of {plain(name)!r} is not one of this cache: give a live session's table")
-    return _Drawing(kv, {plain(name): table for name, table in tables.items()}, contents, copies, wrong).picture()
+    unknown = {word for slots in contents.values() for word in slots} - {"", *tables, *words}
+    if unknown:
+        raise ConfigError(f"words do not say what {sorted(unknown)} stands for")
+    return _Drawing(kv, tables, contents, words, copies, wrong).picture()
 
 
 class _Drawing:
@@ -67,10 +74,11 @@ class _Drawing:
         kv: KVBlockManager,
         tables: Mapping[str, BlockTable],
         contents: Mapping[int, Sequence[str]],
+        words: Mapping[str, str],
         copies: Sequence[Copy],
         wrong: Sequence[tuple[int, int]],
     ) -> None:
-        self.kv, self.contents, self.copies, self.wrong = kv, contents, copies, set(wrong)
+        self.kv, self.contents, self.words, self.copies, self.wrong = kv, contents, words, copies, set(wrong)
         self.names = list(tables)
         blocks = sorted({block for table in tables.values() for block in table} | {copy.source for copy in copies})
         self.owners = {block: [name for name, table in tables.items() if block in table] for block in blocks}
@@ -84,8 +92,7 @@ class _Drawing:
 
     def picture(self) -> Picture:
         sheet = self.sheet
-        size = f"{counted(len(self.owners), 'block')} of {self.kv.block_size} slots, the same in every layer"
-        sheet.heading(f"{counted(len(self.names), 'session')}, {size}")
+        sheet.heading(f"{counted(len(self.names), 'session')}, {counted(len(self.owners), 'block')}, every layer")
         lines = max(len(self.left), len(self.right))
         middles = {
             block: round(sheet.y + (number + 0.5) * lines * PITCH / len(column))
@@ -105,7 +112,7 @@ class _Drawing:
         group = draw_shape(self.sheet.root, "g", class_="strip", data_block=block)
         draw_text(group, (x + NUMBER - 6, middle + 4), f"#{block}", weight="bold", anchor="end")
         for slot, word in enumerate(self.contents[block]):
-            self._slot(group, (block, slot), plain(word), (x + NUMBER + slot * SLOT, middle - BOX // 2))
+            self._slot(group, (block, slot), word, (x + NUMBER + slot * SLOT, middle - BOX // 2))
         end = x + NUMBER + self.kv.block_size * SLOT + 8
         draw_text(group, (end, middle + 4), self._owned(block), colour=INK if self.owners[block] else FAINT_INK)
 
@@ -115,26 +122,27 @@ class _Drawing:
         line = {"stroke": WRONG, "stroke_width": 3} if wrong else {"stroke": "white", "stroke_width": 2}
         box = {"x": x + wrong, "y": y + wrong, "width": SLOT - 2 * wrong, "height": BOX - 2 * wrong}
         draw_shape(group, "rect", class_="wrong" if wrong else "slot", data_slot=address[1], **box, fill=fill, **line)
-        if word and text_width(word, TEXT * BOLD) <= SLOT - 4:  # the legend has longer ones
-            ink = "white" if fill in DARK else INK
-            draw_text(group, (x + SLOT / 2, y + BOX / 2 + 4), word, colour=ink, weight="bold", anchor="middle")
+        if word:
+            ink, text = "white" if fill in DARK else INK, fit(plain(word), SLOT - 4, TEXT * BOLD)
+            draw_text(group, (x + SLOT / 2, y + BOX / 2 + 4), text, colour=ink, weight="bold", anchor="middle")
 
     def _arrow(self, copy: Copy, middles: Mapping[int, int]) -> None:
-        start = (MARGIN + self.strip + 6, middles[copy.source])
+        names = text_width(self._owned(copy.source), TEXT)
+        start = (MARGIN + NUMBER + self.kv.block_size * SLOT + names + 16, middles[copy.source])
         group = draw_shape(self.sheet.root, "g", class_="copy", data_from=copy.source, data_to=copy.destination)
         draw_arrow_to(group, start, (MARGIN + self.strip + ARROWS - 4, middles[copy.destination]), INK)
 
     def _legend(self) -> list[tuple[str, str]]:
-        words = {plain(word) for block in self.owners for word in self.contents[block] if word}
-        sessions = [(self._colour(name), f"{name}'s token") for name in self.names if name in words]
-        others = [(CACHED_COLOUR, word) for word in sorted(words - set(self.names))]
+        here = {word for block in self.owners for word in self.contents[block] if word}
+        sessions = [(self._colour(name), f"{plain(name)}'s token") for name in self.names if name in here]
+        others = [(CACHED_COLOUR, f"{word}: {meaning}") for word, meaning in self.words.items() if word in here]
         empty = [(EMPTY, "empty")] if any("" in self.contents[block] for block in self.owners) else []
         copies = [("", "→ to be copied, K and V")] if self.copies else []
         return [*others, *sessions, *empty, *copies, *([(WRONG, "outlined: wrong")] if self.wrong else [])]
 
     def _owned(self, block: int) -> str:
         owners = self.owners[block]
-        return " + ".join(owners) if owners else "nobody's here"
+        return " + ".join(map(plain, owners)) if owners else "nobody's here"
 
     def _colour(self, word: str) -> str:
         return OWNER_COLOURS[self.names.index(word) % len(OWNER_COLOURS)] if word in self.names else CACHED_COLOUR
@@ -147,4 +155,4 @@ class _Drawing:
         return "; ".join([*held, *copied, *wrong])
 
     def _held(self, block: int) -> str:
-        return ", ".join(plain(word) or "nothing" for word in self.contents[block])
+        return ", ".join(plain(self.words.get(word, word)) or "nothing" for word in self.contents[block])

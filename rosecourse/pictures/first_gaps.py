@@ -38,7 +38,7 @@ def gaps_by_token(ax: Axes, comparison: Comparison, title: str) -> None:
     ax.axvspan(1.6, 2.4, color="#000000", alpha=0.06, linewidth=0)
     ax.annotate("the step\nafter the fork", (2.4, 0), (6, 8), textcoords="offset points", color=INK, va="bottom")
     ax.set(title=f"{title}\n{_runs(comparison)}", xlabel="number of the token", ylabel="gap before it (ms)")
-    ax.set_ylim(0, None)
+    ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
     ax.legend(loc="lower right", frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
 
@@ -63,7 +63,8 @@ def first_gaps(ax: Axes, comparison: Comparison, title: str) -> None:
         ax.plot([middle, middle], [place - 0.34, place + 0.34], color=INK, linewidth=2.5)
         ax.annotate(f"median {middle:.2f} ms", (middle, place - 0.34), (4, 2), textcoords="offset points", color=INK)
     ax.set_yticks(range(len(rows)), [f"{kind}, {side.name}" for kind, side in rows])
-    ax.set(title=f"{title}\n{_runs(comparison)}", xlabel="gap between two tokens (ms)", xlim=(0, None))
+    ax.set(title=f"{title}\n{_runs(comparison)}", xlabel="gap between two tokens (ms)")
+    ax.set_xlim(0, 1.15 * ax.get_xlim()[1])  # room for the text behind the last bar
     ax.set_ylim(len(rows) - 0.4, -0.75)
     ax.spines[["top", "right"]].set_visible(False)
 

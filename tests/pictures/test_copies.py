@@ -8,6 +8,8 @@ from rosecourse.pictures.copies import blocks_and_copies
 from rosecourse.pictures.sheet import CACHED_COLOUR, EMPTY, OWNER_COLOURS
 from tests.support.diagram_reader import SVG, parse, start, texts
 
+WORDS = {"P": "prompt"}
+
 
 @pytest.fixture
 def engine(small_model):
@@ -23,7 +25,7 @@ def family(engine, length=6, forks=2):
 
 def held(tables, **others):
     """The words of a prompt in all blocks of these tables; `b3=` has the words of block 3."""
-    words = {block: ["prompt"] * 4 for table in tables.values() for block in table}
+    words = {block: ["P"] * 4 for table in tables.values() for block in table}
     return words | {int(name[1:]): given for name, given in others.items()}
 
 
@@ -50,21 +52,21 @@ def tips(picture):
 
 def test_a_block_shows_its_owners_and_what_its_slots_hold(engine):
     tables = family(engine)
-    picture = blocks_and_copies(engine.kv, tables, held(tables, b1=["prompt", "prompt", "B", ""]))
+    picture = blocks_and_copies(engine.kv, tables, held(tables, b1=["P", "P", "B", ""]), WORDS)
     assert list(strips(picture)) == [0, 1]
     shown = strips(picture)[1]
-    assert said(shown) == ["#1", "B", "A + B + C"]
+    assert said(shown) == ["#1", "P", "P", "B", "A + B + C"]
     fills = [rect.get("fill") for rect in shown.iter(f"{SVG}rect")]
     assert fills == [CACHED_COLOUR, CACHED_COLOUR, OWNER_COLOURS[1], EMPTY]
     assert tips(picture) == {}
-    assert {"prompt", "B's token", "empty"} <= set(texts(picture))
+    assert {"P: prompt", "B's token", "empty"} <= set(texts(picture))
     assert "block 1 of A + B + C holds prompt, prompt, B, nothing" in parse(picture)[0].text
 
 
 def test_each_copy_has_an_arrow_that_ends_before_it(engine):
     tables = family(engine)
     copies = engine.kv.place(list(tables.values()))
-    picture = blocks_and_copies(engine.kv, tables, held(tables), copies)
+    picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS, copies)
     assert list(tips(picture)) == [tuple(copy) for copy in copies]
     assert len(copies) == 2
     for (source, destination), (x, y) in tips(picture).items():
@@ -79,7 +81,7 @@ def test_each_copy_has_an_arrow_that_ends_before_it(engine):
 
 def test_a_wrong_slot_is_outlined(engine):
     tables = family(engine)
-    picture = blocks_and_copies(engine.kv, tables, held(tables), wrong=[(1, 2)])
+    picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS, wrong=[(1, 2)])
     marked = {
         (block, int(rect.get("data-slot")))
         for block, group in strips(picture).items()
@@ -93,9 +95,9 @@ def test_a_wrong_slot_is_outlined(engine):
 
 def test_moments_take_it(engine):
     tables = family(engine)
-    picture = blocks_and_copies(engine.kv, tables, held(tables))
+    picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS)
     assert moments(("before", picture), ("after", picture)).width > picture.width
-    assert picture == blocks_and_copies(engine.kv, tables, held(tables))
+    assert picture == blocks_and_copies(engine.kv, tables, held(tables), WORDS)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +106,14 @@ def test_moments_take_it(engine):
         (lambda kv, tables: {}, held, ConfigError, "tables is empty"),
         (lambda kv, tables: {"A": [0, 1]}, held, BlockError, "not one of this cache"),
         (lambda kv, tables: tables, lambda tables: {}, ConfigError, "4 words for each of the blocks"),
+        (lambda kv, tables: tables, lambda tables: held(tables, b1=["?"] * 4), ConfigError, "what .'.'. stands for"),
         (lambda kv, tables: tables, lambda tables: held(tables, b1=["A"]), ConfigError, "4 words for each"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(engine, tables, contents, error, match):
     live = family(engine)
     with pytest.raises(error, match=match):
-        blocks_and_copies(engine.kv, tables(engine.kv, live), contents(live))
+        blocks_and_copies(engine.kv, tables(engine.kv, live), contents(live), WORDS)
 
 
 def test_a_freed_table_and_large_blocks_are_refused(engine, small_model):
@@ -118,7 +121,7 @@ def test_a_freed_table_and_large_blocks_are_refused(engine, small_model):
     words = held(tables)
     engine.kv.free(tables["C"])
     with pytest.raises(BlockError, match="'C' is not one of this cache"):
-        blocks_and_copies(engine.kv, tables, words)
+        blocks_and_copies(engine.kv, tables, words, WORDS)
     large = InferenceEngine(small_model, EngineConfig(block_size=16, num_blocks=4, max_seq_len=32, max_batch_size=2))
     with pytest.raises(ConfigError, match="at most 8 can be drawn"):
-        blocks_and_copies(large.kv, family(large, forks=0), {})
+        blocks_and_copies(large.kv, family(large, forks=0), {}, WORDS)
