@@ -92,7 +92,7 @@ class _Drawing:
 
     def picture(self) -> Picture:
         sheet = self.sheet
-        sheet.heading(f"{counted(len(self.names), 'session')}, {counted(len(self.owners), 'block')}, every layer")
+        sheet.heading(f"{counted(len(self.names), 'session')}, {counted(len(self.owners), 'block')} in every layer")
         lines = max(len(self.left), len(self.right))
         middles = {
             block: round(sheet.y + (number + 0.5) * lines * PITCH / len(column))
