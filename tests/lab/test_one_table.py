@@ -314,7 +314,7 @@ class TakesTheGeneralKernel(Once):
 WITH_THE_IDEA = [Once, OneStore]
 WITHOUT_THE_IDEA = {
     COURSES["062"].exercise.begins_as: "still 12 index tensors built in a step of 16 sessions inside their blocks",
-    CopiesByLayer: "stores of K and V, one after another in a step of 6 sessions inside their blocks, one of which",
+    CopiesByLayer: "a shared block is copied in each layer; one store can reach through all layers",
     ForgetsTheKernels: "no Triton kernel is launched in a step of 4 sessions inside their blocks, with a threshold",
     LaunchesAlways: "still 2 Triton kernels launched in a step of 4 sessions inside their blocks, with a threshold",
 }

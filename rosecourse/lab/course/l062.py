@@ -13,7 +13,7 @@ from ..world.pool import Tracked
 from ..world.situations import FULL, SIMPLE, Situation, always, any_blocks, gated, half_full, of, same_slot
 from ..world.worlds import KV_APPEND_ONE_TABLE
 from . import starts
-from .costs import COPIES, INDEX_TENSORS, LAUNCHES, LOOP, NO_LAUNCH, STORES, Cost, ideas
+from .costs import COPIES, INDEX_TENSORS, LAUNCHES, LOOP, NO_LAUNCH, STORES, Cost, Seen, ideas
 from .form import KEY_AT, LINE, NO_COPIES, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
 
@@ -129,9 +129,9 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked twice in the middle of a block. It goes on together with both forks, and from then on one "
-        "of the three is wrong, as if it had forgotten its last few words. With one fork all three of the engine's "
-        "requests are right. If the second fork is made a step later, all four are right too. The audit finds nothing."
+        "A request is forked twice in the middle of a block, and goes on together with both forks. From then on one of "
+        "the three is wrong, as if it had forgotten its last few words. The audit finds nothing. With one fork all is "
+        "right, and so it is with two if the second is made a step later."
     ),
     tools=(
         KEY_AT,
@@ -182,7 +182,7 @@ def forked_twice(oracle: Oracle, n: int) -> list[Tracked]:
 
 
 COPIED = (
-    Situation("inside their blocks, one of which three of them share", forked_twice, n=6),
+    Situation("inside their blocks, 3 of them in a block that they share", forked_twice, n=6),
     SIMPLE[2],
     FULL[5],
 )
@@ -202,6 +202,13 @@ LEVEL = (
 BELOW = (gated("inside their blocks, with a threshold of 5", of(any_blocks), 5, None),)
 
 
+def _copies_by_layer(at: Situation, seen: Seen, right: int) -> str:
+    """Whether each of the blocks is copied layer by layer, and all else is stored as in the course's part."""
+    copied = right - 2 * at.layers  # K and V of each block, for all layers at once
+    by_layer = seen.stores - right == copied * (at.layers - 1)
+    return "a shared block is copied in each layer; one store can reach through all layers" if by_layer else ""
+
+
 def lists(spare: int) -> Cost:
     """Index tensors: one for each list and not one for all of them, but none that each layer makes anew."""
     return replace(INDEX_TENSORS, spare=spare)
@@ -212,6 +219,8 @@ def rows(spare: int) -> Cost:
     return replace(COPIES, spare=spare)
 
 
+BLOCKS = replace(STORES, hint=_copies_by_layer)
+
 COURSE = Course(
     number="062",
     world=KV_APPEND_ONE_TABLE,
@@ -219,7 +228,7 @@ COURSE = Course(
     bug=BUG,
     ideas=(
         *ideas(PLAIN, lists(1), STORES, rows(2)),
-        *ideas(COPIED, STORES, lists(3), rows(4)),
+        *ideas(COPIED, BLOCKS, lists(3), rows(4)),
         *ideas((at for at in (*PLAIN, *COPIED) if at.can_be_halved), LOOP),
         *ideas(MIXED, lists(2)),
         *ideas((*MIXED, *LEVEL), NO_LAUNCH),
