@@ -51,6 +51,17 @@ def test_statements_that_are_compiled_one_by_one_are_the_same(notebook):
     assert edited_since(run.Part) == ()
 
 
+@pytest.mark.parametrize("first", ["", "from __future__ import annotations\n"])
+def test_a_function_within_a_method_may_say_what_it_takes(notebook, first):
+    inner = "def add(a: int, b: list[int]) -> int:\n            return a\n\n        return add(1, [])"
+    part = notebook(first + CELL.replace("return sum(1 for _ in sessions)", inner))
+    assert edited_since(part) == ()
+    sys.modules["as_in_a_notebook"].In[-1] = CELL.replace("return sum(1 for _ in sessions)", inner)
+    assert edited_since(part) == ()  # an earlier cell has asked for the same
+    sys.modules["as_in_a_notebook"].In[-1] = CELL
+    assert len(edited_since(part)) == 1
+
+
 def test_a_cell_with_a_syntax_error_is_named(notebook):
     part = notebook(CELL)
     notebook(CELL.replace("return sum(", "return sum(("))

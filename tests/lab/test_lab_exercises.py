@@ -159,7 +159,7 @@ def test_an_exercise_differs_from_its_source_by_what_is_said_of_it(number):
 
 def inspect_class(part):
     tree = ast.parse(Path(sys.modules[part.__module__].__file__).read_text(encoding="utf-8"))
-    return next(node for node in tree.body if isinstance(node, ast.ClassDef))
+    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == part.__name__)
 
 
 @pytest.mark.parametrize("number", EXERCISES)

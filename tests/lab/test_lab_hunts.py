@@ -303,6 +303,53 @@ def test_061_wants_its_kernels(model, monkeypatch):
     assert hunt("060").engines(model)
 
 
+def play_with_forks(engine, forks_at, length=5, steps=10):
+    """Tokens of a request and of its forks, each of which joins at a step and goes on with the same word."""
+    sessions = start(engine, {"A": [3] * length, "B": [13] * 6})
+    for step in range(steps):
+        for _ in range(forks_at.count(step)):
+            name = f"fork {len(sessions)}"
+            sessions[name] = engine.fork(sessions["A"])
+            sessions[name].token_ids[-1] = 99
+        live = list(sessions.values())
+        engine.take_tokens(live, engine.decode_step_sessions(live))
+        engine.audit(live)
+    return str({name: session.completion_ids for name, session in sessions.items()})
+
+
+@pytest.mark.parametrize(("forks_at", "kinds"), [((1, 1), 2), ((1,), 1), ((1, 2), 1), ((), 1), ((3, 3), 1)])
+def test_062_only_two_forks_in_one_step_and_within_a_block_go_wrong(model, forks_at, kinds):
+    found = hunt("062")
+    assert len({play_with_forks(engine, forks_at) for engine in found.engines(model)}) == kinds
+
+
+def test_062_one_of_the_three_loses_what_it_had_and_the_others_nothing(model):
+    found = hunt("062")
+    moments = wrong_tokens(found, model)
+    assert moments[:3] == [set(), set(), set()]
+    assert {name for names in moments for name in names} == {"A"}
+    assert moments[-1] == {"A"}
+
+
+def test_063_the_fork_goes_wrong_first_and_then_the_request_that_has_waited(model):
+    found = hunt("063")
+    moments = wrong_tokens(found, model)
+    assert moments[:4] == [set(), set(), {"fork"}, {"fork"}]
+    assert "A" in moments[-1]
+
+
+@pytest.mark.parametrize(("length", "lost"), [(8, [4]), (7, [])])
+def test_063_only_a_request_that_ends_with_a_block_loses_a_key_while_it_waits(model, length, lost):
+    found, waited = hunt("063"), []
+    for engine in found.engines(model):
+        sessions = start(engine, {"A": [3] * length})
+        fork = engine.fork(sessions["A"])
+        for _ in range(3):
+            engine.take_tokens([fork], engine.decode_step_sessions([fork]))
+        waited += [engine, sessions["A"]]
+    assert wrong_positions(*waited) == lost
+
+
 def test_a_source_without_its_fault_is_noticed(monkeypatch):
     course = COURSES["060"]
     monkeypatch.setitem(COURSES, "060", replace(course, bug=replace(course.bug, fault="not in the source")))

@@ -18,7 +18,7 @@ from rosecourse.measure.workload import Run
 from rosecourse.request.session import SessionTimes
 from tests.support.drawn import assert_readable
 
-INTERVAL = r"\[\d+\.\d{3}, \d+\.\d{3}\]"
+INTERVAL = r"\[\d+\.\d{3,}, \d+\.\d{3,}\]"  # a bound next to 1 has more digits
 RATIO = rf"\d+\.\d{{3}}x {INTERVAL}"
 
 
@@ -60,7 +60,7 @@ def _close_figures():
     plt.close("all")
 
 
-@pytest.mark.parametrize(("number", "first"), [("036", "035"), ("038", "035"), ("063", "062")])
+@pytest.mark.parametrize(("number", "first"), [("036", "035"), ("038", "035"), ("062", "061"), ("063", "062")])
 def test_a_part_that_is_the_one_before_can_race(number, first, small_model):
     before = COURSES[number].begins_as(lesson(number).before)
     found = race(before, number, small_model, rounds=2)

@@ -3,13 +3,20 @@
 from collections import Counter
 
 import pytest
+import torch
 
+from rosecourse.kernels import TRITON_AVAILABLE, kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from rosecourse.kv.buffers import index_tensor
+from rosecourse.lab import check
+from rosecourse.lab.checks import trial
+from rosecourse.lab.course import COURSES
 from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.worlds import KV_APPEND_ONE_TABLE as WORLD
 from rosecourse.lessons import lesson
+
+needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 
 
 class Plain:
@@ -76,6 +83,12 @@ class LooksUpOnce(Plain):
 class NoCopy(Plain):
     def copy(self, source, destination):
         pass
+
+
+class CopiesASlot(Plain):
+    def copy(self, source, destination):
+        for cache in (self.kv.keys, self.kv.values):
+            cache[:, destination, :, :1] = cache[:, source, :, :1]
 
 
 class CopiesKeysAlone(Plain):
@@ -182,6 +195,7 @@ class ReordersItsInputs(Plain):
 
 WRONG = {
     NoCopy: Cause.COW_PARTIAL,
+    CopiesASlot: Cause.COW_PARTIAL,
     CopiesKeysAlone: Cause.COW_PARTIAL,
     CopiesLayerZeroAlone: Cause.COW_PARTIAL,
     CopiesTheOtherWay: Cause.COW_PARTIAL,
@@ -196,6 +210,113 @@ WRONG = {
     SwallowsExhaustion: Cause.ROLLOVER_MISSED,
     LeaksTheOriginal: Cause.BOOKS_WRONG,
     ReordersItsInputs: Cause.INPUTS_CHANGED,
+}
+
+
+# -- with the idea of the lesson, and without it ----------------------------------------------------------------------
+
+
+class Once(Plain):
+    """A tensor for each list, and the kernels of lesson 061 from their thresholds on."""
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        never = float("inf")
+        self.any_from = config.triton_kv_append_min_batch if triton_runs_on(kv.device) else never
+        self.level_from = self.any_from
+        if config.triton_kv_append_full_batch_min_batch and triton_runs_on(kv.device):
+            self.level_from = config.triton_kv_append_full_batch_min_batch
+
+    def __call__(self, sessions, keys, values):
+        tables = [session.table for session in sessions]
+        self.make_room(tables)
+        write = self.writing(tables)
+        for caches in zip(self.kv.k_layers, self.kv.v_layers, keys, values, strict=True):
+            write(*caches)
+        self.count(tables)
+
+    def writing(self, tables):
+        blocks, slots = [self.block(table) for table in tables], [self.slot(table) for table in tables]
+        sent, n = index_tensor(blocks, self.kv.device), len(tables)
+        if len(set(slots)) == 1 and n >= self.level_from:
+            return lambda *layer: kv_append_triton_full_batch(*layer, sent, slots[0])
+        at = index_tensor(slots, self.kv.device)
+        if len(set(slots)) > 1 and n >= self.any_from:
+            rows = index_tensor(list(range(n)), self.kv.device)
+            return lambda *layer: kv_append_triton(*layer, rows, sent, at)
+        return lambda *layer: self.store(sent, at, *layer)
+
+    def store(self, blocks, slots, k_layer, v_layer, k, v):
+        k_layer[blocks, :, slots] = k
+        v_layer[blocks, :, slots] = v
+
+
+class CopiesTogether(Once):
+    """All copies of a step in one operation."""
+
+    def make_room(self, tables):
+        copies = self.kv.place(tables)
+        if copies:
+            sources, destinations = (index_tensor(list(ids), self.kv.device) for ids in zip(*copies, strict=True))
+            self.copy(sources, destinations)
+
+
+class OneStore(CopiesTogether):
+    """All layers of K in one store, and those of V, where no kernel writes."""
+
+    def __call__(self, sessions, keys, values):
+        tables = [session.table for session in sessions]
+        if len(tables) >= min(self.any_from, self.level_from):
+            super().__call__(sessions, keys, values)
+            return
+        self.make_room(tables)
+        blocks = index_tensor([self.block(table) for table in tables], self.kv.device)
+        slots = index_tensor([self.slot(table) for table in tables], self.kv.device)
+        self.kv.keys[:, blocks, :, slots] = torch.stack(keys, 1)
+        self.kv.values[:, blocks, :, slots] = torch.stack(values, 1)
+        self.count(tables)
+
+
+class CopiesByLayer(Once):
+    def copy(self, source, destination):
+        for cache in (*self.kv.k_layers, *self.kv.v_layers):
+            cache[destination] = cache[source]
+
+
+class ForgetsTheKernels(Once):
+    def writing(self, tables):
+        self.any_from = self.level_from = float("inf")
+        return super().writing(tables)
+
+
+class LaunchesAlways(Once):
+    def writing(self, tables):
+        self.any_from = self.level_from = 1
+        return super().writing(tables)
+
+
+class TakesTheGeneralKernel(Once):
+    """And gives it the slots of a step before, if the batch is as large."""
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.known = {}
+
+    def writing(self, tables):
+        if len(tables) < self.any_from:
+            return super().writing(tables)
+        slots = self.known.setdefault(len(tables), [self.slot(table) for table in tables])
+        lists = [list(range(len(tables))), [self.block(table) for table in tables], slots]
+        sent = index_tensor(lists, self.kv.device)
+        return lambda *layer: kv_append_triton(*layer, *sent)
+
+
+WITH_THE_IDEA = [Once, OneStore]
+WITHOUT_THE_IDEA = {
+    COURSES["062"].exercise.begins_as: "still 12 index tensors built in a step of 16 sessions inside their blocks",
+    CopiesByLayer: "a shared block is copied in each layer; one store can reach through all layers",
+    ForgetsTheKernels: "no Triton kernel is launched in a step of 4 sessions inside their blocks, with a threshold",
+    LaunchesAlways: "still 2 Triton kernels launched in a step of 4 sessions inside their blocks, with a threshold",
 }
 
 
@@ -223,3 +344,47 @@ def test_a_wrong_part_is_refused_with_its_cause(part):
 
 def test_what_is_kept_of_a_session_that_has_gone_is_found():
     assert met(KeepsTheCount)
+
+
+@needs_triton
+@pytest.mark.parametrize("part", WITH_THE_IDEA, ids=lambda part: part.__name__)
+def test_a_part_with_the_idea_passes_whoever_wrote_it(part):
+    verdict = check(part, "062")
+    assert verdict.passed, verdict
+
+
+@needs_triton
+@pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
+def test_what_a_part_without_the_idea_costs_is_told(part):
+    verdict = check(part, "062")
+    assert verdict.correct, verdict
+    assert not verdict.passed
+    assert not verdict.partly or part is CopiesByLayer
+    assert WITHOUT_THE_IDEA[part] in str(verdict), verdict
+
+
+@needs_triton
+def test_the_courses_own_part_is_not_the_learners():
+    verdict = check(lesson("062").after.kv_append, "062")
+    assert verdict.correct
+    assert not verdict.missing
+    assert "`KVAppend.append_token_batch`" in verdict.not_own
+
+
+@needs_triton
+def test_what_goes_wrong_only_in_a_kernel_is_seen():
+    assert met(TakesTheGeneralKernel) == []  # where none is let in
+    verdict = check(TakesTheGeneralKernel, "062")
+    assert verdict.cause is Cause.STATE_KEPT, verdict
+
+
+def test_without_triton_all_but_the_kernels_is_judged(monkeypatch):
+    monkeypatch.setattr(trial, "triton_runs_on", lambda device: False)
+    verdict = check(ForgetsTheKernels, "062")
+    assert verdict.passed, verdict
+    assert "not to be seen on a CPU: the kernels of large batches" in str(verdict)
+
+
+def test_a_copy_that_is_not_made_is_told_from_one_that_is_too_short():
+    assert "nothing of the shared block was copied into the new one in layer 0" in str(check(NoCopy, "062"))
+    assert "the copy has too few slots" in str(check(CopiesASlot, "062"))

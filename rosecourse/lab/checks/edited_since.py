@@ -45,7 +45,11 @@ def _is_of(part: type, text: str) -> bool:
     try:
         tree = ast.parse(text)
         alone = [ast.Module([node], []) for node in tree.body]  # IPython compiles each statement by itself
-        compiled = [compile(each, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT) for each in (tree, *alone)]
+        compiled = [
+            compile(each, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | future, dont_inherit=True)
+            for each in (tree, *alone)
+            for future in (0, annotations.compiler_flag)  # an earlier cell may have asked for it
+        ]
     except (SyntaxError, ValueError):
         return False
     return {_shape(code) for code in _written_in(part)} <= {_shape(code) for each in compiled for code in _codes(each)}

@@ -21,7 +21,7 @@ from .by_value import dumps
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried. kernels_on: the device on which the lesson's kernels run; None if it has none, or none run.
+    """What is tried. kernels_on: the device on which kernels run; None if the course counts none, or none run.
     fresh: the class by value, as it was before anything was made of it.
     """
 
@@ -55,8 +55,8 @@ def lesson_with_a_part(number: str) -> Lesson:
 
 
 def trial_of(part: type, rung: Lesson, alive: Callable[[], object] = lambda: None) -> Trial:
-    """A class at a lesson, on the GPU if the lesson has kernels and there is one. alive: as of a `Learner`."""
+    """A class at a lesson, on the GPU if the course counts kernels and there is one. alive: as of a `Learner`."""
     course = course_of(rung.number)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    runs = bool(rung.kernels) and triton_runs_on(torch.device(device))
+    runs = any(idea.situation.with_kernels for idea in course.ideas) and triton_runs_on(torch.device(device))
     return Trial(Learner(part, course.world.called_with, alive), rung, course, device if runs else None, dumps(part))

@@ -140,9 +140,9 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request whose prompt ends exactly with a block has a fork. The fork goes on, and the request waits. It has "
-        "not made a step since, and nobody else's tokens are wrong yet, but when it goes on its own tokens are wrong. "
-        "If its prompt is a token shorter, all is well for a few steps."
+        "A request whose prompt ends exactly with a block has a fork. The fork goes on, and the request waits. The "
+        "fork is wrong from its second step on. When the request goes on, its own tokens are wrong too, although it has "
+        "not made a step in between. If the prompt is a token shorter, nothing happens to a request that waits."
     ),
     tools=(KEY_AT,),
     questions={

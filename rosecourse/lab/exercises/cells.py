@@ -58,6 +58,7 @@ def solution(number: str) -> str:
     kernel_code, after = course.exercise.kernel_code, course.part(lesson(number).after)
     docstring = _docstring_of(_definition(inspect.getsource(after), ast.ClassDef))
     code = _renamed(after, course.exercise.name, inspect.cleandoc(docstring))
+    code = "".join(f"{helper}\n\n\n" for helper in _classes_beside(after)) + code
     for function, body in kernel_code.launches.items():
         code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
     for kernel, decorator in kernel_code.kernels.items():
@@ -111,6 +112,14 @@ def _docstring(text: str, spaces: int) -> str:
         return f'{space}"""{first}"""\n'
     lines = "\n\n".join("\n".join(wrap(p, LINE_LENGTH - spaces)) for p in paragraphs)
     return f'{space}"""{first}\n\n{indent(lines, space)}\n{space}"""\n'
+
+
+def _classes_beside(part: type) -> list[str]:
+    """The sources of the other classes that stand in the file of a part and in front of it: what it is written with."""
+    text = Path(inspect.getfile(part)).read_text(encoding="utf-8")
+    classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    (number,) = [n for n, node in enumerate(classes) if node.name == part.__name__]
+    return [ast.get_source_segment(text, node) or "" for node in classes[:number]]
 
 
 def _member(part: type, name: str) -> str:
@@ -173,7 +182,7 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
     if kernel_code.module:
         origins |= _origins(str(_kernel_file(kernel_code)), f"{kernels.__name__}.{kernel_code.module}")
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
-    groups = ("collections", "torch triton", "rosecourse")
+    groups = ("collections typing", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
     sorted_groups = [[line for line in lines if line[0].split(".")[0] in group.split()] for group in groups]
     return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"

@@ -172,8 +172,18 @@ class Misplaced:
             both = {r.which for r in self.rows if r.copied and not r.new}
             if len(both) == 1:
                 return f"the tokens before this one were copied for {KV[1 - row.which]} and not for {KV[row.which]}"
+            if self._copied_nothing(row):
+                where = f"into the new one in layer {row.layer}"
+                return f"nothing of the shared block was copied {where}: was this copy left out, or made elsewhere?"
             return "the copy has too few slots: as many as the shared block has tokens belong into it, for K and for V"
         return "the copy holds what was in another place: which block and which slots does it come from?"
+
+    def _copied_nothing(self, row: Row) -> bool:
+        """Whether all that belongs into this copy, in this layer, is untouched."""
+        same = (row.tracked, row.which, row.layer)
+        rows = [r for r in self.rows if r.copied and not r.new and (r.tracked, r.which, r.layer) == same]
+        kept = (row.tracked.length - 1) % self.pool.sizes.block_size
+        return len(rows) == kept and all(r.untouched for r in rows)
 
     def _overwritten(self, row: Row) -> Finding:
         """Of a row of an earlier step, where all that the step had to write is right."""
