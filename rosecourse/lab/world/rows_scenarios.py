@@ -119,7 +119,8 @@ def same_session_on(alike: tuple[tuple[int, ...], tuple[int, ...]], n: int) -> C
 
 
 def another_at_its_address(oracle: RowsOracle) -> None:
-    """A session goes, and the next one and its table lie at the same places in memory; its blocks are others, or not."""
+    """A session goes, and the next one and its table lie at the same places in memory, on other blocks or on equal
+    ones."""
     for take in (True, False):
         a, b = oracle.start(6), oracle.start(2)
         oracle.step(a, b)
