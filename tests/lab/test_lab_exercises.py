@@ -77,7 +77,7 @@ def counted(engine, number):
     sessions = start(engine, (6, 6, 6))
     part, found = COURSES[number].world.part, []
     if part not in engine.decode_step.stages:
-        part = "forward"  # it is called there
+        part = "plan" if part == "rows" else "forward"  # it is called there
     for step in range(4):
         if step == 3:
             sessions.append(engine.fork(sessions[0]))
@@ -159,7 +159,7 @@ def test_an_exercise_differs_from_its_source_by_what_is_said_of_it(number):
 
 def inspect_class(part):
     tree = ast.parse(Path(sys.modules[part.__module__].__file__).read_text(encoding="utf-8"))
-    return next(node for node in tree.body if isinstance(node, ast.ClassDef))
+    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == part.__name__)
 
 
 @pytest.mark.parametrize("number", EXERCISES)

@@ -24,6 +24,11 @@ Names = tuple[str, ...]  # of arguments
 CalledWith = Names | Mapping[str, Names]  # a mapping: for each method that a step calls
 
 
+def methods_of(called_with: CalledWith) -> Mapping[str, Names]:
+    """The methods that a step calls, with the names of their arguments."""
+    return called_with if isinstance(called_with, Mapping) else {"__call__": called_with}
+
+
 class Printed(io.StringIO):
     """What a part has printed. It stays open: the part cannot close it for those who come after."""
 
@@ -40,7 +45,7 @@ class Learner:
 
     def __init__(self, part: type, called_with: CalledWith, alive: Callable[[], object] = lambda: None) -> None:
         self.part, self.called_with, self.alive = part, called_with, alive
-        self.methods = dict(called_with) if isinstance(called_with, Mapping) else {"__call__": called_with}
+        self.methods = methods_of(called_with)
         self.printed = Printed()
         self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 

@@ -27,6 +27,7 @@ SAME_SESSION = (
 )
 SAME_ID = "`id` of a table is given again once the table is gone: hold the table itself, and compare with `is`"
 SAME_LIST = "two tables can be equal lists: compare them with `is`, and not with `==`"
+NEW_TABLE = "its table is a new one, whatever it has in common with the old one: hold the table, and compare with `is`"
 FORGOTTEN = "after `forget` nothing is known to be on the device: the next plan uploads all that it needs"
 FIELDS = ("positions", "temperature", "top_k", "top_p", "keys")  # of what `asked` returns
 
@@ -165,7 +166,7 @@ class RowsJudge:
             return Cause.STATE_KEPT, reason
         if reason := self._in_another_order(found, right, batch):
             return Cause.WRONG_SESSION, reason
-        if reason := self._of_another(b, found[b], right[b], batch):
+        if reason := self._of_another(b, found[b], right[b], batch, seat):
             return Cause.WRONG_SESSION, reason
         if found[b].token != right[b].token:
             return self._why_token(found[b].token, batch[b], seat)
@@ -175,12 +176,13 @@ class RowsJudge:
 
     def _mistaken_for(self, t: Tracked) -> str:
         """By what somebody new could be taken for one that had a row in the step before; empty for nothing."""
-        if any(seat.tracked is t for seat in self._seated):
-            return SAME_SESSION
-        if any(seat.at == id(t.table) for seat in self._seated):
-            return SAME_ID
-        same = (seat for seat in self._seated if seat.blocks[: len(t.table)] == t.table[: len(seat.blocks)])
-        return SAME_LIST if next(same, None) else ""
+        alike = {
+            SAME_SESSION: any(seat.tracked is t for seat in self._seated),
+            SAME_ID: any(seat.at == id(t.table) for seat in self._seated),
+            SAME_LIST: any(seat.blocks[: len(t.table)] == t.table[: len(seat.blocks)] for seat in self._seated),
+        }
+        reasons = [reason for reason, is_alike in alike.items() if is_alike]
+        return NEW_TABLE if len(reasons) > 1 else next(iter(reasons), "")
 
     def _in_another_order(self, found: list[Row], right: list[Row], batch: Sequence[Tracked]) -> str:
         """Why rows of this step stand in places of others; empty where they do not, or where it is one row alone."""
@@ -195,7 +197,7 @@ class RowsJudge:
             return ""
         return ""
 
-    def _of_another(self, b: int, found: Row, right: Row, batch: Sequence[Tracked]) -> str:
+    def _of_another(self, b: int, found: Row, right: Row, batch: Sequence[Tracked], known: Seated | None) -> str:
         """Whose row it is instead; empty where it is nobody's."""
         owner = self._owners.get(found.token)
         if found.token != right.token and owner is not None and owner is not batch[b]:
@@ -205,11 +207,12 @@ class RowsJudge:
         for seat in others if found.position != right.position else []:
             if found.position in (seat.position, seat.position + 1) and self._seated.index(seat) == b:
                 return f"the row still has the position of session {seat.tracked.name}, which was in it before"
-        differ = [(x, y) for x, y in zip(found.blocks, right.blocks, strict=True) if x != y]
+        told = len(known.blocks) if known else len(right.blocks)  # behind them lies what nobody has overwritten
+        differ = [x for x, y in zip(found.blocks[:told], right.blocks, strict=False) if x != y]
         own = self._shown.get(batch[b].number, set())
         for t in [*(seat.tracked for seat in others), *(t for t in self.pool.sessions if t is not batch[b])]:
             blocks = self._shown.get(t.number, set()) | {x for s in self.pool.sessions if s is t for x in s.table}
-            if differ and all(x in blocks and x not in own for x, _ in differ):
+            if differ and all(x in blocks and x not in own for x in differ):
                 return f"the row shows blocks of session {t.name}"
         return ""
 
@@ -245,10 +248,10 @@ class RowsJudge:
             return
         what = f"holds says that the rows are those of {names_of(batch)}, and they are not"
         seats = [seat.tracked for seat in self._seated]
-        reason = SAME_SESSION if list(batch) == seats else "the same sessions, as many, and in the same order"
-        if self._forgotten:
-            reason = FORGOTTEN
-        cause = Cause.STATE_KEPT if list(batch) == seats else Cause.WRONG_SESSION
+        new = [t for t in batch if all(seat.table() is not t.table for seat in self._seated)]
+        reason = FORGOTTEN if self._forgotten else next(filter(None, map(self._mistaken_for, new)), "")
+        cause = Cause.STATE_KEPT if reason else Cause.WRONG_SESSION
+        reason = reason or "rows are held for the sessions of the last plan: the same tables, as many, in this order"
         fail(self.pool, cause, what, f"rows: {names_of(seats)}", reason=reason)
 
     def look_at_asked(self, asked: Any, batch: Sequence[Tracked]) -> None:

@@ -34,7 +34,8 @@ METHODS = MappingProxyType(
         "forget": (),
     }
 )
-OFTEN = 7  # in one step out of so many the host chooses the tokens; in another one the list of chosen tokens is reused
+# Of so many steps the host alone chooses the tokens in one; in another the list of chosen tokens is used again.
+OFTEN, BY_THE_HOST, LIST_USED_AGAIN = 7, 5, 3
 
 
 class RowsOracle(Oracle):
@@ -109,7 +110,7 @@ class RowsOracle(Oracle):
         super().step(*batch, around=around)
         self._around = around
         try:
-            self._choose(batch, self.steps % OFTEN == OFTEN - 1 if host is None else host)
+            self._choose(batch, self.steps % OFTEN == BY_THE_HOST if host is None else host)
         finally:
             self._around = nullcontext
 
@@ -147,7 +148,7 @@ class RowsOracle(Oracle):
                 self._ask("take", chosen, told)
         for t, token in zip(batch, new, strict=True):
             _say(t.session, [*t.session.token_ids, token])
-        if self.steps % OFTEN == 3:  # the list is its maker's, who goes on with it
+        if self.steps % OFTEN == LIST_USED_AGAIN:  # the list is its maker's, who goes on with it
             self.say(batch[0])
             told[0] = batch[0].session.token_ids[-1]
 

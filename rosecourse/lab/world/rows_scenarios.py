@@ -61,16 +61,32 @@ def join_as_others_leave(oracle: RowsOracle) -> None:
 
 
 def freed_between_two_steps(oracle: RowsOracle) -> None:
-    """A session is freed and prefilled again, and is in its place in the next step as if nothing had happened."""
+    """A session is freed and prefilled again, and is in its place in the next step as if nothing had happened.
+
+    Its old tables live on, so that no new one has the address of one of them.
+    """
     a, b = oracle.start(6), oracle.start(2)
     oracle.step(a, b)
+    old = []
     for t in (a, b, a):
+        old.append(t.table)
         oracle.free(t)
         guest = oracle.start(1)
         oracle.compute_again(t)
         oracle.look_at_strangers(a, b)
         oracle.step(a, b)
         oracle.free(guest)
+
+
+def another_on_the_same_blocks(oracle: RowsOracle) -> None:
+    """A session goes, and another is in its place on equal blocks, with another number of tokens."""
+    a, b = oracle.start(7), oracle.start(2)
+    oracle.step(a, b)
+    old = a.table  # it lives on
+    blocks = list(old)
+    oracle.free(a)
+    oracle.next_blocks(*blocks)
+    oracle.step(oracle.start(5), b)
 
 
 def computed_on_the_same_blocks(oracle: RowsOracle) -> None:
@@ -232,9 +248,10 @@ STORIES: dict[str, Callable[[RowsOracle], None]] = {
     "forks, and last blocks that are replaced by copies": forks_and_copies,
     "sampling parameters, some of them greedy": parameters,
     "a session freed and prefilled again between two steps": freed_between_two_steps,
+    "another session on equal blocks": another_on_the_same_blocks,
+    "another session and table at the same places in memory": another_at_its_address,
     "a session computed again on equal blocks": computed_on_the_same_blocks,
     "a session preempted, and back on other blocks": preempted_and_back,
-    "another session and table at the same places in memory": another_at_its_address,
     "steps that fail, and the next ones": failed_forwards,
     "an interrupt (Ctrl-C) in the middle of a plan": interrupted_plans,
 }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from . import by_table_oracle, rows_oracle
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
-from .learner import CalledWith, Learner, in_an_engine
+from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
 from .rows_oracle import RowsOracle
@@ -38,6 +38,11 @@ class World(Generic[Driver]):
     scenarios: tuple[Scenario[Driver], ...]
     scenarios_with_kernels: tuple[Scenario[Driver], ...] = ()
     in_an_engine: Callable[[Learner], type] = in_an_engine
+
+    @property
+    def methods(self) -> Mapping[str, Names]:
+        """The methods that a step calls, the main one first, with the names of their arguments."""
+        return methods_of(self.called_with)
 
     def scenarios_on(self, device: str | None) -> tuple[Scenario[Driver], ...]:
         """The scenarios for kernels on a device; None: for a part without kernels, or where none can be launched."""
