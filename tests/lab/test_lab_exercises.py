@@ -77,7 +77,7 @@ def counted(engine, number):
     sessions = start(engine, (6, 6, 6))
     part, found = COURSES[number].world.part, []
     if part not in engine.decode_step.stages:
-        part = "forward"  # it is called there
+        part = "plan" if part == "rows" else "forward"  # it is called there
     for step in range(4):
         if step == 3:
             sessions.append(engine.fork(sessions[0]))

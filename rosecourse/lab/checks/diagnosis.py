@@ -52,7 +52,7 @@ def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
         if limit:
             told = replace(told, cause=Cause.SIZE_LIMIT, reason=limit)
         elif told.cause is not Cause.STATE_KEPT and _is_remembered(trial, first):
-            reason = OF_ANOTHER_ENGINE if trial.makes_tables else REMEMBERED
+            reason = OF_ANOTHER_ENGINE if trial.keeps_rows else REMEMBERED
             told = replace(told, cause=Cause.STATE_KEPT, reason=reason)
     return [told, *(each.fault for each in met if each is not first)]
 
@@ -62,7 +62,7 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     where there is none."""
     met = [each for each in met if each.scenario.story not in WITHOUT_ROOM] or met
     counted = Counter(each.fault.cause for each in met)
-    often = [cause for cause in OF_ROWS if trial.makes_tables and counted[cause] >= len(met) / OFTEN]
+    often = [cause for cause in OF_ROWS if trial.keeps_rows and counted[cause] >= len(met) / OFTEN]
     for cause in (*PLAIN, *often):
         if cause in counted:
             return next(each for each in met if each.fault.cause is cause)
@@ -100,7 +100,7 @@ def _is_remembered(trial: Trial, met: Met) -> bool:
 
     The rows of tables are kept by design, and have causes of their own: what must be forgotten there is another engine.
     """
-    learner = Fresh if trial.makes_tables else Forgetful
+    learner = Fresh if trial.keeps_rows else Forgetful
     return not _is_wrong(trial, learner(trial.learner, lambda: pickle.loads(trial.fresh)), met.scenario)
 
 

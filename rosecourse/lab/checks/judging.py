@@ -90,7 +90,7 @@ def _is_enough(trial: Trial, met: list[Met]) -> bool:
     part of it in no scenario, is not known before all are played."""
     return (
         len(met) >= ENOUGH
-        and not trial.makes_tables
+        and not trial.keeps_rows
         and any(each.fault.cause is not Cause.NOTHING_WRITTEN for each in met)
     )
 

@@ -22,7 +22,8 @@ def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
     What an earlier lesson has brought is there to be used.
     """
     answers = _answers(trial)
-    of_texts = {_shape(code): name for code, name in answers.items()}
+    given = {_shape(code) for code, _ in _codes_of(trial.course.begins_as(trial.rung.before))}  # by the exercise
+    of_texts = {shape: name for code, name in answers.items() if (shape := _shape(code)) not in given}
     found: set[str] = set()
     for step in seen:
         found |= {answers[code] for code in step.codes if code in answers}
@@ -47,13 +48,16 @@ def _from_here_on(trial: Trial) -> list[Lesson]:
 
 def _work_of(rung: Lesson, trial: Trial) -> Iterator[tuple[CodeType, str]]:
     part = trial.course.part(rung.after)
-    if part is None:  # the step of that lesson does without
-        return
-    for base in part.__mro__:
-        if base.__module__ == part.__module__:
-            yield from ((code, f"`{part.__name__}.{name}`") for name, code in _codes(vars(base)))
+    yield from _codes_of(part)
     wrappers = {name: getattr(kernels, name) for name in rung.kernels if hasattr(kernels, name)}
     yield from ((code, f"`{name}`") for name, code in _codes(wrappers))
+
+
+def _codes_of(part: type | None) -> Iterator[tuple[CodeType, str]]:
+    """The functions of a part; none of one that the step does without."""
+    for base in part.__mro__ if part else ():
+        if base.__module__ == part.__module__:
+            yield from ((code, f"`{part.__name__}.{name}`") for name, code in _codes(vars(base)))
 
 
 def _codes(functions: Any) -> Iterator[tuple[str, CodeType]]:

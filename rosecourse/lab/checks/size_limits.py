@@ -87,7 +87,7 @@ def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
 
 
 def _right_at_one_size(trial: Trial, fault: Fault) -> str:
-    if trial.makes_tables or fault.cause is Cause.HALF_WRITTEN:  # what is kept by an address is right by chance
+    if trial.keeps_rows or fault.cause is Cause.HALF_WRITTEN:  # what is kept by an address is right by chance
         return ""
     if only := _only_right(trial, BLOCKS):
         return f"everything is right with blocks of {only.block_size} slots, and with no other size of a block"

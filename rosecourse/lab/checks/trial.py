@@ -15,7 +15,6 @@ from ...lessons import LESSONS, Lesson, lesson
 from ..course import COURSES, course_of
 from ..course.form import Course
 from ..world.learner import Learner
-from ..world.table_oracle import TableOracle
 from .by_value import dumps
 
 
@@ -36,9 +35,9 @@ class Trial:
         return self.kernels_on or "cpu"
 
     @property
-    def makes_tables(self) -> bool:
-        """Whether the part makes block tables, and does not write K and V."""
-        return issubclass(self.course.world.oracle, TableOracle)
+    def keeps_rows(self) -> bool:
+        """Whether the part keeps rows from step to step by design."""
+        return self.course.world.oracle.keeps_rows
 
     def parts_with(self, part: Any) -> DecodeParts:
         """The parts after the lesson, with another one in the place of the lesson's own."""

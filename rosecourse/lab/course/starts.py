@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 
-from torch import Tensor
+from torch import Tensor, float64
 
 from ...config import EngineConfig
 from ...decode.inputs import DecodeInputs
 from ...decode.parts import Append
+from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, Asked, asked_by
 from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
-from ...kv.buffers import index_tensor
+from ...kv.buffers import index_tensor, state_buffer
 from ...kv.one_table import BlockTable, KVBlockManager
 from ...models.shape import Model
 from ...request.session import InferenceSession
@@ -73,3 +75,65 @@ class KVAppend:
             self.kv.v_layers[layer_idx][ends, :, free] = v
 
         return append
+
+
+class Rows:
+    """All rows are uploaded anew in each step, so that nothing has to be known of those of the step before."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_rows, self.max_blocks = config.max_batch_size, config.max_blocks
+        self.state = state_buffer(self.max_rows * (FIELDS + self.max_blocks), kv.device)
+        end = FIELDS * self.max_rows
+        self.fields = self.state[:end].view(FIELDS, self.max_rows)
+        self.block_tables = self.state[end:].view(self.max_rows, self.max_blocks)
+        self.forget()
+
+    def forget(self) -> None:
+        """Nobody knows what is on the device: the next step uploads all that it needs."""
+        self.tables: list[BlockTable] = []  # of the sessions in the rows, in their order
+        self.sampling = False  # whether any row asks for more than the most probable token
+
+    def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
+        """Let the rows be those of these sessions, in their order."""
+        self.forget()
+        changes: dict[int, int] = {}  # address in `state` -> number
+        for row, session in enumerate(sessions):
+            self._tell(row, session, changes)
+        self._upload(changes)
+        self.tables = [session.table for session in sessions]
+        self.sampling = any(session.params.temperature > 0 for session in sessions)
+        self.used = self.fields[:, : len(sessions)]
+        longest = max(session.num_cached_tokens for session in sessions)
+        tables = self.block_tables[: len(sessions)].expand(self.kv.num_layers, -1, -1)  # all layers read the same
+        return DecodeInputs(self.used[TOKEN], self.used[POSITION], longest, tables, sessions)
+
+    def _tell(self, row: int, session: InferenceSession, changes: dict[int, int]) -> None:
+        """Put a whole row into the changes: the six fields, then the blocks."""
+        told = (session.token_ids[-1], session.num_cached_tokens, *asked_by(session.params))
+        changes.update((field * self.max_rows + row, number) for field, number in enumerate(told))
+        changes.update(enumerate(session.table, FIELDS * self.max_rows + row * self.max_blocks))
+
+    def _upload(self, changes: dict[int, int]) -> None:
+        """Let the device write numbers to addresses, which go up in one tensor."""
+        addresses, numbers = index_tensor([list(changes), list(changes.values())], self.kv.device)
+        self.state[addresses] = numbers
+
+    def advance(self) -> None:
+        """Every row has one token more in the cache."""
+        self.used[POSITION].add_(1)
+
+    def asked(self) -> Asked | None:
+        """For the token behind the last position of each row; None where all want the most probable one."""
+        if not self.sampling:
+            return None
+        floats = self.used.view(float64)
+        return Asked(self.used[POSITION], floats[TEMPERATURE], self.used[TOP_K], floats[TOP_P], self.used[KEY])
+
+    def holds(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether these are the sessions of the rows, in their order."""
+        return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))
+
+    def take(self, chosen: Tensor, token_ids: list[int]) -> None:
+        """The tokens that were chosen are the rows' last ones. chosen: int64 [B] on the device; token_ids: the same."""
+        self.used[TOKEN].copy_(chosen)

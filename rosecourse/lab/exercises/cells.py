@@ -182,7 +182,7 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
     if kernel_code.module:
         origins |= _origins(str(_kernel_file(kernel_code)), f"{kernels.__name__}.{kernel_code.module}")
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
-    groups = ("collections typing", "torch triton", "rosecourse")
+    groups = ("collections operator typing", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
     sorted_groups = [[line for line in lines if line[0].split(".")[0] in group.split()] for group in groups]
     return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"
@@ -201,11 +201,16 @@ def _import_line(module: str, names: list[str]) -> str:
         return f"import {module}"
     if module == "triton.language":
         return "import triton.language as tl"
-    return f"from {module} import {', '.join(names)}"
+    return f"from {module} import {', '.join(sorted(names, key=_by_kind))}"
+
+
+def _by_kind(name: str) -> tuple[bool, bool, str]:
+    """Constants come first, then classes, then functions, as ruff sorts them."""
+    return not name.isupper(), not name[0].isupper(), name
 
 
 def _origins(file: str, module: str) -> dict[str, str]:
-    """Name -> the absolute module that a file of ours, known as `module`, imports it from."""
+    """Name -> the absolute module that a file of ours, known as `module`, imports it from, or that it is itself."""
     origins: dict[str, str] = {}
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
@@ -214,4 +219,9 @@ def _origins(file: str, module: str) -> dict[str, str]:
             package = module.rsplit(".", node.level)[0] if node.level else ""
             origin = ".".join(filter(None, (package, node.module)))  # `from . import x` names no module
             origins |= {alias.name: origin for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            origins[node.name] = module
+        elif isinstance(node, ast.Assign):
+            targets = [name for target in node.targets for name in ast.walk(target)]
+            origins |= {name.id: module for name in targets if isinstance(name, ast.Name)}
     return origins

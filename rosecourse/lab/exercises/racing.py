@@ -122,7 +122,7 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
     if trouble:
         return Race(rung.number, name, None, trouble)
     racers = [
-        replace(rung, number="before", title=f"lesson {_origin(rung, course.world.part)}'s part", after=rung.before),
+        replace(rung, number="before", title=f"lesson {_origin(rung, course.world.part)}", after=rung.before),
         replace(rung, number="yours", title=name, after=mine),
         replace(rung, number="course", title=f"lesson {rung.number}'s part"),
     ]
@@ -140,9 +140,11 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
 
 
 def _origin(rung: Lesson, part: str) -> str:
-    """The number of the lesson that brought the part which `rung` replaces."""
+    """What `rung` replaces: the part of a lesson that brought it, or the whole step where there was no such part."""
     before = getattr(rung.before, part)
-    return next(one.number for one in LESSONS if getattr(one.after, part) is before)
+    if before is None:
+        return f"{LESSONS[LESSONS.index(rung) - 1].number}'s step"
+    return f"{next(one.number for one in LESSONS if getattr(one.after, part) is before)}'s part"
 
 
 def workload_of(track: Track, on_gpu: bool) -> Workload:

@@ -25,6 +25,9 @@ class Cause(StrEnum):
     OUTSIDE = "outside"
     ROW_STALE = "row-stale"
     ROW_SHAPE = "row-shape"
+    TOKEN_STALE = "token-stale"
+    POSITION_STALE = "position-stale"
+    PARAMS_WRONG = "params-wrong"
     BUFFER_REUSED = "buffer-reused"
     STATE_KEPT = "state-kept"
     SIZE_LIMIT = "size-limit"
@@ -60,6 +63,9 @@ HEADLINES = {
     Cause.OUTSIDE: "memory outside the part's tensors is read or written",
     Cause.ROW_STALE: "a row of the table is out of date",
     Cause.ROW_SHAPE: "the table has the wrong form",
+    Cause.TOKEN_STALE: "the last token in a row is out of date",
+    Cause.POSITION_STALE: "the position in a row is out of date",
+    Cause.PARAMS_WRONG: "a row has other sampling parameters than its session",
     Cause.BUFFER_REUSED: "a buffer is overwritten before it has been read",
     Cause.STATE_KEPT: "the part remembers what it must forget",
     Cause.SIZE_LIMIT: "right only up to some size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -20,6 +20,13 @@ from .kernel_memory import outside_memory
 from .patches import look_for_patches
 
 BUILT_WITH = ("model", "kv", "config")
+Names = tuple[str, ...]  # of arguments
+CalledWith = Names | Mapping[str, Names]  # a mapping: for each method that a step calls
+
+
+def methods_of(called_with: CalledWith) -> Mapping[str, Names]:
+    """The methods that a step calls, with the names of their arguments."""
+    return called_with if isinstance(called_with, Mapping) else {"__call__": called_with}
 
 
 class Printed(io.StringIO):
@@ -32,53 +39,62 @@ class Printed(io.StringIO):
 class Learner:
     """A class that is to be a part of the decode step.
 
-    called_with: the arguments that a step calls the part with. alive: is called before each call of the part.
+    called_with: the arguments that a step calls the part with; where it calls methods of the part, those of each
+    method. alive: is called before each call of the part.
     """
 
-    def __init__(self, part: type, called_with: tuple[str, ...], alive: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, part: type, called_with: CalledWith, alive: Callable[[], object] = lambda: None) -> None:
         self.part, self.called_with, self.alive = part, called_with, alive
+        self.methods = methods_of(called_with)
         self.printed = Printed()
         self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 
     def build(self, model: Model, kv: Any, config: EngineConfig) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
-        self._takes(self.part, f"{self.part.__name__}.__init__", BUILT_WITH)
+        self._takes(self.part, "__init__", BUILT_WITH)
         self.built_with = dict(zip(BUILT_WITH, (model, kv, config), strict=True))
         with self._watched({}):
             made = self.part(model, kv, config)
         look_for_patches()
-        if not callable(made):
-            what = f"an object of {self.part.__name__} cannot be called: {self._wanted('__call__')}"
-            raise PartIsWrong(Fault(what, cause=Cause.INTERFACE))
-        self._takes(made, f"{self.part.__name__}.__call__", self.called_with)
+        for method, arguments in self.methods.items():
+            self._takes(self._method_of(made, method), method, arguments)
         return made
 
-    def call(self, made: Any, *arguments: Any, names: tuple[str, ...] = ()) -> Any:
+    def _method_of(self, made: Any, method: str) -> Callable[..., Any]:
+        """A method that a step calls. Raises `PartIsWrong` where there is none."""
+        found = made if method == "__call__" else getattr(made, method, None)
+        if not callable(found):
+            lacks = "cannot be called" if method == "__call__" else f"has no method `{method}`"
+            what = f"an object of {self.part.__name__} {lacks}: {_wanted(method, self.methods[method])}"
+            raise PartIsWrong(Fault(what, cause=Cause.INTERFACE))
+        return found
+
+    def call(self, made: Any, *arguments: Any, names: Names = ()) -> Any:
         """What the part returns. Raises `PartIsWrong` for what it raises, but for `KVCacheExhausted`.
 
-        names: of the arguments, for a function that the part has returned.
+        names: of the arguments, for a method of the part, or for a function that it has returned.
         """
-        with self._watched(dict(zip(names or self.called_with, arguments, strict=False))):
+        names = names or self.methods.get("__call__", ())
+        with self._watched(dict(zip(names, arguments, strict=False))):
             return made(*arguments)
+
+    def call_method(self, made: Any, method: str, *arguments: Any) -> Any:
+        """What a method of the part returns; as `call`."""
+        return self.call(self._method_of(made, method), *arguments, names=self.methods[method])
 
     def remarks(self) -> tuple[str, ...]:
         """What it printed, which is not shown while it is checked."""
         lines = self.printed.getvalue().splitlines()
         return (f"the part prints; {len(lines)} lines were held back, the first: {lines[0]:.60}",) if lines else ()
 
-    def _takes(self, called: Any, name: str, arguments: tuple[str, ...]) -> None:
+    def _takes(self, called: Any, method: str, arguments: Names) -> None:
         try:
             inspect.signature(called).bind(*arguments)
         except TypeError as error:
-            method = name.rpartition(".")[2]
-            what = f"{name} cannot be called: {error}; {self._wanted(method)}"
+            what = f"{self.part.__name__}.{method} cannot be called: {error}; {_wanted(method, arguments)}"
             raise PartIsWrong(Fault(what, cause=Cause.INTERFACE)) from None
         except ValueError:  # a class without a signature, such as one made in C: calling it will tell
             return
-
-    def _wanted(self, method: str) -> str:
-        arguments = BUILT_WITH if method == "__init__" else self.called_with
-        return f"define `def {method}({', '.join(('self', *arguments))}):`"
 
     @contextmanager
     def _watched(self, arguments: dict[str, Any]) -> Iterator[None]:
@@ -99,6 +115,10 @@ class Learner:
             raise PartIsWrong(raised(error, Given(self.built_with, arguments))) from None
         except BaseException as error:  # an interrupt goes to the process that waits: this one is the part's own
             raise PartIsWrong(raised(error, Given(self.built_with, arguments))) from None
+
+
+def _wanted(method: str, arguments: Names) -> str:
+    return f"define `def {method}({', '.join(('self', *arguments))}):`"
 
 
 def in_an_engine(learner: Learner) -> type:

@@ -33,10 +33,12 @@ Around = Callable[[], AbstractContextManager[Any]]
 class Oracle(Pool, ABC):
     """A pool, and a part that works in it. Whatever is wrong raises `PartIsWrong`. Each kind of part has its own.
 
-    books: the judges of the books, which are of the same kind as `layout`.
+    books: the judges of the books, which are of the same kind as `layout`. keeps_rows: whether its parts keep rows from
+    step to step by design, so that what they must forget has causes of its own.
     """
 
     books: Books = PER_LAYER_BOOKS
+    keeps_rows = False
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -78,7 +80,7 @@ class Oracle(Pool, ABC):
 
     def call(self, batch: Sequence[Tracked], *arguments: Any) -> Any:
         """What the part returns. Raises `PartIsWrong` if its inputs are then not what they were."""
-        named = dict(zip(self.learner.called_with, arguments, strict=True))
+        named = dict(zip(self.learner.methods["__call__"], arguments, strict=True))
         inputs = Inputs(self, batch, named)
         try:
             with self._around():

@@ -16,6 +16,8 @@ from .table_judges import TableJudge, look_at_lists_read
 class TableOracle(Oracle):
     """For a part `block_tables`: it is called with the sessions, and returns int32 [L, B, max_blocks]."""
 
+    keeps_rows = True
+
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         super().__init__(learner, sizes)
         self._judge = TableJudge(self)

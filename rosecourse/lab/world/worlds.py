@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from . import by_table_oracle
+from . import by_table_oracle, rows_oracle
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
-from .learner import Learner, in_an_engine
+from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
+from .rows_oracle import RowsOracle
+from .rows_scenarios import ROWS
 from .scenarios import APPEND, APPEND_WITH_KERNELS, Scenario
 from .table_oracle import TableOracle
 from .table_scenarios import TABLES
@@ -24,18 +26,23 @@ class World(Generic[Driver]):
     """A kind of part, and all that it takes to try one.
 
     part: its name in `DecodeParts`. words: what the command line calls it. called_with: the names of the arguments that
-    a step calls it with. oracle: drives it through steps. scenarios: what it has to live through.
+    a step calls it with, as of a `Learner`. oracle: drives it through steps. scenarios: what it has to live through.
     scenarios_with_kernels: the same for a lesson that brings kernels, on a device where they can be launched; empty
     where they are let in without a gate. in_an_engine: a learner's class as a part of an engine.
     """
 
     part: str
     words: str
-    called_with: tuple[str, ...]
+    called_with: CalledWith
     oracle: type[Driver]
     scenarios: tuple[Scenario[Driver], ...]
     scenarios_with_kernels: tuple[Scenario[Driver], ...] = ()
     in_an_engine: Callable[[Learner], type] = in_an_engine
+
+    @property
+    def methods(self) -> Mapping[str, Names]:
+        """The methods that a step calls, the main one first, with the names of their arguments."""
+        return methods_of(self.called_with)
 
     def scenarios_on(self, device: str | None) -> tuple[Scenario[Driver], ...]:
         """The scenarios for kernels on a device; None: for a part without kernels, or where none can be launched."""
@@ -63,4 +70,12 @@ KV_APPEND_BY_TABLE = World(
     BY_TABLE,
     BY_TABLE_WITH_KERNELS,
     by_table_oracle.in_an_engine,
+)
+ROWS_THAT_STAY = World(
+    "rows",
+    "rows that stay",
+    rows_oracle.METHODS,
+    RowsOracle,
+    ROWS,
+    in_an_engine=rows_oracle.in_an_engine,
 )

@@ -1,0 +1,103 @@
+"""Lesson 064's parts are judged: right ones pass, whoever wrote them; wrong ones are refused with their causes."""
+
+import pytest
+
+from rosecourse.lab import check
+from rosecourse.lab.course.starts import Rows as Start
+from rosecourse.lab.exercises.racing import race
+from rosecourse.lab.hunts.hunting import hunt
+from rosecourse.lab.world.learner import Learner
+from rosecourse.lab.world.pool import Sizes
+from rosecourse.lab.world.rows_oracle import RowsOracle
+from rosecourse.lab.world.worlds import ROWS_THAT_STAY as WORLD
+from rosecourse.lessons import lesson
+from tests.support.rows_parts import RIGHT, WITHOUT_THE_IDEA, WRONG, FixedSeats
+
+COURSES_OWN = lesson("064").after.rows
+
+
+@pytest.mark.parametrize("part", [*RIGHT, COURSES_OWN, hunt("064").mended])
+def test_a_right_part_lives_through_every_story(part):
+    for scenario in WORLD.scenarios:
+        scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
+
+
+@pytest.mark.parametrize("part", [FixedSeats, hunt("064").mended], ids=lambda part: part.__name__)
+def test_one_of_another_style_passes(part):
+    verdict = check(part, "064")
+    assert verdict.passed, verdict
+
+
+def test_the_courses_own_part_is_right_and_not_the_learners():
+    verdict = check(COURSES_OWN, "064")
+    assert verdict.correct
+    assert not verdict.missing
+    assert "`Rows.plan`" in verdict.not_own
+
+
+def test_what_the_exercise_gives_is_the_learners():
+    """A method of the exercise may be the course's, to the letter, and stands in a text that is nobody's file."""
+    source = "from rosecourse.lab.course.starts import Rows\n\nclass MyRows(Rows):\n    def holds(self, sessions):\n"
+    body = (
+        "return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))",
+        "from operator import is_\n",
+    )
+    space = {"__name__": "elsewhere"}
+    exec(body[1] + source + f"        {body[0]}\n", space)
+    verdict = check(space["MyRows"], "064")
+    assert verdict.missing
+    assert not verdict.not_own
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_part_is_refused_with_its_cause(part):
+    cause, says = WRONG[part]
+    verdict = check(part, "064")
+    assert verdict.cause is cause, verdict
+    assert says in str(verdict), verdict
+
+
+@pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
+def test_what_costs_more_than_the_idea_leaves_is_told(part):
+    verdict = check(part, "064")
+    assert verdict.correct, verdict
+    assert not verdict.passed
+    assert WITHOUT_THE_IDEA[part] in str(verdict), verdict
+
+
+def test_tokens_are_all_different_and_parameters_are_each_sessions_own():
+    oracle = RowsOracle(Learner(Start, WORLD.called_with), Sizes())
+    a, b = oracle.start(3), oracle.start(2)
+    child = oracle.fork(a)
+    for _ in range(8):
+        oracle.step(a, b, child)
+    own = [token for t in (a, b) for token in t.session.token_ids] + child.session.token_ids[3:]
+    assert len(set(own)) == len(own)
+    assert child.session.token_ids[:3] == a.session.token_ids[:3]
+    assert len({str(t.session.params) for t in (a, b, child)}) == 3
+
+
+def test_rows_race_against_the_whole_step_before(small_model):
+    found = race(FixedSeats, "064", small_model, rounds=1)
+    assert [rung.title for rung in found.ladder.rungs] == ["lesson 063's step", "FixedSeats", "lesson 064's part"]
+
+
+def test_the_hunts_part_is_wrong_only_where_one_joins_as_another_leaves(model):
+    found = hunt("064")
+
+    def play(engine, steps_between):
+        sessions = dict(next(found.scene(engine)))
+        made = list(sessions.values())
+        for step in range(6):
+            if step == 2:
+                engine.free(sessions.pop("A"))
+            if step == 2 + steps_between:
+                sessions["E"] = engine.new_session([53] * 7, made[0].params)
+                made.append(sessions["E"])
+                engine.take_tokens([sessions["E"]], engine.prefill([sessions["E"]]))
+            live = list(sessions.values())
+            engine.take_tokens(live, engine.decode_step_sessions(live))
+        return [session.completion_ids for session in made]
+
+    assert len({str(play(engine, 1)) for engine in found.engines(model)}) == 1
+    assert len({str(play(engine, 0)) for engine in found.engines(model)}) == 2

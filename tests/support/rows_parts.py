@@ -1,0 +1,408 @@
+"""Parts of lesson 064, rows that stay: right ones in several styles, wrong ones with their causes."""
+
+from types import SimpleNamespace
+
+import torch
+from torch import float64
+
+from rosecourse.decode import DecodeInputs
+from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Rows, asked_by
+from rosecourse.kv.buffers import index_tensor
+from rosecourse.lab.course.starts import Rows as UploadsEverything
+from rosecourse.lab.world.causes import Cause
+
+# -- right ones ------------------------------------------------------------------------------------------------------
+
+
+class FixedSeats:
+    """A session keeps its seat as long as it has the same table; a step gathers the rows of its seats."""
+
+    def __init__(self, model, kv, config):
+        self.kv, self.most = kv, config.max_batch_size
+        self.board = torch.zeros(self.most, 6 + config.max_blocks, dtype=torch.int64, device=kv.device)
+        self.forget()
+
+    def forget(self):
+        self.seats, self.said = [], {}  # (table, seat) of the last step; seat -> what the board says
+
+    def plan(self, sessions):
+        before = {id(table): seat for table, seat in self.seats}
+        taken = {before[id(s.table)] for s in sessions if id(s.table) in before}
+        free = [seat for seat in range(self.most) if seat not in taken]
+        seats = [before[id(s.table)] if id(s.table) in before else free.pop() for s in sessions]
+        news = []
+        for seat, s in zip(seats, sessions, strict=True):
+            line = [s.token_ids[-1], s.num_cached_tokens, *asked_by(s.params), *s.table]
+            old = self.said.get(seat, []) if id(s.table) in before else []
+            news += [(seat, n, x) for n, x in enumerate(line) if n >= len(old) or old[n] != x]
+            self.said[seat] = line
+        if news:
+            where, column, numbers = index_tensor([list(x) for x in zip(*news, strict=True)], self.kv.device)
+            self.board.index_put_((where, column), numbers)
+        if seats != [seat for _, seat in self.seats]:
+            self.index = index_tensor(seats, self.kv.device)
+        self.seats = [(s.table, seat) for s, seat in zip(sessions, seats, strict=True)]
+        rows = self.board.index_select(0, self.index)
+        tables = rows[:, 6:].to(torch.int32).unsqueeze(0).expand(self.kv.num_layers, -1, -1)
+        return DecodeInputs(
+            rows[:, 0].contiguous(),
+            rows[:, 1].contiguous(),
+            max(s.num_cached_tokens for s in sessions),
+            tables,
+            sessions,
+        )
+
+    def advance(self):
+        self.board[:, 1] += 1
+        for line in self.said.values():
+            line[1] += 1
+
+    def asked(self):
+        rows = self.board[self.index]
+        floats = rows.view(float64)
+        return SimpleNamespace(
+            positions=rows[:, 1], temperature=floats[:, 2], top_k=rows[:, 3], top_p=floats[:, 4], keys=rows[:, 5]
+        )
+
+    def holds(self, sessions):
+        kept = [table for table, _ in self.seats]
+        return len(kept) == len(sessions) and all(a is s.table for a, s in zip(kept, sessions, strict=True))
+
+    def take(self, chosen, token_ids):
+        self.board[self.index, 0] = chosen
+        for (_, seat), token_id in zip(self.seats, token_ids, strict=True):
+            self.said[seat][0] = token_id
+
+
+RIGHT = (FixedSeats, UploadsEverything)
+
+
+# -- wrong ones ------------------------------------------------------------------------------------------------------
+
+
+class TrustsTokens(Rows):
+    """Whoever sits where they sat has the token that `take` has brought."""
+
+    def plan(self, sessions):
+        if self.holds(sessions):
+            self.tokens = [session.token_ids[-1] for session in sessions]
+        return super().plan(sessions)
+
+
+class KeepsTheCallersList(Rows):
+    def take(self, chosen, token_ids):
+        super().take(chosen, token_ids)
+        self.tokens = token_ids
+
+
+class TakesOnTheHostAlone(Rows):
+    def take(self, chosen, token_ids):
+        self.tokens = list(token_ids)
+
+
+class NeverAdvances(Rows):
+    def advance(self):
+        pass
+
+
+class AdvancesTheFirst(Rows):
+    def advance(self):
+        self.positions[:1].add_(1)
+
+
+class AdvancesTwice(Rows):
+    def advance(self):
+        self.positions.add_(2)
+
+
+class KnowsSessions(Rows):
+    """A session that was there is known, whatever has become of its table."""
+
+    def forget(self):
+        super().forget()
+        self.sessions = []
+
+    def plan(self, sessions):
+        self.tables = [session.table for session in self.sessions]
+        inputs = super().plan(sessions)
+        self.sessions = list(sessions)
+        return inputs
+
+
+class KnowsIds(Rows):
+    """The numbers of tables are kept, and not the tables."""
+
+    def forget(self):
+        super().forget()
+        self.numbers = []
+
+    def plan(self, sessions):
+        now = {id(session.table): session.table for session in sessions}
+        self.tables = [now.get(number) for number in self.numbers]
+        inputs = super().plan(sessions)
+        self.numbers, self.tables = [id(session.table) for session in sessions], [None] * len(sessions)
+        return inputs
+
+    def holds(self, sessions):
+        return [id(session.table) for session in sessions] == self.numbers
+
+
+class KnowsLists(Rows):
+    """A table is known by how its blocks begin."""
+
+    def forget(self):
+        super().forget()
+        self.lists = []
+
+    def plan(self, sessions):
+        tables = [session.table for session in sessions]
+        self.tables = [next((t for t in tables if t[: len(kept)] == kept), None) for kept in self.lists]
+        inputs = super().plan(sessions)
+        self.lists = [list(table) for table in tables]
+        return inputs
+
+
+class ComparesLengths(Rows):
+    def _tell_blocks(self, tables, ends, changes):
+        known = [end if n == len(t) else UNKNOWN for end, n, t in zip(ends, self.num_blocks, tables, strict=True)]
+        self.ends = [end if n else UNKNOWN for end, n in zip(known, self.num_blocks, strict=True)]
+        super()._tell_blocks(tables, ends, changes)
+
+
+class ForgetsNewBlocks(Rows):
+    def _tell_blocks(self, tables, ends, changes):
+        self.ends = [end if n else UNKNOWN for end, n in zip(ends, self.num_blocks, strict=True)]
+        super()._tell_blocks(tables, ends, changes)
+
+
+class Moves(Rows):
+    """The course's, with another way to move rows: `move(to, source)`, lists of them."""
+
+    def _seat(self, sessions, tables, changes):
+        row_of = {id(table): row for row, table in enumerate(self.tables)}
+        stay = [(row, row_of[id(table)]) for row, table in enumerate(tables) if id(table) in row_of]
+        before = self.state.clone()
+        super()._seat(sessions, tables, changes)
+        self.state.copy_(before)
+        if any(row != source for row, source in stay):
+            self.move(*map(list, zip(*stay, strict=True)))
+
+
+class NeverMoves(Moves):
+    def move(self, to, source):
+        pass
+
+
+class MovesTheOtherWay(Moves):
+    def move(self, to, source):
+        self.fields[:, source] = self.fields[:, to]
+        self.block_tables[source] = self.block_tables[to]
+
+
+class MovesFieldsAlone(Moves):
+    def move(self, to, source):
+        self.fields[:, to] = self.fields[:, source]
+
+
+class MovesBlocksAlone(Moves):
+    def move(self, to, source):
+        self.block_tables[to] = self.block_tables[source]
+
+
+class MovesOneByOne(Moves):
+    def move(self, to, source):
+        for row, other in zip(to, source, strict=True):
+            self.fields[:, row] = self.fields[:, other]
+            self.block_tables[row] = self.block_tables[other]
+
+
+class MovesNoParameters(Moves):
+    def move(self, to, source):
+        for field in (TOKEN, POSITION):
+            self.fields[field, to] = self.fields[field, source]
+        self.block_tables[to] = self.block_tables[source]
+
+
+class UploadsNoParameters(Rows):
+    def _upload(self, changes):
+        fields = (TEMPERATURE, TOP_K, TOP_P, KEY)
+        super()._upload({at: x for at, x in changes.items() if at // self.max_rows not in fields})
+
+
+class UploadsNoPositions(Rows):
+    def _upload(self, changes):
+        super()._upload({at: x for at, x in changes.items() if at // self.max_rows != POSITION})
+
+
+class AsksOnce(Rows):
+    """Whether anybody samples is found out in the first step."""
+
+    def forget(self):
+        super().forget()
+        self.first = None
+
+    def plan(self, sessions):
+        inputs = super().plan(sessions)
+        self.first = self.sampling if self.first is None else self.first
+        self.sampling = self.first
+        return inputs
+
+
+class AsksBeforeItAdvances(Rows):
+    def asked(self):
+        asked = super().asked()
+        return asked and asked._replace(positions=asked.positions - 1)
+
+
+class NeverForgets(Rows):
+    def forget(self):
+        if not hasattr(self, "tables"):
+            super().forget()
+
+
+class HoldsInAnyOrder(Rows):
+    def holds(self, sessions):
+        return {id(session.table) for session in sessions} == {id(table) for table in self.tables}
+
+
+class HoldsEverybody(Rows):
+    def holds(self, sessions):
+        return True
+
+
+class WholeBuffers(Rows):
+    def plan(self, sessions):
+        super().plan(sessions)
+        tables = self.block_tables.expand(self.kv.num_layers, -1, -1)
+        most = max(session.num_cached_tokens for session in sessions)
+        return DecodeInputs(self.fields[TOKEN], self.fields[POSITION], most, tables, sessions)
+
+
+class ReturnsNothing(Rows):
+    def plan(self, sessions):
+        super().plan(sessions)
+
+
+class SortsTheSessions(Rows):
+    def plan(self, sessions):
+        sessions.sort(key=lambda session: session.num_cached_tokens)
+        return super().plan(sessions)
+
+
+class SwallowsInterrupts(Rows):
+    def plan(self, sessions):
+        try:
+            return super().plan(sessions)
+        except BaseException:
+            self.forget()
+            return None
+
+
+class SharesItsBoard(Rows):
+    """All engines write into one tensor."""
+
+    boards: list = []  # noqa: RUF012
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        state = next((board for board in self.boards if len(board) == len(self.state)), self.state)
+        self.boards.append(state)
+        self.state = state
+        end = FIELDS * self.max_rows
+        self.fields = state[:end].view(FIELDS, self.max_rows)
+        self.block_tables = state[end:].view(self.max_rows, self.max_blocks)
+        self._look()
+
+
+class WithoutTake:
+    def __init__(self, model, kv, config):
+        self.plan = self.advance = self.asked = self.holds = self.forget = lambda *sessions: None
+
+
+class PlansWithoutSessions(Rows):
+    def plan(self):
+        pass
+
+
+WRONG = {
+    TrustsTokens: (Cause.TOKEN_STALE, "a user, or the host, has put another in its place"),
+    KeepsTheCallersList: (Cause.TOKEN_STALE, "compare with the host"),
+    TakesOnTheHostAlone: (Cause.TOKEN_STALE, "it is the token of the step before"),
+    NeverAdvances: (Cause.POSITION_STALE, "`advance`"),
+    AdvancesTheFirst: (Cause.POSITION_STALE, "`advance`"),
+    AdvancesTwice: (Cause.POSITION_STALE, "`advance`"),
+    KnowsSessions: (Cause.STATE_KEPT, "who was freed and comes back is somebody new"),
+    KnowsIds: (Cause.STATE_KEPT, "`id` of a table is given again"),
+    KnowsLists: (Cause.STATE_KEPT, "two tables can be equal lists"),
+    ComparesLengths: (Cause.ROW_STALE, "a shared last block was replaced by its copy"),
+    ForgetsNewBlocks: (Cause.ROW_STALE, "a new block since the step before"),
+    NeverMoves: (Cause.WRONG_SESSION, "have not been moved"),
+    MovesTheOtherWay: (Cause.WRONG_SESSION, ""),
+    MovesFieldsAlone: (Cause.WRONG_SESSION, "blocks"),
+    MovesBlocksAlone: (Cause.WRONG_SESSION, ""),
+    MovesOneByOne: (Cause.WRONG_SESSION, ""),
+    MovesNoParameters: (Cause.PARAMS_WRONG, "asks for"),
+    UploadsNoParameters: (Cause.PARAMS_WRONG, "asked says that"),
+    UploadsNoPositions: (Cause.POSITION_STALE, "the session has just joined"),
+    AsksOnce: (Cause.PARAMS_WRONG, "asked returned None"),
+    AsksBeforeItAdvances: (Cause.POSITION_STALE, "the position of the token that is chosen"),
+    NeverForgets: (Cause.STATE_KEPT, "after `forget` nothing is known"),
+    HoldsInAnyOrder: (Cause.WRONG_SESSION, "holds says that the rows are those of"),
+    HoldsEverybody: (Cause.WRONG_SESSION, "holds says that the rows are those of"),
+    WholeBuffers: (Cause.ROW_SHAPE, "one row for each session of the step"),
+    ReturnsNothing: (Cause.INTERFACE, "is there a `return`?"),
+    SortsTheSessions: (Cause.INPUTS_CHANGED, "the list `sessions`"),
+    SwallowsInterrupts: (Cause.EXITS, "the part swallows interrupts"),
+    SharesItsBoard: (Cause.STATE_KEPT, "it remembers something of another one"),
+    WithoutTake: (Cause.INTERFACE, "has no method `take`: define `def take(self, chosen, token_ids):`"),
+    PlansWithoutSessions: (Cause.INTERFACE, "define `def plan(self, sessions):`"),
+}
+
+
+# -- right ones that cost more ---------------------------------------------------------------------------------------
+
+
+class UploadsTokens(Rows):
+    """What `take` has brought is uploaded once more."""
+
+    def take(self, chosen, token_ids):
+        super().take(chosen, token_ids)
+        self.tokens = [UNKNOWN] * len(token_ids)
+
+
+class UploadsAllForOne(Rows):
+    """Everything, unless the sessions are those of the step before."""
+
+    def plan(self, sessions):
+        if not self.holds(sessions):
+            self.forget()
+        return super().plan(sessions)
+
+
+class UploadsWholeTables(Rows):
+    def _tell_blocks(self, tables, ends, changes):
+        self.num_blocks = [0 if end != old else n for end, old, n in zip(ends, self.ends, self.num_blocks, strict=True)]
+        super()._tell_blocks(tables, ends, changes)
+
+
+class StoresOneByOne(Rows):
+    def _upload(self, changes):
+        for address, number in changes.items():
+            self.state[address] = number
+
+
+class UploadsPositions(Rows):
+    def plan(self, sessions):
+        inputs = super().plan(sessions)
+        self.positions.copy_(index_tensor([session.num_cached_tokens for session in sessions], self.kv.device))
+        return inputs
+
+
+WITHOUT_THE_IDEA = {
+    UploadsEverything: "bytes handed to the device in a step of 16 sessions inside their blocks",
+    UploadsTokens: "one number for each session: the token, which `take` has brought",
+    UploadsPositions: "one number for each session: the token, which `take` has brought",
+    UploadsAllForOne: "bytes handed to the device in a step of 16 sessions one of which joins",
+    UploadsWholeTables: "bytes handed to the device in a step of 16 sessions inside their blocks, 2 of which",
+    StoresOneByOne: "the torch operations grow with the batch",
+}
