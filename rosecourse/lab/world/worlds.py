@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 from . import by_table_oracle
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
+from .copy_oracle import CopyOracle
+from .copy_scenarios import COPIES
 from .learner import Learner, in_an_engine
 from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
@@ -64,3 +66,4 @@ KV_APPEND_BY_TABLE = World(
     BY_TABLE_WITH_KERNELS,
     by_table_oracle.in_an_engine,
 )
+COPY_BLOCKS = World("copy_blocks", "copies of blocks", ("copies",), CopyOracle, COPIES)
