@@ -101,9 +101,9 @@ class Duplicator:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Two samples of a prompt are right, and the tests of the colleague try two. With three samples of a prompt, "
-        "one of them goes wrong in the first step after they were forked, and the other two stay right. If one of the "
-        "three waits for a step, all are right."
+        "With two samples of a prompt all is right, and the colleague's tests try two. With three, one of them goes "
+        "wrong in the first step after they were forked, and the other two stay right. If the three make their first "
+        "steps one after another, all are right."
     ),
     tools=(KEY_AT,),
     questions={
