@@ -213,6 +213,18 @@ class OfEachSourceOne(Indexed):
         return super().indices([(old, new) for old, new in dict(copies).items()])
 
 
+class NeighbourOfTheSource(Indexed):
+    def indices(self, copies):
+        old, new = super().indices(copies)
+        return (old + 1) % self.kv.num_blocks, new
+
+
+class NotOneAlone(Indexed):
+    def __call__(self, copies):
+        if len(copies) > 1:
+            super().__call__(copies)
+
+
 class OneTooMany(Indexed):
     """And the block behind the last destination."""
 
@@ -316,8 +328,8 @@ class KeepsTheList(Indexed):
 
 
 WRONG = {
-    KeysAlone: (Cause.COW_PARTIAL, "missing of K and V: V"),
-    ValuesAlone: (Cause.COW_PARTIAL, "missing of K and V: K"),
+    KeysAlone: (Cause.COW_PARTIAL, "missing: V"),
+    ValuesAlone: (Cause.COW_PARTIAL, "missing: K"),
     FirstLayerAlone: (Cause.COW_PARTIAL, "missing in layers [1]"),
     LayersPastTheFirst: (Cause.COW_PARTIAL, "missing in layers [0]"),
     FirstHeadAlone: (Cause.COW_PARTIAL, "missing in heads [1]"),
@@ -335,6 +347,8 @@ WRONG = {
     OfEachSourceOne: (Cause.COPY_MISSING, "one source may have several destinations"),
     OneTooMany: (Cause.WRONG_BLOCK, "which nobody uses"),
     WholeRange: (Cause.WRONG_BLOCK, "a copy went to the wrong block"),
+    NeighbourOfTheSource: (Cause.WRONG_BLOCK, "another block was read"),
+    NotOneAlone: (Cause.NOTHING_WRITTEN, "a list of one copy is to be made as well"),
     Rounded: (Cause.VALUES_CHANGED, "rounded to float16"),
     Adds: (Cause.VALUES_CHANGED, "added to what was in the slot"),
     SlotsShifted: (Cause.WRONG_SLOT, "slots are shifted"),

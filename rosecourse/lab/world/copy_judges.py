@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 
+from ...pictures.sheet import counted
 from .causes import Cause
 from .misplaced import KV, how_changed
 from .pool import Pool, bits
@@ -57,6 +58,9 @@ class Copied:
         at = (slice(None), slice(None), copy.destination, slice(None), slice(copy.slots))
         same = (self.now[at] == self.old[at]).all(dim=-1)
         return self.wrong[at] & same
+
+    def is_wrong(self, copy: Asked) -> bool:
+        return bool(self.wrong[:, :, copy.destination].any())
 
     def held(self, block: int) -> str:
         """Whose block it is, in words."""
@@ -112,7 +116,7 @@ def _look_at_other_blocks(copied: Copied) -> None:
     origin = _where_it_was(copied, at, copied.now[at])
     found = f"found in slot {at.slot}: {_told(origin)}" if origin else ""
     reason = "copies are made from and to the blocks of the list, and no other block is written"
-    if origin and any(copy.source == origin.block and copied.untouched(copy).any() for copy in copied.asked):
+    if origin and any(copy.source == origin.block and copied.is_wrong(copy) for copy in copied.asked):
         reason = "a copy went to the wrong block: the list says which, and it is the same in K, in V and in all layers"
     mine = any(block in t.table for t in copied.pool.sessions)
     cause = Cause.OLD_TOKENS_CHANGED if mine else Cause.WRONG_BLOCK
@@ -133,15 +137,20 @@ def _look_at_foreign_rows(copied: Copied) -> None:
     origin = _where_it_was(copied, right, there)
     expected = f"expected: {_told(right)}, which is to be copied into block {at.block}"
     found = f"found:    {_told(origin) if origin else _numbers(copied, there)}"
-    cause, reason = _of_origin(right, origin) if origin else (Cause.VALUES_CHANGED, _changed(copied, at, right))
+    if origin:
+        cause, reason = _of_origin(copied, right, origin)
+    else:
+        cause, reason = Cause.VALUES_CHANGED, _changed(copied, at, right)
+        expected += f": {_numbers(copied, copied.old[right])}"
     what = f"block {at.block} in layer {at.layer}, {KV[at.which]}: slot {at.slot} holds something else than its source"
     _fail(copied, cause, what, expected, found, reason=reason, layer=at.layer, blocks=[at.block])
 
 
-def _of_origin(right: Place, origin: Place) -> tuple[Cause, str]:
+def _of_origin(copied: Copied, right: Place, origin: Place) -> tuple[Cause, str]:
     """The cause, and what it comes from, where a destination holds another row of the pool."""
     if origin.block != right.block:
-        return Cause.WRONG_BLOCK, ROWS
+        listed = any(origin.block in copy[:2] for copy in copied.asked)
+        return Cause.WRONG_BLOCK, ROWS if listed else "another block was read: the list names the source first"
     if origin.which != right.which:
         return Cause.K_V_SWAPPED, "K is copied within `kv.keys`, V within `kv.values`: is a buffer used for both?"
     if origin.layer != right.layer:
@@ -176,45 +185,49 @@ def _changed(copied: Copied, at: Place, right: Place) -> str:
 def _look_at_what_is_missing(copied: Copied) -> None:
     """Rows of destinations that are what they were before the call."""
     missing = [copy for copy in copied.asked if copied.untouched(copy).any()]
-    nothing = [copy for copy in missing if copied.untouched(copy).all()]
-    first = (nothing or missing)[0]
-    names = f"block {first.source} to block {first.destination}"
-    whole = f"{len(nothing)} of {len(copied.asked)} copies {'is' if len(nothing) == 1 else 'are'} missing"
-    if len(nothing) == len(copied.asked):
-        what = (
-            f"nothing was copied from {names}, nor in any other copy" if nothing[1:] else f"{names}: nothing was copied"
-        )
-        reason = "an indexing by tensors or lists gives a copy: what is written into it is not in the cache"
-        _fail(copied, Cause.NOTHING_WRITTEN, what, reason=reason, blocks=[first.destination])
-    if nothing:
-        place = copied.asked.index(first)
-        reason = "one source may have several destinations, and each of them gets its copy"
-        if [copy.source for copy in copied.asked].count(first.source) == 1:
-            reason = "every copy of the list is made, the first and the last one too"
-        what = f"copy {place} of the list, from {names}, was not made"
-        _fail(copied, Cause.COPY_MISSING, what, whole, reason=reason, blocks=[first.destination])
-    _fail_in_part(copied, missing[0])
+    in_part = [copy for copy in missing if not copied.untouched(copy).all()]
+    if in_part:  # of a block with few tokens all of them may be missing, for the same reason
+        _tell_what_is_missing(copied, in_part[0])
+    elif len(missing) == len(copied.asked):
+        _tell_that_nothing_was_copied(copied)
+    else:
+        _tell_which_copies_are_missing(copied, missing)
 
 
-def _fail_in_part(copied: Copied, copy: Asked) -> None:
-    """Of a copy that was begun and not finished, say what is missing in K and V, layers, heads and slots."""
+def _tell_what_is_missing(copied: Copied, copy: Asked) -> NoReturn:
+    """Of a copy that was begun and not finished, say what is missing of K and V, layers, heads and slots."""
     untouched = copied.untouched(copy)
-    names = ("K and V", "layers", "heads", "slots")
-    lines = []
-    for dim, name in enumerate(names):
-        others = [n for n in range(4) if n != dim]
-        found = untouched.any(dim=others)
-        told = (
-            " and ".join(KV[n] for n in found.nonzero().flatten())
-            if dim == 0
-            else str(found.nonzero().flatten().tolist())
-        )
-        if not found.all():
-            lines.append(f"missing {'in' if dim else 'of K and V:'} {f'{name} ' if dim else ''}{told}")
-    what = f"the copy of block {copy.source} to block {copy.destination} is not complete: {copy.slots} slots are in use"
+    indices = [untouched.any(dim=[n for n in range(4) if n != dim]).nonzero().flatten().tolist() for dim in range(4)]
+    k_and_v, *others = indices
+    lines = [] if len(k_and_v) == 2 else [f"missing: {KV[k_and_v[0]]}"]
+    for name, found, size in zip(("layers", "heads", "slots"), others, untouched.shape[1:], strict=True):
+        if len(found) < size:
+            lines.append(f"missing in {name} {found}")
+    in_use = f"{counted(copy.slots, 'slot')} of it {'is' if copy.slots == 1 else 'are'} in use"
+    what = f"the copy of block {copy.source} to block {copy.destination} is not complete; {in_use}"
     reason = "a copy is that of the whole block: K and V, all layers, all heads, and every slot in use"
-    layer = int(untouched.any(dim=(0, 2, 3)).nonzero()[0])
+    layer = others[0][0]
     _fail(copied, Cause.COW_PARTIAL, what, *lines, reason=reason, layer=layer, blocks=[copy.destination])
+
+
+def _tell_that_nothing_was_copied(copied: Copied) -> NoReturn:
+    first, *others = copied.asked
+    what = f"nothing was copied from block {first.source} to block {first.destination}"
+    reason = "a list of one copy is to be made as well, and in the cache itself"
+    if others:
+        what += ", nor in any other copy"
+        reason = "an indexing by tensors or lists gives a copy: what is written into it is not in the cache"
+    _fail(copied, Cause.NOTHING_WRITTEN, what, reason=reason, blocks=[first.destination])
+
+
+def _tell_which_copies_are_missing(copied: Copied, missing: Sequence[Asked]) -> NoReturn:
+    first = missing[0]
+    what = f"copy {copied.asked.index(first)} of the list, from block {first.source} to block {first.destination}, "
+    many = f"{len(missing)} of {len(copied.asked)} copies {'is' if len(missing) == 1 else 'are'} missing"
+    reason = "every copy of the list is made, the first and the last one too"
+    if [copy.source for copy in copied.asked].count(first.source) > 1:
+        reason = "one source may have several destinations, and each of them gets its copy"
+    _fail(copied, Cause.COPY_MISSING, what + "was not made", many, reason=reason, blocks=[first.destination])
 
 
 # -- telling ----------------------------------------------------------------------------------------------------------
@@ -236,7 +249,7 @@ def _numbers(copied: Copied, row: torch.Tensor) -> str:
 
 def _fail(
     copied: Copied, cause: Cause, what: str, *details: str, reason: str, blocks: Sequence[int], layer: int = 0
-) -> None:
+) -> NoReturn:
     """Raise `PartIsWrong`, with the list of copies and a picture of a layer."""
     shown = ", ".join(f"{copy.source} -> {copy.destination}" for copy in copied.asked[:6])
     more = f", and {len(copied.asked) - 6} more" if len(copied.asked) > 6 else ""
