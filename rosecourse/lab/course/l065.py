@@ -25,7 +25,8 @@ EXERCISE = Exercise(
         "Samples of one prompt share its last block until they write into it, and then they all write in the same "
         "step. The cell holds a part that is right and makes one copy after another. Make all copies of a step "
         "together. `check` counts torch operations with 2, 5, 8 and 16 copies. It asks that there are no more of them "
-        "with more copies, so a loop over layers is allowed. In a step without copies there should be none."
+        "with more copies, so a loop over layers is allowed. In a step without copies there should be none. What is "
+        "saved are launches on a GPU: a CPU has none, and the race may call your part slower there."
     ),
     docstring=(
         "Copy blocks before the sessions of a step write into them.\n\n"
