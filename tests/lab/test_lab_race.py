@@ -129,6 +129,24 @@ def test_the_race_of_059_is_on_the_step_in_which_every_request_begins_a_block(sm
     assert all(session.finished for session in sessions)
 
 
+def test_the_race_of_065_is_on_the_step_in_which_samples_are_copied(small_model):
+    rung, track = lesson("065"), COURSES["065"].track
+    given = []
+
+    class Notes(rung.after.copy_blocks):
+        def __call__(self, copies):
+            given.append(copies)
+            super().__call__(copies)
+
+    found = race(Notes, "065", small_model, rounds=1)
+    assert found.track is track
+    for rung_of_the_race in found.ladder.rungs:
+        assert [run.stats.decode_steps for run in rung_of_the_race.runs] == [1]
+    lists = [[copy.source for copy in copies] for copies in given[-2:]]  # of the warm-up, and of the run
+    assert [len(sources) for sources in lists] == [28, 28]  # the last of 8 samples keeps the block
+    assert all(sources.count(block) == 7 for sources in lists for block in sources)
+
+
 def test_what_is_timed_is_what_is_shown():
     ladder, track = ladder_of([[2.0, 2.2], [1.0, 1.1], [1.0, 1.1]]), COURSES["059"].track
     found = Race("059", "Mine", ladder, track=track)
@@ -154,7 +172,8 @@ def test_a_race_on_a_gpu_is_bounded():
         steps = 3 * (track.rounds + 1) * track.new_tokens[True]
         seconds = 0.03 * steps
         assert seconds < 40, number
-        assert len(workload_of(track, on_gpu=True).requests) == (128 if number == "061" else 64)
+        sessions = workload_of(track, on_gpu=True).prompts
+        assert len(sessions) == (128 if number in ("061", "065") else 64)
 
 
 @pytest.mark.parametrize("part", [SwapsKAndV, OnePosition, Raises])

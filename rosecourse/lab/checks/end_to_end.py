@@ -31,7 +31,10 @@ FORKED_WITH = 11  # the word with which a fork goes on
 
 @dataclass(frozen=True)
 class Traffic:
-    """An engine and its requests. forks: step -> the place in the batch of the session that is forked then."""
+    """An engine and its requests. forks: step -> the place in the batch of the session that is forked then.
+
+    samples: of each prompt. part: the kind of part for which it is played; empty: for all.
+    """
 
     name: str
     config: EngineConfig
@@ -40,6 +43,8 @@ class Traffic:
     new_tokens: int
     forks: dict[int, int]
     heads: int = 2
+    samples: int = 1
+    part: str = ""
 
     def prompts(self) -> list[list[int]]:
         dice = random.Random(len(self.lengths))
@@ -73,6 +78,16 @@ TRAFFIC = (
         {12: 3, 20: 0, 26: 7},
     ),
     Traffic("equal prompts, blocks of 8 slots", _config(8, 90, 16, 48, (128, 2)), (6,) * 16, 0, 20, {18: 4}, heads=3),
+    Traffic(
+        "4 samples of each prompt, blocks of 8 slots",
+        _config(8, 90, 16, 48, (128, None)),
+        (5, 9, 16, 3, 14, 22),
+        8,
+        12,
+        {2: 0, 5: 1, 9: 3},
+        samples=4,
+        part="copy_blocks",
+    ),
 )
 
 
@@ -98,13 +113,14 @@ def same_tokens(trial: Trial) -> str:
     """What was compared, in words. Raises `PartIsWrong` with the first token that differs."""
     tokens = requests = 0
     parts = trial.parts_with(trial.course.world.in_an_engine(trial.learner))
-    for number in range(len(TRAFFIC)):
+    numbers = [n for n, traffic in enumerate(TRAFFIC) if traffic.part in ("", trial.course.world.part)]
+    for number in numbers:
         right = _baseline(number, trial.device)
         _compare(right, _play(number, trial.device, parts), TRAFFIC[number].name)
         tokens += sum(map(len, right.completions))
         requests += len(right.sessions)
     _look_unseen(trial)
-    return f"{len(TRAFFIC)} whole engines: {tokens} tokens of {requests} requests, all those of the baseline"
+    return f"{len(numbers)} whole engines: {tokens} tokens of {requests} requests, all those of the baseline"
 
 
 @lru_cache
@@ -161,7 +177,8 @@ def _play(number: int, device: str, parts: DecodeParts, call: Call = _here) -> P
     params = SamplingParams(max_new_tokens=traffic.new_tokens, stop_on_eos=False)
     for step in range(STEPS):
         if step < len(prompts):
-            _submit(played, scheduler, engine.new_session(prompts[step], params))
+            siblings = (params,) * (traffic.samples - 1)
+            _submit(played, scheduler, engine.new_session(prompts[step], params), siblings)
         place, running = traffic.forks.get(step), scheduler.running
         if place is not None and place < len(running) and not running[place].finished:
             child = engine.fork(running[place])
@@ -180,10 +197,16 @@ def _play(number: int, device: str, parts: DecodeParts, call: Call = _here) -> P
     return played
 
 
-def _submit(played: Played, scheduler: OnlineScheduler, session: InferenceSession) -> None:
+def _submit(
+    played: Played, scheduler: OnlineScheduler, session: InferenceSession, siblings: tuple[SamplingParams, ...] = ()
+) -> None:
+    _note(played, session)
+    scheduler.submit(session, siblings)
+
+
+def _note(played: Played, session: InferenceSession) -> None:
     played.sessions.append(session)
     played.made.append([-1] * len(session.completion_ids))
-    scheduler.submit(session)
 
 
 def _step(played: Played, scheduler: OnlineScheduler, kv: CacheLayout, step: int, call: Call) -> None:
@@ -193,6 +216,9 @@ def _step(played: Played, scheduler: OnlineScheduler, kv: CacheLayout, step: int
         if notes:
             played.notes[step, played.sessions.index(session)] = notes
     call(scheduler.step)
+    for sample in [sample for session in played.sessions for sample in session.forks]:
+        if sample not in played.sessions:
+            _note(played, sample)
     played.left[step] = [played.sessions.index(s) for s in before if s not in scheduler.running]
     for session, made in zip(played.sessions, played.made, strict=True):
         made += [step] * (len(session.completion_ids) - len(made))

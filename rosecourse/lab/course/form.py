@@ -72,7 +72,7 @@ class Track:
 
     timed: what is timed, in words. metric: a time of `measure.samples.OF_A_RUN`. prompt_tokens: of each request.
     requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
-    often each engine runs.
+    often each engine runs. samples: of each prompt, which are forked off it after its prefill.
     """
 
     timed: str = "whole runs, prefill and decode steps"
@@ -81,6 +81,7 @@ class Track:
     requests: tuple[int, int] = (16, 64)
     new_tokens: tuple[int, int] = (68, 32)
     rounds: int = 11
+    samples: int = 1
 
 
 @dataclass(frozen=True)

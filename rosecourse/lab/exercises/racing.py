@@ -127,7 +127,7 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
         replace(rung, number="course", title=f"lesson {rung.number}'s part"),
     ]
     workload = workload_of(course.track, on_gpu=model.device.type != "cpu")
-    config = EngineConfig(max_batch_size=len(workload.requests), prefix_cache=False)
+    config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
     try:
         ladder = compare_ladder(model, workload, rounds, config, racers)
     except RosecourseError as error:
@@ -150,7 +150,8 @@ def _origin(rung: Lesson, part: str) -> str:
 def workload_of(track: Track, on_gpu: bool) -> Workload:
     """The requests of a race: all at once, each with a first token of its own."""
     prompts = [(1 + n, *[6] * (track.prompt_tokens - 1)) for n in range(track.requests[on_gpu])]
-    return Workload.of(prompts, SamplingParams(max_new_tokens=track.new_tokens[on_gpu], stop_on_eos=False))
+    params = SamplingParams(max_new_tokens=track.new_tokens[on_gpu], stop_on_eos=False)
+    return Workload.of(prompts, params, samples=track.samples)
 
 
 def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> str:

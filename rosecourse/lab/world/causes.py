@@ -22,6 +22,7 @@ class Cause(StrEnum):
     BOOKS_WRONG = "books-wrong"
     COW_MISSED = "cow-missed"
     COW_PARTIAL = "cow-partial"
+    COPY_MISSING = "copy-missing"
     OUTSIDE = "outside"
     ROW_STALE = "row-stale"
     ROW_SHAPE = "row-shape"
@@ -60,6 +61,7 @@ HEADLINES = {
     Cause.BOOKS_WRONG: "the books do not agree with the cache: lengths, starts, owners or free blocks",
     Cause.COW_MISSED: "a block that another session shares is written without a copy",
     Cause.COW_PARTIAL: "the copy of a shared block is not complete",
+    Cause.COPY_MISSING: "a copy of the list is not made",
     Cause.OUTSIDE: "memory outside the part's tensors is read or written",
     Cause.ROW_STALE: "a row of the table is out of date",
     Cause.ROW_SHAPE: "the table has the wrong form",

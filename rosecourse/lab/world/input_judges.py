@@ -99,6 +99,8 @@ class Inputs:
         names = {id(t.session): t.name for t in self._batch}
         if all(id(x) in names for x in items) and items:
             return ", ".join(names[id(x)] for x in items)
+        if all(isinstance(x, tuple) for x in items):  # copies
+            return _short([tuple(x) for x in items])
         return f"{len(items)} items"
 
 

@@ -216,7 +216,7 @@ class Misplaced:
         lies = self._lies(row)
         if row.untouched:
             return self._went(row, lies) if lies else self._lost(row)
-        changed = how_changed(row)
+        changed = how_changed(row.right, row.there, row.old)
         origin = self.origin_of(row.there[row.head])
         if changed and (origin is None or (origin.session, origin.layer) == (row.tracked.number, row.layer)):
             return Finding(Cause.VALUES_CHANGED, changed)
@@ -327,13 +327,15 @@ class Misplaced:
         return Finding(Cause.VALUES_CHANGED if by_address else Cause.WRONG_SESSION, reason, lies)
 
 
-def how_changed(row: Row) -> str:
-    """In which way the numbers that are there come from the right ones; empty if in none that is known."""
-    right, there = row.right, row.there
+def how_changed(right: torch.Tensor, there: torch.Tensor, old: torch.Tensor) -> str:
+    """In which way the numbers that are there come from the right ones; empty if in none that is known.
+
+    Each is [H, D]. old: what was in the slot before the step.
+    """
     for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
         if torch.equal(right.to(dtype).to(right.dtype), there):
             return f"rounded to {name}: a cast to a shorter type on the way; keep the dtype of the keys"
-    if torch.equal(right + row.old, there):
+    if torch.equal(right + old, there):
         return "added to what was in the slot: a slot is not empty before it is written; assign, do not add"
     if torch.equal(there, -right):
         return "the sign is another"

@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 from . import by_table_oracle, rows_oracle
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
+from .copy_oracle import CopyOracle
+from .copy_scenarios import COPIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
@@ -79,3 +81,4 @@ ROWS_THAT_STAY = World(
     ROWS,
     in_an_engine=rows_oracle.in_an_engine,
 )
+COPY_BLOCKS = World("copy_blocks", "copies of blocks", ("copies",), CopyOracle, COPIES)

@@ -1,0 +1,175 @@
+"""Lesson 065, batched copy-on-write: the copies of a step are made together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.copy_situations import FIVE, SAMPLES, SIXTEEN
+from ..world.situations import SIMPLE
+from ..world.worlds import COPY_BLOCKS
+from .costs import LOOP, STORES, Cost, ideas
+from .form import KEY_AT, LINE, Bug, Course, Exercise, Track
+from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyCopyBlocks",
+    difficulty=1,
+    minutes=15,
+    text=(
+        "Samples of one prompt share its last block until they write into it, and then they all write in the same "
+        "step. The cell holds a part that is right and makes one copy after another. Make all copies of a step "
+        "together. `check` counts torch operations with 2, 5, 8 and 16 copies. It asks that there are no more of them "
+        "with more copies, so a loop over layers is allowed. In a step without copies there should be none. What is "
+        "saved are launches on a GPU: a CPU has none, and the race may call your part slower there."
+    ),
+    docstring=(
+        "Copy blocks before the sessions of a step write into them.\n\n"
+        "Goal: the number of operations does not depend on the number of copies, and without copies nothing is done. "
+        "K and V of a block are copied in all layers."
+    ),
+    goals={},
+    look=(
+        "`kv.keys` is [num_layers, num_blocks, num_kv_heads, block_size, head_dim]. What is `kv.keys[:, blocks]`, if "
+        "`blocks` is a tensor of three indices? May a block be the source of two copies, or the source of one and the "
+        "destination of another?"
+    ),
+    do=(
+        "Separate the sources from the destinations: `zip(*copies)` gives both, as long as there is a copy. One index "
+        "tensor of each is enough, and one transfer brings both to the device (`kv.buffers.index_tensor`). Then read "
+        "all sources at once and assign them to all destinations, once for K and once for V. A source may occur "
+        "several times; each destination occurs once and is no source, so the order of the copies does not matter."
+    ),
+    wanted=("index_tensor",),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start_lengths(engine, {"D": 7, "A": 6})
+    yield sessions
+    sessions["D2"] = fork(engine, sessions["D"])
+    yield from steps(engine, sessions, 1)
+    for name in ("A2", "A3"):
+        sessions[name] = fork(engine, sessions["A"])
+    yield from steps(engine, sessions, 4)
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    wrong = first_wrong_keys(hunt, model)[-1]
+    positions = [position for _, _, position in wrong]
+    return {"session": {wrong[0][0]}, "first": {str(min(positions))}, "last": {str(max(positions))}}
+
+
+COLLEAGUES_FILE = '''\
+import torch
+
+
+class Duplicator:
+    """Takes all layers at once; a row is a block with its heads and slots in one line."""
+
+    def __init__(self, model, kv, config):
+        self.device = kv.device
+        self.rows = [pool.flatten(start_dim=2) for pool in (kv.keys, kv.values)]
+
+    def __call__(self, copies):
+        wanted = self.distinct(copies)
+        if wanted:
+            old = self.column(pair.source for pair in wanted)
+            new = self.column(pair.destination for pair in wanted)
+            for pool in self.rows:
+                pool.index_copy_(1, new, pool.index_select(1, old))
+
+    def distinct(self, copies):
+        """Nothing is copied twice, whatever the list says."""
+        known = {}
+        for pair in copies:
+            known[pair.source] = pair
+        return list(known.values())
+
+    def column(self, blocks):
+        return torch.tensor(list(blocks), dtype=torch.int64, device=self.device)
+'''
+
+
+BUG = Bug(
+    minutes=15,
+    symptom=(
+        "With two samples of a prompt all is right, and the colleague's tests try two. With three, one of them goes "
+        "wrong in the first step after they were forked, and the other two stay right. If the three make their first "
+        "steps one after another, all are right."
+    ),
+    tools=(KEY_AT,),
+    questions={
+        "session": "the name of the session whose keys are the first to be wrong",
+        "first": "the first position at which its key is wrong then, a number",
+        "last": "the last position at which its key is wrong then, a number",
+        "line": LINE,
+    },
+    hints={
+        "session": "Compare all keys of all sessions in both engines, moment by moment.",
+        "first": "A key is wrong if the right engine shows another one at this position of the same session.",
+        "last": "The session's newest key was written behind the copies. Is it wrong, too?",
+        "line": "Print `copies` in the step after the forks. How many copies are left of it?",
+    },
+    source=COLLEAGUES_FILE,
+    fault="            known[pair.source] = pair\n",
+    mended="            known[pair.destination] = pair\n",
+    config=EngineConfig(block_size=4, max_batch_size=8, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    explanation=(
+        "Three sessions own the block, and all of them write in this step. The first two get copies, and the third "
+        "then has the block to itself. So the list shows one source twice, with two destinations. The colleague keeps "
+        "the copies by their sources, and the second replaces the first, whose destination is never written. The "
+        "session that shows it reads whatever lies there for the tokens of its last block. Its newest key is right, "
+        "because the forward writes it into the same block, behind the copies. With two samples there is one copy, and "
+        "a part that loses all but the last copy of a source loses nothing. What a copy is for is its destination: no "
+        "two copies have the same one."
+    ),
+)
+
+
+# -- the race ---------------------------------------------------------------------------------------------------------
+
+SAMPLED_STEP = Track(
+    timed="the decode step in which 8 samples of each prompt get blocks of their own",
+    metric="last step",
+    prompt_tokens=EngineConfig().block_size // 2,
+    requests=(4, 16),
+    new_tokens=(2, 2),  # the first comes from the prefill
+    rounds=31,
+    samples=8,
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+GROWING = (
+    "the {words} grow with the copies: {situation} makes {found} more than one of {half}; copies that are made "
+    "together need no more"
+)
+OPERATIONS = replace(LOOP, sentence=GROWING)
+NONE = Cost("torch operations", lambda seen: seen.moves)
+# A loop over layers, or over layers and heads, is not counted: it is as long for one copy as for all.
+ONE_BY_ONE = replace(STORES, spare=12)
+
+COURSE = Course(
+    number="065",
+    world=COPY_BLOCKS,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=(
+        *ideas((*SIXTEEN, *FIVE, SAMPLES), OPERATIONS),
+        *ideas(SIXTEEN, ONE_BY_ONE),
+        *ideas(SIMPLE[:2], NONE),
+    ),
+    track=SAMPLED_STEP,
+)

@@ -1,0 +1,425 @@
+"""Parts of lesson 065, which copy blocks: right ones in several styles, wrong ones with their causes."""
+
+import torch
+
+from rosecourse.kv.buffers import index_tensor
+from rosecourse.lab.world.causes import Cause
+
+# -- right ones -------------------------------------------------------------------------------------------------------
+
+
+class Indexed:
+    """Advanced indexing, as a base of wrong ones: each changes one method."""
+
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, copies):
+        if copies:
+            self.copy(*self.indices(copies))
+
+    def indices(self, copies):
+        return index_tensor(list(zip(*copies, strict=True)), self.kv.device)
+
+    def copy(self, old, new):
+        for cache in (self.kv.keys, self.kv.values):
+            self.write(cache, old, new)
+
+    def write(self, cache, old, new):
+        cache[:, new] = cache[:, old]
+
+
+class Selected(Indexed):
+    """index_select and index_copy_."""
+
+    def write(self, cache, old, new):
+        cache.index_copy_(1, new, cache.index_select(1, old))
+
+
+class LayerByLayer(Indexed):
+    """A loop over layers, which is as long for one copy as for all."""
+
+    def copy(self, old, new):
+        for layer in (*self.kv.k_layers, *self.kv.v_layers):
+            layer[new] = layer[old]
+
+
+class HeadByHead(Indexed):
+    def write(self, cache, old, new):
+        for layer in cache:
+            for head in range(layer.shape[1]):
+                layer[new, head] = layer[old, head]
+
+
+class GathersAndScatters(Indexed):
+    def write(self, cache, old, new):
+        flat = cache.view(len(cache), cache.shape[1], -1)
+        shape = (len(cache), -1, flat.shape[2])
+        rows = flat.gather(1, old.view(1, -1, 1).expand(shape))
+        flat.scatter_(1, new.view(1, -1, 1).expand(shape), rows)
+
+
+class ThroughABuffer:
+    """Builds its indices from two lists, and reads into one buffer, which is written before it is used again."""
+
+    def __init__(self, model, kv, config):
+        self.pools, self.device = (kv.keys, kv.values), kv.device
+
+    def __call__(self, copies):
+        if len(copies) == 0:
+            return
+        new, old = (torch.tensor([pair[n] for pair in copies], device=self.device) for n in (1, 0))
+        layers, _, *block = self.pools[0].shape
+        room = self.pools[0].new_empty((layers, len(copies), *block))
+        for pool in self.pools:
+            torch.index_select(pool, 1, old, out=room)
+            pool.index_copy_(1, new, room)
+
+
+class OneIsACase(Indexed):
+    """A single copy is made by slices, without an index tensor."""
+
+    def __call__(self, copies):
+        if len(copies) != 1:
+            return super().__call__(copies)
+        ((old, new),) = copies
+        for cache in (self.kv.keys, self.kv.values):
+            cache[:, new].copy_(cache[:, old])
+        return None
+
+
+class InOrder(Indexed):
+    """Sorts the copies by their destinations, in a list of its own."""
+
+    def indices(self, copies):
+        return super().indices(sorted(copies, key=lambda pair: pair.destination))
+
+
+class AllButTheLastSlot(Indexed):
+    """A block that is copied has a free slot: the last one is never in use."""
+
+    def write(self, cache, old, new):
+        cache[:, new, :, :-1] = cache[:, old, :, :-1]
+
+
+RIGHT = (
+    Indexed,
+    Selected,
+    LayerByLayer,
+    HeadByHead,
+    GathersAndScatters,
+    ThroughABuffer,
+    OneIsACase,
+    InOrder,
+    AllButTheLastSlot,
+)
+
+# -- wrong ones -------------------------------------------------------------------------------------------------------
+
+
+class KeysAlone(Indexed):
+    def copy(self, old, new):
+        self.write(self.kv.keys, old, new)
+
+
+class ValuesAlone(Indexed):
+    def copy(self, old, new):
+        self.write(self.kv.values, old, new)
+
+
+class FirstLayerAlone(Indexed):
+    def write(self, cache, old, new):
+        cache[0, new] = cache[0, old]
+
+
+class LayersPastTheFirst(Indexed):
+    def write(self, cache, old, new):
+        cache[1:, new] = cache[1:, old]
+
+
+class FirstHeadAlone(Indexed):
+    def write(self, cache, old, new):
+        cache[:, new, 0] = cache[:, old, 0]
+
+
+class OneSlotTooFew(Indexed):
+    def write(self, cache, old, new):
+        cache[:, new, :, :-2] = cache[:, old, :, :-2]
+
+
+class BehindTheFirstSlot(Indexed):
+    def write(self, cache, old, new):
+        cache[:, new, :, 1:] = cache[:, old, :, 1:]
+
+
+class OldOverNew(Indexed):
+    def copy(self, old, new):
+        super().copy(new, old)
+
+
+class Exchanges(Indexed):
+    """Both blocks get what the other one held."""
+
+    def write(self, cache, old, new):
+        cache[:, torch.cat([old, new])] = cache[:, torch.cat([new, old])]
+
+
+class Moves(Indexed):
+    """Clears the source behind the copy."""
+
+    def write(self, cache, old, new):
+        super().write(cache, old, new)
+        cache[:, old] = 0
+
+
+class RowsMixed(Indexed):
+    def indices(self, copies):
+        old, new = super().indices(copies)
+        return old.flip(0), new
+
+
+class SortedApart(Indexed):
+    """Sorts sources and destinations, each for itself."""
+
+    def indices(self, copies):
+        return super().indices(copies).sort(dim=1).values
+
+
+class ZippedWrongly(Indexed):
+    """Takes the flat list of all numbers for sources, then destinations."""
+
+    def indices(self, copies):
+        flat = index_tensor([block for pair in copies for block in pair], self.kv.device)
+        return flat[: len(copies)], flat[len(copies) :]
+
+
+class LastMissing(Indexed):
+    def indices(self, copies):
+        return super().indices(copies)[:, : max(1, len(copies) - 1)]
+
+
+class FirstMissing(Indexed):
+    def indices(self, copies):
+        return super().indices(copies)[:, len(copies) > 1 :]
+
+
+class NoMoreThanEight(Indexed):
+    def indices(self, copies):
+        return super().indices(copies)[:, :8]
+
+
+class OfEachSourceOne(Indexed):
+    def indices(self, copies):
+        return super().indices([(old, new) for old, new in dict(copies).items()])
+
+
+class NeighbourOfTheSource(Indexed):
+    def indices(self, copies):
+        old, new = super().indices(copies)
+        return (old + 1) % self.kv.num_blocks, new
+
+
+class NotOneAlone(Indexed):
+    def __call__(self, copies):
+        if len(copies) > 1:
+            super().__call__(copies)
+
+
+class OneTooMany(Indexed):
+    """And the block behind the last destination."""
+
+    def indices(self, copies):
+        old, new = super().indices(copies)
+        return torch.cat([old, old[-1:]]), torch.cat([new, (new[-1:] + 1) % self.kv.num_blocks])
+
+
+class WholeRange(Indexed):
+    """Takes the destinations for a range of neighbours."""
+
+    def write(self, cache, old, new):
+        first = min(int(new.min()), cache.shape[1] - len(new))
+        cache[:, first : first + len(new)] = cache[:, old]
+
+
+class Rounded(Indexed):
+    def write(self, cache, old, new):
+        cache[:, new] = cache[:, old].half().to(cache.dtype)
+
+
+class Adds(Indexed):
+    def write(self, cache, old, new):
+        cache[:, new] += cache[:, old]
+
+
+class SlotsShifted(Indexed):
+    def write(self, cache, old, new):
+        cache[:, new] = cache[:, old].roll(1, dims=3)
+
+
+class LayersShifted(Indexed):
+    def write(self, cache, old, new):
+        cache[:, new] = cache[:, old].roll(1, dims=0)
+
+
+class OneBufferForBoth(Indexed):
+    """V is read into the buffer of K before K has been written."""
+
+    def copy(self, old, new):
+        room = self.kv.keys.index_select(1, old)
+        torch.index_select(self.kv.values, 1, old, out=room)
+        self.kv.keys[:, new] = room
+        self.kv.values[:, new] = room
+
+
+class IntoACopy(Indexed):
+    """Indexing by a tensor gives a copy, and `copy_` writes into that."""
+
+    def write(self, cache, old, new):
+        cache[:, new].copy_(cache[:, old])
+
+
+class AnotherPool(Indexed):
+    """Puts another tensor into the place of the keys, of which the layers are no views."""
+
+    def copy(self, old, new):
+        self.kv.keys = self.kv.keys.index_copy(1, new, self.kv.keys[:, old])
+        self.kv.values = self.kv.values.index_copy(1, new, self.kv.values[:, old])
+
+
+class EmptiesTheList(Indexed):
+    def __call__(self, copies):
+        super().__call__(copies)
+        copies.clear()
+
+
+class SortsTheList(Indexed):
+    def __call__(self, copies):
+        copies.sort(key=lambda pair: -pair.destination)
+        super().__call__(copies)
+
+
+class WantsACopy(Indexed):
+    """Cannot take apart an empty list."""
+
+    def __call__(self, copies):
+        old, new = zip(*copies, strict=True)
+        self.copy(list(old), list(new))
+
+
+class LeavesTheSource(Indexed):
+    """Lowers the owners of the source, which `place` has done."""
+
+    def __call__(self, copies):
+        super().__call__(copies)
+        for source, _ in copies:
+            self.kv.info(source).owners -= 1
+
+
+class KeepsTheList(Indexed):
+    """Writes into a list that stays, and forgets to cut it off."""
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.pairs = []
+
+    def __call__(self, copies):
+        self.pairs[: len(copies)] = copies
+        super().__call__(self.pairs)
+
+
+WRONG = {
+    KeysAlone: (Cause.COW_PARTIAL, "missing: V"),
+    ValuesAlone: (Cause.COW_PARTIAL, "missing: K"),
+    FirstLayerAlone: (Cause.COW_PARTIAL, "missing in layers [1]"),
+    LayersPastTheFirst: (Cause.COW_PARTIAL, "missing in layers [0]"),
+    FirstHeadAlone: (Cause.COW_PARTIAL, "missing in heads [1]"),
+    OneSlotTooFew: (Cause.COW_PARTIAL, "missing in slots [2]"),
+    BehindTheFirstSlot: (Cause.COW_PARTIAL, "missing in slots [0]"),
+    OldOverNew: (Cause.OLD_TOKENS_CHANGED, "source and destination are exchanged"),
+    Exchanges: (Cause.OLD_TOKENS_CHANGED, "source and destination are exchanged"),
+    Moves: (Cause.OLD_TOKENS_CHANGED, "is the destination of no copy"),
+    RowsMixed: (Cause.WRONG_BLOCK, "sources and destinations are in another order"),
+    SortedApart: (Cause.WRONG_BLOCK, "sources and destinations are in another order"),
+    ZippedWrongly: (Cause.OLD_TOKENS_CHANGED, "is the destination of no copy"),
+    LastMissing: (Cause.COPY_MISSING, "1 of 4 copies is missing"),
+    FirstMissing: (Cause.COPY_MISSING, "copy 0 of the list"),
+    NoMoreThanEight: (Cause.COPY_MISSING, "8 of 16 copies are missing"),
+    OfEachSourceOne: (Cause.COPY_MISSING, "one source may have several destinations"),
+    OneTooMany: (Cause.WRONG_BLOCK, "which nobody uses"),
+    WholeRange: (Cause.WRONG_BLOCK, "a copy went to the wrong block"),
+    NeighbourOfTheSource: (Cause.WRONG_BLOCK, "another block was read"),
+    NotOneAlone: (Cause.NOTHING_WRITTEN, "a list of one copy is to be made as well"),
+    Rounded: (Cause.VALUES_CHANGED, "rounded to float16"),
+    Adds: (Cause.VALUES_CHANGED, "added to what was in the slot"),
+    SlotsShifted: (Cause.WRONG_SLOT, "slots are shifted"),
+    LayersShifted: (Cause.WRONG_LAYER, "each layer is copied within itself"),
+    OneBufferForBoth: (Cause.K_V_SWAPPED, "is a buffer used for both?"),
+    IntoACopy: (Cause.NOTHING_WRITTEN, "an indexing by tensors or lists gives a copy"),
+    AnotherPool: (Cause.TAMPERING, "the part replaced kv.keys"),
+    EmptiesTheList: (Cause.INPUTS_CHANGED, "the list `copies`"),
+    SortsTheList: (Cause.INPUTS_CHANGED, "the list `copies`"),
+    WantsACopy: (Cause.RAISES, "ValueError"),
+    LeavesTheSource: (Cause.BOOKS_WRONG, "owner"),
+    KeepsTheList: (Cause.STATE_KEPT, "it remembers something of an earlier one"),
+}
+
+# -- right ones that cost more than the idea leaves --------------------------------------------------------------------
+
+
+class OneByOne(Indexed):
+    def __call__(self, copies):
+        for old, new in copies:
+            self.copy(old, new)
+
+
+class OneByOneInNumPy(Indexed):
+    """Torch sees no operation."""
+
+    def __call__(self, copies):
+        bits = torch.int32 if self.kv.keys.element_size() == 4 else torch.int16
+        for cache in (self.kv.keys, self.kv.values):
+            numbers = cache.view(bits).numpy()
+            for old, new in copies:
+                numbers[:, new] = numbers[:, old]
+
+
+class TwoAtOnce(Indexed):
+    def __call__(self, copies):
+        for n in range(0, len(copies), 2):
+            super().__call__(copies[n : n + 2])
+
+
+class FamilyByFamily(Indexed):
+    """The copies of one source together: right in number for the samples of one prompt alone."""
+
+    def __call__(self, copies):
+        for source in {pair.source for pair in copies}:
+            super().__call__([pair for pair in copies if pair.source == source])
+
+
+class IndexByIndex(Indexed):
+    """Copies together, and builds the indices number by number."""
+
+    def indices(self, copies):
+        pairs = torch.empty(2, len(copies), dtype=torch.int64)
+        for n, (old, new) in enumerate(copies):
+            pairs[0, n], pairs[1, n] = old, new
+        return pairs
+
+
+class NeverIdle(Indexed):
+    """Makes tensors where there is nothing to copy."""
+
+    def __call__(self, copies):
+        pairs = torch.tensor(copies, dtype=torch.int64).reshape(-1, 2)
+        self.copy(pairs[:, 0], pairs[:, 1])
+
+
+WITHOUT_THE_IDEA = {
+    OneByOne: "the torch operations grow with the copies",
+    OneByOneInNumPy: "stores of K and V, one after another",
+    TwoAtOnce: "the torch operations grow with the copies",
+    FamilyByFamily: "the torch operations grow with the copies",
+    IndexByIndex: "the torch operations grow with the copies",
+    NeverIdle: "torch operations in a step of 16 sessions inside their blocks",
+}
