@@ -141,8 +141,8 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "A request whose prompt ends exactly with a block has a fork. The fork goes on, and the request waits. The "
-        "fork is wrong from its second step on. When the request goes on, its own tokens are wrong too, but it has "
-        "not made a step in between. If the prompt is a token shorter, nothing happens to a request that waits."
+        "fork is wrong from its second step on. When the request goes on, its own tokens are wrong too, although "
+        "it has not made a step in between. If the prompt is a token shorter, nothing happens to a request that waits."
     ),
     tools=(KEY_AT,),
     questions={
