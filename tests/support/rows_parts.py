@@ -1,5 +1,6 @@
 """Parts of lesson 064, rows that stay: right ones in several styles, wrong ones with their causes."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -278,6 +279,15 @@ class WholeBuffers(Rows):
         return DecodeInputs(self.fields[TOKEN], self.fields[POSITION], most, tables, sessions)
 
 
+class NumbersFarApart(Rows):
+    """A view of a board whose columns are fields."""
+
+    def plan(self, sessions):
+        inputs = super().plan(sessions)
+        lengths = torch.stack([inputs.context_lens] * 2, dim=1)[:, 0]
+        return replace(inputs, context_lens=lengths)
+
+
 class ReturnsNothing(Rows):
     def plan(self, sessions):
         super().plan(sessions)
@@ -350,6 +360,7 @@ WRONG = {
     HoldsInAnyOrder: (Cause.WRONG_SESSION, "holds says that the rows are those of"),
     HoldsEverybody: (Cause.WRONG_SESSION, "holds says that the rows are those of"),
     WholeBuffers: (Cause.ROW_SHAPE, "one row for each session of the step"),
+    NumbersFarApart: (Cause.ROW_SHAPE, "the numbers of context_lens lie 2 apart in memory"),
     ReturnsNothing: (Cause.INTERFACE, "is there a `return`?"),
     SortsTheSessions: (Cause.INPUTS_CHANGED, "the list `sessions`"),
     SwallowsInterrupts: (Cause.EXITS, "the part swallows interrupts"),

@@ -40,9 +40,9 @@ EXERCISE = Exercise(
     ),
     goals={},
     look=(
-        "What does the device know after `advance` and `take`, although nobody has uploaded it? And by what will you "
-        "know in the next step that the session in a row is the one that was there? Its table may be another one by "
-        "then, with the same blocks, or at the same address."
+        "What does the device know after `advance` and `take`, although nobody has uploaded it? A table may have given "
+        "way to another one, with the same blocks, or at the same address. By what will you know in the next step that "
+        "the session in a row is the one that was there?"
     ),
     do=(
         "Keep on the host what the device has: for each row the table, the last token, the number of blocks and the "
@@ -121,7 +121,8 @@ class Board:
         used = self.board[: len(sessions)]
         tables = used[:, BLOCKS:].expand(self.kv.num_layers, -1, -1)
         most = max(line[PLACE] for line in self.copy)
-        return DecodeInputs(used[:, LAST], used[:, PLACE], most, tables, sessions)
+        last, place = used[:, LAST].contiguous(), used[:, PLACE].contiguous()
+        return DecodeInputs(last, place, most, tables, sessions)
 
     def line(self, session):
         return [session.token_ids[-1], session.num_cached_tokens, *asked_by(session.params), *session.table]

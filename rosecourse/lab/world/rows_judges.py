@@ -126,6 +126,9 @@ class RowsJudge:
         if not isinstance(given, torch.Tensor):
             fail(self.pool, Cause.INTERFACE, f"{name} of the inputs is a {type(given).__name__}, and no tensor")
         if tuple(given.shape) == shape and given.dtype in types and given.device.type == device.type:
+            if shape[-1] > 1 and given.stride(-1) != 1:
+                what = f"the numbers of {name} lie {given.stride(-1)} apart in memory"
+                fail(self.pool, Cause.ROW_SHAPE, what, reason="kernels read them one behind the other: keep them so")
             return
         what = f"{name} of the inputs is a tensor {list(given.shape)} of {given.dtype} on {given.device}"
         wanted = f"expected: {list(shape)} of {types[0]} on {device}"
