@@ -177,10 +177,10 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
     defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - defined
     origins: dict[str, str] = {}
-    for part in parts:
-        origins |= _origins(inspect.getfile(part), part.__module__)
     if kernel_code.module:
         origins |= _origins(str(_kernel_file(kernel_code)), f"{kernels.__name__}.{kernel_code.module}")
+    for part in parts:
+        origins |= _origins(inspect.getfile(part), part.__module__)
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
     groups = ("collections operator typing", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
