@@ -12,7 +12,7 @@ from ..request.session import InferenceSession
 
 @dataclass(frozen=True)
 class DecodeInputs:
-    """What the forward of one decode step reads; B sessions, L layers."""
+    """What the forward of one decode step reads; B sessions, L layers. Token ids and lengths are contiguous."""
 
     token_ids: Tensor  # int64 [B], each session's last token
     context_lens: Tensor  # int64 [B], tokens in the cache, which is also the position of the last token

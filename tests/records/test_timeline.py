@@ -147,9 +147,9 @@ def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(small_model
     ("number", "ranges", "parts"),
     [
         ("062", [TABLES, H2D, FORWARD, APPEND], ["block_tables", "forward", "kv_append"]),
-        ("063", [TABLES, H2D, FORWARD], ["block_tables", "forward"]),
-        ("064", [PLAN, FORWARD], ["plan", "forward"]),
-        ("065", [PLAN, FORWARD], ["plan", "forward"]),
+        ("063", [PLACE, TABLES, H2D, FORWARD], ["place", "block_tables", "forward"]),
+        ("064", [PLACE, PLAN, FORWARD], ["place", "plan", "forward"]),
+        ("065", [PLACE, PLAN, FORWARD], ["place", "plan", "forward"]),
     ],
 )
 def test_a_timeline_has_the_ranges_of_its_rung(small_model, number, ranges, parts):

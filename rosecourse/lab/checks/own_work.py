@@ -22,7 +22,9 @@ def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
     What an earlier lesson has brought is there to be used.
     """
     answers = _answers(trial)
-    given = {_shape(code) for code, _ in _codes_of(trial.course.begins_as(trial.rung.before))}  # by the exercise
+    start = trial.course.begins_as(trial.rung.before)
+    is_written_for_it = start is not trial.course.part(trial.rung.before)
+    given = {_shape(code) for code, _ in _codes_of(start)} if is_written_for_it else set()  # by the exercise
     of_texts = {shape: name for code, name in answers.items() if (shape := _shape(code)) not in given}
     found: set[str] = set()
     for step in seen:
