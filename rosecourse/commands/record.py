@@ -129,7 +129,7 @@ def require_room(tasks: Sequence[Assignment], context: int) -> None:
         if workload_in(task.name) == BURST:
             told = f"mixed traffic has requests of {longest} tokens, which do not fit into the model's {context}"
             require(longest <= context, f"{told}: leave D out")
-        given = len(task.order.prompt_ids)
+        given = len(prompts[0])
         told = f"a prompt of {given} tokens and {longest - given} new ones do not fit into the model's {context}"
         require(longest <= context, f"{told}: give a shorter prompt, or fewer --max-new-tokens")
 

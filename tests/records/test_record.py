@@ -222,7 +222,10 @@ def test_a_machine_without_a_driver(monkeypatch):
         (["--max-new-tokens", "512"], "512 new ones do not fit into the model's 512: give a shorter prompt"),
         (["--prompt", "a b " * 300], "4 new ones do not fit into the model's 512: give a shorter prompt"),
         (["--workloads", "D", "--random-weights", "small"], "mixed traffic has requests of 456 tokens"),
-        (["--workloads", "steps", "--random-weights", "small"], "the steps take sessions of 130 tokens, which do not"),
+        (
+            ["--workloads", "steps", "--random-weights", "small"],
+            "100 tokens and 4 new ones do not fit into the model's 64",
+        ),
         (["--out", "taken", "--workloads", "steps"], "B.steps.json is a folder: move it away"),
         (["--prompt", ""], "the prompt is empty"),
         (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),
