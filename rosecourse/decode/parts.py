@@ -155,11 +155,11 @@ class DecodeParts:
 
     cache: CacheFactory
     step: Callable[[DecodeParts, Model, Any, EngineConfig], Step]
-    block_tables: Callable[[Model, Any, EngineConfig], BlockTables] | None
+    block_tables: Any  # Callable[[Model, Any, EngineConfig], BlockTables], or None
     forward: Callable[[Model, Any, EngineConfig], Any]
     kv_append: Callable[[Model, Any, EngineConfig], Any]
-    copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
-    rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
+    copy_blocks: Any = None  # Callable[[Model, Any, EngineConfig], CopyBlocks]
+    rows: Any = None  # Callable[[Model, Any, EngineConfig], Rows]
 
     def with_(self, **parts: Any) -> DecodeParts:
         """The same parts with some replaced, such as `BASELINE.with_(kv_append=MyKVAppend)`."""

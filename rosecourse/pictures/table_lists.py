@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 from xml.etree import ElementTree
 
 from ..errors import BlockError, ConfigError
@@ -90,7 +91,7 @@ def table_lists(kv: CacheLayout, tables: Mapping[str, Table]) -> Picture:
     return sheet.picture(f"{_title(told)}. {spoken}", None)
 
 
-def _told(kv: CacheLayout, name: str, table: Table, number: int) -> SessionLists:
+def _told(kv: Any, name: str, table: Table, number: int) -> SessionLists:
     if table is None or table.freed:
         raise BlockError(f"session {name!r} holds no blocks: it was freed, or never computed")
     per_layer = isinstance(kv, KVBlockManager)

@@ -55,7 +55,7 @@ def _work_of(rung: Lesson, trial: Trial) -> Iterator[tuple[CodeType, str]]:
     yield from ((code, f"`{name}`") for name, code in _codes(wrappers))
 
 
-def _codes_of(part: type | None) -> Iterator[tuple[CodeType, str]]:
+def _codes_of(part: Any) -> Iterator[tuple[CodeType, str]]:
     """The functions of a part; none of one that the step does without."""
     for base in part.__mro__ if part else ():
         if base.__module__ == part.__module__:

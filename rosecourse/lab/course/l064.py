@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..world.oracle import Oracle
 from ..world.pool import Tracked
-from ..world.rows_oracle import RowsOracle
 from ..world.situations import SIMPLE, Situation, always, any_blocks, half_full, of
 from ..world.worlds import ROWS_THAT_STAY
 from . import starts
@@ -77,8 +77,10 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 def truth(hunt: Played, model: Model) -> Truth:
     for moment, _, ours, broken, theirs in side_by_side(hunt, model):
         live = list(theirs.values())
-        broken.kv.place([session.table for session in live])
-        inputs = broken.decode_step.plan(live)
+        kv: Any = broken.kv
+        step: Any = broken.decode_step
+        kv.place([session.table for session in live])
+        inputs = step.plan(live)
         found = list(zip(inputs.token_ids.tolist(), inputs.context_lens.tolist(), strict=True))
         says = {name: (session.token_ids[-1], session.num_cached_tokens) for name, session in theirs.items()}
         for row, name in zip(found, ours, strict=True):
@@ -237,7 +239,7 @@ def two_change_places(oracle: Oracle, n: int) -> list[Tracked]:
     return [made[-1], *made[1:-1], made[0]]
 
 
-def one_is_told_another_word(oracle: RowsOracle, n: int) -> list[Tracked]:
+def one_is_told_another_word(oracle: Any, n: int) -> list[Tracked]:
     made = of(any_blocks)(oracle, n)
     oracle.say(made[n // 2])
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .by_table_oracle import ByTableOracle
 from .far_offsets import far_offsets
 from .pool import NEVER_FULL, Sizes
@@ -48,14 +50,14 @@ def broken_off(oracle: ByTableOracle) -> None:
         oracle.step(*made)
 
 
-OWN = (
+OWN: tuple[Scenario[Any], ...] = (
     Scenario("first and last positions of blocks and of sessions in one step", first_and_last_positions),
     Scenario("tables that end in block 0, or begin with it", ends_in_block_zero),
     Scenario("forks at a full block and behind it", forks_of_full_blocks),
     Scenario("a step that is broken off in the forward, and made again", broken_off),
 )
-BY_TABLE = (*OWN, *EVERYWHERE)
-BY_TABLE_WITH_KERNELS = (
+BY_TABLE: tuple[Scenario[Any], ...] = (*OWN, *EVERYWHERE)
+BY_TABLE_WITH_KERNELS: tuple[Scenario[Any], ...] = (
     *(s.with_gates(GATES[0] if n % 2 else (NEVER_FULL, None)) for n, s in enumerate((*OWN, *COMMON))),
     *(s.with_gates(GATES[0]) for s in (*LARGE, INTERRUPTED, LONG[-1])),
     Scenario("rows of 3 heads of 8, no power of two, in every block of the pool", in_step, NARROW),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 
@@ -173,7 +173,7 @@ def _where_it_was(copied: Copied, near: Place, row: torch.Tensor) -> Place | Non
 
 def _changed(copied: Copied, at: Place, right: Place) -> str:
     """In which way the numbers come from the right ones; empty if in none that is known."""
-    dtype, every_head = copied.pool.sizes.dtype, slice(None)
+    dtype, every_head = copied.pool.sizes.dtype, cast(Any, slice(None))
     rows = (copied.old[right._replace(head=every_head)], copied.now[at._replace(head=every_head)])
     old = copied.old[at._replace(head=every_head)]
     return how_changed(*(row.contiguous().view(dtype) for row in (*rows, old)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import torch
 
@@ -124,7 +125,7 @@ def lists_of_all_lengths(oracle: CopyOracle) -> None:
             oracle.free(child)
 
 
-OWN = (
+OWN: tuple[Scenario[Any], ...] = (
     Scenario("four blocks that are filled to different lengths are copied together", families),
     Scenario("one copy, of a block that is filled to each length", one_copy),
     Scenario("one source with several destinations", one_source_several_times),
@@ -145,11 +146,17 @@ OWN = (
     ),
 )
 # Of the sizes at the edges those at which copies may differ: large blocks, long rows, many sessions, far blocks.
-EDGES = (
+EDGES: tuple[Scenario[Any], ...] = (
     Scenario("blocks of 64 slots, the default", families, Sizes(2, 2, 4, 64, 40, 300)),
     Scenario("rows of GPT-2: 12 layers, 12 heads of 64", one_source_several_times, Sizes(12, 12, 64, 8, 24)),
     Scenario("128 sessions in a batch", edges.full_batch, Sizes(1, 1, 2, 4, 420, 32, 128)),
     Scenario("a pool of 70,000 blocks", edges.far_blocks, Sizes(1, 1, 2, 2, 70_000, 16)),
     Scenario("blocks whose numbers end in the same bits", edges.low_bits_alike, Sizes(1, 1, 2, 4, 70_000, 16)),
 )
-COPIES = (*OWN, *(s for s in COMMON if s.sizes.block_size > 1), *EDGES, *LONG[1:], INTERRUPTED)
+COPIES: tuple[Scenario[Any], ...] = (
+    *OWN,
+    *(s for s in COMMON if s.sizes.block_size > 1),
+    *EDGES,
+    *LONG[1:],
+    INTERRUPTED,
+)

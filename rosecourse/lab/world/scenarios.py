@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -259,7 +259,7 @@ def chance(oracle: Oracle) -> None:
 
 # -- the list ---------------------------------------------------------------------------------------------------------
 
-COMMON = (
+COMMON: tuple[Scenario[Any], ...] = (
     Scenario("one session alone, through two block boundaries", alone),
     Scenario("sessions without any block yet", from_nothing),
     Scenario("lengths around a block boundary: some roll over in a step, others do not", around_a_boundary),
@@ -294,7 +294,7 @@ COMMON = (
 )
 
 # At the edges of the range of sizes: what is right for small ones may be wrong there.
-LARGE = (
+LARGE: tuple[Scenario[Any], ...] = (
     Scenario("blocks of 64 slots, the default", edges.slots_at_edges, Sizes(1, 2, 4, 64, 40, 300)),
     Scenario("blocks of 128 slots", edges.slots_at_edges, Sizes(1, 1, 2, 128, 40, 400)),
     Scenario("slots that differ in one bit alone", edges.slots_apart, Sizes(1, 1, 2, 256, 12, 300)),
@@ -312,25 +312,25 @@ LARGE = (
     Scenario("a pool of 70,000 blocks", edges.far_blocks, Sizes(1, 1, 2, 2, 70_000, 16)),
     Scenario("blocks whose numbers end in the same bits", edges.low_bits_alike, Sizes(1, 1, 2, 4, 70_000, 16)),
 )
-LONG = (
+LONG: tuple[Scenario[Any], ...] = (
     Scenario("a life of 270 tokens", edges.long_life, Sizes(1, 1, 2, 8, 120, 270)),
     Scenario("160 steps of traffic by chance", edges.churn, Sizes(num_blocks=30, seed=11)),
     Scenario("160 steps of traffic by chance, with blocks of 2 slots", edges.churn, Sizes(1, 2, 2, 2, 24, 12, seed=12)),
 )
 INTERRUPTED = Scenario("an interrupt (Ctrl-C) in the middle of a step", edges.interrupted, Sizes(1, 1, 2, 4, 10, 8))
-NO_ROOM = (
+NO_ROOM: tuple[Scenario[Any], ...] = (
     Scenario("a pool that has no block left", no_block_left, Sizes(num_blocks=3)),
     Scenario("a pool that has one block less than a step needs", edges.one_block_less, Sizes(num_blocks=12)),
 )
-EVERYWHERE = (*COMMON, *LARGE, *LONG, INTERRUPTED)
-APPEND = (*EVERYWHERE, *NO_ROOM)
+EVERYWHERE: tuple[Scenario[Any], ...] = (*COMMON, *LARGE, *LONG, INTERRUPTED)
+APPEND: tuple[Scenario[Any], ...] = (*EVERYWHERE, *NO_ROOM)
 
 # Where Triton's kernels can be launched they are let in by turns: always, never, or for some batches. For the largest
 # sizes they always are, and in the longest life, which the interpreter makes slow, for whole batches alone. There is
 # one traffic by chance, for the same reason.
 GATES = ((1, None), (2, 3), (NEVER_FULL, 2))
 NARROW, WIDE = Sizes(1, 3, 8, num_blocks=12, gates=(1, None)), Sizes(1, 5, 32, num_blocks=12, gates=(1, None))
-APPEND_WITH_KERNELS = (
+APPEND_WITH_KERNELS: tuple[Scenario[Any], ...] = (
     *(s.with_gates(GATES[n % 3]) for n, s in enumerate((*COMMON, *NO_ROOM))),
     *(s.with_gates(GATES[0]) for s in (*LARGE, INTERRUPTED)),
     LONG[0].with_gates(GATES[2]),
