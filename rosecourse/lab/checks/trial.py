@@ -54,8 +54,9 @@ def lesson_with_a_part(number: str) -> Lesson:
 
 
 def trial_of(part: type, rung: Lesson, alive: Callable[[], object] = lambda: None) -> Trial:
-    """A class at a lesson, on the GPU if the course counts kernels and there is one. alive: as of a `Learner`."""
+    """A class at a lesson, on the GPU if lesson or course has kernels and there is one. alive: as of a `Learner`."""
     course = course_of(rung.number)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    runs = any(idea.situation.with_kernels for idea in course.ideas) and triton_runs_on(torch.device(device))
+    has_kernels = bool(rung.kernels) or any(idea.situation.with_kernels for idea in course.ideas)
+    runs = has_kernels and triton_runs_on(torch.device(device))
     return Trial(Learner(part, course.world.called_with, alive), rung, course, device if runs else None, dumps(part))
