@@ -1,5 +1,6 @@
-"""doctor where something is missing or odd: it says what, and does not fall over."""
+"""doctor: all well, or something missing or odd; it says what, and does not fall over."""
 
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
@@ -101,3 +102,43 @@ def test_a_check_that_breaks_is_told_by_the_name_of_what_it_looked_at(capsys, mo
     assert doctor.main() == 1
     lines = capsys.readouterr().out.splitlines()
     assert f"[FAIL] numpy: PermissionError: pyproject.toml: {doctor.REINSTALL}" in lines
+
+
+def test_doctor_finds_all_well(capsys):
+    assert doctor.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "All is well."
+    assert all(line.startswith("[OK] ") for line in lines[:-1])
+    assert len(lines) == len(doctor.NEEDED) + 6
+
+
+def test_doctor_names_a_missing_package_and_the_remedy(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert doctor.main() == 1
+    out = capsys.readouterr().out
+    assert "[FAIL] pandas is not installed: run `make env`" in out
+    assert out.endswith("1 to mend.\n")
+
+
+def test_doctor_names_an_old_package(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: "2.10.1+cpu")
+    with pytest.raises(doctor.Problem, match=r"torch 2\.10\.1\+cpu is too old, 2\.11 is needed"):
+        doctor.check_package("torch")
+    monkeypatch.setattr(doctor, "version", lambda name: "2.11.0")
+    assert doctor.check_package("torch") == "torch 2.11.0"
+
+
+def test_doctor_runs_where_nothing_is_installed():
+    """Without a single package of ours: every line is there, each with its remedy."""
+    argv = [sys.executable, "-S", "-m", "rosecourse", "doctor"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=doctor.__file__.rsplit("/", 3)[0])
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert "[FAIL] torch is not installed" in done.stdout
+    assert "[OK] Python" in done.stdout
+
+
+def test_doctor_sees_a_broken_model(monkeypatch, tmp_path):
+    monkeypatch.setattr("rosecourse.models.load.SHIPPED_MODEL", tmp_path / "gone")
+    with pytest.raises(doctor.Problem, match="git checkout data"):
+        doctor.check_model()

@@ -13,7 +13,8 @@ from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.pool import Sizes
 from rosecourse.lab.world.worlds import COPY_BLOCKS as WORLD
 from rosecourse.lessons import BASELINE, lesson
-from tests.support.copy_parts import RIGHT, WITHOUT_THE_IDEA, WRONG, Indexed, OfEachSourceOne
+from tests.support.right_copies import RIGHT, WITHOUT_THE_IDEA, Indexed
+from tests.support.wrong_copies import WRONG, OfEachSourceOne
 
 
 def live_through(part):

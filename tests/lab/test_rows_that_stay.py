@@ -11,7 +11,8 @@ from rosecourse.lab.world.pool import Sizes
 from rosecourse.lab.world.rows_oracle import RowsOracle
 from rosecourse.lab.world.worlds import ROWS_THAT_STAY as WORLD
 from rosecourse.lessons import lesson
-from tests.support.rows_parts import RIGHT, WITHOUT_THE_IDEA, WRONG, FixedSeats
+from tests.support.right_rows import RIGHT, WITHOUT_THE_IDEA, FixedSeats
+from tests.support.wrong_rows import WRONG
 
 COURSES_OWN = lesson("064").after.rows
 

@@ -1,84 +1,12 @@
-"""Parts of lesson 064, rows that stay: right ones in several styles, wrong ones with their causes."""
+"""Parts of lesson 064, rows that stay: wrong ones, with what they are refused for."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import torch
-from torch import float64
 
 from rosecourse.decode import DecodeInputs
-from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Rows, asked_by
-from rosecourse.kv.buffers import index_tensor
-from rosecourse.lab.course.starts import Rows as UploadsEverything
+from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Rows
 from rosecourse.lab.world.causes import Cause
-
-# -- right ones ------------------------------------------------------------------------------------------------------
-
-
-class FixedSeats:
-    """A session keeps its seat as long as it has the same table; a step gathers the rows of its seats."""
-
-    def __init__(self, model, kv, config):
-        self.kv, self.most = kv, config.max_batch_size
-        self.board = torch.zeros(self.most, 6 + config.max_blocks, dtype=torch.int64, device=kv.device)
-        self.forget()
-
-    def forget(self):
-        self.seats, self.said = [], {}  # (table, seat) of the last step; seat -> what the board says
-
-    def plan(self, sessions):
-        before = {id(table): seat for table, seat in self.seats}
-        taken = {before[id(s.table)] for s in sessions if id(s.table) in before}
-        free = [seat for seat in range(self.most) if seat not in taken]
-        seats = [before[id(s.table)] if id(s.table) in before else free.pop() for s in sessions]
-        news = []
-        for seat, s in zip(seats, sessions, strict=True):
-            line = [s.token_ids[-1], s.num_cached_tokens, *asked_by(s.params), *s.table]
-            old = self.said.get(seat, []) if id(s.table) in before else []
-            news += [(seat, n, x) for n, x in enumerate(line) if n >= len(old) or old[n] != x]
-            self.said[seat] = line
-        if news:
-            where, column, numbers = index_tensor([list(x) for x in zip(*news, strict=True)], self.kv.device)
-            self.board.index_put_((where, column), numbers)
-        if seats != [seat for _, seat in self.seats]:
-            self.index = index_tensor(seats, self.kv.device)
-        self.seats = [(s.table, seat) for s, seat in zip(sessions, seats, strict=True)]
-        rows = self.board.index_select(0, self.index)
-        tables = rows[:, 6:].to(torch.int32).unsqueeze(0).expand(self.kv.num_layers, -1, -1)
-        return DecodeInputs(
-            rows[:, 0].contiguous(),
-            rows[:, 1].contiguous(),
-            max(s.num_cached_tokens for s in sessions),
-            tables,
-            sessions,
-        )
-
-    def advance(self):
-        self.board[:, 1] += 1
-        for line in self.said.values():
-            line[1] += 1
-
-    def asked(self):
-        rows = self.board[self.index]
-        floats = rows.view(float64)
-        return SimpleNamespace(
-            positions=rows[:, 1], temperature=floats[:, 2], top_k=rows[:, 3], top_p=floats[:, 4], keys=rows[:, 5]
-        )
-
-    def holds(self, sessions):
-        kept = [table for table, _ in self.seats]
-        return len(kept) == len(sessions) and all(a is s.table for a, s in zip(kept, sessions, strict=True))
-
-    def take(self, chosen, token_ids):
-        self.board[self.index, 0] = chosen
-        for (_, seat), token_id in zip(self.seats, token_ids, strict=True):
-            self.said[seat][0] = token_id
-
-
-RIGHT = (FixedSeats, UploadsEverything)
-
-
-# -- wrong ones ------------------------------------------------------------------------------------------------------
 
 
 class TrustsTokens(Rows):
@@ -367,53 +295,4 @@ WRONG = {
     SharesItsBoard: (Cause.STATE_KEPT, "it remembers something of another one"),
     WithoutTake: (Cause.INTERFACE, "has no method `take`: define `def take(self, chosen, token_ids):`"),
     PlansWithoutSessions: (Cause.INTERFACE, "define `def plan(self, sessions):`"),
-}
-
-
-# -- right ones that cost more ---------------------------------------------------------------------------------------
-
-
-class UploadsTokens(Rows):
-    """What `take` has brought is uploaded once more."""
-
-    def take(self, chosen, token_ids):
-        super().take(chosen, token_ids)
-        self.tokens = [UNKNOWN] * len(token_ids)
-
-
-class UploadsAllForOne(Rows):
-    """Everything, unless the sessions are those of the step before."""
-
-    def plan(self, sessions):
-        if not self.holds(sessions):
-            self.forget()
-        return super().plan(sessions)
-
-
-class UploadsWholeTables(Rows):
-    def _tell_blocks(self, tables, ends, changes):
-        self.num_blocks = [0 if end != old else n for end, old, n in zip(ends, self.ends, self.num_blocks, strict=True)]
-        super()._tell_blocks(tables, ends, changes)
-
-
-class StoresOneByOne(Rows):
-    def _upload(self, changes):
-        for address, number in changes.items():
-            self.state[address] = number
-
-
-class UploadsPositions(Rows):
-    def plan(self, sessions):
-        inputs = super().plan(sessions)
-        self.positions.copy_(index_tensor([session.num_cached_tokens for session in sessions], self.kv.device))
-        return inputs
-
-
-WITHOUT_THE_IDEA = {
-    UploadsEverything: "bytes handed to the device in a step of 16 sessions inside their blocks",
-    UploadsTokens: "one number for each session: the token, which `take` has brought",
-    UploadsPositions: "one number for each session: the token, which `take` has brought",
-    UploadsAllForOne: "bytes handed to the device in a step of 16 sessions one of which joins",
-    UploadsWholeTables: "bytes handed to the device in a step of 16 sessions inside their blocks, 2 of which",
-    StoresOneByOne: "the torch operations grow with the batch",
 }

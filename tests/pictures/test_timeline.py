@@ -1,0 +1,125 @@
+"""Timelines are drawn to scale."""
+
+import itertools
+import json
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex, to_rgb
+
+from rosecourse.measure import profiling, timeline
+from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
+from rosecourse.pictures.timeline import draw_timeline
+from tests.support.drawn import assert_readable, texts_drawn
+from tests.support.timelines import APPEND, PLAN, large
+
+
+@pytest.fixture
+def ax():
+    figure, ax = plt.subplots(figsize=(9, 4.5), layout="constrained")
+    yield ax
+    plt.close(figure)
+
+
+def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
+    sides = {"before": large(), "after": large(99, 1400.0, 1)}
+    sides["after"] = sides["after"]._replace(ranges=sides["after"].ranges[:3])
+    draw_timeline(ax, sides, 64, "Lesson 038\nNVIDIA H200")
+    bars = [(to_hex(b.get_facecolor()), round(b.get_x(), 4), round(b.get_width(), 4)) for b in ax.patches]
+    colours = {name: colour.lower() for name, colour in COLOURS.items()}
+    assert bars == [
+        (colours["rest"], 0, 2.8),
+        (colours["block_tables"], 0.05, 0.25),
+        (colours["forward"], 0.35, 1.4),
+        (colours["kv_append"], 1.85, 0.6),
+        (colours["rest"], 0, 1.4),
+        (colours["block_tables"], 0.025, 0.125),
+        (colours["forward"], 0.175, 0.7),
+    ]
+    drawn = {}
+    for bars in ax.collections:
+        if bars.get_label() in profiling.KINDS:
+            drawn.setdefault(bars.get_label(), []).append(bars.get_paths())
+    for kind in profiling.KINDS:
+        wanted = [[k for k in one.kernels if k.kind == kind] for one in sides.values()]
+        for kernels, paths in zip(wanted, drawn[kind], strict=True):
+            assert len(kernels) == len(paths) > 0
+            for kernel, path in zip(kernels, paths, strict=True):
+                box = path.get_extents()
+                assert (box.x0, box.width) == pytest.approx((kernel.start_us / 1e3, kernel.duration_us / 1e3))
+    assert_readable(ax)
+
+
+def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
+    draw_timeline(ax, {"before": large(), "after": large(99, 1400.0, 1)}, 64, "title")
+    texts = [text.get_text() for text in texts_drawn(ax)]
+    busy = f"device busy {large().busy_us / 1e3:.2f} ms ({large().busy_share:.0%}) in 150 kernels and copies"
+    assert f"before (inside a block; 64 requests, 256 tokens in the cache): 2.80 ms with the profiler\n{busy}" in texts
+    assert (
+        sum(
+            text.startswith("after (inside a block; 64 requests, 256 tokens in the cache): 1.40 ms with")
+            for text in texts
+        )
+        == 1
+    )
+    assert {"forward 1.40 ms", "forward 0.70 ms", "KV append 0.60 ms"} <= set(texts)
+    assert "KV append: 0.60 → 0.30 ms" in texts
+    assert "sample and the rest: 0.55 → 0.28 ms" in texts
+    assert sum(text.startswith("KV append: ") and text.endswith(" ms (40 → 1)") for text in texts) == 1
+    assert any("ms since the start of the step" in text for text in texts)
+
+
+def test_without_a_device_or_a_before_the_picture_stands(ax):
+    draw_timeline(ax, {"after": large()._replace(kernels=(), device="CPU")}, 64, "title")
+    told = "after (inside a block; 64 requests, 256 tokens in the cache): 2.80 ms with the profiler, CPU"
+    assert told in [t.get_text() for t in ax.texts]
+    assert len(ax.patches) == 4
+    assert_readable(ax)
+
+
+def test_a_picture_says_which_kind_of_step_it_shows(ax):
+    draw_timeline(ax, {"after": large()._replace(step_kind="boundary", context=1280)}, 64, "title")
+    assert any(
+        t.get_text().startswith("after (at a block boundary; 64 requests, 1,280 tokens in the cache): 2.80 ms")
+        for t in ax.texts
+    )
+    assert_readable(ax)
+
+
+def test_a_part_whose_name_does_not_fit_on_a_line_has_it_on_two(ax):
+    one = large()
+    ranges = [r._replace(duration_us=350.0) if r.name == APPEND else r for r in one.ranges]
+    draw_timeline(ax, {"after": one._replace(ranges=tuple(ranges))}, 64, "title")
+    assert {"forward 1.40 ms", "KV append\n0.35 ms"} <= {text.get_text() for text in ax.texts}
+    assert not any("block tables" in text.get_text() for text in ax.texts)  # too narrow: the legend has it
+    assert_readable(ax)
+
+
+def test_the_baselines_thousands_of_kernels_can_be_read_too(ax):
+    wide = large(3000, 41_234.0, 2300)
+    draw_timeline(ax, {"before": wide, "after": large()}, 64, "Lesson 038: batched KV append\nNVIDIA H200")
+    assert len(json.dumps(wide.document(), separators=(",", ":"))) < 40_000
+    assert_readable(ax)
+
+
+def test_kinds_of_kernels_differ_in_more_than_hue():
+    rgb = [to_rgb(colour) for colour in KIND_COLOURS.values()]
+    assert list(KIND_COLOURS) == list(timeline.KIND_LABELS) == list(profiling.KINDS)
+    assert min(math.dist(one, other) for one, other in itertools.combinations(rgb, 2)) > 0.3
+
+
+def test_a_picture_of_steps_with_other_stages_has_the_parts_of_both(ax):
+    one = large()
+    step, tables, forward, _ = one.ranges
+    after = one._replace(ranges=(step, tables._replace(name=PLAN), forward))
+    draw_timeline(ax, {"before": one, "after": after}, 64, "title")
+    told = [text.get_text() for legend in (ax.get_legend(), *ax.artists) for text in legend.get_texts()]
+    assert [text for text in told if "→" in text and "(" not in text] == [
+        "plan rows: 0.00 → 0.25 ms",
+        "block tables: 0.25 → 0.00 ms",
+        "forward: 1.40 → 1.40 ms",
+        "KV append: 0.60 → 0.00 ms",
+        "sample and the rest: 0.55 → 1.15 ms",
+    ]
+    assert_readable(ax)
