@@ -9,6 +9,7 @@ from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.worlds import KV_APPEND_BY_TABLE as WORLD
 from rosecourse.lessons import lesson
 from tests.support.by_table_parts import RIGHT, WITHOUT_THE_IDEA, WRONG, OwnKernel, OwnKernelIn32Bits
+from tests.support.verdicts import assert_refused, assert_right_but_costly
 
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 
@@ -49,10 +50,7 @@ def test_the_courses_own_part_is_right_and_not_the_learners():
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
-    cause, says = WRONG[part]
-    verdict = check(part, "063")
-    assert verdict.cause is cause, verdict
-    assert says in str(verdict), verdict
+    assert_refused(check(part, "063"), *WRONG[part])
 
 
 @needs_triton
@@ -64,7 +62,4 @@ def test_an_offset_of_32_bits_is_found_where_the_cache_is_large():
 @needs_triton
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
-    verdict = check(part, "063")
-    assert verdict.correct, verdict
-    assert not verdict.passed
-    assert WITHOUT_THE_IDEA[part] in str(verdict), verdict
+    assert_right_but_costly(check(part, "063"), WITHOUT_THE_IDEA[part])

@@ -14,6 +14,7 @@ from rosecourse.lab.world.pool import Sizes
 from rosecourse.lab.world.worlds import COPY_BLOCKS as WORLD
 from rosecourse.lessons import BASELINE, lesson
 from tests.support.right_copies import RIGHT, WITHOUT_THE_IDEA, Indexed
+from tests.support.verdicts import assert_refused, assert_right_but_costly
 from tests.support.wrong_copies import WRONG, OfEachSourceOne
 
 
@@ -37,18 +38,12 @@ def test_the_courses_own_part_is_right_and_not_the_learners():
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
-    cause, says = WRONG[part]
-    verdict = check(part, "065")
-    assert verdict.cause is cause, verdict
-    assert says in str(verdict), verdict
+    assert_refused(check(part, "065"), *WRONG[part])
 
 
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_grows_with_the_copies_is_told(part):
-    verdict = check(part, "065")
-    assert verdict.correct, verdict
-    assert not verdict.passed
-    assert WITHOUT_THE_IDEA[part] in str(verdict), verdict
+    assert_right_but_costly(check(part, "065"), WITHOUT_THE_IDEA[part])
 
 
 # -- the world --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from rosecourse.lab.world.rows_oracle import RowsOracle
 from rosecourse.lab.world.worlds import ROWS_THAT_STAY as WORLD
 from rosecourse.lessons import lesson
 from tests.support.right_rows import RIGHT, WITHOUT_THE_IDEA, FixedSeats
+from tests.support.verdicts import assert_refused, assert_right_but_costly
 from tests.support.wrong_rows import WRONG
 
 COURSES_OWN = lesson("064").after.rows
@@ -52,18 +53,12 @@ def test_what_the_exercise_gives_is_the_learners():
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
-    cause, says = WRONG[part]
-    verdict = check(part, "064")
-    assert verdict.cause is cause, verdict
-    assert says in str(verdict), verdict
+    assert_refused(check(part, "064"), *WRONG[part])
 
 
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
-    verdict = check(part, "064")
-    assert verdict.correct, verdict
-    assert not verdict.passed
-    assert WITHOUT_THE_IDEA[part] in str(verdict), verdict
+    assert_right_but_costly(check(part, "064"), WITHOUT_THE_IDEA[part])
 
 
 def test_tokens_are_all_different_and_parameters_are_each_sessions_own():

@@ -12,6 +12,7 @@ from ...pictures.sheet import counted
 from .causes import Cause
 from .misplaced import block_written, left_out
 from .number_judges import look_at_contents
+from .owner_judges import look_at_owners_of
 from .pool import Before, Pool, Tracked
 from .telling import block_name, fail, names_of
 
@@ -254,24 +255,8 @@ def _end(pool: Pool, ids: list[int]) -> int:
 
 def look_at_owners(pool: Pool, before: Before) -> None:
     """Each block in use is shown by a session, and counts as many owners as sessions show it."""
-    for block_id in range(pool.sizes.layers * pool.sizes.num_blocks):
-        info = pool.info(block_id)
-        if info is None:
-            continue
+    for block_id in sorted(pool.kv.blocks_in_use):
         layer = block_id // pool.sizes.num_blocks
         holders = [t for t in pool.sessions if block_id in t.table[layer]]
         where = block_name(pool, block_id)
-        owners = counted(info.owners, "owner")
-        if not holders:
-            what = f"{where} counts {owners}, and no session shows it: it never comes back (a leak)"
-            reason = "whoever copies a shared block leaves it: its owner count goes down by one, and at 0 it is free"
-            if block_id not in before.infos:
-                reason = "a block was allocated and then not used"
-            fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer, marked=[block_id])
-        if info.owners != len(holders):
-            shown = f"{len(holders)} session{'s show' if len(holders) > 1 else ' shows'} it ({names_of(holders)})"
-            reason = "too few: it would be given away while it is in use; a block of one's own counts one owner"
-            if info.owners > len(holders):
-                reason = "whoever copies a shared block leaves it: its owner count goes down by one"
-            what = f"{where} counts {owners}, and {shown}"
-            fail(pool, Cause.BOOKS_WRONG, what, reason=reason, layer=layer, marked=[block_id])
+        look_at_owners_of(pool, before, block_id, holders, where, layer=layer, marked=[block_id])

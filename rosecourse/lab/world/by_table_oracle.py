@@ -20,7 +20,7 @@ from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .given_rows import as_given
 from .input_judges import Inputs
-from .layout import ONE_TABLE
+from .layout import ONE_TABLE, place_and_copy
 from .learner import Learner
 from .oracle import AnyAppendOracle
 from .pool import Tracked
@@ -37,9 +37,7 @@ class ByTableOracle(AnyAppendOracle):
 
     def make_room(self, batch: Sequence[Tracked]) -> None:
         """Blocks for the next tokens, and copies of shared ones, as the step makes them."""
-        for source, destination in self.kv.place([t.table for t in batch]):
-            for cache in (self.kv.keys, self.kv.values):
-                cache[:, destination] = cache[:, source]
+        place_and_copy(self.kv, [t.table for t in batch])
         self._written = True
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:

@@ -162,3 +162,10 @@ def layout_of(kv: object) -> Layout:
         if isinstance(kv, layout.cache):
             return layout
     raise ConfigError(f"the lab reads caches of the class KVBlockManager, not {type(kv).__name__}")
+
+
+def place_and_copy(kv: one_table.KVBlockManager, tables: Sequence[one_table.BlockTable]) -> None:
+    """Make room for one more token of each session, and the copies that this asks for, one after another."""
+    for source, destination in kv.place(tables):
+        for cache in (kv.keys, kv.values):
+            cache[:, destination] = cache[:, source]

@@ -13,6 +13,7 @@ from ...pictures.sheet import counted
 from .causes import Cause
 from .misplaced import block_written, left_out
 from .number_judges import look_at_contents
+from .owner_judges import look_at_owners_of
 from .pool import Before, Pool, Tracked
 from .telling import fail, names_of
 
@@ -156,18 +157,5 @@ def _look_at_num_tokens(pool: Pool, before: Before, batch: Sequence[Tracked], t:
 
 def look_at_owners(pool: Pool, before: Before) -> None:
     """Each block in use is shown by a session, and counts as many owners as sessions show it."""
-    for block, info in sorted(pool.kv.blocks_in_use.items()):
-        holders = [t for t in pool.sessions if block in t.table]
-        owners = counted(info.owners, "owner")
-        if not holders:
-            what = f"block {block} counts {owners}, and no session shows it: it never comes back (a leak)"
-            reason = "whoever copies a shared block leaves it: its owner count goes down by one, and at 0 it is free"
-            if block not in before.infos:
-                reason = "a block was allocated and then not used"
-            fail(pool, Cause.BOOKS_WRONG, what, reason=reason)
-        if info.owners != len(holders):
-            shown = f"{len(holders)} session{'s show' if len(holders) > 1 else ' shows'} it ({names_of(holders)})"
-            reason = "too few: it would be given away while it is in use; a block of one's own counts one owner"
-            if info.owners > len(holders):
-                reason = "too many: it never comes back; whoever copies a shared block leaves it"
-            fail(pool, Cause.BOOKS_WRONG, f"block {block} counts {owners}; {shown}", reason=reason)
+    for block in sorted(pool.kv.blocks_in_use):
+        look_at_owners_of(pool, before, block, [t for t in pool.sessions if block in t.table], f"block {block}")

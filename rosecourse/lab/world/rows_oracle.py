@@ -18,7 +18,7 @@ from ...request.session import InferenceSession
 from .books import ONE_TABLE_BOOKS
 from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
-from .layout import ONE_TABLE
+from .layout import ONE_TABLE, place_and_copy
 from .learner import Learner
 from .oracle import Around, Oracle
 from .pool import Sizes, Tracked
@@ -85,9 +85,7 @@ class RowsOracle(Oracle):
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def make_room(self, batch: Sequence[Tracked]) -> None:
-        for source, destination in self.kv.place([t.table for t in batch]):
-            for cache in (self.kv.keys, self.kv.values):
-                cache[:, destination] = cache[:, source]
+        place_and_copy(self.kv, [t.table for t in batch])
         self._written = True
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
