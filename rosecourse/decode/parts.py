@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..checks import require
 from ..config import EngineConfig
 from ..kv.layout import CacheLayout
 from ..models.shape import Model
@@ -155,11 +156,17 @@ class DecodeParts:
 
     cache: CacheFactory
     step: Callable[[DecodeParts, Model, Any, EngineConfig], Step]
-    block_tables: Any  # Callable[[Model, Any, EngineConfig], BlockTables], or None
+    block_tables: Callable[[Model, Any, EngineConfig], BlockTables] | None
     forward: Callable[[Model, Any, EngineConfig], Any]
     kv_append: Callable[[Model, Any, EngineConfig], Any]
-    copy_blocks: Any = None  # Callable[[Model, Any, EngineConfig], CopyBlocks]
-    rows: Any = None  # Callable[[Model, Any, EngineConfig], Rows]
+    copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
+    rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
+
+    def build(self, name: str, model: Model, kv: Any, config: EngineConfig) -> Any:
+        """The part of this name, for an engine. Raises `ConfigError` where a step asks for one that is not there."""
+        part = getattr(self, name)
+        require(part is not None, f"the step needs a part `{name}`, and there is none: give it, or another step")
+        return part(model, kv, config)
 
     def with_(self, **parts: Any) -> DecodeParts:
         """The same parts with some replaced, such as `BASELINE.with_(kv_append=MyKVAppend)`."""

@@ -37,10 +37,10 @@ class DecodeStep:
     stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "forward")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.copy_blocks: CopyBlocks = parts.copy_blocks(model, kv, config)
-        self.kv_append: KVAppendByTable = parts.kv_append(model, kv, config)
-        self.forward: ForwardWithAppend = parts.forward(model, kv, config)
-        self.rows: Rows = parts.rows(model, kv, config)
+        self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
+        self.kv_append: KVAppendByTable = parts.build("kv_append", model, kv, config)
+        self.forward: ForwardWithAppend = parts.build("forward", model, kv, config)
+        self.rows: Rows = parts.build("rows", model, kv, config)
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
 

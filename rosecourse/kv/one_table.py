@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import is_count, require, require_a, shown
+from ..checks import is_count, shown
 from ..errors import BlockError, KVCacheExhausted
-from .buffers import index_tensor, kv_pool
+from .buffers import index_tensor
+from .pool import KVPool
 
 
 class BlockTable(list[int]):
@@ -52,41 +53,15 @@ class Copy(NamedTuple):
     destination: int
 
 
-class KVBlockManager:
+class KVBlockManager(KVPool):
     """K and V of all sessions, [num_layers, num_blocks, num_kv_heads, block_size, head_dim], and who owns each block.
 
     A call that needs a block when none is free raises `KVCacheExhausted` and changes nothing.
     """
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        num_blocks: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        sizes = {
-            "num_layers": num_layers,
-            "num_blocks": num_blocks,
-            "num_kv_heads": num_kv_heads,
-            "block_size": block_size,
-            "head_dim": head_dim,
-        }
-        for name, size in sizes.items():
-            require(is_count(size), f"{name} is {shown(size)}: give 1 or more")
-            sizes[name] = int(size)
-        require_a(torch.dtype, dtype, "dtype")
-        require_a(torch.device, device, "device")
-        self.num_layers = sizes["num_layers"]
-        self.num_blocks = sizes["num_blocks"]
-        self.block_size = sizes["block_size"]
-        self.device = device
-        self.keys, self.values = kv_pool(tuple(sizes.values()), dtype, device)
-        self.k_layers, self.v_layers = self.keys.unbind(), self.values.unbind()
+    def __init__(self, **sizes: Any) -> None:
+        """sizes: those of a `KVPool`."""
+        super().__init__(**sizes)
         self._free_block_indices = list(range(self.num_blocks - 1, -1, -1))
         # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
         self._idle_blocks: dict[int, None] = {}
@@ -173,20 +148,6 @@ class KVBlockManager:
             raise
         table.num_tokens = int(num_tokens)
         return table
-
-    def write_tokens(
-        self, layer_idx: int, block_indices: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-    ) -> None:
-        """Write K and V of T tokens: keys and values [T, H, D], to block indices [T] and slots in them [T] (int64)."""
-        pool = self.k_layers[0].shape  # [num_blocks, H, block_size, D]
-        well = keys.shape == values.shape == (len(slots), pool[1], pool[3]) and block_indices.shape == slots.shape
-        if not well:
-            raise BlockError(
-                f"keys {list(keys.shape)} and values {list(values.shape)} for blocks {list(block_indices.shape)} and "
-                f"slots {list(slots.shape)}: give [T, {pool[1]}, {pool[3]}] twice, and [T] twice"
-            )
-        self.k_layers[layer_idx][block_indices, :, slots] = keys
-        self.v_layers[layer_idx][block_indices, :, slots] = values
 
     def share(self, table: BlockTable) -> BlockTable:
         """One more owner for each block, for a fork. Returns the new owner."""

@@ -37,9 +37,9 @@ class AppendAfterForward:
     stages: tuple[str, ...] = ("block_tables", "forward", "kv_append")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.block_tables: BlockTables = parts.block_tables(model, kv, config)
-        self.forward: Forward = parts.forward(model, kv, config)
-        self.kv_append: KVAppend = parts.kv_append(model, kv, config)
+        self.block_tables: BlockTables = parts.build("block_tables", model, kv, config)
+        self.forward: Forward = parts.build("forward", model, kv, config)
+        self.kv_append: KVAppend = parts.build("kv_append", model, kv, config)
         self.range = range_for(kv.device, config.nvtx)
         self.input_buffer = StagingBuffer(2 * config.max_batch_size, torch.int64, kv.device)
 

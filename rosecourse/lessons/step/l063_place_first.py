@@ -35,10 +35,10 @@ class DecodeStep:
     stages: tuple[str, ...] = ("place", "copy_blocks", "block_tables", "forward")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.copy_blocks: CopyBlocks = parts.copy_blocks(model, kv, config)
-        self.block_tables: BlockTables = parts.block_tables(model, kv, config)
-        self.kv_append: KVAppendByTable = parts.kv_append(model, kv, config)
-        self.forward: ForwardWithAppend = parts.forward(model, kv, config)
+        self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
+        self.block_tables: BlockTables = parts.build("block_tables", model, kv, config)
+        self.kv_append: KVAppendByTable = parts.build("kv_append", model, kv, config)
+        self.forward: ForwardWithAppend = parts.build("forward", model, kv, config)
         self.place = kv.place
         self.range = range_for(kv.device, config.nvtx)
         self.input_buffer = StagingBuffer(2 * config.max_batch_size, torch.int64, kv.device)
