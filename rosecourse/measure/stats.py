@@ -14,6 +14,7 @@ from .progress import progress
 Sample = TypeVar("Sample")
 
 NO_DIFFERENCE = "no difference measurable here"
+ROUNDING = 1e-9  # a ratio that is no further from 1 differs from it by the rounding of its computation alone
 
 # The 95 % interval of a median needs six samples, and five are nearly enough. With fewer, the true median lies outside
 # even their whole range in more than 12 % of cases, so that nothing is claimed.
@@ -45,9 +46,9 @@ class Ratio(Interval):
         """What may be said of it where pairs are not too few: see `verdict_over`."""
         if math.isnan(self.value):
             return "nothing to compare"
-        if self.low > 1.0:
+        if self.low > 1.0 + ROUNDING:
             return "faster"
-        return "slower" if self.high < 1.0 else NO_DIFFERENCE
+        return "slower" if self.high < 1.0 - ROUNDING else NO_DIFFERENCE
 
     def verdict_over(self, pairs: int, above: str = "faster", below: str = "slower") -> str:
         """What may be said of it after so many pairs: `above` or `below` 1.0, no difference, or nothing."""
@@ -58,7 +59,8 @@ class Ratio(Interval):
 
 def _limit(value: float, digits: int) -> str:
     texts = (f"{value:.{n}f}" for n in range(digits, 16))
-    return next((text for text in texts if float(text) != 1), f"{value:.{digits}f}")
+    told = next((text for text in texts if float(text) != 1), "")
+    return f"{value:.{digits}f}" if abs(value - 1) <= ROUNDING else told
 
 
 def order_of_round(count: int, number: int) -> range:

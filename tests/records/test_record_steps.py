@@ -67,7 +67,7 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     order.clear()
     assert record.main(argv) == 0
     assert order == []
-    assert capsys.readouterr().out.count("is there, of this commit and settings") == 4
+    assert capsys.readouterr().out.count("is there, of this commit and settings") == 5
 
 
 def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, monkeypatch):

@@ -105,8 +105,8 @@ def test_the_steps_of_a_part_of_the_ladder_lie_beside_those_of_the_whole_and_are
 
 def test_a_kind_of_step_that_was_not_recorded_has_no_timeline(tmp_path):
     """Files from before there were steps right after a fork have none of them; others have one on every rung."""
-    document = steps_document({"064": (48, 48), "065": (0, 0)}, "C")
-    path = write_recording(tmp_path / "cpu" / "C.steps.json", document)
+    document = steps_document({"064": (48, 48), "065": (0, 0)}, "E")
+    path = write_recording(tmp_path / "cpu" / "E.steps.json", document)
     assert recorded_timelines("065", folder=tmp_path) is None
     for number, copies in (("064", 6), ("065", 0)):
         document["timelines"][number]["fork"] = timeline_document("fork")
