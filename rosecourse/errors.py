@@ -31,6 +31,10 @@ class BlockError(RosecourseError, RuntimeError):
     """A block, or a table of blocks, that its holder does not hold, for example freed twice; it has changed nothing."""
 
 
+class CaptureError(RosecourseError, RuntimeError):
+    """An operation that cannot be a part of a graph. Nothing has been recorded."""
+
+
 class LogitsError(RosecourseError, ArithmeticError):
     """Logits that no token can be chosen from: NaN, +inf, or nothing but -inf.
 

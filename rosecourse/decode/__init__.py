@@ -1,22 +1,24 @@
 """The decode step and the best version of each of its parts."""
 
-from ..kv.one_table import KVBlockManager
+from ..kv.one_table import PaddedKVBlockManager
 from .copy_blocks import CopyBlocks
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
 from .parts import DecodeParts
 from .rows import Rows
+from .runner import GraphRunner
 from .step import DecodeStep
 
 BEST = DecodeParts(
-    cache=KVBlockManager,
+    cache=PaddedKVBlockManager,
     step=DecodeStep,
     block_tables=None,
     forward=DecodeForward,
     kv_append=KVAppend,
     copy_blocks=CopyBlocks,
     rows=Rows,
+    runner=GraphRunner,
 )
 
 __all__ = ["BEST", "DecodeInputs", "DecodeOutputs", "DecodeParts", "DecodeStep"]

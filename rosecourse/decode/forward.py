@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..config import EngineConfig
-from ..kernels import paged_attention_for
+from ..kernels import ReferenceAttention, paged_attention_for
 from ..kv.one_table import KVBlockManager
 from ..models.shape import Model
 from .inputs import DecodeInputs
@@ -28,3 +28,11 @@ class DecodeForward:
 
         hidden = self.model.hidden(inputs.token_ids, inputs.context_lens, attend)
         return self.model.logits(hidden)
+
+
+class FixedWidthForward(DecodeForward):
+    """The same on a CPU with attention that is as wide as the longest session can be, which a graph can record."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        super().__init__(model, kv, config)
+        self.paged_attention = ReferenceAttention(kv)

@@ -8,6 +8,7 @@ B: sessions in the step; L: layers; H: heads of K and V, which several query hea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -79,30 +80,68 @@ class CopyBlocks(Protocol):
 
 
 class Rows(Protocol):
-    """What the device knows of the running sessions, in the lessons from 064 on (`decode.rows.Rows`)."""
+    """What the device knows of the running sessions, in the lessons from 064 on (`decode.rows.Rows`).
+
+    sampling: whether any of them asks for more than the most probable token.
+    """
+
+    sampling: bool
 
     def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
         """The inputs of a step, on the device; uploads what has changed since the last one."""
-        ...
-
-    def advance(self) -> None:
-        """Every session of the step has one token more in the cache."""
-        ...
-
-    def asked(self) -> Any:
-        """What sampling needs to know of the rows (`decode.rows.Asked`); None where all are greedy."""
         ...
 
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the last step, in its order."""
         ...
 
-    def take(self, chosen: Tensor, token_ids: list[int]) -> None:
-        """The tokens that were chosen are the rows' last ones. chosen: int64 [B] on the device; token_ids: the same."""
+    def view(self, size: int) -> Any:
+        """The first rows (`decode.rows.View`), which may be more than sessions sit in."""
+        ...
+
+    def all_pads(self) -> AbstractContextManager[None]:
+        """For what may run over the rows without doing anything to the sessions that sit there."""
+        ...
+
+    def advance(self, size: int) -> None:
+        """Every session of the first rows has one token more in the cache."""
+        ...
+
+    def asked(self, size: int) -> Any:
+        """What sampling needs to know of the first rows (`decode.rows.Asked`)."""
+        ...
+
+    def chosen(self, size: int, tokens: Tensor) -> None:
+        """These are the last tokens of the first rows: int64 [size] on the device, which the host has not read yet."""
+        ...
+
+    def unread(self) -> None:
+        """The device has chosen tokens that the host has not read."""
+        ...
+
+    def read(self, token_ids: list[int]) -> None:
+        """The host has read them."""
         ...
 
     def forget(self) -> None:
         """Nobody knows what is on the device: the next step uploads all that it needs."""
+        ...
+
+
+class Runner(Protocol):
+    """Brings the operations of a step to the device, in the lessons from 066 on.
+
+    best: how the most probable tokens are found, by operations that the runner can run (`decode.sampling.Best`).
+    """
+
+    best: Any
+
+    def start(self, work: Any) -> None:
+        """Take the work (`decode.device_step.DeviceStep`), once, when the engine is built."""
+        ...
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Any:
+        """Run it over the rows of a step: logits and tokens (`decode.device_step.Outcome`), until the next run."""
         ...
 
 
@@ -151,7 +190,7 @@ class DecodeParts:
     step: in which order the other parts are called (`Step`).
     block_tables, forward, kv_append: see `BlockTables`, `Forward` and `KVAppend`; from lesson 063 on
     `ForwardWithAppend` and `KVAppendByTable`.
-    copy_blocks, rows: see `CopyBlocks` and `Rows`. None is a part that the step does without.
+    copy_blocks, rows, runner: see `CopyBlocks`, `Rows` and `Runner`. None is a part that the step does without.
     """
 
     cache: CacheFactory
@@ -161,6 +200,7 @@ class DecodeParts:
     kv_append: Callable[[Model, Any, EngineConfig], Any]
     copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
     rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
+    runner: Callable[[Model, Any, EngineConfig], Runner] | None = None
 
     def build(self, name: str, model: Model, kv: Any, config: EngineConfig) -> Any:
         """The part of this name, for an engine. Raises `ConfigError` where a step asks for one that is not there."""

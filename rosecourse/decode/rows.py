@@ -3,12 +3,17 @@
 A session that runs keeps its last token, its position, its block table and what its sampling needs in a row of
 persistent tensors. A step uploads what has changed on the host, as pairs of an address and a number: nothing inside a
 block, one number for a new block, one row for a session that joins. vLLM calls this its persistent batch.
+
+Rows that nobody sits in are pads: they stay at position 0 of a block that no session can hold, so that a step may run
+over more rows than are used.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from operator import is_
 from typing import NamedTuple
 
@@ -22,7 +27,7 @@ from ..request.draws import key_of
 from ..request.session import InferenceSession
 from .inputs import DecodeInputs
 
-TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, FIELDS = range(7)
+TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, LIVE, FIELDS = range(8)
 UNKNOWN = -1  # no token and no block
 MOST = 2**62  # of what an int64 holds
 
@@ -47,6 +52,14 @@ def asked_by(params: SamplingParams) -> tuple[int, ...]:
     return bits(params.temperature), min(params.top_k, MOST), bits(params.top_p), key_of(params.seed)
 
 
+class View(NamedTuple):
+    """The first rows."""
+
+    inputs: DecodeInputs  # of a step over them, as wide as the longest session can be
+    live: Tensor  # int64 [B], 1 where somebody sits, 0 for a pad
+    asked: Asked
+
+
 class Rows:
     """The rows of the sessions of the last step, in its order; row b of every tensor is session b's.
 
@@ -61,26 +74,51 @@ class Rows:
         end = FIELDS * self.max_rows
         self.fields = self.state[:end].view(FIELDS, self.max_rows)
         self.block_tables = self.state[end:].view(self.max_rows, self.max_blocks)
+        self.longest = config.max_blocks * config.block_size - 1
+        self.views: dict[int, View] = {}
         self.forget()
 
     def forget(self) -> None:
         """Nobody knows what is on the device: the next step uploads all that it needs."""
+        self.known = False
         self.tables: list[BlockTable] = []
         self.tokens: list[int] = []  # the last token of each row, as the device has it
         self.ends: list[int] = []  # the last block of each row, as the device has it
         self.num_blocks: list[int] = []  # of each row, as the device has them
         self.sampling = False  # whether any row asks for more than the most probable token
-        self._look()
 
-    def _look(self) -> None:
-        """The rows in use, as views."""
-        n = len(self.tokens)
-        self.used = self.fields[:, :n]
-        self.token_ids, self.positions = self.used[TOKEN], self.used[POSITION]
-        self.shared_tables = self.block_tables[:n].expand(self.kv.num_layers, -1, -1)  # all layers read the same
+    def _clear(self) -> None:
+        """Let every row be a pad."""
+        self.fields.zero_()
+        self.block_tables[:, 0] = self.kv.num_blocks
+
+    @contextmanager
+    def all_pads(self) -> Iterator[None]:
+        """For what may run over the rows without doing anything to the sessions that sit there."""
+        saved = self.state.clone()
+        self._clear()
+        try:
+            yield
+        finally:
+            self.state.copy_(saved)
+
+    def view(self, size: int) -> View:
+        """The first rows, pads among them, as views of what stays where it is."""
+        if size not in self.views:
+            rows = self.fields[:, :size]
+            floats = rows.view(float64)
+            asked = Asked(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
+            tables = self.block_tables[:size].expand(self.kv.num_layers, -1, -1)  # all layers read the same
+            self.views[size] = View(
+                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], asked
+            )
+        return self.views[size]
 
     def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
         """Let the rows be those of these sessions, in their order, and upload what has changed."""
+        if not self.known:
+            self._clear()
+            self.known = True
         changes: dict[int, int] = {}  # address in `state` -> number
         tables = [session.table for session in sessions]
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
@@ -95,10 +133,10 @@ class Rows:
             self._upload(changes)
         self.tables, self.tokens, self.ends = tables, tokens, ends
         longest = max([session.num_cached_tokens for session in sessions])
-        return DecodeInputs(self.token_ids, self.positions, longest, self.shared_tables, sessions)
+        return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
 
     def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
-        """Move the rows of sessions that stay to where they are now, and write the rows of those that join."""
+        """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""
         row_of = {id(table): row for row, table in enumerate(self.tables)}
         sources = [row_of.get(id(table)) for table in tables]
         stay = [(row, source) for row, source in enumerate(sources) if source is not None]
@@ -111,10 +149,15 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *asked_by(session.params))
+                told = (session.num_cached_tokens, *asked_by(session.params), 1)
                 changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
+        for row in range(len(tables), len(self.tables)):  # who sat there has left
+            changes |= {
+                POSITION * self.max_rows + row: 0,
+                LIVE * self.max_rows + row: 0,
+                self._table_of(row): self.kv.num_blocks,
+            }
         self.sampling = any(session.params.temperature > 0 for session in sessions)
-        self._look()
 
     def _tell_blocks(self, tables: list[BlockTable], ends: list[int], changes: dict[int, int]) -> None:
         """The blocks of a table only grow, but for a last one that is replaced by its copy."""
@@ -123,30 +166,38 @@ class Rows:
                 start = self.num_blocks[row]  # what lies before has not changed,
                 if start and table[start - 1] != self.ends[row]:
                     start -= 1  # but for a last block that has been replaced
-                address = FIELDS * self.max_rows + row * self.max_blocks
-                changes.update(enumerate(table[start:], address + start))
+                changes.update(enumerate(table[start:], self._table_of(row) + start))
                 self.num_blocks[row] = len(table)
+
+    def _table_of(self, row: int) -> int:
+        """The address of a row's block table."""
+        return FIELDS * self.max_rows + row * self.max_blocks
 
     def _upload(self, changes: dict[int, int]) -> None:
         addresses, numbers = index_tensor([list(changes), list(changes.values())], self.kv.device)
         self.state[addresses] = numbers
 
-    def advance(self) -> None:
-        """Every row has one token more in the cache."""
-        self.positions.add_(1)
+    def advance(self, size: int) -> None:
+        """Every session of the first rows has one token more in the cache."""
+        view = self.view(size)
+        view.inputs.context_lens.add_(view.live)
 
-    def asked(self) -> Asked | None:
-        """For the token behind the last position of each row; None where all want the most probable one."""
-        if not self.sampling:
-            return None
-        used, floats = self.used, self.used.view(float64)
-        return Asked(self.positions, floats[TEMPERATURE], used[TOP_K], floats[TOP_P], used[KEY])
+    def asked(self, size: int) -> Asked:
+        """For the token behind the last position of each of the first rows."""
+        return self.view(size).asked
 
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""
         return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))
 
-    def take(self, chosen: Tensor, token_ids: list[int]) -> None:
-        """The tokens that were chosen are the rows' last ones. chosen: int64 [B] on the device; token_ids: the same."""
-        self.token_ids.copy_(chosen)
+    def chosen(self, size: int, tokens: Tensor) -> None:
+        """These are the last tokens of the first rows: int64 [size] on the device, which the host has not read yet."""
+        self.view(size).inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
+
+    def unread(self) -> None:
+        """The device has chosen tokens that the host has not read."""
+        self.tokens = [UNKNOWN] * len(self.tokens)
+
+    def read(self, token_ids: list[int]) -> None:
+        """The host has read them."""
         self.tokens = list(token_ids)  # the caller may change theirs

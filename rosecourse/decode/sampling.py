@@ -7,7 +7,7 @@ out where nobody asks for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,22 +21,30 @@ from .rows import Asked, asked_by
 NO_TOKEN = -1  # of a row of NaN or +inf, or of nothing but -inf: there is no distribution to choose from
 
 
-def next_tokens(logits: Tensor, asked: Asked | None) -> Tensor:
+Best = Callable[[Tensor], Tensor]  # logits [B, vocab_size] to the most probable token of each row [B], or NO_TOKEN
+
+
+def next_tokens(logits: Tensor, asked: Asked | None, best: Best) -> Tensor:
     """int64 [B]: the next token of each row, or NO_TOKEN. logits: [B, vocab_size]; asked: None if all are greedy."""
-    best = _best_on_cpu(logits) if logits.device.type == "cpu" else _best(logits)
+    greedy = best(logits)
     if asked is None:
-        return best
-    return torch.where((asked.temperature > 0) & (best != NO_TOKEN), _drawn(logits, asked), best)
+        return greedy
+    return torch.where((asked.temperature > 0) & (greedy != NO_TOKEN), _drawn(logits, asked), greedy)
 
 
-def _best(logits: Tensor) -> Tensor:
+def best_on(device: torch.device) -> Best:
+    """The fastest way on a device."""
+    return best_by_numpy if device.type == "cpu" else best_of_each
+
+
+def best_of_each(logits: Tensor) -> Tensor:
     """The most probable token of each row; the first of equals."""
     largest, best = logits.max(dim=-1)  # a NaN is larger than any number
     return torch.where(largest.abs() < math.inf, best, NO_TOKEN)
 
 
-def _best_on_cpu(logits: Tensor) -> Tensor:
-    """The same, by NumPy, which looks at several numbers at a time where torch looks at one."""
+def best_by_numpy(logits: Tensor) -> Tensor:
+    """The same on a CPU, by NumPy, which looks at several numbers at a time where torch looks at one."""
     rows = logits.float().numpy()
     best = rows.argmax(axis=-1)
     largest = rows[np.arange(len(rows)), best]

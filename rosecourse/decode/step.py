@@ -1,13 +1,12 @@
-"""The decode step from lesson 064 on: plan on the host, run on the device, read.
+"""The decode step: plan on the host, run on the device, read.
 
     copies = kv.place(tables)                     a block for each session's next slot, copy-on-write
     copy_blocks(copies)
     inputs = plan(sessions)                       who sits in which row; uploads only what has changed
-    forward(inputs, kv_append(inputs))            logits; each layer appends its K and V by the tables
-    choose(sessions, logits)                      tokens, which stay on the device as the next step's inputs
+    runner(inputs)                                forward with append, sampling, advance: eager, or one graph
+    choose(sessions, logits)                      reads the tokens, which are the next step's inputs already
 
-The device's part is a function of tensors that stay where they are. (The loop of plan, run and read is that of
-nano-vllm and mini-sglang.)
+(The loop of plan, run and read is that of nano-vllm and mini-sglang.)
 """
 
 from __future__ import annotations
@@ -22,27 +21,31 @@ from ..kv.bookkeeping import bookkeeping
 from ..kv.one_table import BlockTable, Copy, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
-from .parts import CopyBlocks, DecodeParts, ForwardWithAppend, KVAppendByTable, Rows
+from .device_step import DeviceStep, Outcome
+from .parts import CopyBlocks, DecodeParts, Rows, Runner
 from .ranges import range_for
 from .sampling import NO_TOKEN, asked_of, next_tokens
 
 
 class DecodeStep:
-    """Place, copy, plan, forward with append.
+    """Place, copy, plan, run.
 
-    The engine calls it inside `bookkeeping`: only the forward, which changes no books, can be interrupted. A block that
-    was placed before that stays the session's, and the next step writes into it.
+    The engine calls it inside `bookkeeping`: only the run, which changes no books, can be interrupted. A block that was
+    placed before that stays the session's, and the next step writes into it.
     """
 
-    stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "forward")
+    stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "runner")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
-        self.kv_append: KVAppendByTable = parts.build("kv_append", model, kv, config)
-        self.forward: ForwardWithAppend = parts.build("forward", model, kv, config)
         self.rows: Rows = parts.build("rows", model, kv, config)
+        self.runner: Runner = parts.build("runner", model, kv, config)
+        self.best = self.runner.best
+        forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
+        self.runner.start(DeviceStep(forward, kv_append, self.rows, self.best))
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
+        self.outcome: Outcome | None = None  # of the last step
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
@@ -53,24 +56,32 @@ class DecodeStep:
         try:
             with self.range("roseinfer.decode_step_sessions.plan"):
                 inputs = self.plan(sessions)
-            with self.range("roseinfer.model.forward"):
-                logits = bookkeeping.interruptible(self.forward, inputs, self.kv_append(inputs))
-            self.rows.advance()
+            with self.range("roseinfer.decode_step_sessions.run"):
+                logits, tokens = bookkeeping.interruptible(self.runner, inputs, self.rows.sampling)
+            self.rows.unread()
         except BaseException:
             self.rows.forget()  # nobody knows how far it came
             raise
         for session, table in zip(sessions, tables, strict=True):
             session.num_cached_tokens += 1
             table.num_tokens += 1
-        return logits
+        with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
+            self.outcome = Outcome(logits.clone(), tokens)
+        return self.outcome.logits
 
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
-        in_rows = self.rows.holds(sessions)
-        chosen = next_tokens(logits, self.rows.asked() if in_rows else asked_of(sessions, logits.device))
-        token_ids = chosen.tolist()  # waits for the device
+        made = self._made(sessions, logits)
+        tokens = next_tokens(logits, asked_of(sessions, logits.device), self.best) if made is None else made.tokens
+        token_ids = tokens.tolist()  # waits for the device
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
-        if in_rows:
-            self.rows.take(chosen, token_ids)
+        if made is not None:
+            self.rows.read(token_ids)
         return token_ids
+
+    def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:
+        """The outcome of the last step, if these are its sessions and its logits, which nobody has changed."""
+        made = self.outcome
+        same = made is not None and logits is made.logits and not logits._version and self.rows.holds(sessions)
+        return made if same else None

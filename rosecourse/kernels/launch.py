@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+Grid = tuple[int, int, int]
+Taker = Callable[["Launch", Grid, tuple[Any, ...]], None]
+
+# Who takes the launches, instead of the device: a recording.
+_TAKER: ContextVar[Taker | None] = ContextVar("taker", default=None)
 
 
 class Launch:
@@ -16,5 +24,19 @@ class Launch:
         self.kernel = kernel
         self.constants = constants
 
-    def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        self.kernel[grid](*arguments, *self.constants)
+    def __call__(self, grid: Grid, *arguments: Any) -> None:
+        taker = _TAKER.get()
+        if taker is not None:
+            taker(self, grid, arguments)
+        else:
+            self.kernel[grid](*arguments, *self.constants)
+
+    @staticmethod
+    @contextmanager
+    def handed_to(taker: Taker) -> Iterator[None]:
+        """Launches in here do not reach the device: `taker` gets them."""
+        token = _TAKER.set(taker)
+        try:
+            yield
+        finally:
+            _TAKER.reset(token)

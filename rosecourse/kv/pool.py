@@ -13,7 +13,10 @@ class KVPool:
     """K and V of all sessions, [num_layers, num_blocks, num_kv_heads, block_size, head_dim]; not cleared.
 
     k_layers, v_layers: for each layer its part, [num_blocks, num_kv_heads, block_size, head_dim].
+    spare_blocks: more blocks, behind the others, that no session can hold.
     """
+
+    spare_blocks = 0
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class KVPool:
         self.num_blocks = sizes["num_blocks"]
         self.block_size = sizes["block_size"]
         self.device = device
+        sizes["num_blocks"] += self.spare_blocks
         self.keys, self.values = kv_pool(tuple(sizes.values()), dtype, device)
         self.k_layers, self.v_layers = self.keys.unbind(), self.values.unbind()
 

@@ -14,6 +14,7 @@ from ..decode import BEST, DecodeParts
 from ..engine.engine import InferenceEngine
 from ..errors import LessonError
 from ..kv.blocks import KVBlockManager
+from ..kv.one_table import KVBlockManager as KVBlockManagerOfOneTable
 from ..models.shape import Model
 from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
 from .copy_blocks import l063_one_by_one
@@ -26,7 +27,8 @@ from .kv_append import (
     l061_triton_full_batch,
     l062_one_table,
 )
-from .step import l035_append_after_forward, l063_place_first
+from .rows import l064_rows
+from .step import l035_append_after_forward, l063_place_first, l064_rows_that_stay
 from .workloads import A, ArticleWorkload, B, C, E
 
 BASELINE = DecodeParts(
@@ -184,7 +186,7 @@ LESSONS = ladder(
     {
         "number": "062",
         "title": "one table for all layers",
-        "cache": BEST.cache,
+        "cache": KVBlockManagerOfOneTable,
         "block_tables": l062_one_row.BlockTables,
         "kv_append": l062_one_table.KVAppend,
         "workload": A,
@@ -207,9 +209,9 @@ LESSONS = ladder(
     {
         "number": "064",
         "title": "rows that stay",
-        "step": BEST.step,
+        "step": l064_rows_that_stay.DecodeStep,
         "block_tables": None,
-        "rows": BEST.rows,
+        "rows": l064_rows.Rows,
         "workload": C,
         "counted": ("bytes handed to the device",),
         "about": "a running session keeps its row on the device; a step uploads what changed",
@@ -224,6 +226,17 @@ LESSONS = ladder(
         "step_kind": "fork",
         "about": "forks that write into shared blocks in the same step are copied together",
         "headline": ("ITL", "p99"),
+    },
+    {
+        "number": "066",
+        "title": "one CUDA graph",
+        "cache": BEST.cache,
+        "step": BEST.step,
+        "rows": BEST.rows,
+        "runner": BEST.runner,
+        "workload": A,
+        "about": "the device's part of a step is recorded once and replayed with one launch",
+        "headline": ("total throughput", "mean"),
     },
 )
 

@@ -1,0 +1,122 @@
+"""A graph of operations on a CPU, for learning and testing: the traps of CUDA graphs, wherever there is no GPU.
+
+What it does not show: asynchrony, memory that several graphs share, and speed. It runs each recorded operation anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ..errors import CaptureError
+from ..kernels.launch import Launch
+from .graphs import Work
+
+READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__")
+FOLLOWS_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+class CPUGraph:
+    """The operations of some work, with the tensors that they read and write; a replay does them again, in place.
+
+    Raises `CaptureError` for what no graph can hold: a number that the host reads off a tensor, or a shape that follows
+    the data. A capture that fails records nothing.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[Callable[[], None]] = []
+
+    def warm_up(self, work: Work) -> None:
+        """Nothing is compiled for a CPU."""
+
+    def capture(self, work: Work) -> None:
+        """Record what the work does. Tensors that it changes stay as they are, and those that it makes are poisoned."""
+        recorded: list[Callable[[], None]] = []
+        with Launch.handed_to(lambda launch, grid, args: recorded.append(lambda: launch(grid, *args))):
+            with _Recording(recorded), _HostReads():
+                work()
+        self.operations = recorded
+
+    def replay(self) -> None:
+        for operation in self.operations:
+            operation()
+
+
+class _HostReads(TorchFunctionMode):
+    """Refuses what would hand a tensor's numbers to Python."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in READS:
+            raise CaptureError(
+                f"`{name.strip('_')}` reads a tensor on the host while a graph is captured: its number would be "
+                "frozen. Leave the decision to the device, or take it before the capture"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+class _Recording(TorchDispatchMode):
+    """Keeps each operation for later. Views are made at once: they are nothing but another look at the same memory."""
+
+    def __init__(self, recorded: list[Callable[[], None]]) -> None:
+        super().__init__()
+        self.recorded = recorded
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _follows_data(func, args):
+            raise CaptureError(
+                f"the shape of what `{func}` returns follows the data, and a graph's tensors keep theirs"
+            )
+        if func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd):
+            with self:
+                return func.decompose(*args, **kwargs)
+        if func._schema.is_mutable:
+            self.recorded.append(lambda: func(*args, **kwargs))
+            return kwargs["out"] if "out" in kwargs else args[0]
+        if any(out.alias_info is not None for out in func._schema.returns):  # a view
+            return func(*args, **kwargs)
+        made = _poisoned(func, args, kwargs)
+        self.recorded.append(lambda: _write(made, func(*args, **kwargs)))
+        return made
+
+
+def _follows_data(func: Any, args: Any) -> bool:
+    if func is torch.ops.aten.index.Tensor:  # by numbers it has the shape of the numbers, by a mask as many as are True
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return any(tag in func.tags for tag in FOLLOWS_DATA)
+
+
+def _poisoned(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation would return, of the right sizes, with NaN or the smallest integer in it."""
+    if any(argument.name == "device" for argument in func._schema.arguments):
+        kwargs = kwargs | {"device": "meta"}
+    try:
+        like = func(*_on_meta(args), **_on_meta(kwargs))
+    except NotImplementedError as error:
+        raise CaptureError(f"`{func}` cannot be recorded: torch does not know the shape of what it returns") from error
+    return tree_map_only(torch.Tensor, _poison, like)
+
+
+def _on_meta(values: Any) -> Any:
+    """The same with tensors that have sizes, and no numbers."""
+    return tree_map_only(
+        torch.Tensor, lambda x: torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta"), values
+    )
+
+
+def _poison(like: torch.Tensor) -> torch.Tensor:
+    poisoned = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+    if like.dtype == torch.bool:
+        return poisoned.fill_(True)
+    return poisoned.fill_(float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).min)
+
+
+def _write(made: Any, values: Any) -> None:
+    for tensor, value in zip(tree_leaves(made), tree_leaves(values), strict=True):
+        tensor.copy_(value)
