@@ -27,7 +27,8 @@ from ..request.draws import key_of
 from ..request.session import InferenceSession
 from .inputs import DecodeInputs
 
-TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, LIVE, FIELDS = range(8)
+TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, FIELDS = range(7)
+LIVE = FIELDS  # one column more: 1 where somebody sits, 0 for a pad
 UNKNOWN = -1  # no token and no block
 MOST = 2**62  # of what an int64 holds
 
@@ -70,9 +71,9 @@ class Rows:
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
         self.max_rows, self.max_blocks = config.max_batch_size, config.max_blocks
-        self.state = state_buffer(self.max_rows * (FIELDS + self.max_blocks), kv.device)
-        end = FIELDS * self.max_rows
-        self.fields = self.state[:end].view(FIELDS, self.max_rows)
+        self.state = state_buffer(self.max_rows * (LIVE + 1 + self.max_blocks), kv.device)
+        end = (LIVE + 1) * self.max_rows
+        self.fields = self.state[:end].view(LIVE + 1, self.max_rows)
         self.block_tables = self.state[end:].view(self.max_rows, self.max_blocks)
         self.longest = config.max_blocks * config.block_size - 1
         self.views: dict[int, View] = {}
@@ -171,7 +172,7 @@ class Rows:
 
     def _table_of(self, row: int) -> int:
         """The address of a row's block table."""
-        return FIELDS * self.max_rows + row * self.max_blocks
+        return (LIVE + 1) * self.max_rows + row * self.max_blocks
 
     def _upload(self, changes: dict[int, int]) -> None:
         addresses, numbers = index_tensor([list(changes), list(changes.values())], self.kv.device)

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from ..decode.rows import FIELDS, KEY, TEMPERATURE, TOP_P, Rows
+from ..decode.rows import FIELDS, KEY, TEMPERATURE, TOP_P
 from ..errors import ConfigError
 from ..kv.one_table import BlockTable
+from ..lessons.rows.l064_rows import Rows
 from .sheet import (
     EMPTY,
     FAINT_INK,

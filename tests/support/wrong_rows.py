@@ -5,8 +5,9 @@ from dataclasses import replace
 import torch
 
 from rosecourse.decode import DecodeInputs
-from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Rows
+from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN
 from rosecourse.lab.world.causes import Cause
+from rosecourse.lessons.rows.l064_rows import Rows
 
 
 class TrustsTokens(Rows):

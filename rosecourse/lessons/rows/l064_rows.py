@@ -14,13 +14,11 @@ from torch import Tensor, float64
 
 from ...config import EngineConfig
 from ...decode.inputs import DecodeInputs
-from ...decode.rows import KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Asked, asked_by
+from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Asked, asked_by
 from ...kv.buffers import index_tensor, state_buffer
 from ...kv.one_table import BlockTable, KVBlockManager
 from ...models.shape import Model
 from ...request.session import InferenceSession
-
-FIELDS = KEY + 1
 
 
 class Rows:
