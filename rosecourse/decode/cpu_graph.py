@@ -37,9 +37,9 @@ class CPUGraph:
     def capture(self, work: Work) -> None:
         """Record what the work does. Tensors that it changes stay as they are, and those that it makes are poisoned."""
         recorded: list[Callable[[], None]] = []
-        with Launch.handed_to(lambda launch, grid, args: recorded.append(lambda: launch(grid, *args))):
-            with _Recording(recorded), _HostReads():
-                work()
+        launches = Launch.handed_to(lambda launch, grid, args: recorded.append(lambda: launch(grid, *args)))
+        with launches, _Recording(recorded), _HostReads():
+            work()
         self.operations = recorded
 
     def replay(self) -> None:
@@ -97,17 +97,14 @@ def _poisoned(func: Any, args: Any, kwargs: Any) -> Any:
     if any(argument.name == "device" for argument in func._schema.arguments):
         kwargs = kwargs | {"device": "meta"}
     try:
-        like = func(*_on_meta(args), **_on_meta(kwargs))
-    except NotImplementedError as error:
-        raise CaptureError(f"`{func}` cannot be recorded: torch does not know the shape of what it returns") from error
-    return tree_map_only(torch.Tensor, _poison, like)
+        args, kwargs = tree_map_only(torch.Tensor, _meta, (args, kwargs))
+        return tree_map_only(torch.Tensor, _poison, func(*args, **kwargs))
+    except RuntimeError as error:
+        raise CaptureError(f"`{func}` cannot be recorded: {str(error).partition(chr(10))[0]}") from error
 
 
-def _on_meta(values: Any) -> Any:
-    """The same with tensors that have sizes, and no numbers."""
-    return tree_map_only(
-        torch.Tensor, lambda x: torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta"), values
-    )
+def _meta(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")  # sizes, and no numbers
 
 
 def _poison(like: torch.Tensor) -> torch.Tensor:
