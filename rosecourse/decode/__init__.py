@@ -1,6 +1,6 @@
 """The decode step and the best version of each of its parts."""
 
-from ..kv.one_table import PaddedKVBlockManager
+from ..kv.padded import KVBlockManager
 from .copy_blocks import CopyBlocks
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
@@ -11,7 +11,7 @@ from .runner import GraphRunner
 from .step import DecodeStep
 
 BEST = DecodeParts(
-    cache=PaddedKVBlockManager,
+    cache=KVBlockManager,
     step=DecodeStep,
     block_tables=None,
     forward=DecodeForward,

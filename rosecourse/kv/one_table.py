@@ -289,9 +289,3 @@ class KVBlockManager(KVPool):
             raise BlockError(f"without an owner are {idle}, not {set(self._idle_blocks)}")
         if sorted([*self._free_block_indices, *self._block_infos]) != list(range(self.num_blocks)):
             raise BlockError("free and used blocks do not add up to the pool")
-
-
-class PaddedKVBlockManager(KVBlockManager):
-    """The same with one block more, number `num_blocks`, that the books do not know: pads of a batch write into it."""
-
-    spare_blocks = 1

@@ -5,11 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rosecourse import EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.lessons.rows import l064_rows as module
 from tests.support.oracles import prompts_of
 from tests.support.rows_world import MOST_ROWS, ROW, RowsWorld
 
+PARTS = lesson("065").after
 PARAMS = st.fixed_dictionaries(
     {
         "temperature": st.sampled_from([0.0, 0.0, 0.5, 1e-30, 100.0]),
@@ -187,7 +188,7 @@ def test_a_session_may_fill_its_row_to_the_end():
 def engines(model):
     params = SamplingParams(max_new_tokens=30, stop_on_eos=False)
     for _ in range(2):
-        engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False))
+        engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False), PARTS)
         sessions = [engine.new_session(prompt, params) for prompt in prompts_of([3, 4, 6], 211)]
         engine.take_tokens(sessions, engine.prefill(sessions))
         yield engine, sessions

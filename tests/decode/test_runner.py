@@ -353,3 +353,62 @@ def test_tokens_that_nobody_has_read_are_not_the_next_inputs(small_model, kind):
             step(one, sessions)
         made.append([session.completion_ids for session in sessions])
     assert made[0] == made[1]
+
+
+# -- steps that are stopped -------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """What stops a step."""
+
+
+def stop_at(engine, where, error, monkeypatch):
+    """Let the next step of an engine end with an error, before or behind some of its work."""
+
+    def stop(*args):
+        raise error
+
+    def stop_late(*args):
+        real(*args)
+        raise error
+
+    owner, name = {
+        "place": (engine.decode_step, "place"),
+        "plan": (engine.decode_step, "plan"),
+        "forward": (engine.decode_step.runner.work, "forward"),
+        "advance": (engine.decode_step.rows, "advance"),
+        "chosen": (engine.decode_step.rows, "chosen"),
+        "runner": (engine.decode_step, "runner"),
+        "unread": (engine.decode_step.rows, "unread"),
+    }[where.removeprefix("after ")]
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, stop_late if where.startswith("after ") else stop)
+
+
+WHERE = ["place", "plan", "after plan", "runner", "after runner", "unread"]
+INSIDE = ["forward", "after forward", "advance", "after advance", "chosen", "after chosen"]  # of a run that is eager
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"), [*(("graphs", w) for w in WHERE), *(("eager", w) for w in [*WHERE, *INSIDE])]
+)
+@pytest.mark.parametrize("error", [Stopped, KeyboardInterrupt])
+def test_the_step_after_one_that_was_stopped_is_right(small_model, monkeypatch, kind, where, error):
+    """Sessions change places and another joins. Wherever it stopped, the next step uploads all that it needs."""
+    made = []
+    for disturbed in (False, True):
+        engine = engine_of(small_model, KINDS[kind])
+        sessions = sessions_of(engine, [3, 4, 6], temperature=0.7)
+        for _ in range(3):
+            step(engine, sessions[:2])
+        sessions.reverse()
+        if disturbed:
+            with monkeypatch.context() as patch:
+                stop_at(engine, where, error, patch)
+                with pytest.raises(error):
+                    engine.decode_step_sessions(sessions)
+            engine.audit(sessions)
+        for _ in range(3):
+            step(engine, sessions)
+        made.append([session.token_ids for session in sessions])
+    assert made[0] == made[1]

@@ -13,15 +13,21 @@ from rosecourse.decode import ranges
 FORWARD = "roseinfer.model.forward"
 PLACE = "roseinfer.decode_step_sessions.place"
 PLAN = "roseinfer.decode_step_sessions.plan"
+RUN = "roseinfer.decode_step_sessions.run"
 TABLES = ["roseinfer.decode_step_sessions.build_block_tables", "roseinfer.decode_step_sessions.h2d_block_tables"]
 APPEND = "roseinfer.kv.append_token"
 
 
 def names_of(number):
-    """The ranges of a step. From 063 on the append is a part of the forward, and from 064 on no table is built."""
+    """The ranges of a step. From 063 on the append is a part of the forward, from 064 on no table is built.
+
+    From 066 on the forward is a part of the run, and a graph knows no ranges.
+    """
     if number < "063":
         return [*TABLES, FORWARD, APPEND]
-    return [PLACE, *TABLES, FORWARD] if number == "063" else [PLACE, PLAN, FORWARD]
+    if number == "063":
+        return [PLACE, *TABLES, FORWARD]
+    return [PLACE, PLAN, FORWARD if number < "066" else RUN]
 
 
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)

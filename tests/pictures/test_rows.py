@@ -2,7 +2,7 @@
 
 import pytest
 
-from rosecourse import BEST, ConfigError, EngineConfig, InferenceEngine, SamplingParams
+from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P
 from rosecourse.lessons.rows.l064_rows import Rows as RowsOfSession
 from rosecourse.pictures.rows import rows_map, see_rows
@@ -23,7 +23,7 @@ class Noted(RowsOfSession):
 @pytest.fixture
 def engine(model):
     config = EngineConfig(block_size=4, max_batch_size=4, max_seq_len=24, prefix_cache=False)
-    return InferenceEngine(model, config, BEST.with_(rows=Noted))
+    return InferenceEngine(model, config, lesson("065").after.with_(rows=Noted))
 
 
 def start(engine, *lengths):
@@ -139,4 +139,4 @@ def test_a_session_without_a_name_is_refused(engine):
 def test_too_many_rows_are_refused(model):
     config = EngineConfig(block_size=4, max_batch_size=17, max_seq_len=24)
     with pytest.raises(ConfigError, match="17 rows of 6 blocks: at most 16 of 12"):
-        see_rows(InferenceEngine(model, config, BEST).decode_step.rows, {})
+        see_rows(InferenceEngine(model, config, lesson("065").after).decode_step.rows, {})

@@ -15,7 +15,10 @@ from pathlib import Path
 
 WINGS = {"lab"}  # folders whose own folders are rooms
 DOORS = {"__init__", "__main__"}
-PUBLIC = {"_asdict", "_fields", "_make", "_replace"}  # of namedtuples, which must not take their fields' names
+PUBLIC = {
+    *("_asdict", "_fields", "_make", "_replace"),  # of namedtuples, which must not take their fields' names
+    *("_schema", "_version"),  # torch's, which has no other names for them
+}
 
 Graph = Mapping[str, set[str]]
 
