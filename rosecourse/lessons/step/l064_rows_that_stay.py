@@ -19,7 +19,7 @@ import torch
 from ...config import EngineConfig
 from ...decode.parts import CopyBlocks, DecodeParts, ForwardWithAppend, KVAppendByTable
 from ...decode.ranges import range_for
-from ...decode.sampling import NO_TOKEN, asked_of, best_on, next_tokens
+from ...decode.sampling import NO_TOKEN, asked_of, next_tokens
 from ...errors import LogitsError
 from ...kv.bookkeeping import bookkeeping
 from ...kv.one_table import BlockTable, Copy, KVBlockManager
@@ -42,7 +42,6 @@ class DecodeStep:
         self.kv_append: KVAppendByTable = parts.build("kv_append", model, kv, config)
         self.forward: ForwardWithAppend = parts.build("forward", model, kv, config)
         self.rows: Rows = parts.build("rows", model, kv, config)
-        self.best = best_on(kv.device)
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
 
@@ -69,7 +68,7 @@ class DecodeStep:
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
         in_rows = self.rows.holds(sessions)
-        chosen = next_tokens(logits, self.rows.asked() if in_rows else asked_of(sessions, logits.device), self.best)
+        chosen = next_tokens(logits, self.rows.asked() if in_rows else asked_of(sessions, logits.device))
         token_ids = chosen.tolist()  # waits for the device
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
