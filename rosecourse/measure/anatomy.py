@@ -27,6 +27,7 @@ PART_NAMES = {
     "block_tables": "block tables",
     "forward": "forward",
     "kv_append": "KV append",
+    "runner": "runner",
     "rest": "sample and the rest",
 }
 

@@ -19,13 +19,16 @@ import pandas as pd
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from ..decode.cpu_graph import CPUGraph
 from ..engine.engine import InferenceEngine
 from ..kernels.launch import Launch
 from ..kv.buffers import StagingBuffer
 from ..request.session import InferenceSession
 from .whole_runs import require_running
 
+REPLAYS = (CPUGraph.replay.__code__, torch.cuda.CUDAGraph.replay.__code__)
 TRITON_LAUNCHES = ("GridExecutor.__call__", "JITFunction.run")  # in the interpreter, and on a GPU
 OTHERS = sys.stdlib_module_names | {"torch"}  # whose Python calls say nothing of the engine
 # The operations that a table shows: those that move K, V, tables and indices. The model's own are left out, because
@@ -55,12 +58,15 @@ class Counts:
 
     calls: Python calls by qualified name, such as `KVBlockManager.append_token`, without those of torch and of Python.
     operations: torch operations by name, in-place ones with their `_`; views too. Those inside a launch do not count:
-        without a GPU they are the work of Triton's interpreter.
-    list_tensors, list_bytes: tensors made from Python lists (or other host data), and how many bytes they hold.
+        without a GPU they are the work of Triton's interpreter. Nor do those of a replay.
+    list_tensors, list_bytes: tensors made from Python lists (or other host data), and how many bytes they hold. A
+        NumPy array that is looked at as a tensor counts where it is moved to the device.
     device_bytes: bytes handed to the device: tensors made from lists with a `device=`, lists used as an index, and what
         `StagingBuffer.to_device` gives. On CUDA they are copied; on a CPU nothing moves, and these are what would be.
     numpy_views: tensors opened as NumPy arrays, through which they may be read or written unseen.
     launches: launches of Triton kernels, by the name of the function that launches them.
+    at_host: how many of the operations no device hears of: views, and named ranges.
+    replays: replays of a graph; replayed: the operations that they did, where the graph knows (`CPUGraph`).
     """
 
     calls: Counter[str] = field(default_factory=Counter)
@@ -70,6 +76,14 @@ class Counts:
     device_bytes: int = 0
     numpy_views: int = 0
     launches: Counter[str] = field(default_factory=Counter)
+    at_host: int = 0
+    replays: int = 0
+    replayed: int = 0
+
+    @property
+    def sent(self) -> int:
+        """What the host has sent to the device: operations but for those `at_host`, launches, and each replay as one."""
+        return self.operations.total() - self.at_host + self.launches.total() + self.replays
 
     def calls_of(self, name: str) -> int:
         """Calls of functions and methods of this name, in whatever class."""
@@ -92,6 +106,8 @@ class Counts:
             "tensors opened as NumPy arrays": self.numpy_views,
             **{name: self.operations_of(name) for name in OPERATIONS},
             "select (a view)": self.operations_of("select"),
+            "replays of a graph": self.replays,
+            "operations in these": self.replayed,
         }
 
 
@@ -102,18 +118,32 @@ class _Operations(OperationCounter):
         super().__init__()
         self.seen, self.counts = counts, counts.operations
         self.on_host = False  # whether a tensor that is being made stays on the host
-        self.launch: FrameType | None = None  # the one in progress
+        self.launch: FrameType | None = None  # the one in progress, or a replay
+        self.of_array = 0  # calls in progress that make a tensor that is another look at a NumPy array
+        self.arrays: list[torch.Tensor] = []  # which count where they are moved
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if self.launch is not None:
             return func(*args, **(kwargs or {}))
+        if self.of_array > 0:
+            self.arrays.append(result := func(*args, **(kwargs or {})))
+            return result
         before = self.counts["from_list"]
         result = super().__torch_dispatch__(func, types, args, kwargs)
+        self.seen.at_host += func.namespace == "profiler" or _is_view(func, args, result)
         if self.counts["from_list"] > before and result.dim() > 0:  # a tensor of no dimensions was a number, not a list
             self.seen.list_tensors += 1
             self.seen.list_bytes += result.nbytes
             self.seen.device_bytes += 0 if self.on_host else result.nbytes
         return result
+
+
+def _is_view(func: Any, args: tuple, result: Any) -> bool:
+    """Whether an operation has only made another look at its first argument; `reshape` and `to` may have copied it."""
+    if func._schema.is_mutable or not any(out.alias_info is not None for out in func._schema.returns):
+        return False
+    looks = [one for one in tree_leaves(result) if one.layout == args[0].layout == torch.strided]
+    return all(one.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr() for one in looks)
 
 
 class _Places(TorchFunctionMode):
@@ -133,9 +163,8 @@ class _Places(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         self.operations.seen.numpy_views += func is torch.Tensor.numpy
-        if func in self.MOVERS and any(args[0] is made for made in self.made_on_host):
-            to_device = func is torch.Tensor.cuda or not isinstance((*args[1:], *kwargs.values())[0], torch.dtype)
-            self.operations.seen.device_bytes += args[0].nbytes if to_device else 0
+        if func in self.MOVERS and not isinstance((*args[1:], *kwargs.values(), None)[0], torch.dtype):
+            self._moved(args[0])
         if func not in self.MAKERS or kwargs.get("device") is not None:
             return func(*args, **kwargs)
         self.operations.on_host = True
@@ -145,6 +174,16 @@ class _Places(TorchFunctionMode):
             self.operations.on_host = False
         self.made_on_host.append(result)
         return result
+
+    def _moved(self, tensor: torch.Tensor) -> None:
+        """A tensor goes to the device."""
+        seen = self.operations.seen
+        of_array = any(tensor is array for array in self.operations.arrays)
+        if of_array:
+            seen.list_tensors += 1
+            seen.list_bytes += tensor.nbytes
+        if of_array or any(tensor is made for made in self.made_on_host):
+            seen.device_bytes += tensor.nbytes
 
 
 class Watch:
@@ -165,10 +204,11 @@ class Watch:
 
     def __exit__(self, *error: Any) -> None:
         sys.setprofile(self._profiler)
-        self._operations.launch = None
+        self._operations.launch, self._operations.of_array = None, 0
         self._operations.__exit__(*error)
         self._places.__exit__(*error)
         self._places.made_on_host.clear()
+        self._operations.arrays.clear()
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if self._profiler is not None:
@@ -178,10 +218,16 @@ class Watch:
                 self._operations.launch = None
         elif event == "call":
             self._count_call(frame)
+        elif arg is torch.from_numpy and event.startswith("c_"):  # a C function that the function mode is not asked about
+            self._operations.of_array += 1 if event == "c_call" else -1
         elif event == "return" and frame.f_code is StagingBuffer.to_device.__code__ and arg is not None:
             self.counts.device_bytes += arg.nbytes
 
     def _count_call(self, frame: FrameType) -> None:
+        if frame.f_code in REPLAYS:
+            self.counts.replays += 1
+            self.counts.replayed += len(getattr(frame.f_locals["self"], "operations", ()))
+            self._operations.launch = frame
         name, module = frame.f_code.co_qualname, frame.f_globals.get("__name__", "")
         if module == __name__ or module.partition(".")[0] in OTHERS:
             return

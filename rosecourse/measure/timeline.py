@@ -15,6 +15,7 @@ PARTS = {
     "roseinfer.decode_step_sessions.plan": "plan",
     "roseinfer.model.forward": "forward",
     "roseinfer.kv.append_token": "kv_append",
+    "roseinfer.decode_step_sessions.run": "runner",
 }
 
 STEP_KINDS = {"inside": "inside a block", "boundary": "at a block boundary", "fork": "right after a fork"}

@@ -12,6 +12,7 @@ COLOURS = {
     "block_tables": "#0072B2",
     "forward": "#999999",
     "kv_append": "#D55E00",
+    "runner": "#E69F00",
     "rest": "#F0E442",
 }
 
