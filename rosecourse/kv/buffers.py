@@ -24,14 +24,17 @@ def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, pin_memory=True).to(device, non_blocking=True)
 
 
-def kv_pool(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def kv_pool(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, spare_blocks: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V, each [num_layers, num_blocks, num_kv_heads, block_size, head_dim]; not cleared, for nothing reads a slot
-    before it is written. Raises `ConfigError` where they do not fit into memory.
+    before it is written. spare_blocks: so many more. Raises `ConfigError` where they do not fit into memory.
     """
+    whole = (shape[0], shape[1] + spare_blocks, *shape[2:])
     try:
-        if device.type == "cpu" and 2 * math.prod(shape) * dtype.itemsize > _memory():
+        if device.type == "cpu" and 2 * math.prod(whole) * dtype.itemsize > _memory():
             raise MemoryError  # else a system that promises more than it has would end the process later
-        return torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device)
+        return torch.empty(whole, dtype=dtype, device=device), torch.empty(whole, dtype=dtype, device=device)
     except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
         raise ConfigError(
             f"{shown(shape[1])} KV blocks of {shown(shape[3])} tokens do not fit into memory: give a smaller batch, "

@@ -45,8 +45,7 @@ class KVPool:
         self.num_blocks = sizes["num_blocks"]
         self.block_size = sizes["block_size"]
         self.device = device
-        sizes["num_blocks"] += self.spare_blocks
-        self.keys, self.values = kv_pool(tuple(sizes.values()), dtype, device)
+        self.keys, self.values = kv_pool(tuple(sizes.values()), dtype, device, self.spare_blocks)
         self.k_layers, self.v_layers = self.keys.unbind(), self.values.unbind()
 
     def write_tokens(

@@ -106,8 +106,10 @@ def test_the_table_has_a_row_for_each_rung_with_what_it_changes_and_its_workload
     assert [row[0] for row in rows] == links
     assert [row[1] for row in rows] == [rung.about for rung in LESSONS]
     assert all(rung.about for rung in LESSONS)
-    assert rows[-2][2] == "128 requests x 128 tokens, batch 128 (streaming)"
-    assert rows[-1][2] == "16 prompts x 8 samples x 64 tokens, batch 128 (scheduler)"
+    workloads = {row[0][1:4]: row[2] for row in rows}
+    assert workloads["064"] == "128 requests x 128 tokens, batch 128 (streaming)"
+    assert workloads["065"] == "16 prompts x 8 samples x 64 tokens, batch 128 (scheduler)"
+    assert workloads["066"] == "64 requests x 512 tokens, batch 64 (scheduler)"
 
 
 def test_the_table_shows_the_figure_that_the_article_is_about(results, notebooks):
