@@ -9,7 +9,8 @@ SPENT_IN = {
     "cache": ("place",),
     "step": ("rest",),
     "rows": ("plan", "rest"),
-    "kv_append": ("forward", "rest"),
+    "forward": ("runner", "rest"),
+    "kv_append": ("forward", "runner", "rest"),
 }
 
 

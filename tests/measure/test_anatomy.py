@@ -162,6 +162,8 @@ UP_TO_062 = ("block_tables", "forward", "kv_append")
 AT_063 = ("place", "copy_blocks", "block_tables", "forward")
 TO_063 = ["step", "forward", "kv_append", "copy_blocks"]
 FROM_064 = ("place", "copy_blocks", "plan", "forward")
+FROM_066 = ("place", "copy_blocks", "plan", "runner")
+TO_066 = ["cache", "step", "rows", "runner"]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +173,10 @@ FROM_064 = ("place", "copy_blocks", "plan", "forward")
         (UP_TO_062, UP_TO_062, ["cache", "block_tables", "kv_append"], {"block_tables", "kv_append"}),
         (UP_TO_062, AT_063, TO_063, {"place", "copy_blocks", "forward", "kv_append", "rest"}),
         (AT_063, FROM_064, ["step", "block_tables", "rows"], {"block_tables", "plan", "rest"}),
+        (FROM_064, FROM_066, TO_066, {"place", "plan", "forward", "runner", "rest"}),
+        (FROM_066, FROM_066, ["runner"], {"runner"}),
+        (FROM_066, FROM_066, ["forward"], {"runner", "rest"}),  # which is called by the runner
+        (FROM_066, FROM_066, ["kv_append"], {"runner", "rest"}),
         (FROM_064, FROM_064, ["copy_blocks"], {"copy_blocks"}),
         (FROM_064, FROM_064, ["kv_append"], {"forward", "rest"}),  # which is called by the forward
         (FROM_064, FROM_064, ["rows"], {"plan", "rest"}),

@@ -8,7 +8,7 @@ from rosecourse import ConfigError, EngineConfig, InferenceEngine, RosecourseErr
 from rosecourse.measure import profiling
 from rosecourse.measure.profiling import Event, timeline_of
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
-from tests.support.timelines import APPEND, COPY, FORWARD, H2D, PLACE, PLAN, TABLES
+from tests.support.timelines import APPEND, COPY, FORWARD, H2D, PLACE, PLAN, RUN, TABLES
 
 
 def step_events(start=1000.0, length=100.0):
@@ -66,6 +66,45 @@ def test_without_launches_the_range_on_the_device_says_what_the_append_did():
     events = [event for event in step_events() if not event.name.startswith("cu")]
     kinds = [kernel.kind for kernel in timeline_of(events, 1, "x", 1.0).kernels]
     assert kinds == ["copy", "attention", "matrix", "append", "append"]
+
+
+def graph_events(launch="cudaGraphLaunch"):
+    """A step of a graph: the copies of a fork 5 to 12, plan 12 to 20, and a run 20 to 25 that launches all kernels."""
+    return [
+        Event(STEP, False, 0.0, 100.0),
+        Event(STEP, True, 8.0, 95.0),
+        Event(PLACE, False, 4.0, 12.0),
+        Event("cudaLaunchKernel", False, 6.0, 7.0, 3),
+        Event("void at::native::index_put_kernel<int>(int)", True, 9.0, 10.0, 3),
+        Event(PLAN, False, 12.0, 20.0),
+        Event(RUN, False, 20.0, 25.0),
+        Event(RUN, True, 30.0, 80.0),  # what the device repeats is no kernel
+        Event(launch, False, 21.0, 24.0, 4),
+        Event("nvjet_hsh_64x8_64x16_1x2_h_bz_TNT", True, 30.0, 40.0, 4),
+        Event("_kv_append_by_table_kernel", True, 41.0, 43.0, 4),
+        Event("_paged_attn_decode_kernel", True, 43.0, 60.0, 4),
+        Event("Memcpy DtoD (Device -> Device)", True, 79.0, 80.0, 4),
+        Event("cudaLaunchKernel", False, 26.0, 27.0, 5),
+        Event(COPY, True, 81.0, 82.0, 5),
+    ]
+
+
+@pytest.mark.parametrize("launch", ["cudaGraphLaunch", "cuGraphLaunch"])
+def test_the_kernels_of_a_graph_have_one_launch_and_their_names_say_what_they_are(launch):
+    """There are no ranges inside a graph, and its launch is inside no append: only the append's own kernel is told."""
+    found = timeline_of(graph_events(launch), 70, "NVIDIA H200", 83.0)
+    assert [(kernel.name, kernel.kind) for kernel in found.kernels] == [
+        ("index_put_kernel", "other"),
+        ("nvjet_hsh_64x8_64x16_1x2_h_bz_TNT", "matrix"),
+        ("_kv_append_by_table_kernel", "append"),
+        ("_paged_attn_decode_kernel", "attention"),
+        ("Memcpy DtoD", "copy"),
+        ("unrolled_elementwise_kernel", "other"),
+    ]
+    assert found.parts == ["place", "plan", "runner"]
+    assert [found.part_us(part) for part in (*found.parts, "rest", "forward")] == [8, 8, 5, 79, 0]
+    assert found.busy_us == pytest.approx(32)
+    assert Timeline.of(json.loads(json.dumps(found.document()))) == found
 
 
 def test_there_is_one_step_in_what_a_profiler_saw():
@@ -139,6 +178,7 @@ def test_a_timeline_on_a_cpu_has_the_ranges_in_order_inside_the_step(small_model
         ("063", [PLACE, TABLES, H2D, FORWARD], ["place", "block_tables", "forward"]),
         ("064", [PLACE, PLAN, FORWARD], ["place", "plan", "forward"]),
         ("065", [PLACE, PLAN, FORWARD], ["place", "plan", "forward"]),
+        ("066", [PLACE, PLAN, RUN], ["place", "plan", "runner"]),
     ],
 )
 def test_a_timeline_has_the_ranges_of_its_rung(small_model, number, ranges, parts):
@@ -177,7 +217,7 @@ def test_a_boundary_comes_before_the_profiler_too(small_model):
     assert found.plain_us > 0
 
 
-@pytest.mark.parametrize("number", ["035", "061", "062", "064", "065"])
+@pytest.mark.parametrize("number", ["035", "061", "062", "064", "065", "066"])
 def test_right_after_a_fork_all_write_into_a_block_that_they_share(small_model, number, monkeypatch):
     engine, sessions = decoding_of(small_model, number=number)
     decode, shared = engine.decode_step_sessions, []

@@ -15,6 +15,7 @@ ALL = ("block_tables", "forward", "kv_append", "rest")
 NAMES = [PART_NAMES[part] for part in ALL]
 AT_063 = ("place", "copy_blocks", "block_tables", "forward", "rest")
 FROM_064 = ("place", "copy_blocks", "plan", "forward", "rest")
+FROM_066 = ("place", "copy_blocks", "plan", "runner", "rest")
 SIX = {
     "035": (2.1, 2.9, 9.4, 0.6),
     "036": (0.35, 2.9, 9.4, 0.6),
@@ -28,6 +29,7 @@ SECOND_HALF = {
     "063": dict(zip(AT_063, (0.05, 0.01, 0.15, 2.6, 0.5), strict=True)),
     "064": dict(zip(FROM_064, (0.05, 0.01, 0.08, 2.6, 0.3), strict=True)),
     "065": dict(zip(FROM_064, (0.05, 0.01, 0.08, 2.6, 0.3), strict=True)),
+    "066": dict(zip(FROM_066, (0.05, 0.01, 0.08, 0.4, 0.9), strict=True)),
 }
 LATER = {f"0{number}": tuple(0.75**place * ms for ms in SIX["061"]) for place, number in enumerate(range(62, 70), 1)}
 
@@ -178,18 +180,27 @@ def test_an_effect_on_the_stages_outlines_what_came_and_what_went(figure):
     ax = figure.add_subplot()
     plots.effect(ax, steps_of(SIX | SECOND_HALF), "063", "064", "title")
     assert sorted(hatched(ax, "xx")) == sorted(bars(ax, "block_tables") + bars(ax, "plan") + bars(ax, "rest"))
-    assert [len(bars(ax, part)) for part in PART_NAMES] == [2, 2, 1, 1, 2, 0, 2]
+    assert [len(bars(ax, part)) for part in PART_NAMES] == [2, 2, 1, 1, 2, 0, 0, 2]
+    assert_readable(ax)
+
+
+def test_at_066_the_runner_comes_for_the_forward_and_the_copies_are_as_they_were(figure):
+    ax = figure.add_subplot()
+    plots.effect(ax, steps_of(SIX | SECOND_HALF), "065", "066", "title")
+    changed = ("place", "plan", "forward", "runner", "rest")
+    assert sorted(hatched(ax, "xx")) == sorted(bar for part in changed for bar in bars(ax, part))
+    assert [len(bars(ax, part)) for part in PART_NAMES] == [2, 2, 2, 0, 1, 0, 1, 2]
     assert_readable(ax)
 
 
 def test_the_ladder_has_each_rung_with_its_own_stages(figure):
     plots.ladder_of_steps(figure, steps_of(SIX | SECOND_HALF), "The ladder")
     first, *_ = figure.axes
-    assert [len(bars(first, part)) for part in PART_NAMES] == [3, 3, 2, 8, 10, 7, 10]
-    assert bars(first, "plan") == [pytest.approx((0.06, 0.08))] * 2
+    assert [len(bars(first, part)) for part in PART_NAMES] == [4, 4, 3, 8, 10, 7, 1, 11]
+    assert bars(first, "plan") == [pytest.approx((0.06, 0.08))] * 3
     assert [text.get_text() for text in first.get_legend().get_texts()] == [
         *NAMES,
-        *(PART_NAMES[part] for part in ("place", "copy_blocks", "plan")),
+        *(PART_NAMES[part] for part in ("place", "copy_blocks", "plan", "runner")),
         "device busy, in all",
     ]
     assert_readable(*figure.axes)
@@ -289,6 +300,6 @@ def test_a_part_that_a_rung_does_not_have_is_no_number_in_the_table():
     names = [f"{PART_NAMES[part]} (ms)" for part in PART_NAMES]
     assert list(table.columns) == ["title", *names, "step (ms)", *steps_table(steps_of(SIX)).columns[6:]]
     there = table[names].notna().sum().tolist()
-    assert there == [3, 3, 2, 8, 10, 7, 10]
+    assert there == [4, 4, 3, 8, 10, 7, 1, 11]
     assert table.loc["064", "plan rows (ms)"] == pytest.approx(0.08)
     assert table.loc["064", "step (ms)"] == pytest.approx(3.04)
