@@ -318,6 +318,21 @@ def test_tokens_follow_logits_that_the_caller_has_changed(small_model, kind, cha
 
 
 @pytest.mark.parametrize("kind", ["eager", "padded", "graphs"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_tokens_are_chosen_once_and_a_step_inside_a_block_uploads_nothing(small_model, kind, temperature, monkeypatch):
+    """Seen without a counter: what counts dispatched operations changes the versions of tensors."""
+    engine, uploads = engine_of(small_model, KINDS[kind]), []
+    sessions = sessions_of(engine, [4, 4], temperature=temperature)
+    step(engine, sessions)
+    monkeypatch.setattr(engine.decode_step.rows, "_upload", uploads.append)
+    monkeypatch.setattr("rosecourse.decode.step.next_tokens", None)
+    for _ in range(2):
+        step(engine, sessions)
+        assert engine.decode_step.rows.tokens == [session.token_ids[-1] for session in sessions]
+    assert uploads == []
+
+
+@pytest.mark.parametrize("kind", ["eager", "padded", "graphs"])
 def test_a_row_of_nan_is_reported_and_the_others_go_on(small_model, kind):
     engine = engine_of(small_model, KINDS[kind])
     sessions = sessions_of(engine, [3, 6, 5])
