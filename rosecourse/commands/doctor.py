@@ -103,6 +103,18 @@ def check_model() -> str:
     return f"shipped model: My dear ...{result.text!r}"
 
 
+def check_graphs() -> str:
+    """A decode step is one graph where there is a GPU."""
+    torch, rosecourse = (import_module(name) for name in ("torch", "rosecourse"))
+    if not torch.cuda.is_available():
+        return "decode steps: launched one operation after another (CUDA graphs need a GPU)"
+    runner = rosecourse.InferenceEngine(rosecourse.load_model()).decode_step.runner
+    if not runner.graphs:
+        raise Problem("decode steps run without CUDA graphs, which is slower: free some of the GPU's memory, or update")
+    graphs = f"{len(runner.graphs)} CUDA graphs, for up to {runner.buckets[-1]} requests"
+    return f"decode steps: {graphs}, in {runner.memory_bytes / 2**20:.0f} MiB"
+
+
 def check_kernel() -> str:
     """The notebooks' kernel is a Python that can import the package."""
     try:
@@ -124,7 +136,8 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "python", check_python
     for name in NEEDED:
         yield name, partial(check_package, name)
-    yield from (("device", check_device), ("triton", check_triton), ("model", check_model), ("kernel", check_kernel))
+    yield from (("device", check_device), ("triton", check_triton), ("model", check_model), ("graphs", check_graphs))
+    yield "kernel", check_kernel
 
 
 def first_line(error: Exception) -> str:

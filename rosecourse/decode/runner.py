@@ -18,10 +18,18 @@ from .graphs import CUDAGraphs, Graph
 from .inputs import DecodeInputs
 from .sampling import best_of_each, best_on
 
+# The same each time, so that Python shows it once; `warnings.filterwarnings("ignore", "graphs of steps")` silences it.
+LATE = "graphs of steps that sample are captured as they are needed: the first step of each batch size takes longer"
+
 
 def buckets_up_to(most: int) -> tuple[int, ...]:
     """The batch sizes that have a graph: 1, 2, 4 and the multiples of 8, as in vLLM, and the largest batch there is."""
     return (*[size for size in (1, 2, 4, *range(8, most, 8)) if size < most], most)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a GPU has left, for whoever asks for them; 0 for a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
 class EagerRunner:
@@ -64,6 +72,7 @@ class GraphRunner:
         self.best = best_on(kv.device) if self.new_graph is None else best_of_each
         self.buckets = buckets_up_to(config.max_batch_size)
         self.graphs: dict[tuple[int, bool], Graph] = {}  # of a bucket, and whether it samples
+        self.memory_bytes = 0  # that the captures have taken from the device, the kernels that they loaded among them
         # What a replay leaves behind lies outside the memory that all graphs share.
         self.logits = torch.empty(self.buckets[-1], model.shape.vocab_size, dtype=model.dtype, device=kv.device)
         self.tokens = torch.empty(self.buckets[-1], dtype=torch.int64, device=kv.device)
@@ -90,22 +99,26 @@ class GraphRunner:
 
         if self.new_graph is None:
             return
+        free = free_memory(self.logits.device)
         try:
             graph = self.new_graph()
             with self.work.rows.all_pads():
                 graph.warm_up(run)
             graph.capture(run)
             self.graphs[bucket, sampled] = graph
+            self.memory_bytes += max(0, free - free_memory(self.logits.device))
         except Exception as error:
             self.graphs.clear()
             self.new_graph = None
+            self.memory_bytes = 0
             first_line = str(error).partition("\n")[0]
             warnings.warn(f"no graph of {bucket} rows, so decode steps run eagerly: {first_line}", stacklevel=2)
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         num_rows = len(inputs.token_ids)
         bucket = self.buckets[bisect_left(self.buckets, num_rows)]
-        if (bucket, sampled) not in self.graphs:
+        if self.new_graph is not None and (bucket, sampled) not in self.graphs:
+            warnings.warn(LATE, stacklevel=2)
             self._capture(bucket, sampled)
         graph = self.graphs.get((bucket, sampled))
         if graph is None:

@@ -19,6 +19,7 @@ from .stats import NO_DIFFERENCE, Ratio, interleave_all, ratio
 from .whole_runs import running_steps
 
 CHUNK = 4  # steps that an engine makes before it is another's turn
+LEAST_SHARE = 0.01  # of a step: what takes less is as long as a stopwatch's own noise
 
 PART_NAMES = {
     "place": "place",
@@ -140,7 +141,8 @@ class StepTimes:
     def sentences(self, changed: Sequence[str]) -> list[str]:
         """What may be said of two engines: first of the parts that no lesson touched, then of those that changed.
 
-        Where the untouched parts differ, something else than the lesson has changed the times, and no gain is claimed.
+        Where the untouched parts differ, something else than the lesson has changed the times, and no gain is claimed;
+        but parts that take less than `LEAST_SHARE` of a step tell nothing.
         Where the two steps have other stages, all that changed is compared as a whole: a stage that went has left its
         work to others. changed: the parts that were replaced, as in `Lesson.changes`.
         """
@@ -152,7 +154,9 @@ class StepTimes:
         if untouched:
             same = self.ratio(*untouched)
             lines.append(f"Untouched, {_listed(untouched)}: {self._told(untouched)}.")
-            if same.verdict != NO_DIFFERENCE:
+            if min(self.share(name, *untouched) for name in self.seconds) < LEAST_SHARE:
+                lines.append("That is too little of a step to show whether the machine was the same.")
+            elif same.verdict != NO_DIFFERENCE:
                 return [*lines, "The same code took a different time: no gain is claimed from this picture."]
         else:
             lines.append("No part of the step is the same before and after: nothing shows whether the machine was.")

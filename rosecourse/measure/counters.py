@@ -82,7 +82,7 @@ class Counts:
 
     @property
     def sent(self) -> int:
-        """What the host has sent to the device: operations but for those `at_host`, launches, and each replay as one."""
+        """What the host has sent to the device: operations that are not `at_host`, launches, and replays as one each."""
         return self.operations.total() - self.at_host + self.launches.total() + self.replays
 
     def calls_of(self, name: str) -> int:
@@ -218,7 +218,9 @@ class Watch:
                 self._operations.launch = None
         elif event == "call":
             self._count_call(frame)
-        elif arg is torch.from_numpy and event.startswith("c_"):  # a C function that the function mode is not asked about
+        elif arg is torch.from_numpy and event.startswith(
+            "c_"
+        ):  # a C function that the function mode is not asked about
             self._operations.of_array += 1 if event == "c_call" else -1
         elif event == "return" and frame.f_code is StagingBuffer.to_device.__code__ and arg is not None:
             self.counts.device_bytes += arg.nbytes

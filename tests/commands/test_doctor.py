@@ -28,7 +28,7 @@ def test_without_torch_every_line_is_there(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert doctor.main() == 1
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(doctor.NEEDED) + 6
+    assert len(lines) == len(doctor.NEEDED) + 7
     assert all(line.startswith(("[OK] ", "[FAIL] ")) for line in lines[:-1])
     assert f"[FAIL] torch is not installed: {doctor.REINSTALL}" in lines
     assert any(line.startswith("[FAIL] device: ModuleNotFoundError: ") for line in lines)
@@ -67,6 +67,24 @@ def test_pythons(monkeypatch, found, fits):
     else:
         with pytest.raises(doctor.Problem, match=r"needs 3\.11 or later"):
             doctor.check_python()
+
+
+@pytest.mark.parametrize("graphs", [{}, {(8, False): None, (4, False): None}])
+def test_the_graphs_of_a_gpu_and_their_memory_are_told(monkeypatch, graphs):
+    runner = SimpleNamespace(graphs=graphs, buckets=(4, 8), memory_bytes=34 * 2**20)
+    rosecourse = SimpleNamespace(
+        load_model=lambda: "a model",
+        InferenceEngine=lambda model: SimpleNamespace(decode_step=SimpleNamespace(runner=runner)),
+    )
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setattr(doctor, "import_module", {"torch": torch, "rosecourse": rosecourse}.get)
+    if graphs:
+        assert doctor.check_graphs() == "decode steps: 2 CUDA graphs, for up to 8 requests, in 34 MiB"
+    else:
+        with pytest.raises(doctor.Problem, match="run without CUDA graphs, which is slower: free some of the GPU's"):
+            doctor.check_graphs()
+    torch.cuda.is_available = lambda: False
+    assert doctor.check_graphs().endswith("(CUDA graphs need a GPU)")
 
 
 @pytest.mark.parametrize("python", ["absent", "fails"])
@@ -109,7 +127,7 @@ def test_doctor_finds_all_well(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "All is well."
     assert all(line.startswith("[OK] ") for line in lines[:-1])
-    assert len(lines) == len(doctor.NEEDED) + 6
+    assert len(lines) == len(doctor.NEEDED) + 7
 
 
 def test_doctor_names_a_missing_package_and_the_remedy(capsys, monkeypatch):

@@ -173,8 +173,39 @@ def test_graphs_that_sample_are_captured_when_they_are_needed(small_model):
     engine = engine_of(small_model, KINDS["graphs"])
     graphs = engine.decode_step.runner.graphs
     assert set(graphs) == {(bucket, False) for bucket in buckets_up_to(11)}
-    step(engine, sessions_of(engine, [3, 4, 5], temperature=1.0))
+    sampled = sessions_of(engine, [3, 4, 5], temperature=1.0)
+    with pytest.warns(UserWarning, match="^graphs of steps that sample are captured as they are needed"):
+        step(engine, sampled)
     assert set(graphs) - {(bucket, False) for bucket in buckets_up_to(11)} == {(4, True)}
+
+
+def test_the_late_graphs_are_told_of_once_and_in_no_eager_engine(small_model):
+    for kind in ("eager", "padded", "graphs"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            engine = engine_of(small_model, KINDS[kind])
+            for lengths in ([3], [3, 4], [3, 4, 5, 6]):
+                step(engine, sessions_of(engine, lengths))
+            assert caught == []
+            for lengths in ([3], [3, 4], [3, 4, 5, 6]):
+                step(engine, sessions_of(engine, lengths, temperature=1.0))
+        assert len(caught) == (kind == "graphs")
+
+
+def test_the_memory_that_captures_take_is_summed_up(small_model, monkeypatch):
+    """Of a device that has 10 bytes fewer whenever it is asked, and after a capture that fails holds none."""
+    assert engine_of(small_model, KINDS["graphs"]).decode_step.runner.memory_bytes == 0  # a CPU's are not told apart
+    left = iter(range(10_000, 0, -10))
+    monkeypatch.setattr("rosecourse.decode.runner.free_memory", lambda device: next(left))
+    engine = engine_of(small_model, KINDS["graphs"])
+    captured = len(buckets_up_to(11))
+    assert engine.decode_step.runner.memory_bytes == 10 * captured
+    step(engine, sessions_of(engine, [3], temperature=1.0))
+    assert engine.decode_step.runner.memory_bytes == 10 * (captured + 1)
+    Fails.left = 3
+    with pytest.warns(UserWarning, match="no graph of"):
+        engine = engine_of(small_model, FIXED.with_(runner=FailingRunner))
+    assert engine.decode_step.runner.memory_bytes == 0
 
 
 def test_a_cpu_has_no_graphs_of_its_own(small_model):
@@ -208,7 +239,7 @@ def test_where_a_capture_fails_steps_run_eagerly_and_one_line_says_so(small_mode
         warnings.simplefilter("always")
         engine = engine_of(small_model, FIXED.with_(runner=FailingRunner))
         found = random_traffic(engine, 1, True)
-    said = [str(one.message) for one in caught]
+    said = [str(one.message) for one in caught if "captured as they are needed" not in str(one.message)]
     assert len(said) == 1
     assert said[0].startswith("no graph of ")
     assert said[0].endswith("so decode steps run eagerly: CUDA error: out of memory")

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.rows import FIELDS, UNKNOWN, asked_by
+from rosecourse.decode.runner import CPUGraphRunner, PaddedRunner
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of
@@ -12,6 +14,8 @@ from tests.support.oracles import prompts_of
 # Parts, and from how many sessions on K and V are appended by a kernel.
 RUNGS = {rung.number: (rung.after, 128) for rung in LESSONS} | {
     **{f"{number}-triton": (lesson(number).after, 1) for number in ("061", "062", "065")},
+    "066-padded": (lesson("066").after.with_(runner=PaddedRunner), 128),
+    "066-graphs": (lesson("066").after.with_(forward=FixedWidthForward, runner=CPUGraphRunner), 128),
     "dense": (lesson("061").after.with_(forward=DenseForward), 128),
 }
 each_rung = pytest.mark.parametrize("rung", RUNGS)
