@@ -82,7 +82,7 @@ class Counts:
 
     @property
     def sent(self) -> int:
-        """What the host has sent to the device: operations that are not `at_host`, launches, and replays as one each."""
+        """What the host has sent to the device: operations not `at_host`, launches, and replays as one each."""
         return self.operations.total() - self.at_host + self.launches.total() + self.replays
 
     def calls_of(self, name: str) -> int:
