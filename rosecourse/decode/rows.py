@@ -75,7 +75,8 @@ class Rows:
         end = (LIVE + 1) * self.max_rows
         self.fields = self.state[:end].view(LIVE + 1, self.max_rows)
         self.block_tables = self.state[end:].view(self.max_rows, self.max_blocks)
-        self.longest = config.max_blocks * config.block_size - 1
+        # Sparse attention takes no context that is longer than the cache, and no session is.
+        self.longest = min(config.max_blocks, kv.num_blocks) * config.block_size - 1
         self.views: dict[int, View] = {}
         self.forget()
 

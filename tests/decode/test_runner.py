@@ -143,6 +143,18 @@ def test_pads_write_into_the_spare_block_and_nowhere_else(small_model, kind):
     assert (rows.block_tables[3:, 0] == kv.num_blocks).all()
 
 
+def test_a_padded_step_is_no_wider_than_the_cache(small_model):
+    """Contexts may be far longer than all blocks together; torch's sparse product is wrong for such a width."""
+    made = []
+    for parts in KINDS.values():
+        engine = engine_of(small_model, parts, num_blocks=5, max_seq_len=96)
+        sessions = sessions_of(engine, [3])
+        for _ in range(5):
+            step(engine, sessions)
+        made.append(sessions[0].completion_ids)
+    assert made[1:] == made[:1] * 3
+
+
 def test_no_session_can_hold_the_spare_block(small_model):
     engine = engine_of(small_model, PARTS, num_blocks=3)
     assert engine.kv.keys.shape[1] == 4
