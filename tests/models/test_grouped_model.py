@@ -143,7 +143,7 @@ def test_the_cache_and_the_floor_count_k_and_v_heads(grouped):
     model, _, _ = grouped(2)
     require_model(model)
     engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=2, max_seq_len=16))
-    assert engine.kv.k_layers[0].shape == engine.kv.v_layers[1].shape == (8, 3, 4, 5)
+    assert engine.kv.k_layers[0].shape == engine.kv.v_layers[1].shape == (8 + engine.kv.spare_blocks, 3, 4, 5)
     assert kv_bytes_per_position(model.shape, torch.float32) == 4 * 2 * 2 * 3 * 5
     weights = sum(weight.numel() for name, weight in model.weights.items() if name != "wpe.weight")
     prompts = (tuple(range(1, 11)), tuple(range(1, 6)))

@@ -18,6 +18,8 @@ from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
 from rosecourse.records import assignments, recorder
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
+from rosecourse.records.steps import recorded_steps
+from rosecourse.records.timelines import recorded_timelines
 from tests.support.record_command import CLEAN, RUNGS, SMALL, spy, written
 
 pytestmark = pytest.mark.usefixtures("source")
@@ -142,6 +144,19 @@ def test_a_part_of_the_ladder_is_recorded_in_a_file_of_its_own(tmp_path, monkeyp
     assert "--from 061" in found.document["command"]
     assert record.main([*argv, "--from", "061"]) == 0
     assert capsys.readouterr().out == "A-from-061: is there, of this commit and settings (--force records it anew)\n"
+
+
+def test_a_part_of_the_ladder_may_have_two_rungs(tmp_path):
+    """The last lesson alone, with its steps and timelines."""
+    first, last = RUNGS[-2:]
+    workload = LESSONS[-1].workload.name
+    argv = ["--workloads", f"{workload},steps", *SMALL, "--from", first, "--out", str(tmp_path)]
+    assert record.main(argv) == 0
+    found = recorded_comparison(last, folder=tmp_path)
+    assert (found.numbers, found.document["workload"]) == ({"before": first, "after": last}, f"{workload}-from-{first}")
+    assert list(recorded_steps(workload, folder=tmp_path, first=first).times.seconds) == [first, last]
+    assert list(recorded_timelines(last, folder=tmp_path)) == ["before", "after"]
+    assert recorded_comparison(first, folder=tmp_path) is None
 
 
 def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_path, monkeypatch):
