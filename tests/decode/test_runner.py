@@ -326,6 +326,31 @@ def test_a_column_that_is_frozen_at_the_capture_makes_other_tokens(small_model, 
         assert (found == tokens(KINDS["065"])) is (column == "")
 
 
+@pytest.mark.parametrize("kind", ["eager", "graphs"])
+def test_the_cache_and_the_rows_stay_where_they_are(small_model, kind):
+    """A graph has recorded their addresses: nothing that happens to an engine may make them anew."""
+    engine = engine_of(small_model, KINDS[kind])
+    rows, kv, runner = engine.decode_step.rows, engine.kv, engine.decode_step.runner
+
+    def places():
+        views = [tensor for size in buckets_up_to(11) for tensor in tensors_of(rows.view(size))]
+        kept = [runner.logits, runner.tokens] if kind == "graphs" else []
+        each = [kv.keys, kv.values, *kv.k_layers, *kv.v_layers, rows.state, *views, *kept]
+        return [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in each]
+
+    before = places()
+    random_traffic(engine, 1, True)
+    rows.forget()
+    with rows.all_pads():
+        assert places() == before
+    assert places() == before
+
+
+def tensors_of(view):
+    inputs = view.inputs
+    return [inputs.token_ids, inputs.context_lens, inputs.block_tables, view.live, *view.asked]
+
+
 # -- what the host reads ----------------------------------------------------------------------------------------------
 
 
