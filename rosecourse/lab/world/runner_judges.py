@@ -32,7 +32,9 @@ ELSEWHERE = (
     "the sessions' rows and K and V are right, so the work was done: the outcome is read where it was not written. A "
     "replay writes where the capture has written; copy the outcome into a buffer of yours inside the captured work"
 )
-TWO_KINDS = "whether a step samples is decided when its graph is captured: keep two graphs of a bucket, and ask for both"
+TWO_KINDS = (
+    "whether a step samples is decided when its graph is captured: keep two graphs of a bucket, and ask for both"
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ def _outcome_differs(mine: Outcome, right: Outcome, batch: Sequence[Tracked]) ->
     tokens, expected_tokens = mine.tokens.tolist(), right.tokens.tolist()
     if tokens != expected_tokens:
         row = next(b for b, pair in enumerate(zip(tokens, expected_tokens, strict=True)) if pair[0] != pair[1])
-        what = f"the token returned in row {row}, session {batch[row].name}, is {tokens[row]}, not {expected_tokens[row]}"
+        what = (
+            f"the token returned in row {row}, session {batch[row].name}, is {tokens[row]}, not {expected_tokens[row]}"
+        )
         return Difference(what, row, (f"expected: {expected_tokens}", f"found:    {tokens}"))
     return None
 

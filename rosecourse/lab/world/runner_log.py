@@ -52,6 +52,9 @@ class GraphsSeen:
     cold: int = 0
 
 
+NO_GRAPHS = GraphsSeen()
+
+
 class WatchedGraph(CPUGraph):
     """A graph of a CPU that notes what is done with it, and whose warm-up runs the work, as that of a GPU does."""
 
@@ -122,7 +125,9 @@ class RunLog:
     def captured(self, graph: WatchedGraph) -> None:
         self.captures.append(graph)
 
-    def run(self, run: Callable[[DecodeInputs, bool], Outcome], work: DeviceStep, inputs: Any, sampled: bool) -> Outcome:
+    def run(
+        self, run: Callable[[DecodeInputs, bool], Outcome], work: DeviceStep, inputs: Any, sampled: bool
+    ) -> Outcome:
         """Let the work run, or be captured, and note it."""
         graph = self._capturing
         with self.aside(graph):  # what is read here, the part has not asked for
