@@ -41,8 +41,11 @@ class GuardedRunner:
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         return self.outcome_of(self.learner.call(self.made, inputs, sampled), len(inputs.token_ids))
 
-    def outcome_of(self, returned: Any, rows: int) -> Outcome:
-        """What the part has returned, which is to be the logits and tokens of so many rows."""
+    def outcome_of(self, returned: Any, rows: int, computed: int = 0) -> Outcome:
+        """What the part has returned, which is to be the logits and tokens of so many rows.
+
+        computed: over how many rows the graph of the step ran; 0 where this is not known.
+        """
         if returned is None:
             raise _no_outcome("nothing (None): is there a `return`?")
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -52,24 +55,30 @@ class GuardedRunner:
             given = getattr(outcome, name)
             if not isinstance(given, torch.Tensor) or given.dim() != dim:
                 raise _no_outcome(f"for {name} a {type(given).__name__} that is no tensor of {dim} dimensions")
-        self._look_at_rows(outcome, rows)
+        self._look_at_rows(outcome, rows, computed)
         if outcome.logits.shape[1] != self.vocab_size or outcome.tokens.dtype != torch.int64:
             shape = list(outcome.logits.shape)
             raise _no_outcome(f"logits {shape}, and tokens of {outcome.tokens.dtype}; {self.vocab_size} and int64 are")
         return outcome
 
-    def _look_at_rows(self, outcome: Outcome, rows: int) -> None:
+    def _look_at_rows(self, outcome: Outcome, rows: int, computed: int) -> None:
         for name, given in zip(outcome._fields, outcome, strict=True):
             found = len(given)
             if found > rows:
                 what = f"{name} of {found} rows are returned for {rows} sessions: the others are pads"
                 reason = "the graph runs over a whole bucket; the step wants the rows of its sessions, the first ones"
                 raise PartIsWrong(Fault(what, reason=reason, cause=Cause.PADS_RETURNED))
+            if found < rows <= computed:
+                what = f"{name} of {found} rows are returned for {rows} sessions; the graph ran over {computed} rows"
+                raise PartIsWrong(Fault(what, reason=ANOTHER_GRAPHS, cause=Cause.OUTCOME_STALE))
             if found < rows:
                 what = f"{name} of {found} rows are returned for {rows} sessions"
                 raise PartIsWrong(Fault(what, reason=TOO_SMALL, cause=Cause.BUCKET_TOO_SMALL))
 
 
+ANOTHER_GRAPHS = (
+    "this is what another graph has made, or its capture: each replay writes where its own capture has written"
+)
 TOO_SMALL = "take the smallest bucket that has a row for each session: `bisect_left(buckets, n)` finds where it stands"
 
 

@@ -1,6 +1,6 @@
 """Judges of a runner: after each step the engine is what a twin is whose runner launches the same work eagerly.
 
-Compared are the outcome, the rows, and every number of the cache. What was done with graphs in the step names the cause.
+Compared are the outcome, the rows, and every number of the cache. What was done with graphs names the cause.
 """
 
 from __future__ import annotations
@@ -147,9 +147,8 @@ def _why(log: RunLog, n: int, done: bool) -> tuple[Cause, str, str]:
         found = f"the step was done {log.times_done} times: {len(log.replays)} by replays, {by_hand} by the work itself"
         return (Cause.CAPTURE_ACTS, found, WARMED) if log.captures and by_hand else (Cause.POSITION_STALE, found, TWICE)
     run = log.replays[-1].run if log.replays else next(run for run in log.runs if run.live)
-    if run is not None:
-        if told := _why_graph(run, log, n):
-            return told
+    if run is not None and (told := _why_graph(run, log, n)):
+        return told
     if not done:
         return Cause.OUTCOME_STALE, "", ELSEWHERE
     return Cause.VALUES_CHANGED, "", "compare what the graph holds with what a call of the work does"

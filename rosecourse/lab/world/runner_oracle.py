@@ -80,7 +80,7 @@ class RunnerOracle(Oracle):
                 oracle._log.sampled = sampled
                 with oracle._log.watching(), oracle._around():
                     returned = learner.call(self.made, inputs, sampled)
-                outcome = self.outcome_of(returned, len(inputs.token_ids))
+                outcome = self.outcome_of(returned, len(inputs.token_ids), oracle._log.seen().rows)
                 oracle._log.returned(outcome)
                 return outcome
 
