@@ -322,7 +322,7 @@ WRONG = {
     NoBest: (Cause.INTERFACE, "has no `best`, by which a step finds the most probable tokens"),
     ReturnsLogitsAlone: (
         Cause.INTERFACE,
-        "the part returned a Tensor; it returns the step's `Outcome(logits, tokens)`",
+        "the part returned a Tensor; it returns the step's `Outcome(logits, tok",
     ),
 }
 

@@ -202,7 +202,8 @@ class _Outside(TorchDispatchMode):
 
 
 def _moves_data(func: Any) -> bool:
-    if func._schema.name.partition("::")[2] in NO_DATA:
+    namespace, _, name = func._schema.name.partition("::")
+    if namespace == "profiler" or name in NO_DATA:
         return False
     is_view = any(returned.alias_info is not None for returned in func._schema.returns)
     return func._schema.is_mutable or not is_view

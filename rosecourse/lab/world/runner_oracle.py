@@ -92,8 +92,8 @@ class RunnerOracle(Oracle):
         self.part = self._mine.decode_step.runner.made  # type: ignore[attr-defined]
         self.kv = self._mine.kv
         for kv in (self._mine.kv, self._right.kv):
-            kv.keys.fill_(float("nan"))
-            kv.values.fill_(float("nan"))
+            for cache in (*kv.k_layers, *kv.v_layers):
+                cache.fill_(float("nan"))
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -167,4 +167,5 @@ class RunnerOracle(Oracle):
 def _state(engine: InferenceEngine) -> State:
     """An engine as a step has left it."""
     step: Any = engine.decode_step
-    return State(step.outcome, step.rows, torch.stack([engine.kv.keys, engine.kv.values]))
+    caches = [torch.stack(list(layers)) for layers in (engine.kv.k_layers, engine.kv.v_layers)]
+    return State(step.outcome, step.rows, torch.stack(caches))
