@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from rosecourse.decode.cpu_graph import CPUGraph
 from rosecourse.decode.device_step import Outcome
 from rosecourse.decode.graph_makers import graphs_for
 from rosecourse.decode.runner import buckets_up_to
@@ -289,6 +290,12 @@ class BestByNumPy(Base):
         self.best = best_on(kv.device)
 
 
+class OnACPUAlone(Base):
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.new = CPUGraph
+
+
 class NoBest(Base):
     def __init__(self, model, kv, config):
         super().__init__(model, kv, config)
@@ -319,6 +326,7 @@ WRONG = {
     OneKindOfGraph: (Cause.GREEDY_REPLAYED, "some of the sessions sample, and the graph was captured for none"),
     OfTheClass: (Cause.STATE_KEPT, "everything is right if the class is made anew for each engine"),
     BestByNumPy: (Cause.RAISES, "`numpy` reads a tensor on the host while a graph is captured"),
+    OnACPUAlone: (Cause.INTERFACE, "OnACPUAlone makes graphs of a CPU by itself"),
     NoBest: (Cause.INTERFACE, "has no `best`, by which a step finds the most probable tokens"),
     ReturnsLogitsAlone: (
         Cause.INTERFACE,

@@ -14,6 +14,7 @@ from ...decode.cpu_graph import CPUGraph
 from ...decode.device_step import DeviceStep, Outcome
 from ...decode.graph_makers import cpu_graphs_by
 from ...decode.inputs import DecodeInputs
+from ...errors import CaptureError
 
 TENSORS = ("token_ids", "context_lens", "block_tables")
 NO_DATA = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")  # operations that write nothing
@@ -82,11 +83,13 @@ class RunLog:
     """What happened since `begin`.
 
     captures, replays: the graphs, in their order. runs: of the work, without those that were captured. outside: torch
-    operations that move data, in none of these. cold: see `GraphsSeen`.
+    operations that move data, in none of these. cold: see `GraphsSeen`. unwatched: whether a graph has captured the work
+    that does not come from `graphs_for`.
     """
 
     def __init__(self) -> None:
         self.cold = 0
+        self.unwatched = False
         self._warm: set[bool] = set()  # the kinds of steps (sampled or not) that have run once
         self._memory: list[torch.Tensor] = []  # what captured work has made
         self._aside = False
@@ -131,7 +134,7 @@ class RunLog:
         """Let the work run, or be captured, and note it."""
         graph = self._capturing
         with self.aside(graph):  # what is read here, the part has not asked for
-            live = 0 if graph else int(work.rows.view(len(inputs.token_ids)).live.sum())
+            live = 0 if graph else self._live(work, len(inputs.token_ids))
         noted = _noted(work, inputs, bool(sampled), live)
         outcome = run(inputs, sampled)
         if graph is None:
@@ -143,6 +146,14 @@ class RunLog:
             graph.run = noted
             self._memory += outcome
         return outcome
+
+    def _live(self, work: DeviceStep, rows: int) -> int:
+        """How many sessions sit in the first rows."""
+        try:
+            return int(work.rows.view(rows).live.sum())
+        except CaptureError:
+            self.unwatched = True
+            return 0
 
     def returned(self, outcome: Outcome) -> None:
         """What the part has returned from a step."""

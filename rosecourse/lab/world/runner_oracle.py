@@ -25,6 +25,7 @@ from ...models.shape import Model
 from ...request.session import InferenceSession
 from .books import ONE_TABLE_BOOKS
 from .causes import Cause
+from .fault import Fault, PartIsWrong
 from .layout import ONE_TABLE
 from .learner import Learner
 from .oracle import Around, Oracle
@@ -75,11 +76,13 @@ class RunnerOracle(Oracle):
 
             def start(self, work: DeviceStep) -> None:
                 super().start(WatchedWork(work, oracle._log))
+                oracle._look_at_graphs()
 
             def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
                 oracle._log.sampled = sampled
                 with oracle._log.watching(), oracle._around():
                     returned = learner.call(self.made, inputs, sampled)
+                oracle._look_at_graphs()
                 outcome = self.outcome_of(returned, len(inputs.token_ids), oracle._log.seen().rows)
                 oracle._log.returned(outcome)
                 return outcome
@@ -155,6 +158,12 @@ class RunnerOracle(Oracle):
             self._mine.take_tokens(sessions, logits)
         except RosecourseError as error:
             fail(self, Cause.VALUES_CHANGED, f"no tokens can be read after the step: {error}")
+
+    def _look_at_graphs(self) -> None:
+        if self._log.unwatched:
+            what = f"{self.learner.part.__name__} makes graphs of a CPU by itself: on a GPU these are of no use"
+            reason = "`graphs_for(kv.device)` returns what makes a graph, on whatever device"
+            raise PartIsWrong(Fault(what, reason=reason, cause=Cause.INTERFACE))
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
         rows = self._mine.decode_step.rows  # type: ignore[attr-defined]
