@@ -83,8 +83,8 @@ class RunLog:
     """What happened since `begin`.
 
     captures, replays: the graphs, in their order. runs: of the work, without those that were captured. outside: torch
-    operations that move data, in none of these. cold: see `GraphsSeen`. unwatched: whether a graph has captured the work
-    that does not come from `graphs_for`.
+    operations that move data, in none of these. cold: see `GraphsSeen`. unwatched: whether a graph that does not come
+    from `graphs_for` has captured the work.
     """
 
     def __init__(self) -> None:
