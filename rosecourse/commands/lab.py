@@ -133,7 +133,7 @@ def lab(args: argparse.Namespace) -> bool:
         set_threads(args.threads, model.shape)
         with guarded(part.__name__, LONGEST_RACE, end_late):
             raced = race(part, args.lesson, model)
-        if raced.ladder is None:  # a request failed, say: there are no figures
+        if raced.trouble:  # a request failed, say: there are no figures
             raise ConfigError(raced.trouble)
         print(raced)
     return verdict.passed

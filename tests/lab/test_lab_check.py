@@ -33,6 +33,8 @@ def rungs_of(goal):
     alike = [
         rung for rung in LESSONS if rung.after.cache is parts.cache and rung.after.step.stages == parts.step.stages
     ]
+    if course.exercise.ends_as:  # the lesson's own part does otherwise on a CPU
+        return {course.exercise.ends_as: goal}
     return {course.part(rung.after): rung.number for rung in reversed(alike)}
 
 

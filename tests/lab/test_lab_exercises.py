@@ -42,7 +42,8 @@ def part_of(source, number):
 def engine_with(model, number, part, **config):
     rung = lesson(number)
     config = EngineConfig(**{"block_size": 8, "max_batch_size": 8, "prefix_cache": False, **config})
-    return InferenceEngine(model, config, rung.after.with_(**{COURSES[number].world.part: part}))
+    world = COURSES[number].world
+    return InferenceEngine(model, config, world.engine(rung.after.with_(**{world.part: part}), model.device))
 
 
 def before(number):
@@ -51,7 +52,8 @@ def before(number):
 
 
 def after(number):
-    return COURSES[number].part(lesson(number).after)
+    """The part that its solution is."""
+    return COURSES[number].ends_as(lesson(number).after)
 
 
 def start(engine, lengths):

@@ -70,7 +70,7 @@ def _not_its_own(trial: Trial, seen: dict[Situation, tuple[Seen, Seen]]) -> tupl
 def _seen_beside(trial: Trial, at: Situation) -> tuple[Seen, Seen]:
     """A step of the learner's part, and one of the course's."""
     mine = observe(trial.learner, trial.course.world, at, trial.device)
-    return mine, observe_course(trial.course.part(trial.rung.after), trial.course.world, at, trial.device)
+    return mine, observe_course(trial.course.ends_as(trial.rung.after), trial.course.world, at, trial.device)
 
 
 def _lacking(trial: Trial, group: list[Asked], seen: dict[Situation, tuple[Seen, Seen]]) -> Comparison | None:
@@ -99,7 +99,7 @@ def _is_the_lessons(trial: Trial, idea: Idea) -> bool:
     course = trial.course
     before, after = (
         observe_course(part, course.world, idea.situation, trial.device)
-        for part in (course.begins_as(trial.rung.before), course.part(trial.rung.after))
+        for part in (course.begins_as(trial.rung.before), course.ends_as(trial.rung.after))
     )
     return idea.cost.count(before) > idea.cost.count(after)
 
@@ -135,7 +135,8 @@ def _ideas_of(rung: Lesson, course: Course, trial: Trial) -> Iterator[Idea]:
     if rung.kernels and trial.kernels_on:
         situations = dict.fromkeys(idea.situation for idea in here)
         launched = {
-            at: launches(observe_course(course.part(rung.after), course.world, at, trial.device)) for at in situations
+            at: launches(observe_course(course.ends_as(rung.after), course.world, at, trial.device))
+            for at in situations
         }
         yield from ideas((at for at in situations if launched[at]), course.no_launch)
     yield from here

@@ -88,6 +88,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         codes=frozenset(calls.codes),
         kernels=frozenset(calls.kernels),
         binaries=frozenset(calls.binaries),
+        graphs=oracle.graphs_seen(),
     )
 
 

@@ -49,8 +49,9 @@ def _from_here_on(trial: Trial) -> list[Lesson]:
 
 
 def _work_of(rung: Lesson, trial: Trial) -> Iterator[tuple[CodeType, str]]:
-    part = trial.course.part(rung.after)
-    yield from _codes_of(part)
+    yield from _codes_of(trial.course.part(rung.after))
+    if rung is trial.rung:
+        yield from _codes_of(trial.course.ends_as(rung.after))
     wrappers = {name: getattr(kernels, name) for name in rung.kernels if hasattr(kernels, name)}
     yield from ((code, f"`{name}`") for name, code in _codes(wrappers))
 

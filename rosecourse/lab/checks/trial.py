@@ -41,7 +41,8 @@ class Trial:
 
     def parts_with(self, part: Any) -> DecodeParts:
         """The parts after the lesson, with another one in the place of the lesson's own."""
-        return self.rung.after.with_(**{self.course.world.part: part})
+        world = self.course.world
+        return world.engine(self.rung.after.with_(**{world.part: part}), torch.device(self.device))
 
 
 def lesson_with_a_part(number: str) -> Lesson:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from ...measure.counters import Counts
+from ..world.runner_log import NO_GRAPHS, GraphsSeen
 from ..world.situations import Situation
 
 Binary = tuple[str, ...]  # the kernel's module and name, and each of its constants with its value
@@ -29,7 +30,7 @@ class Seen:
     kept: whether it keeps rows, or anything else. one_free: last blocks of one owner, in all layers, that had one free
     slot. launched: calls of Triton's launchers.
     codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those
-    compiled for this step and the next.
+    compiled for this step and the next. graphs: what was done with graphs, which only a runner's world notes.
     """
 
     counts: Counts
@@ -49,6 +50,7 @@ class Seen:
     codes: frozenset[CodeType]
     kernels: frozenset[tuple[str, str]]
     binaries: frozenset[Binary]
+    graphs: GraphsSeen = NO_GRAPHS
 
 
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"

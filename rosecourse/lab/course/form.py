@@ -49,7 +49,8 @@ class Exercise:
     and never how; fewer with each lesson. look: the first hint, a question. do: the second, the approach in words.
     stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
     part uses. kernel_code: what it takes from a file of kernels. begins_as: the class that the learner gets; None is
-    the part before the lesson, which is called in the same way.
+    the part before the lesson, which is called in the same way. ends_as: the class that the solution is, and that a
+    learner's is counted beside; None is the part after the lesson.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Exercise:
     wanted: tuple[str, ...] = ()
     kernel_code: KernelCode = KernelCode()
     begins_as: type | None = None
+    ends_as: type | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Track:
 
     timed: what is timed, in words. metric: a time of `measure.samples.OF_A_RUN`. prompt_tokens: of each request.
     requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
-    often each engine runs. samples: of each prompt, which are forked off it after its prefill.
+    often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
+    timed on a CPU, where launches are counted instead; empty where time is compared there too.
     """
 
     timed: str = "whole runs, prefill and decode steps"
@@ -82,6 +85,7 @@ class Track:
     new_tokens: tuple[int, int] = (68, 32)
     rounds: int = 11
     samples: int = 1
+    untimed: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,3 +137,7 @@ class Course:
     def begins_as(self, before: Any) -> Any:
         """The class that the exercise begins as. before: the `DecodeParts` before the lesson."""
         return self.exercise.begins_as or self.part(before)
+
+    def ends_as(self, after: Any) -> Any:
+        """The class that the exercise ends as. after: the `DecodeParts` after the lesson."""
+        return self.exercise.ends_as or self.part(after)

@@ -8,9 +8,11 @@ from operator import is_
 from torch import Tensor, float64
 
 from ...config import EngineConfig
+from ...decode.device_step import DeviceStep, Outcome
 from ...decode.inputs import DecodeInputs
 from ...decode.parts import Append
 from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, Asked, asked_by
+from ...decode.sampling import best_on
 from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from ...kv.buffers import index_tensor, state_buffer
 from ...kv.one_table import BlockTable, KVBlockManager
@@ -137,3 +139,18 @@ class Rows:
     def take(self, chosen: Tensor, token_ids: list[int]) -> None:
         """The tokens that were chosen are the rows' last ones. chosen: int64 [B] on the device; token_ids: the same."""
         self.used[TOKEN].copy_(chosen)
+
+
+class Runner:
+    """The host launches one operation after another, as in lesson 065."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.best = best_on(kv.device)
+
+    def start(self, work: DeviceStep) -> None:
+        """Take the work to run; once, when the engine is built."""
+        self.work = work
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        """Run it over the rows of a step."""
+        return self.work(inputs, sampled)

@@ -39,7 +39,7 @@ def exercise(number: str) -> str:
     """Source of the exercise cell of a lesson: imports, and a class that behaves as the part before the lesson."""
     course, rung = _course(number), lesson(number)
     asked, kernel_code = course.exercise, course.exercise.kernel_code
-    before, after = course.begins_as(rung.before), course.part(rung.after)
+    before, after = course.begins_as(rung.before), course.ends_as(rung.after)
     code = _renamed(before, asked.name, asked.docstring)
     for member, body in asked.stubs.items():
         code += "\n" + indent(_stub(_member(after, member), body), "    ")
@@ -55,7 +55,7 @@ def exercise(number: str) -> str:
 def solution(number: str) -> str:
     """Source of a cell with the part as it is after the lesson, under the name that the exercise has."""
     course = _course(number)
-    kernel_code, after = course.exercise.kernel_code, course.part(lesson(number).after)
+    kernel_code, after = course.exercise.kernel_code, course.ends_as(lesson(number).after)
     docstring = _docstring_of(_definition(inspect.getsource(after), ast.ClassDef))
     code = _renamed(after, course.exercise.name, inspect.cleandoc(docstring))
     code = "".join(f"{helper}\n\n\n" for helper in _classes_beside(after)) + code
@@ -182,7 +182,7 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
     for part in parts:
         origins |= _origins(inspect.getfile(part), part.__module__)
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
-    groups = ("collections operator typing", "torch triton", "rosecourse")
+    groups = ("bisect collections operator typing", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
     sorted_groups = [[line for line in lines if line[0].split(".")[0] in group.split()] for group in groups]
     return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"

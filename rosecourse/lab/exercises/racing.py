@@ -6,7 +6,7 @@ Equal tokens come first: for a part that gives others, or that fails, nothing is
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,8 @@ from ...models.load import load_model
 from ...models.shape import Model
 from ...pictures.plots import race_runs
 from ..course import COURSES, course_of
-from ..course.form import Track
+from ..course.form import Course, Track
+from .launch_race import LaunchRace, launches_of
 
 WHOLE_RUNS = Track()
 THAN_THE_COURSES = "than the course's"
@@ -101,12 +102,15 @@ def _claim(times: Ratio, than: str, rounds: int) -> str:
     return f"{times}, {verdict}"
 
 
-def race(part: Callable[..., Any], number: str, model: Model | None = None, rounds: int | None = None) -> Race:
+def race(
+    part: Callable[..., Any], number: str, model: Model | None = None, rounds: int | None = None
+) -> Race | LaunchRace:
     """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Raises `LessonError` for a lesson that is not there.
+    takes ten to thirty seconds. Where time says nothing on a CPU, launches are counted there in its place. Raises
+    `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
     if not rung.changes:
@@ -117,7 +121,7 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
     require(rounds >= 1, f"rounds is {rounds!r}: give 1 or more")
     name = getattr(part, "__name__", str(part))
     model = model or load_model()
-    mine = rung.after.with_(**{course.world.part: part})
+    mine = course.world.engine(rung.after.with_(**{course.world.part: part}), model.device)
     trouble = trouble_with(mine, rung, model, name)
     if trouble:
         return Race(rung.number, name, None, trouble)
@@ -126,9 +130,12 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
         replace(rung, number="yours", title=name, after=mine),
         replace(rung, number="course", title=f"lesson {rung.number}'s part"),
     ]
-    workload = workload_of(course.track, on_gpu=model.device.type != "cpu")
-    config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
+    on_gpu = model.device.type != "cpu"
     try:
+        if course.track.untimed and not on_gpu:
+            return _launches(course, racers, model)
+        workload = workload_of(course.track, on_gpu)
+        config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
         ladder = compare_ladder(model, workload, rounds, config, racers)
     except RosecourseError as error:
         return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
@@ -137,6 +144,15 @@ def race(part: Callable[..., Any], number: str, model: Model | None = None, roun
     except BaseException as error:
         return Race(rung.number, name, None, _nothing_timed(f"{name} raised {told(error)}", name, rung.number))
     return Race(rung.number, name, ladder, track=course.track)
+
+
+def _launches(course: Course, racers: Sequence[Lesson], model: Model) -> LaunchRace:
+    """What the three launch in a step. The course's part is the one that its exercise ends as."""
+    before, yours, after = racers
+    theirs = after.after.with_(**{course.world.part: course.ends_as(after.after)})
+    each = {before.title: before.after, yours.title: yours.after, after.title: theirs}
+    launches = {title: launches_of(course.world.engine(parts, model.device), model) for title, parts in each.items()}
+    return LaunchRace(course.number, yours.title, launches, course.track.untimed)
 
 
 def _origin(rung: Lesson, part: str) -> str:

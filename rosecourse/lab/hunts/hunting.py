@@ -64,6 +64,7 @@ class Hunt:
     def __init__(self, number: str) -> None:
         course, rung = course_of(number, "bug hunt"), lesson(number)
         self.number = number
+        self._engine_of = course.world.engine
         self.bug = course.bug
         self.symptom, self.questions = self.bug.symptom, dict(self.bug.questions)
         let_in = self.bug.config.triton_kv_append_min_batch <= self.bug.config.max_batch_size
@@ -112,7 +113,8 @@ class Hunt:
             f"the kernels of lesson {self.number} do not run here: use a GPU, or set TRITON_INTERPRET=1 in the "
             "environment before rosecourse is imported",
         )
-        right, broken = (InferenceEngine(model, self.config, parts) for parts in (self.right, self.broken))
+        both = (self._engine_of(parts, model.device) for parts in (self.right, self.broken))
+        right, broken = (InferenceEngine(model, self.config, parts) for parts in both)
         for engine in (right, broken):
             for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
                 cache.zero_()

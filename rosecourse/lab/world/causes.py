@@ -31,6 +31,12 @@ class Cause(StrEnum):
     PARAMS_WRONG = "params-wrong"
     BUFFER_REUSED = "buffer-reused"
     STATE_KEPT = "state-kept"
+    PADS_RETURNED = "pads-returned"
+    BUCKET_TOO_SMALL = "bucket-too-small"
+    INPUTS_FROZEN = "inputs-frozen"
+    OUTCOME_STALE = "outcome-stale"
+    CAPTURE_ACTS = "capture-acts"
+    GREEDY_REPLAYED = "greedy-replayed"
     SIZE_LIMIT = "size-limit"
     GOAL_MISSED = "goal-missed"
     RAISES = "raises"
@@ -70,6 +76,12 @@ HEADLINES = {
     Cause.PARAMS_WRONG: "a row has other sampling parameters than its session",
     Cause.BUFFER_REUSED: "a buffer is overwritten before it has been read",
     Cause.STATE_KEPT: "the part remembers what it must forget",
+    Cause.PADS_RETURNED: "rows that nobody sits in are returned",
+    Cause.BUCKET_TOO_SMALL: "the graph has fewer rows than there are sessions",
+    Cause.INPUTS_FROZEN: "a graph holds what was true in one step alone",
+    Cause.OUTCOME_STALE: "what is returned is not what the step has made",
+    Cause.CAPTURE_ACTS: "a capture does something to the sessions",
+    Cause.GREEDY_REPLAYED: "a step that samples replays a graph that does not",
     Cause.SIZE_LIMIT: "right only up to some size",
     Cause.GOAL_MISSED: "correct, and the lesson's goal is missed",
     Cause.RAISES: "the part raises an exception",

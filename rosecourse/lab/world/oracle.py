@@ -25,6 +25,7 @@ from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
 from .learner import Learner
 from .pool import Before, Pool, Sizes, Tracked
+from .runner_log import NO_GRAPHS, GraphsSeen
 from .tiny_gpt2 import random_gpt2
 
 Around = Callable[[], AbstractContextManager[Any]]
@@ -71,6 +72,10 @@ class Oracle(Pool, ABC):
     def lists_shown(self, batch: Sequence[Tracked]) -> list[tuple[int, int, list[int]]]:
         """(row of the batch, layer, the block list that the part has been shown last), where it has been shown one."""
         return []
+
+    def graphs_seen(self) -> GraphsSeen:
+        """What was done with graphs in the last step; nothing where a part has nothing to do with them."""
+        return NO_GRAPHS
 
     # -- what a scenario does -----------------------------------------------------------------------------------------
 

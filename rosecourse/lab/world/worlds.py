@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from . import by_table_oracle, rows_oracle
+import torch
+
+from ...decode.parts import DecodeParts
+from . import by_table_oracle, rows_oracle, runner_guard
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
 from .copy_oracle import CopyOracle
@@ -16,9 +19,19 @@ from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
 from .rows_oracle import RowsOracle
 from .rows_scenarios import ROWS
+from .runner_oracle import RunnerOracle, recordable
+from .runner_scenarios import RUNNERS
 from .scenarios import APPEND, APPEND_WITH_KERNELS, Scenario
 from .table_oracle import TableOracle
 from .table_scenarios import TABLES
+
+Engine = Callable[[DecodeParts, torch.device], DecodeParts]
+
+
+def as_they_are(parts: DecodeParts, device: torch.device) -> DecodeParts:
+    """The parts themselves."""
+    return parts
+
 
 Driver = TypeVar("Driver", bound=Oracle)  # the kind of oracle that knows the kind of part
 
@@ -30,7 +43,8 @@ class World(Generic[Driver]):
     part: its name in `DecodeParts`. words: what the command line calls it. called_with: the names of the arguments that
     a step calls it with, as of a `Learner`. oracle: drives it through steps. scenarios: what it has to live through.
     scenarios_with_kernels: the same for a lesson that brings kernels, on a device where they can be launched; empty
-    where they are let in without a gate. in_an_engine: a learner's class as a part of an engine.
+    where they are let in without a gate. in_an_engine: a learner's class as a part of an engine. engine: the parts of
+    an engine in which such a part can be tried on a device, out of those of a lesson.
     """
 
     part: str
@@ -39,7 +53,8 @@ class World(Generic[Driver]):
     oracle: type[Driver]
     scenarios: tuple[Scenario[Driver], ...]
     scenarios_with_kernels: tuple[Scenario[Driver], ...] = ()
-    in_an_engine: Callable[[Learner], type] = in_an_engine
+    in_an_engine: Callable[[Learner], Callable[..., Any]] = in_an_engine
+    engine: Engine = as_they_are
 
     @property
     def methods(self) -> Mapping[str, Names]:
@@ -82,3 +97,12 @@ ROWS_THAT_STAY = World(
     in_an_engine=rows_oracle.in_an_engine,
 )
 COPY_BLOCKS = World("copy_blocks", "copies of blocks", ("copies",), CopyOracle, COPIES)
+RUNNER = World(
+    "runner",
+    "a runner of graphs",
+    runner_guard.METHODS,
+    RunnerOracle,
+    RUNNERS,
+    in_an_engine=runner_guard.in_an_engine,
+    engine=recordable,
+)

@@ -1,0 +1,290 @@
+"""Lesson 066, one CUDA graph: the device's part of a step is recorded once, and a step is one replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ...config import EngineConfig, SamplingParams
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.pool import Tracked
+from ..world.situations import Situation
+from ..world.worlds import RUNNER
+from . import ends, starts
+from .costs import Cost, Seen, ideas
+from .form import LINE, Bug, Course, Exercise, Track
+from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyRunner",
+    difficulty=3,
+    minutes=50,
+    begins_as=starts.Runner,
+    ends_as=ends.Runner,
+    text=(
+        "The cell holds a runner that is right, and launches one operation after another, as in lesson 065. Let it "
+        "record the work of each bucket once, at `start`, and make of a step one replay. `graphs_for(kv.device)` "
+        "returns what makes a graph, on a GPU and on a CPU. A graph has three methods: `warm_up(f)`, `capture(f)` and "
+        "`replay()`, where `f` takes no arguments and returns nothing. On a CPU a graph is a recorder for learning: "
+        "it shows all traps but speed, shared memory and what runs at the same time."
+    ),
+    docstring=(
+        "Brings the operations of a step to the device.\n\n"
+        "Goal: a graph for each of `buckets_up_to(config.max_batch_size)`, captured at `start` after a warm-up. A step "
+        "replays once, the graph of the smallest bucket that fits, and the host launches nothing else. The outcome is "
+        "written into buffers of its own, outside the memory of the graphs. Steps that sample have graphs of their "
+        "own, captured when they are first needed."
+    ),
+    goals={},
+    look=(
+        "`work(inputs, sampled)` reads tensors and writes tensors. Which of these are the same ones in every step, and "
+        "which numbers does Python hand over? What has to lie still, so that a replay in an hour reads the sessions of "
+        "that hour?"
+    ),
+    do=(
+        "`work.rows.view(bucket).inputs` are the inputs of any step over the first `bucket` rows: views of the tensors "
+        "that stay, as wide as the longest session can be. Rows in which nobody sits are pads, and do no harm. Capture "
+        "a function that calls the work with them and copies logits and tokens into your buffers; in a step return as "
+        "many of their rows as there are sessions.\n\n"
+        "A warm-up runs the work. Let it find pads alone: `with self.work.rows.all_pads():`. A capture does nothing, "
+        "so a replay comes after it. A step that samples has a graph of its own, beside the greedy one of the same "
+        "bucket.\n\n"
+        "What chooses the most probable token is captured with the rest, and has to be a function of tensors: "
+        "`self.best = best_of_each`, from `rosecourse.decode.sampling`. Captures at the start belong into "
+        "`torch.inference_mode()`, as the steps are."
+    ),
+    wanted=("buckets_up_to", "graphs_for"),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start_lengths(engine, {"A": 5, "B": 9, "C": 3})
+    yield sessions
+    yield from steps(engine, sessions, 2)
+    sessions |= _sampling(engine, "D", 2)  # it joins, and nobody leaves
+    yield from steps(engine, sessions, 2)
+    for name in ("D", "A"):
+        engine.free(sessions.pop(name))
+    yield from steps(engine, sessions, 2)
+    engine.free(sessions.pop("B"))
+    sessions |= _sampling(engine, "E", 1)
+    yield from steps(engine, sessions, 4)
+
+
+def _sampling(engine: InferenceEngine, name: str, seed: int) -> Sessions:
+    params = SamplingParams(max_new_tokens=24, stop_on_eos=False, temperature=1.2, seed=seed)
+    session = engine.new_session([53] * 7, params)
+    engine.take_tokens([session], engine.prefill([session]))
+    return {name: session}
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    before: set[str] = set()
+    for moment, _, ours, _, theirs in side_by_side(hunt, model):
+        for name, session in ours.items():
+            if session.token_ids != theirs[name].token_ids:
+                return {"session": {name}, "moment": {str(moment)}, "left": before - set(ours)}
+        before = set(ours)
+    raise AssertionError("the broken part makes the right tokens: it is not broken")
+
+
+COLLEAGUES_FILE = '''\
+import torch
+
+from rosecourse.decode.device_step import Outcome
+from rosecourse.decode.graph_makers import graphs_for
+from rosecourse.decode.runner import buckets_up_to
+from rosecourse.decode.sampling import best_of_each
+
+
+class Jukebox:
+    """A tape for each width; the one on the player stays there as long as it fits."""
+
+    def __init__(self, model, kv, config):
+        self.best = best_of_each
+        self.blank = graphs_for(kv.device)
+        self.widths = buckets_up_to(config.max_batch_size)
+        self.scores = torch.zeros((self.widths[-1], model.shape.vocab_size), dtype=model.dtype, device=kv.device)
+        self.words = torch.zeros((self.widths[-1],), dtype=torch.int64, device=kv.device)
+        self.shelf, self.player, self.loaded = {}, None, None
+
+    def start(self, work):
+        self.work, self.rows = work, work.rows
+        with torch.inference_mode():
+            for width in sorted(self.widths, reverse=True):
+                self.tape(width, False)
+
+    def tape(self, width, draws):
+        """The tape of a width from the shelf; a new one if it is asked for the first time."""
+        if (width, draws) not in self.shelf:
+            self.shelf[width, draws] = self.recorded(width, draws)
+        return self.shelf[width, draws]
+
+    def recorded(self, width, draws):
+        where = self.rows.view(width).inputs
+
+        def song():
+            made = self.work(where, draws)
+            self.scores[:width] = made.logits
+            self.words[:width] = made.tokens
+
+        tape = self.blank()
+        with self.rows.all_pads():
+            tape.warm_up(song)
+        tape.capture(song)
+        return tape
+
+    def __call__(self, inputs, sampled):
+        seats = inputs.token_ids.shape[0]
+        if seats != self.loaded:
+            self.player = self.tape(self.width_for(seats), sampled)
+            self.loaded = seats
+        self.player.replay()
+        return Outcome(logits=self.scores[:seats], tokens=self.words[:seats])
+
+    def width_for(self, seats):
+        return min(width for width in self.widths if width >= seats)
+'''
+
+
+BUG = Bug(
+    minutes=15,
+    symptom=(
+        "A request that asks for a temperature gets the words of that temperature, alone or beside others. Now and "
+        "then one does not: it gets the most probable word each time, as if it had asked for nothing. Nobody else's "
+        "words are wrong. If the same request comes a step later or earlier, it is served as it should be."
+    ),
+    tools=(
+        "`engine.decode_step.runner` is the runner, and `engine.decode_step.rows.sampling` says whether any of the "
+        "sessions of the last step samples. `session.params` are what a session asks for.",
+        "On a CPU the engines have graphs of a CPU, and a forward that these can hold.",
+    ),
+    questions={
+        "session": "the name of the session whose words are wrong",
+        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
+        "left": "the name of the session without whose leaving it would have got the right ones",
+        "line": LINE,
+    },
+    hints={
+        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
+        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "left": "Who was there at the moment before, and is not there any more? How many sessions does a step have "
+        "before and after?",
+        "line": "Which tape is played in that step, and when was it chosen? Print what it was recorded for.",
+    },
+    source=COLLEAGUES_FILE,
+    fault="        if seats != self.loaded:\n"
+    "            self.player = self.tape(self.width_for(seats), sampled)\n"
+    "            self.loaded = seats\n",
+    mended="        if (seats, sampled) != self.loaded:\n"
+    "            self.player = self.tape(self.width_for(seats), sampled)\n"
+    "            self.loaded = seats, sampled\n",
+    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    explanation=(
+        "Whether a step samples is decided in Python, when its graph is captured, so there are two graphs of each "
+        "bucket. The colleague looks for the graph only if the number of sessions has changed. Mostly it has, where "
+        "one joins or leaves. But if one leaves and another joins in the same step, the number stays, and so does the "
+        "graph. If those that were there were greedy and the newcomer is not, its temperature stands in its row, and "
+        "the graph that is replayed never reads it. From the next change of the number on all is well, so that the "
+        "newcomer's later words are drawn again, behind words that were not. The other way round nothing shows: a "
+        "graph that samples gives greedy rows their most probable token. All that was decided at a capture has to be "
+        "asked again for each replay."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+STEPPED = 3  # steps that a batch makes before the one that is counted
+
+
+def _stepped(oracle: Any, batch: list[Tracked]) -> list[Tracked]:
+    for _ in range(STEPPED):
+        oracle.step(*batch)
+    return batch
+
+
+def as_before(oracle: Any, n: int) -> list[Tracked]:
+    return _stepped(oracle, [oracle.start(2 + i % 6) for i in range(n)])
+
+
+def more_than_before(oracle: Any, n: int) -> list[Tracked]:
+    return [*_stepped(oracle, [oracle.start(3)]), *(oracle.start(2 + i % 5) for i in range(n - 1))]
+
+
+def fewer_than_before(oracle: Any, n: int) -> list[Tracked]:
+    return _stepped(oracle, [oracle.start(2 + i % 5) for i in range(3 * n)])[:n]
+
+
+def sampling_as_before(oracle: Any, n: int) -> list[Tracked]:
+    return _stepped(oracle, [oracle.start(2 + i % 6, sampled=i % 2 == 0) for i in range(n)])
+
+
+def sampling_first(oracle: Any, n: int) -> list[Tracked]:
+    batch = _stepped(oracle, [oracle.start(2 + i % 6) for i in range(n)])
+    return [*batch[1:], oracle.start(3, sampled=True)]
+
+
+STEPS = tuple(
+    Situation(name, batch, n, layers=2)
+    for name, batch, n in (
+        ("as in the steps before", as_before, 1),
+        ("as in the steps before", as_before, 3),
+        ("as in the steps before", as_before, 16),
+        ("more than there were before", more_than_before, 5),
+        ("fewer than there were before", fewer_than_before, 2),
+        ("some of which sample, as in the steps before", sampling_as_before, 4),
+    )
+)
+FIRST_SAMPLED = Situation("one of which is the first that samples", sampling_first, 3, layers=2)
+
+
+def by_itself(at: Situation, seen: Seen, right: int) -> str:
+    """What a few operations beside a replay are likely to be."""
+    few = "copy the outcome inside the captured work, and let a step return views: slices of your buffers are no work"
+    return few if seen.graphs.replays and seen.graphs.outside <= 4 else ""
+
+
+OUTSIDE = Cost("operations that the host launches outside a replay", lambda seen: seen.graphs.outside, hint=by_itself)
+CAPTURES = Cost("graphs captured", lambda seen: seen.graphs.captures)
+REPLAYS = Cost("replays", lambda seen: seen.graphs.replays)
+ROWS = Cost(
+    "rows",
+    lambda seen: seen.graphs.rows,
+    sentence="the graph runs over {found} {words} in {situation}; in the course's part of lesson {lesson} over {right}",
+)
+SHARED = Cost(
+    "tensors of the outcome",
+    lambda seen: seen.graphs.shared,
+    sentence="{found} {words} lie in the memory of a graph in {situation}; all graphs of a GPU share one",
+)
+COLD = Cost(
+    "graphs",
+    lambda seen: seen.graphs.cold,
+    sentence="{found} {words} captured until {situation}, before a step of the same kind had run once; on a GPU "
+    "kernels are compiled and libraries set up in the first run, which a capture cannot hold",
+)
+
+UNTIMED = "a graph of a CPU is for learning. It replays one operation after another, and says nothing of a GPU's time"
+
+COURSE = Course(
+    number="066",
+    world=RUNNER,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=(
+        *ideas(STEPS, OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED),
+        *ideas((FIRST_SAMPLED,), replace(CAPTURES, words="graphs captured at first need"), REPLAYS, COLD),
+    ),
+    track=Track(untimed=UNTIMED),
+    unseen="how long a step takes, memory that all graphs share, and what a GPU does while the host goes on",
+)
