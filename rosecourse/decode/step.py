@@ -46,6 +46,7 @@ class DecodeStep:
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
         self.outcome: Outcome | None = None  # of the last step
+        self.version = 0  # of its logits as they were returned
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
@@ -67,6 +68,7 @@ class DecodeStep:
             table.num_tokens += 1
         with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
             self.outcome = Outcome(logits.clone(), tokens)
+        self.version = self.outcome.logits._version  # a copy of an inference tensor does not begin at 0
         return self.outcome.logits
 
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
@@ -83,5 +85,7 @@ class DecodeStep:
     def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:
         """The outcome of the last step, if these are its sessions and its logits, which nobody has changed."""
         made = self.outcome
-        same = made is not None and logits is made.logits and not logits._version and self.rows.holds(sessions)
+        same = (
+            made is not None and logits is made.logits and logits._version == self.version and self.rows.holds(sessions)
+        )
         return made if same else None
