@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..config import EngineConfig
 from ..kv.one_table import KVBlockManager
@@ -86,7 +86,7 @@ class GraphRunner:
         self.work = work
         if self.new_graph is not None:
             with torch.inference_mode():
-                for bucket in tqdm(self.buckets[::-1], "graphs", leave=False, disable=None):
+                for bucket in tqdm(self.buckets[::-1], "graphs", leave=False, delay=2.0, disable=None):
                     self._capture(bucket, False)
 
     def _capture(self, bucket: int, sampled: bool) -> None:

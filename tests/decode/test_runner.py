@@ -365,6 +365,19 @@ def test_the_logits_of_a_step_outlive_the_next(small_model, kind):
     assert torch.equal(first, was)
 
 
+@pytest.mark.parametrize("kind", ["eager", "padded", "graphs"])
+def test_tokens_that_the_device_has_chosen_are_neither_chosen_nor_sent_again(small_model, monkeypatch, kind):
+    engine = engine_of(small_model, KINDS[kind])
+    sessions = sessions_of(engine, [5, 5, 5], temperature=0.5)
+    step(engine, sessions)  # sends the rows
+    uploads = []
+    monkeypatch.setattr(engine.decode_step.rows, "_upload", uploads.append)
+    monkeypatch.setattr("rosecourse.decode.step.next_tokens", None)
+    for _ in range(2):  # at positions 6 and 7 of blocks of 4
+        step(engine, sessions)
+    assert uploads == []
+
+
 @pytest.mark.parametrize("change", ["in place", "in inference mode", "a copy"])
 @pytest.mark.parametrize("kind", ["eager", "graphs"])
 def test_tokens_follow_logits_that_the_caller_has_changed(small_model, kind, change):
