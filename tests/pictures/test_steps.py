@@ -166,6 +166,13 @@ def test_the_effect_of_a_lesson_outlines_what_it_replaced_in_both_steps(figure):
     assert_readable(ax)
 
 
+def test_a_label_leaves_the_hatching_of_a_narrow_part_to_be_seen(figure):
+    ax = figure.add_subplot()
+    plots.effect(ax, steps_of(SIX), "036", "038", "title")
+    assert "KV append 1.90 ms" in texts(ax)  # beside its segment: in two lines it would fill it
+    assert not any("\n" in text for text in texts(ax))
+
+
 def test_the_effect_of_several_lessons_outlines_all_that_they_replaced(figure):
     ax = figure.add_subplot()
     plots.effect(ax, steps_of(SIX), "035", "061", "title")

@@ -142,7 +142,7 @@ BUG = Bug(
     symptom=(
         "A request whose prompt ends exactly with a block has a fork. The fork goes on, and the request waits. The "
         "fork is wrong from its second step on. When the request goes on, its own tokens are wrong too, although "
-        "it has not made a step in between. By then a third request, whose prompt ended inside a block, is wrong as well."
+        "it has not made a step in between. By then a third request, whose prompt ended inside a block, is wrong too."
     ),
     tools=(KEY_AT,),
     questions={
