@@ -168,9 +168,10 @@ def test_the_effect_of_a_lesson_outlines_what_it_replaced_in_both_steps(figure):
 
 def test_a_label_leaves_the_hatching_of_a_narrow_part_to_be_seen(figure):
     ax = figure.add_subplot()
-    plots.effect(ax, steps_of(SIX), "036", "038", "title")
-    assert "KV append 1.90 ms" in texts(ax)  # beside its segment: in two lines it would fill it
-    assert not any("\n" in text for text in texts(ax))
+    steps = steps_of({"061": (0.5, 1.7, 0.8, 0.33), "062": (0.12, 1.7, 0.33, 0.32)})
+    plots.effect(ax, steps, "061", "062", "title")
+    assert "KV append 0.33 ms" in texts(ax)  # beside its segment: in two lines it would fill it
+    assert_readable(ax)
 
 
 def test_the_effect_of_several_lessons_outlines_all_that_they_replaced(figure):
