@@ -131,25 +131,25 @@ def test_what_goes_by_value_says_where_it_is_from():
     assert b"def three_times(number):" in dumps(three_times)
 
 
-def half_at_work(seconds):
-    """As if somebody else had the processor for half of the time."""
+def hardly_at_work(seconds):
+    """As if others had the processor for most of the time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         until = time.process_time() + 0.02
         while time.process_time() < until:
             pass
-        time.sleep(0.03)
+        time.sleep(0.08)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell how much a process works")
 def test_a_process_that_others_keep_from_working_gets_more_time_and_not_for_ever():
     def work(report):
-        half_at_work(2.0)
+        hardly_at_work(2.0)
         return "done"
 
     assert run_apart(work, nobody, silence=0.8) == "done"
     begin = time.monotonic()
-    ended = run_apart(lambda report: half_at_work(100.0), nobody, silence=0.8)
+    ended = run_apart(lambda report: hardly_at_work(100.0), nobody, silence=0.8)
     assert isinstance(ended, Ended)
     assert ended.silent == 0.8
     assert time.monotonic() - begin < 50

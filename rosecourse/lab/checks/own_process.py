@@ -30,7 +30,7 @@ import torch
 from .by_value import dumps
 
 SILENCE = 10.0  # seconds in which a process must let hear of itself: more than any call takes
-STARVED = 8  # times as long for one that gets little of the processor, for others keep it busy
+STARVED = 4  # times as long for one that gets little of the processor, for others keep it busy
 START = 50.0  # the same until it is heard for the first time, where an interpreter and CUDA have to start
 WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checks.own_process import serve; serve()"
 LEAVE = "_exit"  # of `os`: the end of a process without a word
@@ -100,7 +100,7 @@ class Child:
                 return self.said.get(timeout=limit)
             except queue.Empty:
                 before, worked = worked, _cpu_seconds(self.pid)
-                starved = 0.05 * limit < worked - before < 0.8 * limit
+                starved = 0.05 * limit < worked - before < 0.5 * limit
                 if not starved or time.monotonic() > end:
                     raise
 
