@@ -11,7 +11,7 @@ from ..models.shape import Model
 
 
 class CopyBlocks:
-    """All copies of a step together: one operation for K and one for V, for all sessions and layers.
+    """All copies of a step together: one indexed copy of K and one of V, for all sessions and layers.
 
     No block is the destination of two copies, or the destination of one and the source of another: their order is free.
     """

@@ -165,7 +165,8 @@ def _label_parts(ax: Axes, row: Row, scale: tuple[float, float], floor_ms: float
         room, text = (end - start) * scale[0], f"{PART_NAMES[part]} {width:.2f} ms"
         short = f"{PART_NAMES[part]}\n{width:.2f} ms"
         fitting = [text] if text_points(text) + APART < room else []
-        if text_points(short) + APART < room and height * scale[1] > 2 * LINE:
+        hatching = 2.0 if part in row.bar.changed else 1.0  # two lines are as high as the bar, and hide its hatching
+        if hatching * text_points(short) + APART < room and height * scale[1] > 2 * LINE:
             fitting.append(short)
         if fitting:
             style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.1}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from xml.etree import ElementTree
 
 from ..decode.rows import FIELDS, KEY, TEMPERATURE, TOP_P
@@ -35,6 +36,7 @@ COLUMNS = (("token", 50), ("position", 68), ("temperature", 94), ("top-k", 46), 
 NAME_WIDTH, ENTRY, APART, HEIGHT = 84, 34, 14, 24  # a row's name, a table's entry, fields from table, a row's height
 BY_DEVICE = "#CDE7F7"  # a cell that the device has changed
 MOST_ROWS, MOST_BLOCKS = 16, 12  # that can be drawn
+NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,11 @@ def see_rows(rows: Rows, tables: Mapping[str, BlockTable]) -> SeenRows:
     return SeenRows(tuple(rows.state.tolist()), rows.max_rows, rows.max_blocks, names, num_blocks, colours)
 
 
-def rows_map(now: SeenRows, since: SeenRows | None = None, uploaded: Collection[int] = ()) -> Picture:
+def rows_map(now: SeenRows, since: SeenRows | None = None, uploaded: Mapping[int, int] = NOTHING) -> Picture:
     """All rows with their fields and tables. What is not in use is pale, with what it held last.
 
-    since: the same rows earlier; what differs has a tint, but for what the host has sent. uploaded: addresses in the
-    buffer that the host has written to since then; their cells have a thick outline.
+    uploaded: address in the buffer -> number, of what the host has written since; these cells have a thick outline.
+    since: the same rows earlier; a cell that the device has changed since then, or since the host wrote it, has a tint.
     """
     table = now.max_blocks * ENTRY
     sheet = Sheet(NAME_WIDTH + sum(width for _, width in COLUMNS) + APART + table)
@@ -105,7 +107,7 @@ def rows_map(now: SeenRows, since: SeenRows | None = None, uploaded: Collection[
         _draw_row(sheet, now, row, since, uploaded)
         sheet.y += HEIGHT + 2
     sheet.y += GAP
-    marks = [("outline", "sent by the host")] if uploaded else []
+    marks = [("outline", "written by the host")] if uploaded else []
     if since is not None:
         marks.append((BY_DEVICE, "changed by the device"))
     sheet.legend(marks)
@@ -134,7 +136,7 @@ def _place(column: int) -> tuple[int, int]:
     return left + sum(widths) + APART + (column - FIELDS) * ENTRY, ENTRY
 
 
-def _draw_row(sheet: Sheet, now: SeenRows, row: int, since: SeenRows | None, uploaded: Collection[int]) -> None:
+def _draw_row(sheet: Sheet, now: SeenRows, row: int, since: SeenRows | None, uploaded: Mapping[int, int]) -> None:
     used, y = row < len(now.names), sheet.y
     name = now.names[row] if used else ""
     group = draw_shape(sheet.root, "g", class_="row", data_row=row, data_session=name)
@@ -161,12 +163,11 @@ def _draw_cell(
     now: SeenRows,
     cell: tuple[int, int],
     since: SeenRows | None,
-    uploaded: Collection[int],
+    uploaded: Mapping[int, int],
 ) -> None:
     address, (x, width) = now.address(*cell), _place(cell[1])
     used = now.in_use(*cell)
-    changed = used and since is not None and since.numbers[address] != now.numbers[address]
-    by_device = changed and address not in uploaded
+    by_device = used and since is not None and uploaded.get(address, since.numbers[address]) != now.numbers[address]
     fill = BY_DEVICE if by_device else "white" if used else EMPTY
     marks = {"data_address": address, "data_by_device": int(by_device)}
     draw_shape(parent, "rect", class_="cell", **marks, x=x, y=y, width=width, height=HEIGHT, fill=fill, stroke=LINE)
@@ -179,7 +180,7 @@ def _title(now: SeenRows) -> str:
     return f"{told}; one buffer of {len(now.numbers)} numbers; on the right the block tables"
 
 
-def _description(now: SeenRows, since: SeenRows | None, uploaded: Collection[int]) -> str:
+def _description(now: SeenRows, since: SeenRows | None, uploaded: Mapping[int, int]) -> str:
     columns = range(FIELDS + now.max_blocks)
     rows = (
         f"row {row}, {name}: {', '.join(now.text(row, column) for column in columns)}"

@@ -86,4 +86,4 @@ def _name(steps: LadderSteps, rung: str, long: bool) -> str:
 
 
 def _conditions(steps: LadderSteps) -> str:
-    return f"{steps.batch} requests with {steps.context} tokens each, {steps.device}"
+    return f"{steps.batch} requests with a mean of {steps.context} tokens each, {steps.device}"

@@ -271,7 +271,7 @@ def test_what_was_counted_is_one_line():
     assert "  not to be seen on a CPU: a pinned buffer that is written again while a copy from it is" in told
     assert told.endswith(
         "counted in 11 kinds of steps, never more than in the course's part: append_token calls, torch operations, "
-        "stores of K and V, one after another"
+        "stores of K and V"
     )
     assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
 

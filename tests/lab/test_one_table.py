@@ -314,7 +314,7 @@ class TakesTheGeneralKernel(Once):
 WITH_THE_IDEA = [Once, OneStore]
 WITHOUT_THE_IDEA = {
     COURSES["062"].exercise.begins_as: "still 12 index tensors built in a step of 16 sessions inside their blocks",
-    CopiesByLayer: "a shared block is copied in each layer; one store can reach through all layers",
+    CopiesByLayer: "Perhaps:  a shared block is copied in each layer",
     ForgetsTheKernels: "no Triton kernel is launched in a step of 4 sessions inside their blocks, with a threshold",
     LaunchesAlways: "still 2 Triton kernels launched in a step of 4 sessions inside their blocks, with a threshold",
 }

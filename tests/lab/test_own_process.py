@@ -129,3 +129,27 @@ def test_threads_of_the_caller_do_not_hold_up_a_fork():
 def test_what_goes_by_value_says_where_it_is_from():
     """The lines of this file are there on the other side, where no such module is."""
     assert b"def three_times(number):" in dumps(three_times)
+
+
+def hardly_at_work(seconds):
+    """As if others had the processor for most of the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+        time.sleep(0.08)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell how much a process works")
+def test_a_process_that_others_keep_from_working_gets_more_time_and_not_for_ever():
+    def work(report):
+        hardly_at_work(2.0)
+        return "done"
+
+    assert run_apart(work, nobody, silence=0.8) == "done"
+    begin = time.monotonic()
+    ended = run_apart(lambda report: hardly_at_work(100.0), nobody, silence=0.8)
+    assert isinstance(ended, Ended)
+    assert ended.silent == 0.8
+    assert time.monotonic() - begin < 50

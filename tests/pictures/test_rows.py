@@ -115,12 +115,26 @@ def test_rows_that_move_are_the_devices_work(engine):
     assert found[1, FIELDS * 4 + rows.max_blocks] == (f"#{c.table[0]}", True)
 
 
+def test_what_the_device_changes_after_the_host_wrote_it_is_the_devices_too(engine):
+    a, b = start(engine, 5, 2)
+    step(engine, a)
+    rows, tables = engine.decode_step.rows, {"A": a.table, "B": b.table}
+    then = see_rows(rows, tables)
+    rows.sent = {}
+    step(engine, a, b)  # b joins: its row is written, and then it is advanced
+    found, outlined = cells(rows_map(see_rows(rows, tables), then, rows.sent))
+    field = {name: column * 4 + 1 for name, column in (("position", POSITION), ("key", KEY))}
+    assert set(field.values()) <= outlined
+    assert found[1, field["position"]] == ("3", True)
+    assert found[1, field["key"]][1] is False
+
+
 def test_everything_lies_inside_and_no_text_on_another(engine):
     sessions = start(engine, 5, 2, 9)
     step(engine, *sessions)
     tables = {f"a session with a long name {n}": one.table for n, one in enumerate(sessions)}
     now = see_rows(engine.decode_step.rows, tables)
-    picture = rows_map(now, now, [0, 5, 30])
+    picture = rows_map(now, now, dict.fromkeys((0, 5, 30), 1))
     found = [box for box in boxes(parse(picture)) if box[0] != "rect"]
     for n, (what, left, top, right, bottom) in enumerate(found):
         assert min(left, top) >= 0, what

@@ -162,9 +162,17 @@ def test_the_effect_of_a_lesson_outlines_what_it_replaced_in_both_steps(figure):
     plots.effect(ax, steps_of(SIX), "036", "038", "What lesson 038 takes away")
     assert hatched(ax, "xx") == bars(ax, "kv_append") == [pytest.approx((3.25, 9.4)), pytest.approx((3.25, 1.9))]
     assert hatched(ax, "////") == [pytest.approx((0, 13.25 / 4)), pytest.approx((0, 5.75 / 4))]
-    assert ax.get_title() == "What lesson 038 takes away\n64 requests with 256 tokens each, NVIDIA H200"
+    assert ax.get_title() == "What lesson 038 takes away\n64 requests with a mean of 256 tokens each, NVIDIA H200"
     assert {"device busy, in all: 3.31 ms in 5,209 kernels and copies", "before", "after"} <= set(texts(ax))
     assert "floor 0.20 ms: weights, K and V read once" in texts(ax)
+    assert_readable(ax)
+
+
+def test_a_label_leaves_the_hatching_of_a_narrow_part_to_be_seen(figure):
+    ax = figure.add_subplot()
+    steps = steps_of({"061": (0.5, 1.7, 0.8, 0.33), "062": (0.12, 1.7, 0.33, 0.32)})
+    plots.effect(ax, steps, "061", "062", "title")
+    assert not any("KV append\n" in text.get_text() for text in texts_drawn(ax))  # two lines would fill the segment
     assert_readable(ax)
 
 
@@ -235,7 +243,7 @@ def test_the_ladder_shows_each_rung_on_one_scale_and_can_be_read(figure, rungs):
     assert hatched(first, "////") == [pytest.approx((0, sum(ms) / 4)) for ms in rungs.values()]
     assert {f"{sum(ms):.2f} ms" for ms in rungs.values()} <= set(texts(first))
     assert_readable(*figure.axes)
-    assert figure.get_suptitle() == "The ladder\n64 requests with 256 tokens each, NVIDIA H200"
+    assert figure.get_suptitle() == "The ladder\n64 requests with a mean of 256 tokens each, NVIDIA H200"
 
 
 @pytest.mark.parametrize("rungs", [SIX, SIX | LATER])

@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import torch
@@ -29,6 +30,7 @@ import torch
 from .by_value import dumps
 
 SILENCE = 10.0  # seconds in which a process must let hear of itself: more than any call takes
+STARVED = 4  # times as long for one that gets little of the processor, for others keep it busy
 START = 50.0  # the same until it is heard for the first time, where an interpreter and CUDA have to start
 WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checks.own_process import serve; serve()"
 LEAVE = "_exit"  # of `os`: the end of a process without a word
@@ -87,6 +89,21 @@ class Child:
                 self.said.put(pickle.load(reads))
         self.said.put(None)
 
+    def next(self, limit: float) -> Any:
+        """What it says next. Raises `queue.Empty` after so many seconds of silence, of work or of waiting.
+
+        A process that others keep from working gets more time, as far as the system tells how much it has worked.
+        """
+        worked, end = _cpu_seconds(self.pid), time.monotonic() + STARVED * limit
+        while True:
+            try:
+                return self.said.get(timeout=limit)
+            except queue.Empty:
+                before, worked = worked, _cpu_seconds(self.pid)
+                starved = 0.05 * limit < worked - before < 0.5 * limit
+                if not starved or time.monotonic() > end:
+                    raise
+
     def dump(self) -> None:
         """Ask the process where it stands; it answers even in the middle of a call into a library."""
         if hasattr(signal, "SIGUSR1"):
@@ -112,12 +129,21 @@ class Child:
         return self.trace.read().decode(errors="replace")
 
 
+def _cpu_seconds(pid: int) -> float:
+    """How long a process has worked so far; 0 where the system does not tell it in Linux's way."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # in its own code, and in the system's
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def _listen(child: Child, hear: Callable[..., object], first: float, silence: float) -> Any:
     """first: seconds in which the process must be heard for the first time; silence: the same after that."""
     limit = first
     while True:
         try:
-            said = child.said.get(timeout=limit)
+            said = child.next(limit)
         except queue.Empty:
             child.dump()
             child.end()

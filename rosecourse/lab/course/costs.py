@@ -126,7 +126,7 @@ def _index_by_list(at: Situation, seen: Seen, right: int) -> str:
 
 CALLS = Cost("append_token calls", append_tokens)
 LOOP = Cost("torch operations", moves_for_more_sessions, sentence=GROWING)
-STORES = Cost("stores of K and V, one after another", lambda seen: seen.stores)
+STORES = Cost("stores of K and V", lambda seen: seen.stores)
 COPIES = Cost("copies of rows of K and V, by index_select or the like", lambda seen: seen.copies)
 INDEX_TENSORS = Cost("index tensors built", lambda seen: seen.index_tensors, hint=_index_by_list)
 LAUNCHES = Cost("Triton kernels launched", launches)

@@ -32,7 +32,7 @@ EXERCISE = Exercise(
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
-        "Goal: a step makes as many index tensors for all layers as it now makes for one, and a shared block is copied "
+        "Goal: the index tensors are made once a step, for all layers, and a shared block is copied "
         "in all layers by one copy of K and one of V. Large batches still go to the kernels."
     ),
     goals={},
@@ -130,8 +130,7 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "A request is forked twice in the middle of a block, and goes on together with both forks. From then on one of "
-        "the three is wrong, as if it had forgotten its last few words. The audit finds nothing. With one fork all is "
-        "right, and so it is with two if the second is made a step later."
+        "the three is wrong, as if it had forgotten its last few words. The audit finds nothing."
     ),
     tools=(
         KEY_AT,
@@ -206,7 +205,7 @@ def _copies_by_layer(at: Situation, seen: Seen, right: int) -> str:
     """Whether each of the blocks is copied layer by layer, and all else is stored as in the course's part."""
     copied = right - 2 * at.layers  # K and V of each block, for all layers at once
     by_layer = seen.stores - right == copied * (at.layers - 1)
-    return "a shared block is copied in each layer; one store can reach through all layers" if by_layer else ""
+    return "a shared block is copied in each layer" if by_layer else ""
 
 
 def lists(spare: int) -> Cost:

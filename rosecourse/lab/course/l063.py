@@ -26,7 +26,7 @@ EXERCISE = Exercise(
     begins_as=starts.KVAppend,
     text=(
         "The step now makes room before the forward, so that the block of each new token stands in the block tables "
-        "already. The cell holds a part that is right and finds the slots as lesson 062 did, from lists on the host. "
+        "already. The cell holds a part that is right and finds the slots on the host, in lists that it sends. "
         "Find them on the device (about 15 minutes), and take the kernel for them where Triton runs (about 25 "
         "minutes): its arguments, its body, its launch in the wrapper, and the condition under which it is used. "
         "`check` sees your kernel only once the class calls the wrapper."
@@ -34,9 +34,9 @@ EXERCISE = Exercise(
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
         "Goal: no tensor is built from a Python list. Blocks and slots are read off `inputs.block_tables` and "
-        "`inputs.context_lens`, once a step for all layers; where Triton runs, batches from "
-        "`config.triton_kv_append_min_batch` sessions on are written by one launch of `kv_append_by_table` a layer, "
-        "and on a GPU all are."
+        "`inputs.context_lens`, once a step for all layers. On a GPU each layer is written by one launch of "
+        "`kv_append_by_table`; where Triton interprets its kernels, so are batches from "
+        "`config.triton_kv_append_min_batch` sessions on."
     ),
     goals={},
     look=(
@@ -142,12 +142,12 @@ BUG = Bug(
     symptom=(
         "A request whose prompt ends exactly with a block has a fork. The fork goes on, and the request waits. The "
         "fork is wrong from its second step on. When the request goes on, its own tokens are wrong too, although "
-        "it has not made a step in between. If the prompt is a token shorter, nothing happens to a request that waits."
+        "it has not made a step in between. By then a third request, whose prompt ended inside a block, is wrong too."
     ),
     tools=(KEY_AT,),
     questions={
         "position": "the position at which a key of `A` has changed while `A` waited, a number",
-        "belongs": "the position at which the fork's table should show the key that lies there now, a number",
+        "belongs": "the position of the fork's token whose key lies there now, a number",
         "line": LINE,
     },
     hints={

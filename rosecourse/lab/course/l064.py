@@ -40,9 +40,8 @@ EXERCISE = Exercise(
     ),
     goals={},
     look=(
-        "What does the device know after `advance` and `take`, although nobody has uploaded it? A table may have given "
-        "way to another one, with the same blocks, or at the same address. By what will you know in the next step that "
-        "the session in a row is the one that was there?"
+        "What does the device know after `advance` and `take`, although nobody has uploaded it? By what will you know "
+        "in the next step that the session in a row is the one that was there?"
     ),
     do=(
         "Keep on the host what the device has: for each row the table, the last token, the number of blocks and the "

@@ -36,8 +36,7 @@ EXERCISE = Exercise(
     goals={},
     look=(
         "`kv.keys` is [num_layers, num_blocks, num_kv_heads, block_size, head_dim]. What is `kv.keys[:, blocks]`, if "
-        "`blocks` is a tensor of three indices? May a block be the source of two copies, or the source of one and the "
-        "destination of another?"
+        "`blocks` is a tensor of three indices?"
     ),
     do=(
         "Separate the sources from the destinations: `zip(*copies)` gives both, as long as there is a copy. One index "
@@ -129,7 +128,7 @@ BUG = Bug(
         "Three sessions own the block, and all of them write in this step. The first two get copies, and the third "
         "then has the block to itself. So the list shows one source twice, with two destinations. The colleague keeps "
         "the copies by their sources, and the second replaces the first, whose destination is never written. The "
-        "session that shows it reads whatever lies there for the tokens of its last block. Its newest key is right, "
+        "session that owns it reads whatever lies there for the tokens of its last block. Its newest key is right, "
         "because the forward writes it into the same block, behind the copies. With two samples there is one copy, and "
         "a part that loses all but the last copy of a source loses nothing. What a copy is for is its destination: no "
         "two copies have the same one."

@@ -61,7 +61,7 @@ class KVAppendByLayer:
 
 
 class KVAppend:
-    """Slots are found on the host, from the lists of the sessions, as in lesson 062."""
+    """Slots are found on the host, from the lists of the sessions, in two lists, and sent."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
@@ -69,12 +69,12 @@ class KVAppend:
     def __call__(self, inputs: DecodeInputs) -> Append:
         """What writes one layer's K and V [B, H, D], for all sessions."""
         tables = [session.table for session in inputs.sessions]
-        ends = index_tensor([table[-1] for table in tables], self.kv.device)
-        free = index_tensor([table.num_tokens % self.kv.block_size for table in tables], self.kv.device)
+        blocks = index_tensor([table[-1] for table in tables], self.kv.device)
+        slots = index_tensor([table.num_tokens % self.kv.block_size for table in tables], self.kv.device)
 
         def append(layer_idx: int, k: Tensor, v: Tensor) -> None:
-            self.kv.k_layers[layer_idx][ends, :, free] = k
-            self.kv.v_layers[layer_idx][ends, :, free] = v
+            self.kv.k_layers[layer_idx][blocks, :, slots] = k
+            self.kv.v_layers[layer_idx][blocks, :, slots] = v
 
         return append
 
