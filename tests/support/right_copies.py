@@ -166,7 +166,7 @@ class NeverIdle(Indexed):
 
 WITHOUT_THE_IDEA = {
     OneByOne: "the torch operations grow with the copies",
-    OneByOneInNumPy: "stores of K and V, one after another",
+    OneByOneInNumPy: "stores of K and V",
     TwoAtOnce: "the torch operations grow with the copies",
     FamilyByFamily: "the torch operations grow with the copies",
     IndexByIndex: "the torch operations grow with the copies",

@@ -134,7 +134,7 @@ PARTIAL = [
     ),
     partial(
         "two stores, for old and for new blocks",
-        r"still 24 stores of K and V, one after another in a step of 16 sessions of whose last blocks half are full",
+        r"still 24 stores of K and V in a step of 16 sessions of whose last blocks half are full",
         "059",
         (
             (
