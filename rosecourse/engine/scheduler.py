@@ -151,8 +151,9 @@ class OnlineScheduler:
 
     def run(self) -> None:
         """Step until nothing is left to do."""
-        while self.has_work:
-            self.step()
+        with bookkeeping:  # opened once: to watch for interrupts anew in each step takes longer than to plan it
+            while self.has_work:
+                bookkeeping.interruptible(self.step)
 
     def step(self) -> list[NewToken]:
         """One prefill, if something waits and fits, and one decode step. Returns the new tokens in order.
@@ -326,7 +327,7 @@ class OnlineScheduler:
         for session in sessions:
             if session.finish_reason != "error":
                 session.times.tokens.append(now)
-            if session.finished:
+            if session.finish_reason is not None:
                 self.running.discard(session)
                 self._free(session)
 
