@@ -58,7 +58,14 @@ def test_nvtx_ranges_are_closed_whatever_happens(nvtx_calls):
 def test_nvtx_is_off_unless_it_is_asked_for_on_cuda():
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     assert ranges.range_for(cuda, nvtx=True) is ranges.nvtx_range
-    assert ranges.range_for(cuda, nvtx=False) is ranges.range_for(cpu, nvtx=True) is record_function
+    assert ranges.range_for(cuda, nvtx=False) is ranges.range_for(cpu, nvtx=True) is ranges.profiler_range
+
+
+def test_a_range_is_nothing_where_no_profiler_runs():
+    assert ranges.profiler_range("roseinfer.step") is ranges.NO_RANGE
+    with profile(activities=[ProfilerActivity.CPU]):
+        assert isinstance(ranges.profiler_range("roseinfer.step"), record_function)
+    assert ranges.profiler_range("roseinfer.step") is ranges.NO_RANGE
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, False), ("0", False), ("1", True)])
