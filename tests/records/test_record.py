@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("source")
 def test_the_workloads_are_the_articles():
     scheduler, streaming = "benchmark_scheduler", "benchmark_streaming"
     found = {name: (w.benchmark, w.num_requests, w.max_new_tokens, w.max_batch_size) for name, w in ARTICLES.items()}
-    own = {"E": (scheduler, 16, 64, 128)}
+    own = {"E": (scheduler, 16, 64, 128), "F": (scheduler, 16, 512, 16)}
     assert found == own | {
         "A": (scheduler, 64, 512, 64),
         "B": (streaming, 64, 256, 16),
