@@ -135,7 +135,7 @@ def require_in_step(
 def require_blocks(sessions: Sequence[InferenceSession], engine: Any) -> None:
     """`require_rules` for the question whether a step has the blocks that it needs."""
     try:
-        well = all([session.engine is engine and session.table is not None for session in sessions])
+        well = all(session.engine is engine and session.table is not None for session in sessions)
     except (AttributeError, TypeError):
         well = False
     if not well:
