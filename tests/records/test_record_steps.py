@@ -43,10 +43,10 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     assert record.main(argv) == 0
     runs = [*RUNGS, *RUNGS[::-1]] * 3
     turns = [*RUNGS, *RUNGS[::-1], *RUNGS]
-    timelines = [(number, kind) for _ in "ABCE" for number in turns for kind in STEP_KINDS]
-    assert order == [*runs, *["times"] * 4, *timelines]
+    timelines = [(number, kind) for _ in "ABCEF" for number in turns for kind in STEP_KINDS]
+    assert order == [*runs, *["times"] * 5, *timelines]
     assert sorted(written(tmp_path)) == [
-        f"cpu/{name}.json" for name in ("A", "A.steps", "B.steps", "C.steps", "E.steps")
+        f"cpu/{name}.json" for name in ("A", "A.steps", "B.steps", "C.steps", "E.steps", "F.steps")
     ]
     found = recorded_steps("A", folder=tmp_path)
     assert list(found.titles) == RUNGS
@@ -67,7 +67,7 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     order.clear()
     assert record.main(argv) == 0
     assert order == []
-    assert capsys.readouterr().out.count("is there, of this commit and settings") == 5
+    assert capsys.readouterr().out.count("is there, of this commit and settings") == 6
 
 
 def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, monkeypatch):
