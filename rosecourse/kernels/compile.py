@@ -11,13 +11,16 @@ import triton
 from .launch import Launch
 
 
-def compiled(kernel: Any, arguments: Sequence[torch.dtype | int | float], **constants: int) -> Launch:
+def compiled(
+    kernel: Any, arguments: Sequence[torch.dtype | int | float], num_warps: int = 4, **constants: int
+) -> Launch:
     """A kernel compiled once for arguments of these types.
 
-    arguments: for a tensor its dtype, for a number any number of its type. constants: as for `Launch`, by name. A JIT
-    looks at each argument of each call (its type, whether it is 1 or divisible by 16) to find the binary for it. Where
-    one binary serves all, because the kernel asks for no specialisation of what may change, the look can be saved.
+    arguments: for a tensor its dtype, for a number any number of its type. num_warps: of a program. constants: as for
+    `Launch`, by name. A JIT looks at each argument of each call (its type, whether it is 1 or divisible by 16) to find
+    the binary for it. Where one binary serves all, because the kernel asks for no specialisation of what may change,
+    the look can be saved.
     """
     if isinstance(kernel, triton.JITFunction):  # the interpreter compiles nothing
-        kernel = kernel.warmup(*arguments, grid=(1,), **constants)
+        kernel = kernel.warmup(*arguments, grid=(1,), num_warps=num_warps, **constants)
     return Launch(kernel, tuple(constants.values()))
