@@ -388,7 +388,7 @@ class Cold(Base):
 
 
 WITHOUT_THE_IDEA = {
-    Eager: "still 84 operations that the host launches outside a replay in a step of 1 session as in the steps before",
+    Eager: "still 50 operations that the host launches outside a replay in a step of 1 session as in the steps before",
     CapturesEachStep: "still 1 graphs captured in a step of 1 session as in the steps before",
     CapturesWhenNeeded: "still 1 graphs captured in a step of 5 sessions more than there were before",
     OneLargeGraph: "the graph runs over 16 rows in a step of 1 session as in the steps before",

@@ -235,7 +235,7 @@ def sampling_first(oracle: Any, n: int) -> list[Tracked]:
 
 
 STEPS = tuple(
-    Situation(name, batch, n, layers=2)
+    Situation(name, batch, n, layers=1, once=True)
     for name, batch, n in (
         ("as in the steps before", as_before, 1),
         ("as in the steps before", as_before, 3),
@@ -245,7 +245,7 @@ STEPS = tuple(
         ("some of which sample, as in the steps before", sampling_as_before, 4),
     )
 )
-FIRST_SAMPLED = Situation("one of which is the first that samples", sampling_first, 3, layers=2)
+FIRST_SAMPLED = Situation("one of which is the first that samples", sampling_first, 3, layers=1, once=True)
 
 
 def by_itself(at: Situation, seen: Seen, right: int) -> str:
