@@ -161,3 +161,14 @@ def test_it_is_short_and_says_what_it_does_not_show():
     lines = Path(cpu_graph.__file__).read_text().splitlines()
     assert len(lines) <= 120
     assert re.search("asynchrony.*memory.*speed", cpu_graph.__doc__, re.S)
+
+
+def test_the_type_of_a_number_decides_what_is_made_however_often_it_is_recorded():
+    x, made = torch.arange(3), []
+    for number in (2, 2.0, 2):
+        graph = CPUGraph()
+        graph.capture(lambda number=number: made.append(x * number))
+        graph.replay()
+    assert [tensor.dtype for tensor in made] == [torch.int64, torch.float32, torch.int64]
+    assert [tensor.tolist() for tensor in made] == [[0, 2, 4]] * 3
+    assert len({tensor.data_ptr() for tensor in made}) == 3

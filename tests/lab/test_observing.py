@@ -40,6 +40,20 @@ def test_a_step_that_is_counted_has_to_be_right():
     observe(Learner(LosesOneOfFour, KV_APPEND.called_with), KV_APPEND, replace(of_four, n=5), "cpu")
 
 
+@pytest.mark.parametrize(("once", "pools"), [(True, 1), (False, 3)])  # as it is, by half, and for its stores
+def test_a_step_is_made_again_only_for_what_is_counted(once, pools):
+    made = []
+
+    def oracle(*args):
+        made.append(KV_APPEND.oracle(*args))
+        return made[-1]
+
+    observe(
+        Learner(IndexPut, KV_APPEND.called_with), replace(KV_APPEND, oracle=oracle), replace(INSIDE, once=once), "cpu"
+    )
+    assert len(made) == pools
+
+
 # -- block tables -----------------------------------------------------------------------------------------------------
 
 

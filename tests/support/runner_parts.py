@@ -251,6 +251,23 @@ class Twice(Base):
         return super().__call__(inputs, sampled)
 
 
+class OnceMoreByHand(Base):
+    """Runs the work after a capture, and then replays it."""
+
+    def graph_for(self, bucket, sampled):
+        known = (bucket, sampled) in self.graphs
+        graph = super().graph_for(bucket, sampled)
+        if not known:
+            self.work(self.inputs_of(bucket), sampled)
+        return graph
+
+
+class ReplaysAmongPads(Base):
+    def __call__(self, inputs, sampled):
+        with self.work.rows.all_pads():
+            return super().__call__(inputs, sampled)
+
+
 class AlwaysGreedy(Base):
     def graph_for(self, bucket, sampled):
         return super().graph_for(bucket, False)
@@ -322,6 +339,8 @@ WRONG = {
     RunsBeforeItCaptures: (Cause.CAPTURE_ACTS, "let it find pads alone"),
     CapturesWithoutAReplay: (Cause.NOTHING_WRITTEN, "a graph was captured, and none replayed"),
     Twice: (Cause.POSITION_STALE, "the step was done 2 times: 1 by replays, 1 by the work itself"),
+    OnceMoreByHand: (Cause.POSITION_STALE, "a replay is the whole step, and so is a call of the work"),
+    ReplaysAmongPads: (Cause.NOTHING_WRITTEN, "the graph was replayed while all rows were pads"),
     AlwaysGreedy: (Cause.GREEDY_REPLAYED, "some of the sessions sample, and the graph was captured for none"),
     OneKindOfGraph: (Cause.GREEDY_REPLAYED, "some of the sessions sample, and the graph was captured for none"),
     OfTheClass: (Cause.STATE_KEPT, "everything is right if the class is made anew for each engine"),
@@ -358,6 +377,30 @@ class OneLargeGraph(Base):
         return self.buckets[-1]
 
 
+class AlwaysSamples(Base):
+    def graph_for(self, bucket, sampled):
+        return super().graph_for(bucket, True)
+
+    def start(self, work):
+        self.work = work
+        with torch.inference_mode():
+            for bucket in self.buckets:
+                self.graph_for(bucket, True)
+
+
+class PowersOfTwo(Base):
+    """Runs eagerly over more rows than the largest power of two."""
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.buckets = [bucket for bucket in (1, 2, 4, 8, 16) if bucket <= config.max_batch_size]
+
+    def __call__(self, inputs, sampled):
+        if len(inputs.token_ids) > self.buckets[-1]:
+            return self.work(inputs, sampled)
+        return super().__call__(inputs, sampled)
+
+
 class CopiesOutside(Base):
     def __call__(self, inputs, sampled):
         return Outcome(*(made.clone() for made in super().__call__(inputs, sampled)))
@@ -388,10 +431,12 @@ class Cold(Base):
 
 
 WITHOUT_THE_IDEA = {
-    Eager: "still 84 operations that the host launches outside a replay in a step of 1 session as in the steps before",
+    Eager: "still 50 operations that the host launches outside a replay in a step of 1 session as in the steps before",
     CapturesEachStep: "still 1 graphs captured in a step of 1 session as in the steps before",
     CapturesWhenNeeded: "still 1 graphs captured in a step of 5 sessions more than there were before",
     OneLargeGraph: "the graph runs over 16 rows in a step of 1 session as in the steps before",
+    AlwaysSamples: "1 replays that sample although nobody asks in a step of 1 session as in the steps before; a graph",
+    PowersOfTwo: "operations that the host launches outside a replay in a step of 11 sessions in an engine of 11 rows",
     CopiesOutside: "still 2 operations that the host launches outside a replay",
     InTheGraphsMemory: "2 tensors of the outcome lie in the memory of a graph in a step of 1 session",
     Cold: "2 graphs captured until a step of 3 sessions one of which is the first that samples",

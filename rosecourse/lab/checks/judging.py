@@ -23,7 +23,6 @@ from .trial import Trial, trial_of
 from .verdict import Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
-ENOUGH = 12  # faults from which the cause is decided
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
@@ -86,13 +85,9 @@ def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
 
 
 def _is_enough(trial: Trial, met: list[Met]) -> bool:
-    """Whether the faults decide the cause. Of tables some causes show seldom; and that nothing is written, more than a
-    part of it in no scenario, is not known before all are played."""
-    return (
-        len(met) >= ENOUGH
-        and not trial.keeps_rows
-        and any(each.fault.cause is not Cause.NOTHING_WRITTEN for each in met)
-    )
+    """Whether the faults decide the cause. That nothing is written, more than a part of it in no scenario, is not known
+    before all are played."""
+    return trial.is_enough(len(met)) and any(each.fault.cause is not Cause.NOTHING_WRITTEN for each in met)
 
 
 def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:

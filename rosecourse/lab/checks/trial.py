@@ -39,6 +39,11 @@ class Trial:
         """Whether the part keeps rows from step to step by design."""
         return self.course.world.oracle.keeps_rows
 
+    def is_enough(self, met: int) -> bool:
+        """Whether so many faults decide the cause."""
+        enough = self.course.world.oracle.enough
+        return enough is not None and met >= enough
+
     def parts_with(self, part: Any) -> DecodeParts:
         """The parts after the lesson, with another one in the place of the lesson's own."""
         world = self.course.world

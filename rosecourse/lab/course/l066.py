@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.pool import Tracked
+from ..world.pool import Sizes, Tracked
 from ..world.situations import Situation
 from ..world.worlds import RUNNER
 from . import ends, starts
@@ -235,7 +235,7 @@ def sampling_first(oracle: Any, n: int) -> list[Tracked]:
 
 
 STEPS = tuple(
-    Situation(name, batch, n, layers=2)
+    Situation(name, batch, n, layers=1, once=True)
     for name, batch, n in (
         ("as in the steps before", as_before, 1),
         ("as in the steps before", as_before, 3),
@@ -245,13 +245,25 @@ STEPS = tuple(
         ("some of which sample, as in the steps before", sampling_as_before, 4),
     )
 )
-FIRST_SAMPLED = Situation("one of which is the first that samples", sampling_first, 3, layers=2)
+
+
+@dataclass(frozen=True)
+class ElevenRows(Situation):
+    """In an engine whose largest batch is no power of two, and no multiple of 8."""
+
+    def sizes(self, device: str) -> Sizes:
+        return replace(super().sizes(device), max_batch_size=11)
+
+
+ALL_ROWS = ElevenRows("in an engine of 11 rows", as_before, 11, layers=1, once=True)
+FIRST_SAMPLED = Situation("one of which is the first that samples", sampling_first, 3, layers=1, once=True)
 
 
 def by_itself(at: Situation, seen: Seen, right: int) -> str:
     """What a few operations beside a replay are likely to be."""
     few = "copy the outcome inside the captured work, and let a step return views: slices of your buffers are no work"
-    return few if seen.graphs.replays and seen.graphs.outside <= 4 else ""
+    graphs = seen.graphs
+    return few if graphs.replays and not graphs.captures and graphs.outside <= 4 else ""
 
 
 OUTSIDE = Cost("operations that the host launches outside a replay", lambda seen: seen.graphs.outside, hint=by_itself)
@@ -274,6 +286,12 @@ COLD = Cost(
     "kernels are compiled and libraries set up in the first run, which a capture cannot hold",
 )
 
+NEEDLESS = Cost(
+    "replays that sample although nobody asks",
+    lambda seen: seen.graphs.needless,
+    sentence="{found} {words} in {situation}; a graph that samples sorts the whole vocabulary",
+)
+
 UNTIMED = "a graph of a CPU is for learning. It replays one operation after another, and says nothing of a GPU's time"
 
 COURSE = Course(
@@ -282,7 +300,7 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     ideas=(
-        *ideas(STEPS, OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED),
+        *ideas((*STEPS, ALL_ROWS), OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED, NEEDLESS),
         *ideas((FIRST_SAMPLED,), replace(CAPTURES, words="graphs captured at first need"), REPLAYS, COLD),
     ),
     track=Track(untimed=UNTIMED),

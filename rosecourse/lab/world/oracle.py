@@ -35,11 +35,13 @@ class Oracle(Pool, ABC):
     """A pool, and a part that works in it. Whatever is wrong raises `PartIsWrong`. Each kind of part has its own.
 
     books: the judges of the books, which are of the same kind as `layout`. keeps_rows: whether its parts keep rows from
-    step to step by design, so that what they must forget has causes of its own.
+    step to step by design, so that what they must forget has causes of its own. enough: faults that decide the cause;
+    None where some causes show seldom, so that all scenarios are played.
     """
 
     books: Books = PER_LAYER_BOOKS
     keeps_rows = False
+    enough: int | None = 12
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         super().__init__(sizes)

@@ -43,6 +43,7 @@ class RowsOracle(Oracle):
 
     layout, books = ONE_TABLE, ONE_TABLE_BOOKS
     keeps_rows = True
+    enough = None
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         super().__init__(learner, sizes)

@@ -27,6 +27,7 @@ OF_A_STEP = (
 REPLACED = "a replay reads where the capture has read: give it the rows' own tensors, `work.rows.view(bucket).inputs`"
 WARMED = "a warm-up runs the work: let it find pads alone, in `with work.rows.all_pads():`"
 TWICE = "a replay is the whole step, and so is a call of the work: do one of the two"
+AMONG_PADS = "`all_pads` is for a warm-up: let the replay of a step come outside it, where sessions sit in their rows"
 NOT_DONE = "a capture does nothing; the step is done by the replay after it"
 ELSEWHERE = (
     "the sessions' rows and K and V are right, so the work was done: the outcome is read where it was not written. A "
@@ -142,10 +143,13 @@ def _why(log: RunLog, n: int, done: bool) -> tuple[Cause, str, str]:
     if log.times_done == 0:
         found = "a graph was captured, and none replayed" if log.captures else "no graph was replayed, no work was run"
         return Cause.NOTHING_WRITTEN, found, NOT_DONE
+    if log.only_pads:
+        return Cause.NOTHING_WRITTEN, "the graph was replayed while all rows were pads", AMONG_PADS
     if log.times_done > 1:
         by_hand = sum(run.live > 0 for run in log.runs)
+        warmed = any(run.live > 0 and not run.after_capture for run in log.runs) and log.captures
         found = f"the step was done {log.times_done} times: {len(log.replays)} by replays, {by_hand} by the work itself"
-        return (Cause.CAPTURE_ACTS, found, WARMED) if log.captures and by_hand else (Cause.POSITION_STALE, found, TWICE)
+        return (Cause.CAPTURE_ACTS, found, WARMED) if warmed else (Cause.POSITION_STALE, found, TWICE)
     run = log.replays[-1].run if log.replays else next(run for run in log.runs if run.live)
     if run is not None and (told := _why_graph(run, log, n)):
         return told

@@ -25,7 +25,8 @@ class Run:
     """The work, run over some rows, or captured.
 
     of_a_step: with the inputs of one step. frozen: which tensor of the inputs is not the rows' own; empty for none.
-    live: how many sessions sat in the rows; 0 in a capture, which does nothing to them.
+    live: how many sessions sat in the rows; 0 in a capture, which does nothing to them. after_capture: whether a graph
+    had been captured in the same step before.
     """
 
     rows: int
@@ -34,6 +35,7 @@ class Run:
     longest: int
     frozen: str
     live: int
+    after_capture: bool
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class GraphsSeen:
 
     outside: operations that the host launched one by one. captures, replays: of graphs. rows: over how many rows the
     graph of the step runs. shared: tensors of the outcome that lie in the memory of a graph. cold: graphs that were
-    captured, here or at the start, before their kind of step had run once.
+    captured, here or at the start, before their kind of step had run once. needless: replays of graphs that sample,
+    though no session does.
     """
 
     outside: int = 0
@@ -51,6 +54,7 @@ class GraphsSeen:
     rows: int = 0
     shared: int = 0
     cold: int = 0
+    needless: int = 0
 
 
 NO_GRAPHS = GraphsSeen()
@@ -74,7 +78,7 @@ class WatchedGraph(CPUGraph):
             super().capture(work)
 
     def replay(self) -> None:
-        self.log.replays.append(self)
+        self.log.replayed(self)
         with self.log.aside():
             super().replay()
 
@@ -83,8 +87,8 @@ class RunLog:
     """What happened since `begin`.
 
     captures, replays: the graphs, in their order. runs: of the work, without those that were captured. outside: torch
-    operations that move data, in none of these. cold: see `GraphsSeen`. unwatched: whether a graph that does not come
-    from `graphs_for` has captured the work.
+    operations that move data, in none of these. only_pads: whether the last replay found no session. cold: see
+    `GraphsSeen`. unwatched: whether a graph that does not come from `graphs_for` has captured the work.
     """
 
     def __init__(self) -> None:
@@ -94,6 +98,7 @@ class RunLog:
         self._memory: list[torch.Tensor] = []  # what captured work has made
         self._aside = False
         self._capturing: WatchedGraph | None = None
+        self._work: DeviceStep | None = None
         self.sampled = False  # whether any session of the step samples
         self.begin()
 
@@ -104,6 +109,7 @@ class RunLog:
         self.runs: list[Run] = []
         self.outside = 0
         self.shared = 0
+        self.only_pads = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -128,14 +134,20 @@ class RunLog:
     def captured(self, graph: WatchedGraph) -> None:
         self.captures.append(graph)
 
+    def replayed(self, graph: WatchedGraph) -> None:
+        self.replays.append(graph)
+        if self._work is not None and graph.run is not None:
+            with self.aside():
+                self.only_pads = self._live(self._work, graph.run.rows) == 0
+
     def run(
         self, run: Callable[[DecodeInputs, bool], Outcome], work: DeviceStep, inputs: Any, sampled: bool
     ) -> Outcome:
         """Let the work run, or be captured, and note it."""
-        graph = self._capturing
+        graph, self._work = self._capturing, work
         with self.aside(graph):  # what is read here, the part has not asked for
             live = 0 if graph else self._live(work, len(inputs.token_ids))
-        noted = _noted(work, inputs, bool(sampled), live)
+        noted = _noted(work, inputs, bool(sampled), live, bool(self.captures))
         outcome = run(inputs, sampled)
         if graph is None:
             self._warm.add(noted.sampled)
@@ -174,6 +186,7 @@ class RunLog:
             rows=graph.rows if graph else 0,
             shared=self.shared,
             cold=self.cold,
+            needless=sum(graph.run is not None and graph.run.sampled > self.sampled for graph in self.replays),
         )
 
 
@@ -188,11 +201,12 @@ class WatchedWork(DeviceStep):
         return self.log.run(super().__call__, self, inputs, sampled)
 
 
-def _noted(work: DeviceStep, inputs: DecodeInputs, sampled: bool, live: int) -> Run:
+def _noted(work: DeviceStep, inputs: DecodeInputs, sampled: bool, live: int, after_capture: bool) -> Run:
     rows = len(inputs.token_ids)
     own = work.rows.view(rows).inputs
     frozen = (name for name in TENSORS if getattr(inputs, name).data_ptr() != getattr(own, name).data_ptr())
-    return Run(rows, sampled, bool(inputs.sessions), inputs.max_context_len, next(frozen, ""), live)
+    of_a_step, first = bool(inputs.sessions), next(frozen, "")
+    return Run(rows, sampled, of_a_step, inputs.max_context_len, first, live, after_capture)
 
 
 class _Outside(TorchDispatchMode):

@@ -60,6 +60,7 @@ class RunnerOracle(Oracle):
 
     layout, books = ONE_TABLE, ONE_TABLE_BOOKS
     keeps_rows = True
+    enough = 5  # each fault has what was seen of the graph
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         self.learner, self.sizes, self.steps = learner, sizes, 0

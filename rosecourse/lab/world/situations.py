@@ -19,7 +19,10 @@ SIZES = Sizes(num_blocks=120, max_seq_len=64)
 
 @dataclass(frozen=True)
 class Situation:
-    """A step of n sessions. batch: makes the sessions, and returns those of the step. gates: as in `Sizes`."""
+    """A step of n sessions. batch: makes the sessions, and returns those of the step. gates: as in `Sizes`.
+
+    once: whether nothing is counted for which the step has to be made again.
+    """
 
     name: str
     batch: Callable[[Oracle, int], list[Tracked]]
@@ -27,6 +30,7 @@ class Situation:
     layers: int = 6
     block_size: int = 8
     gates: tuple[int, int | None] = (NEVER_FULL, None)
+    once: bool = False
 
     def __str__(self) -> str:
         return f"a step of {counted(self.n, 'session')} {self.name}"

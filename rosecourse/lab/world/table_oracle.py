@@ -17,6 +17,7 @@ class TableOracle(Oracle):
     """For a part `block_tables`: it is called with the sessions, and returns int32 [L, B, max_blocks]."""
 
     keeps_rows = True
+    enough = None
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         super().__init__(learner, sizes)
