@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import CaptureError
 from ..kernels.launch import Launch
 from .graphs import Work
-from .poison import poisoned
 
 READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__")
 FOLLOWS_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -82,7 +81,7 @@ class _Recording(TorchDispatchMode):
             return kwargs["out"] if "out" in kwargs else args[0]
         if any(out.alias_info is not None for out in func._schema.returns):  # a view
             return func(*args, **kwargs)
-        made = poisoned(func, args, kwargs)
+        made = _poisoned(func, args, kwargs)
         self.recorded.append(lambda: _write(made, func(*args, **kwargs)))
         return made
 
@@ -91,6 +90,28 @@ def _follows_data(func: Any, args: Any) -> bool:
     if func is torch.ops.aten.index.Tensor:  # by numbers it has the shape of the numbers, by a mask as many as are True
         return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
     return any(tag in func.tags for tag in FOLLOWS_DATA)
+
+
+def _poisoned(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation would return, of the right sizes, with NaN or the smallest integer in it."""
+    if any(argument.name == "device" for argument in func._schema.arguments):
+        kwargs = kwargs | {"device": "meta"}
+    try:
+        args, kwargs = tree_map_only(torch.Tensor, _meta, (args, kwargs))
+        return tree_map_only(torch.Tensor, _poison, func(*args, **kwargs))
+    except RuntimeError as error:
+        raise CaptureError(f"`{func}` cannot be recorded: {str(error).partition(chr(10))[0]}") from error
+
+
+def _meta(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")  # sizes, and no numbers
+
+
+def _poison(like: torch.Tensor) -> torch.Tensor:
+    poisoned = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+    if like.dtype == torch.bool:
+        return poisoned.fill_(True)
+    return poisoned.fill_(float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).min)
 
 
 def _write(made: Any, values: Any) -> None:
