@@ -52,7 +52,7 @@ def test_greedy_tokens_equal_transformers(exact, hf_model, parts):
 
 def test_the_triton_kernel_is_what_runs(exact):
     engine = InferenceEngine(exact)
-    assert isinstance(engine.decode_step.forward.paged_attention, TritonAttention)
+    assert isinstance(engine.decode_step.runner.work.forward.paged_attention, TritonAttention)
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 0.1)])
