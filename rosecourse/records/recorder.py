@@ -1,8 +1,9 @@
 """Recording: every rung under one workload, in rounds, so that a drift of the machine meets all of them.
 
-Each round runs every rung once, forwards and then backwards; a round that warms up comes first and does not count. The
-rounds so far lie beside the file that they will become, and a later call goes on from there: it warms up once and
-continues with the next round.
+Each round runs every rung once, forwards and then backwards; a round that warms up comes first and does not count, and
+two where engines have a prefix cache: the second is the first that finds prompts in it, and so the first to prefill in
+such shapes, for which a GPU's libraries make their plans. The rounds so far lie beside the file that they will become,
+and a later call goes on from there: it warms up and continues with the next round.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ class Recorder:
     def _measure(self, task: Assignment, recording: _Rounds, rounds: int, deadline: Deadline) -> float:
         """Measure round after round, each written as soon as it is there; returns the seconds that one takes."""
         engines = [InferenceEngine(self.model, task.config, rung.after) for rung in task.rungs]
-        numbers = [0, *range(recording.done + 1, rounds + 1)]  # round 0 warms up
+        warm_ups = [0] * (2 if task.config.prefix_cache else 1)
+        numbers = [*warm_ups, *range(recording.done + 1, rounds + 1)]
         seconds, took = recording.seconds, []
         # No bar where nobody watches (disable=None), and none that moves while the clock runs.
         with tqdm(total=len(numbers) * len(engines), desc=task.name, file=sys.stderr, leave=False, disable=None) as bar:
@@ -163,7 +165,7 @@ class Recorder:
                     recording.compare(runs[which], task.rungs[which].number, self.model.dtype == torch.float32)
                     bar.update()
                 took.append(time.perf_counter() - start)
-                seconds = max(took[1:] or took)
+                seconds = max(took[len(warm_ups) :] or took)
                 if number:
                     self._add(task, recording, runs)
         return seconds
