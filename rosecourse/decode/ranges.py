@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch.autograd import _profiler_enabled  # it has no public name
 from torch.profiler import record_function
 
 Range = Callable[[str], AbstractContextManager]
@@ -15,7 +16,7 @@ NO_RANGE: AbstractContextManager = nullcontext()
 
 def profiler_range(name: str) -> AbstractContextManager:
     """A range that the PyTorch profiler shows. `record_function` takes microseconds even where no profiler runs."""
-    return record_function(name) if torch.autograd._profiler_enabled() else NO_RANGE
+    return record_function(name) if _profiler_enabled() else NO_RANGE
 
 
 @contextmanager

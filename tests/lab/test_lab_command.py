@@ -22,6 +22,7 @@ class Raced(str):
     """A race with figures, as far as the command looks at it."""
 
     ladder = object()
+    trouble = ""
 
 
 @pytest.fixture
