@@ -29,8 +29,10 @@ EXERCISE = Exercise(
         "The cell holds a runner that is right, and launches one operation after another, as in lesson 065. Let it "
         "record the work of each bucket once, at `start`, and make of a step one replay. `graphs_for(kv.device)` "
         "returns what makes a graph, on a GPU and on a CPU. A graph has three methods: `warm_up(f)`, `capture(f)` and "
-        "`replay()`, where `f` takes no arguments and returns nothing. On a CPU a graph is a recorder for learning: "
-        "it shows all traps but speed, shared memory and what runs at the same time."
+        "`replay()`, where `f` takes no arguments and returns nothing. `work.rows.view(bucket).inputs` are the "
+        "inputs of a step over the first rows, `with work.rows.all_pads():` makes pads of all of them for a while, and "
+        "`best_of_each` of `rosecourse.decode.sampling` finds the likeliest tokens by tensors alone. On a CPU a graph "
+        "is a recorder for learning: it shows neither speed, nor shared memory, nor what runs at the same time."
     ),
     docstring=(
         "Brings the operations of a step to the device.\n\n"
