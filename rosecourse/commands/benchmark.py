@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from ..checks import require
 from ..config import SamplingParams
+from ..engine.admission import ADMISSION_POLICIES
 from ..engine.engine import InferenceEngine
-from ..engine.scheduler import ADMISSION_POLICIES
 from ..measure.metrics import DEFINITIONS
 from ..measure.provenance import provenance
 from ..measure.samples import Samples

@@ -6,6 +6,7 @@ from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
 from .parts import DecodeParts
+from .pipeline import Pipeline
 from .rows import Rows
 from .runner import GraphRunner
 from .step import DecodeStep
@@ -16,6 +17,7 @@ BEST = DecodeParts(
     block_tables=None,
     forward=DecodeForward,
     kv_append=KVAppend,
+    pipeline=Pipeline,
     copy_blocks=CopyBlocks,
     rows=Rows,
     runner=GraphRunner,

@@ -7,6 +7,7 @@ B: sessions in the step; L: layers; H: heads of K and V, which several query hea
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from ..config import EngineConfig
 from ..kv.layout import CacheLayout
 from ..models.shape import Model
 from ..request.session import InferenceSession
+from .in_flight import StepInFlight
 from .inputs import DecodeInputs, DecodeOutputs
 
 
@@ -166,6 +168,32 @@ class Step(Protocol):
         ...
 
 
+class Pipeline(Protocol):
+    """Which steps are in flight: launched, and not read yet. It is built as `pipeline(step, kv, config)`.
+
+    steps_ahead: how many may be when the host goes on to plan another one; 0 in the lessons up to 066.
+    in_flight: those that are, the oldest first.
+    """
+
+    steps_ahead: int
+    in_flight: deque[StepInFlight]
+
+    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
+        """Start a step of these sessions, for a user (the scheduler that is stepping)."""
+        ...
+
+    def land(self) -> tuple[StepInFlight, list[int]]:
+        """Wait for the oldest step: it, and the token of each of its rows or `sampling.NO_TOKEN`.
+
+        An interrupt comes before anything has changed.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Nobody wants the tokens of the steps in flight. When it returns, the device writes nothing more for them."""
+        ...
+
+
 class CacheFactory(Protocol):
     """A class of caches, such as `KVBlockManager`."""
 
@@ -190,6 +218,7 @@ class DecodeParts:
     step: in which order the other parts are called (`Step`).
     block_tables, forward, kv_append: see `BlockTables`, `Forward` and `KVAppend`; from lesson 063 on
     `ForwardWithAppend` and `KVAppendByTable`.
+    pipeline: when the host reads what a step has made (`Pipeline`).
     copy_blocks, rows, runner: see `CopyBlocks`, `Rows` and `Runner`. None is a part that the step does without.
     """
 
@@ -198,6 +227,7 @@ class DecodeParts:
     block_tables: Callable[[Model, Any, EngineConfig], BlockTables] | None
     forward: Callable[[Model, Any, EngineConfig], Any]
     kv_append: Callable[[Model, Any, EngineConfig], Any]
+    pipeline: Callable[[Any, Any, EngineConfig], Pipeline]
     copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
     rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
     runner: Callable[[Model, Any, EngineConfig], Runner] | None = None

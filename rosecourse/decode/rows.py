@@ -125,9 +125,11 @@ class Rows:
         tables = [session.table for session in sessions]
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
             self._seat(sessions, tables, changes)
-        tokens = [session.token_ids[-1] for session in sessions]
+        # The token that a step in flight is making is on the device alone.
+        tokens = [s.token_ids[-1] if s.num_cached_tokens < len(s.token_ids) else UNKNOWN for s in sessions]
         if tokens != self.tokens:
-            changes.update((row, new) for row, new in enumerate(tokens) if new != self.tokens[row])
+            known = (row for row, (new, old) in enumerate(zip(tokens, self.tokens, strict=True)) if new != old)
+            changes.update((row, tokens[row]) for row in known if tokens[row] != UNKNOWN)
         ends = [table[-1] for table in tables]
         if ends != self.ends:
             self._tell_blocks(tables, ends, changes)
@@ -143,9 +145,7 @@ class Rows:
         sources = [row_of.get(id(table)) for table in tables]
         stay = [(row, source) for row, source in enumerate(sources) if source is not None]
         if any(row != source for row, source in stay):
-            to, source = index_tensor(list(zip(*stay, strict=True)), self.kv.device)
-            self.fields[:, to] = self.fields[:, source]
-            self.block_tables[to] = self.block_tables[source]
+            self._move(index_tensor(list(zip(*stay, strict=True)), self.kv.device))
         self.tokens = [UNKNOWN if source is None else self.tokens[source] for source in sources]
         self.ends = [UNKNOWN if source is None else self.ends[source] for source in sources]
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
@@ -160,6 +160,12 @@ class Rows:
                 self._table_of(row): self.kv.num_blocks,
             }
         self.sampling = any(session.params.temperature > 0 for session in sessions)
+
+    def _move(self, rows: Tensor) -> None:
+        """rows: int64 [2, n], where n rows are to be and where they are."""
+        to, source = rows
+        self.fields[:, to] = self.fields[:, source]
+        self.block_tables[to] = self.block_tables[source]
 
     def _tell_blocks(self, tables: list[BlockTable], ends: list[int], changes: dict[int, int]) -> None:
         """The blocks of a table only grow, but for a last one that is replaced by its copy."""

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import LogitsError
 from ..kv.buffers import index_tensor
 from ..request.draws import draws
 from ..request.session import InferenceSession
+from .parts import Step
 from .rows import Asked, asked_by
 
 NO_TOKEN = -1  # of a row of NaN or +inf, or of nothing but -inf: there is no distribution to choose from
@@ -33,6 +35,21 @@ def next_tokens(logits: Tensor, asked: Asked | None, best: Best | None = None) -
     if asked is None:
         return greedy
     return torch.where((asked.temperature > 0) & (greedy != NO_TOKEN), _drawn(logits, asked), greedy)
+
+
+def tokens_of_each(step: Step, sessions: Sequence[InferenceSession], logits: Tensor) -> list[int]:
+    """What a step chooses for each session, or NO_TOKEN where it can choose none."""
+    try:
+        return step.choose(sessions, logits)
+    except LogitsError as error:
+        bad = set(error.rows)
+    token_ids = [NO_TOKEN] * len(sessions)
+    good = [row for row in range(len(sessions)) if row not in bad]
+    if good:
+        chosen = step.choose([sessions[row] for row in good], logits[good])
+        for row, token_id in zip(good, chosen, strict=True):
+            token_ids[row] = token_id
+    return token_ids
 
 
 def best_on(device: torch.device) -> Best:

@@ -4,7 +4,9 @@
     copy_blocks(copies)
     inputs = plan(sessions)                       who sits in which row; uploads only what has changed
     runner(inputs)                                forward with append, sampling, advance: eager, or one graph
-    choose(sessions, logits)                      reads the tokens, which are the next step's inputs already
+    read                                          the tokens, which are the next step's inputs already
+
+A step that is called is read at once, by `choose`. One that a pipeline runs is read when the next one runs.
 
 (The loop of plan, run and read is that of nano-vllm and mini-sglang.)
 """
@@ -45,11 +47,19 @@ class DecodeStep:
         self.runner.start(DeviceStep(forward, kv_append, self.rows, self.best))
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
-        self.outcome: Outcome | None = None  # of the last step
+        self.outcome: Outcome | None = None  # of the last step, if it was called
         self.version = 0  # of its logits: a copy's is not always 0
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
+        logits, tokens = self.run(sessions)
+        with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
+            self.outcome = Outcome(logits.clone(), tokens)
+        self.version = self.outcome.logits._version
+        return self.outcome.logits
+
+    def run(self, sessions: Sequence[InferenceSession]) -> Outcome:
+        """Tell the device to make one more token for each session; what it makes is there until the next run."""
         tables: list[BlockTable] = [session.table for session in sessions]
         with self.range("roseinfer.decode_step_sessions.place"):
             copies: list[Copy] = self.place(tables)
@@ -58,7 +68,7 @@ class DecodeStep:
             with self.range("roseinfer.decode_step_sessions.plan"):
                 inputs = self.plan(sessions)
             with self.range("roseinfer.decode_step_sessions.run"):
-                logits, tokens = bookkeeping.interruptible(self.runner, inputs, self.rows.sampling)
+                outcome = bookkeeping.interruptible(self.runner, inputs, self.rows.sampling)
             self.rows.unread()
         except BaseException:
             self.rows.forget()  # nobody knows how far it came
@@ -66,10 +76,8 @@ class DecodeStep:
         for session, table in zip(sessions, tables, strict=True):
             session.num_cached_tokens += 1
             table.num_tokens += 1
-        with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
-            self.outcome = Outcome(logits.clone(), tokens)
-        self.version = self.outcome.logits._version
-        return self.outcome.logits
+        self.outcome = None
+        return outcome
 
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
@@ -81,6 +89,11 @@ class DecodeStep:
         if made is not None:
             self.rows.read(token_ids)
         return token_ids
+
+    def has_read(self, sessions: Sequence[InferenceSession], token_ids: list[int]) -> None:
+        """The host has read the tokens of the last run, which was of these sessions."""
+        if self.rows.holds(sessions):
+            self.rows.read(token_ids)
 
     def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:
         """The outcome of the last step, if these are its sessions and its logits, which nobody has changed."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
+from ..decode.sampling import NO_TOKEN
 from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
@@ -26,12 +27,23 @@ from .prefill import Prefill
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
 
+class Landed(NamedTuple):
+    """What a decode step has made, when the host has read it.
+
+    new_tokens: of its sessions, in their order. without: those that no token could be chosen for, with logits of NaN.
+    """
+
+    new_tokens: list[tuple[InferenceSession, int]]
+    without: list[InferenceSession]
+
+
 class EngineCore:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
-    `new_session`, `reserve`, `prefill`, `decode_step_sessions`, `take_tokens`, `fork` and `free` are what schedulers
-    are made of; `rules` says from which state of a session each is allowed. Two threads in them at once are refused
-    with `EngineBusy`. An interrupt splits none of them: it comes inside a forward, or when the call is complete.
+    `new_session`, `reserve`, `prefill`, `take_tokens`, `launch`, `land`, `fork` and `free` are what schedulers are made
+    of (`decode_step_sessions` is a launch that one waits for); `rules` says from which state of a session each is
+    allowed. Two threads in them at once are refused with `EngineBusy`. An interrupt splits none of them: it comes while
+    the device works, or when the call is complete.
     """
 
     def __init__(self, model: Model, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
@@ -58,6 +70,8 @@ class EngineCore:
         )
         self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
         self.decode_step = parts.step(parts, model, self.kv, self.config)
+        self.pipeline = parts.pipeline(self.decode_step, self.kv, self.config)
+        self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
         self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
         self.exclusive = Exclusive()
         self._user: Any = None  # the scheduler that is stepping
@@ -83,6 +97,7 @@ class EngineCore:
         with self.exclusive:
             if self._user is not None:  # this very thread's
                 raise EngineBusy("a scheduler is in the middle of a step of this engine: let the step end first")
+            self.settle()
             self.exclusive.take(thread)
 
     # -- sessions -------------------------------------------------------------------------------------------------
@@ -162,8 +177,7 @@ class EngineCore:
             for session in sessions:
                 session.num_cached_tokens = len(session.token_ids)
                 session.awaits_prefill = False
-                if self.prefix_cache:
-                    self.prefix_cache.insert(session.prompt_ids, session.table)
+            self._fresh.update(sessions)
             return logits
 
     def _reserve_all(self, sessions: list[InferenceSession]) -> None:
@@ -184,13 +198,79 @@ class EngineCore:
         """
         require_list(sessions)
         with self.exclusive, torch.inference_mode():
-            if not 0 < len(sessions) <= self.config.max_batch_size:
-                raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
-            require_in_step("decode", sessions, self, self._user, missing=(1,))
-            if not self.kv.can_append([session.table for session in sessions]):
-                many = f"one more token of {len(sessions)} sessions"
-                raise KVCacheExhausted(f"no KV blocks for {many}: free or preempt one")
+            self.settle()
+            self._require_step(sessions, missing=(1,))
             return self.decode_step(sessions)
+
+    def _require_step(self, sessions: Sequence[InferenceSession], missing: Container[int]) -> None:
+        """Raise unless a decode step of these sessions can be made. missing: as in `require_in_step`."""
+        if not 0 < len(sessions) <= self.config.max_batch_size:
+            raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
+        require_in_step("decode", sessions, self, self._user, missing)
+        if not self.kv.can_append([session.table for session in sessions]):
+            many = f"one more token of {len(sessions)} sessions"
+            raise KVCacheExhausted(f"no KV blocks for {many}: free or preempt one")
+
+    # -- steps in flight ------------------------------------------------------------------------------------------
+
+    @property
+    def num_in_flight(self) -> int:
+        """Decode steps that were launched and have not landed."""
+        return len(self.pipeline.in_flight)
+
+    def is_in_flight(self, session: InferenceSession) -> bool:
+        """Whether a step in flight writes to the blocks of a session."""
+        return any(session in step.members for step in self.pipeline.in_flight)
+
+    def launch(self, sessions: Sequence[InferenceSession]) -> None:
+        """Start a decode step; `land` gives its tokens. Each session that a step in flight has may be in this one too.
+
+        Raises what `decode_step_sessions` raises, before anything has changed. Steps in flight that another scheduler
+        has launched land first.
+        """
+        require_list(sessions)
+        with self.exclusive, torch.inference_mode():
+            if self.num_in_flight and self.pipeline.in_flight[-1].user is not self._user:
+                self.settle()
+            self._require_step(sessions, missing=(0, 1))
+            newest = self.pipeline.in_flight[-1].members if self.num_in_flight else frozenset()
+            ready = [s for s in sessions if s.num_cached_tokens == len(s.token_ids) and s not in newest]
+            require_rules("decode", ready, self, self._user)
+            self.pipeline.launch(sessions, self._user)
+
+    def land(self) -> Landed:
+        """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""
+        with bookkeeping, self.exclusive.lock:
+            if not self.num_in_flight:
+                raise RequestError("no decode step is in flight: launch one first")
+            step, token_ids = self.pipeline.land()
+            landed = Landed([], [])
+            for session, table, token_id in zip(step.sessions, step.tables, token_ids, strict=True):
+                if session.finish_reason is not None or session.table is not table:
+                    continue  # it ended when the step was on its way: one token too many
+                if token_id == NO_TOKEN:
+                    landed.without.append(session)
+                else:
+                    session.append(token_id, self.eos_token_id)
+                    landed.new_tokens.append((session, token_id))
+            for session in landed.without:
+                self._forget_prefixes(session)
+            return landed
+
+    def settle(self) -> None:
+        """Let all steps in flight land, and their schedulers know of the tokens."""
+        with bookkeeping, self.exclusive.lock:
+            while self.num_in_flight:
+                user = self.pipeline.in_flight[0].user
+                if user is None:
+                    self.land()
+                else:
+                    user.land()
+
+    def drop(self) -> None:
+        """No step is in flight any more, and nobody gets its tokens: free its sessions then, and prefill them again."""
+        with bookkeeping, self.exclusive.lock:
+            self.pipeline.abandon()
 
     def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
@@ -216,13 +296,26 @@ class EngineCore:
             try:
                 token_ids = self.decode_step.choose(sessions, logits)
             except LogitsError as error:
-                if self.prefix_cache:
-                    for row in error.rows:
-                        self.prefix_cache.discard(sessions[row].table)
+                for row in error.rows:
+                    self._forget_prefixes(sessions[row])
                 raise
             for session, token_id in zip(sessions, token_ids, strict=True):
+                if session in self._fresh:
+                    self._remember_prefix(session)
                 session.append(token_id, self.eos_token_id)
             return token_ids
+
+    def _remember_prefix(self, session: InferenceSession) -> None:
+        """Its prompt's K and V are numbers: a token could be chosen by them."""
+        self._fresh.discard(session)
+        if self.prefix_cache:
+            self.prefix_cache.insert(session.prompt_ids, session.table)
+
+    def _forget_prefixes(self, session: InferenceSession) -> None:
+        """No token could be chosen by what was written to its blocks."""
+        self._fresh.discard(session)
+        if self.prefix_cache:
+            self.prefix_cache.discard(session.table)
 
     def fork(self, session: InferenceSession, params: SamplingParams | None = None) -> InferenceSession:
         """A second session that goes on from where this one is, sharing its blocks until they differ.
@@ -235,6 +328,8 @@ class EngineCore:
         sibling = InferenceSession(session.prompt_ids, params or session.params, engine=self)
         try:
             with self.exclusive:
+                if self.is_in_flight(session):
+                    self.settle()
                 require_rule("fork", session, self)
                 if params is not None:
                     self.check_request(session.prompt_ids, params)
@@ -251,7 +346,10 @@ class EngineCore:
         """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
         with bookkeeping, self.exclusive.lock:  # whoever is refused must still be able to give back what it holds
             require_rule("free", session, self, self._user)
+            if self.is_in_flight(session):
+                self.settle()
             self.kv.free(session.table)
+            self._fresh.discard(session)
             session.table = None
             session.num_cached_tokens = 0
             session.awaits_prefill = False

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import require_a, shown
+from ..checks import require, require_a, shown
+from ..config import SamplingParams
 from ..errors import BlockError, ConfigError, RequestError, RosecourseError
 from ..request.session import InferenceSession, SessionState
 
@@ -95,6 +96,22 @@ def require_own(session: InferenceSession, engine: Any) -> None:
         raise RequestError(
             "the session is another engine's: use that engine, or make one with this engine's `new_session`"
         )
+
+
+def require_siblings(session: InferenceSession, siblings: Sequence[SamplingParams], engine: Any) -> None:
+    """Raise `RequestError` or `ConfigError` for samples that can never be served."""
+    require(
+        isinstance(siblings, Sequence) and not isinstance(siblings, (str, bytes)),
+        f"siblings is {shown(siblings)}: give a list of SamplingParams, one for each further sample",
+    )
+    if siblings and session.state is not SessionState.NEW:
+        raise RequestError(
+            f"samples are forked off a session before its first token (this one {session.state.value}): submit a "
+            "new session with them"
+        )
+    for params in siblings:
+        require_a(SamplingParams, params, "each of the siblings")
+        engine.check_request(session.prompt_ids, params)
 
 
 def require_list(sessions: Sequence[InferenceSession]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -18,30 +17,14 @@ from ..config import EngineConfig, SamplingParams
 from ..errors import ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
-from ..request.session import InferenceSession, SessionState, SessionTimes
-from .core import EngineCore
+from ..request.session import InferenceSession, SessionTimes
+from .admission import fifo
+from .core import EngineCore, Landed
 from .queue import Queue
-from .rules import require_own, require_rule
+from .rules import require_own, require_rule, require_siblings
+from .stats import SchedulerStats
 
 NewToken = tuple[InferenceSession, int]
-
-
-def fifo(waiting: Sequence[InferenceSession]) -> int:
-    """Admission in the order of arrival: the number of the next session to admit."""
-    return 0
-
-
-ADMISSION_POLICIES: dict[str, Callable[[Sequence[InferenceSession]], int]] = {"fifo": fifo}
-
-
-@dataclass
-class SchedulerStats:
-    """Where a scheduler's time went."""
-
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    decode_steps: int = 0
-    preemptions: int = 0
 
 
 class OnlineScheduler:
@@ -85,11 +68,12 @@ class OnlineScheduler:
         self.stats = SchedulerStats()
         self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
+        self._ended = Queue()  # no longer running, but a step in flight still writes to their blocks
         self._failure: BaseException | None = None  # why blocks could not be given back
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running or self._new_tokens)
+        return bool(self.waiting or self.running or self._new_tokens or self._ended)
 
     def submit(self, session: InferenceSession, siblings: Sequence[SamplingParams] = ()) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
@@ -102,28 +86,13 @@ class OnlineScheduler:
         """
         with self.engine.exclusive:
             require_rule("submit", session, self.engine)
-            self._require_siblings(session, siblings)
+            require_siblings(session, siblings, self.engine)
             session.times.submitted = session.times.submitted or time.perf_counter()
             session.owner = self
             session.siblings = tuple(siblings)
             self.waiting.append(session)
             if session.table is not None:
                 self._waiting_forks.append(session)
-
-    def _require_siblings(self, session: InferenceSession, siblings: Sequence[SamplingParams]) -> None:
-        """Raise `RequestError` or `ConfigError` for samples that can never be served."""
-        require(
-            isinstance(siblings, Sequence) and not isinstance(siblings, (str, bytes)),
-            f"siblings is {shown(siblings)}: give a list of SamplingParams, one for each further sample",
-        )
-        if siblings and session.state is not SessionState.NEW:
-            raise RequestError(
-                f"samples are forked off a session before its first token (this one {session.state.value}): submit a "
-                "new session with them"
-            )
-        for params in siblings:
-            require_a(SamplingParams, params, "each of the siblings")
-            self.engine.check_request(session.prompt_ids, params)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished.
@@ -135,6 +104,8 @@ class OnlineScheduler:
         if self.manager_thread not in (None, threading.current_thread()):
             raise EngineBusy("a SchedulerManager steps this scheduler: cancel the stream, or close the manager first")
         if session.finished:
+            if session in self._ended:
+                self.land()
             return
         if session.owner not in (None, self):
             raise RequestError("the session is another scheduler's: cancel it there")
@@ -143,11 +114,15 @@ class OnlineScheduler:
             session.finish_reason = "cancelled"
             for queue in (self.waiting, self.running):
                 queue.discard(session)
-            self._free(session)
+            try:
+                if self.engine.is_in_flight(session):
+                    self.land()
+            finally:
+                self._free(session)
 
     def audit(self) -> None:
         """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
-        self.engine.audit([*self.waiting, *self.running])
+        self.engine.audit([*self.waiting, *self.running, *self._ended])
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -183,10 +158,23 @@ class OnlineScheduler:
         self._prefill(self._admit())
         self._decode(decoding)
 
+    def land(self) -> None:
+        """Wait for the steps in flight, and start no other one; the next step returns their tokens."""
+        with bookkeeping, self.engine.exclusive.lock:
+            while self.engine.num_in_flight:
+                self._land()
+
     # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[InferenceSession]:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
+        admitted = self._admit_those_that_fit()
+        if self.waiting and not admitted and self._ended:
+            self.land()  # blocks are on their way back
+            admitted = self._admit_those_that_fit()
+        return admitted
+
+    def _admit_those_that_fit(self) -> list[InferenceSession]:
         places = self.max_batch_size - len(self.running)
         admitted: list[InferenceSession] = []
         try:
@@ -226,7 +214,7 @@ class OnlineScheduler:
             needed = sum(map(self._blocks_to_come, others)) + len(session.to_fork)
             fits = not others or self.engine.kv.num_available() >= needed
         except KVCacheExhausted:
-            if not others:
+            if not others and not self._ended:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
         finally:
             if not fits:
@@ -243,7 +231,7 @@ class OnlineScheduler:
             try:
                 return self.engine.reserve(session)
             except KVCacheExhausted:
-                if others or not self._preempt_newest():
+                if others or self._ended or not self._preempt_newest():
                     raise
 
     # -- prefill and decode ---------------------------------------------------------------------------------------
@@ -260,22 +248,51 @@ class OnlineScheduler:
             rows = self._fork_samples(batch)
             if len(rows) > len(sessions):
                 logits = logits[index_tensor(rows, logits.device)]
-            new_tokens = self._take_tokens(batch, logits)
-        self._hand_out(batch, new_tokens)
+            landed = self._take_tokens(batch, logits)
+        self._hand_out(landed)
         self._make_room()
         self.stats.prefill_seconds += time.perf_counter() - start
 
     def _decode(self, sessions: list[InferenceSession]) -> None:
+        """Launch a step of these sessions, and land all but those that the host may be behind."""
         start = time.perf_counter()
-        while not self.engine.can_append(sessions) and self._preempt_newest():
-            sessions = [session for session in sessions if session in self.running]
-        if not sessions:
-            return
-        with self._or_put_back(sessions):
-            new_tokens = self._take_tokens(sessions, self.engine.decode_step_sessions(sessions))
-        self._hand_out(sessions, new_tokens)
+        sessions = self._with_room([s for s in sessions if s.finish_reason is None and not self._has_all(s)])
+        if sessions:
+            with self._or_put_back(sessions):
+                self.engine.launch(sessions)
+            self.stats.decode_steps += 1
+        steps_ahead = self.engine.pipeline.steps_ahead if sessions else 0
+        while self.engine.num_in_flight > steps_ahead:
+            self._land()
         self.stats.decode_seconds += time.perf_counter() - start
-        self.stats.decode_steps += 1
+
+    def _has_all(self, session: InferenceSession) -> bool:
+        """Whether the steps in flight make the last token that a session may have: such an end is planned."""
+        known = len(session.token_ids)
+        most = len(session.prompt_ids) + session.params.max_new_tokens
+        return session.num_cached_tokens >= known and session.num_cached_tokens + 1 >= most
+
+    def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:
+        """Those that keep their blocks when the pool is dry: first steps in flight land, then others are preempted."""
+        while not self.engine.can_append(sessions):
+            if self.engine.num_in_flight:
+                self.land()
+            elif not self._preempt_newest():
+                break
+            sessions = [session for session in sessions if session in self.running]
+        return sessions
+
+    def _land(self) -> None:
+        """Take the tokens of the oldest step in flight. If that fails, all in flight are computed anew."""
+        try:
+            landed = self.engine.land()
+        except BaseException:
+            in_flight = [session for session in self.running if self.engine.is_in_flight(session)]
+            self.engine.drop()
+            self._free_ended()
+            self._put_back(in_flight)
+            raise
+        self._hand_out(landed)
 
     @contextmanager
     def _or_put_back(self, sessions: list[InferenceSession]) -> Iterator[None]:
@@ -283,7 +300,9 @@ class OnlineScheduler:
         try:
             yield
         except BaseException:  # nobody knows how far it came: what it has written is not used
-            self._put_back(sessions)
+            with suppress(BaseException):  # what fails there has put back all that was in flight
+                self.land()
+            self._put_back([session for session in sessions if not session.finished])
             raise
 
     def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
@@ -309,26 +328,40 @@ class OnlineScheduler:
             for queue in (self.waiting, self._waiting_forks):
                 queue.append_first(session)
 
-    def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> list[NewToken]:
-        """The next token of each session; one that cannot have any, with logits that are NaN, ends without."""
+    def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> Landed:
+        """The first token of each session, but for those whose logits are NaN."""
         try:
-            return list(zip(sessions, self.engine.take_tokens(sessions, logits), strict=True))
+            return Landed(list(zip(sessions, self.engine.take_tokens(sessions, logits), strict=True)), [])
         except LogitsError as error:
-            for row in error.rows:
-                sessions[row].finish_reason = "error"
-                self.failed.append(sessions[row])
-        good = [row for row, session in enumerate(sessions) if not session.finished]
-        return self._take_tokens([sessions[row] for row in good], logits[good]) if good else []
+            bad = [sessions[row] for row in error.rows]
+        good = [row for row, session in enumerate(sessions) if session not in bad]
+        if not good:
+            return Landed([], bad)
+        return self._take_tokens([sessions[row] for row in good], logits[good])._replace(without=bad)
 
-    def _hand_out(self, sessions: list[InferenceSession], new_tokens: list[NewToken]) -> None:
-        """Note the tokens that these sessions have taken; the blocks of those that have finished come back."""
+    def _hand_out(self, landed: Landed) -> None:
+        """Note the tokens that sessions have taken; one that could have none ends, with an error."""
         now = time.perf_counter()
-        self._new_tokens += new_tokens
-        for session in sessions:
-            if session.finish_reason != "error":
-                session.times.tokens.append(now)
+        self._new_tokens += landed.new_tokens
+        for session, _ in landed.new_tokens:
+            session.times.tokens.append(now)
             if session.finish_reason is not None:
-                self.running.discard(session)
+                self._end(session)
+        for session in landed.without:
+            session.finish_reason = "error"
+            self.failed.append(session)
+            self._end(session)
+        self._free_ended()
+
+    def _end(self, session: InferenceSession) -> None:
+        """A session has finished. Its blocks come back when no step in flight can write to them."""
+        self.running.discard(session)
+        self._ended.append(session)
+
+    def _free_ended(self) -> None:
+        for session in list(self._ended):
+            if not self.engine.is_in_flight(session):
+                self._ended.discard(session)
                 self._free(session)
 
     # -- blocks given back ----------------------------------------------------------------------------------------
@@ -362,13 +395,3 @@ class OnlineScheduler:
         except BaseException as error:
             self._failure = error
             raise
-
-
-class OfflineScheduler(OnlineScheduler):
-    """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
-
-    def _advance(self) -> None:
-        if self.running:
-            return self._decode(list(self.running))
-        while admitted := self._admit():
-            self._prefill(admitted)

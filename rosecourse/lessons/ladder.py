@@ -27,8 +27,9 @@ from .kv_append import (
     l061_triton_full_batch,
     l062_one_table,
 )
+from .pipeline import l035_in_step
 from .rows import l064_rows
-from .step import l035_append_after_forward, l063_place_first, l064_rows_that_stay
+from .step import l035_append_after_forward, l063_place_first, l064_rows_that_stay, l066_one_graph
 from .workloads import A, ArticleWorkload, B, C, E
 
 BASELINE = DecodeParts(
@@ -37,6 +38,7 @@ BASELINE = DecodeParts(
     block_tables=l035_rebuilt_rows.BlockTables,
     forward=l035_paged.DecodeForward,
     kv_append=l035_per_token.KVAppend,
+    pipeline=l035_in_step.Pipeline,
 )
 
 
@@ -231,11 +233,20 @@ LESSONS = ladder(
         "number": "066",
         "title": "one CUDA graph",
         "cache": BEST.cache,
-        "step": BEST.step,
+        "step": l066_one_graph.DecodeStep,
         "rows": BEST.rows,
         "runner": BEST.runner,
         "workload": A,
         "about": "the device's part of a step is recorded once and replayed with one launch",
+        "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "067",
+        "title": "one step behind",
+        "step": BEST.step,
+        "pipeline": BEST.pipeline,
+        "workload": A,
+        "about": "the host reads a step's tokens while the device runs the next one",
         "headline": ("total throughput", "mean"),
     },
 )

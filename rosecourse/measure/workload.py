@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 
 from ..checks import is_count, require, shown
 from ..config import SamplingParams
+from ..engine.admission import fifo
 from ..engine.engine import InferenceEngine
-from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats, fifo
+from ..engine.offline import OfflineScheduler
+from ..engine.scheduler import OnlineScheduler
+from ..engine.stats import SchedulerStats
 from ..engine.streaming import SchedulerManager, TokenStream
 from ..errors import LogitsError, RequestFailed
 from ..request.session import InferenceSession, Prompt, SessionTimes, samples_of

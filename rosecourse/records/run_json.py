@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.scheduler import SchedulerStats
+from ..engine.stats import SchedulerStats
 from ..measure.workload import Run
 from ..request.session import SessionTimes
 

@@ -195,8 +195,8 @@ def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):
             raise KeyboardInterrupt
         return real(sessions)
 
-    real = engine.decode_step_sessions
-    monkeypatch.setattr(engine, "decode_step_sessions", interrupted)
+    real = engine.launch
+    monkeypatch.setattr(engine, "launch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.generate([[1, 2, 3]] * 9, FREE_RUN)
     check(engine, [])

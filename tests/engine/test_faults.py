@@ -40,7 +40,7 @@ class FaultAt:
         setattr(owner, name, call)
 
 
-ENGINE_CALLS = ["reserve", "prefill", "can_append", "decode_step_sessions", "take_tokens", "free"]
+ENGINE_CALLS = ["reserve", "prefill", "can_append", "launch", "take_tokens", "free"]
 
 
 def run_with_fault(scheduler, fault, sessions):
@@ -126,7 +126,7 @@ def test_sampled_tokens_are_the_same_after_a_fault(small_model):
         scheduler = OnlineScheduler(make_engine(small_model, prefix_cache=False))
         sessions = submit(scheduler, [4, 7, 5], temperature=0.9)
         fault = FaultAt(k, "after")
-        fault.wrap(scheduler.engine, "decode_step_sessions")
+        fault.wrap(scheduler.engine, "launch")
         run_with_fault(scheduler, fault, sessions)
         return [s.completion_ids for s in sessions]
 
@@ -141,7 +141,7 @@ def test_tokens_made_before_a_fault_come_with_the_next_step(small_model):
     scheduler.step()
     (short,) = submit(scheduler, [3], new=1)
     fault = FaultAt(1, "before")
-    fault.wrap(scheduler.engine, "decode_step_sessions")
+    fault.wrap(scheduler.engine, "launch")
     with pytest.raises(Planted):
         scheduler.step()
     assert short.finish_reason == "length"
@@ -163,7 +163,7 @@ def test_a_fork_lives_on_after_a_fault(small_pair):
     scheduler.submit(fork)
     scheduler.step()
     fault = FaultAt(1, "after")
-    fault.wrap(scheduler.engine, "decode_step_sessions")
+    fault.wrap(scheduler.engine, "launch")
     with pytest.raises(Planted):
         scheduler.step()
     assert list(scheduler.waiting) == [parent, fork]
@@ -178,7 +178,7 @@ def test_a_broken_cache_breaks_the_scheduler_for_good(small_model):
     sessions = submit(scheduler, [5, 6], new=2)
     scheduler.step()
     scheduler.engine.kv.free(sessions[0].block_ids_per_layer)
-    scheduler.engine.decode_step_sessions = lambda _: 1 / 0
+    scheduler.engine.launch = lambda _: 1 / 0
     with pytest.raises(BlockError, match="freed twice"):
         scheduler.step()
     for _ in range(2):

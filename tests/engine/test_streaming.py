@@ -118,7 +118,7 @@ def test_an_exception_in_a_step_reaches_every_reader(manager, monkeypatch):
     def broken(sessions):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(manager.scheduler.engine, "decode_step_sessions", broken)
+    monkeypatch.setattr(manager.scheduler.engine, "launch", broken)
     for stream in streams:
         with pytest.raises(SchedulerClosed, match="ZeroDivisionError: planted"):
             list(stream)

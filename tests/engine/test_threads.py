@@ -13,7 +13,7 @@ from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers,
 from tests.support.oracles import hf_greedy, prompts_of
 from tests.support.scheduling import make_engine
 
-CALLS = ["reserve", "prefill", "can_append", "decode_step_sessions", "take_tokens"]
+CALLS = ["reserve", "prefill", "can_append", "launch", "take_tokens"]
 
 
 # -- cancelled in every state -------------------------------------------------------------------------------------
@@ -24,8 +24,8 @@ CALLS = ["reserve", "prefill", "can_append", "decode_step_sessions", "take_token
     [
         ("prefill", 1, 0, "cancelled"),  # queued: another one is being prefilled
         ("prefill", 2, 1, "cancelled"),  # admitted, and not computed yet
-        ("decode_step_sessions", 3, 3, "cancelled"),  # decoding
-        ("decode_step_sessions", 5, 5, "length"),  # in the step that gives its last token
+        ("launch", 3, 3, "cancelled"),  # decoding
+        ("launch", 5, 5, "length"),  # in the step that gives its last token
     ],
 )
 def test_cancel_in_every_state(manage, scheduler, small_pair, name, call, tokens, reason):
@@ -74,7 +74,7 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
     """Five readers wait, some for requests that run. The first of them to hear of it finds all blocks free."""
     kv = scheduler.engine.kv
     started = threading.Barrier(6, timeout=LIMIT)
-    gate = Gate(scheduler.engine, "decode_step_sessions", 3)
+    gate = Gate(scheduler.engine, "launch", 3)
     manager = manage()
     streams = [manager.submit([1, 2, n], LONG) for n in range(6)]
     heard = []
@@ -156,7 +156,7 @@ def test_close_from_several_threads_at_once(manage, scheduler, drains):
 
 
 def test_close_without_draining_ends_a_close_that_drains(manage, scheduler):
-    gate = Gate(scheduler.engine, "decode_step_sessions", 5)
+    gate = Gate(scheduler.engine, "launch", 5)
     manager = manage()
     joining = threading.Semaphore(0)
     join = manager._stepper.thread.join

@@ -1,0 +1,72 @@
+"""Steps in flight: what the device has been told to do, and whose tokens the host has not read yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import RosecourseError
+from ..request.session import InferenceSession
+
+
+class StepInFlight:
+    """One decode step between its launch and its landing.
+
+    sessions: whose row b of the step is, with the `tables` that they had: a table that a session holds no longer says
+    that the row's token is nobody's. user: the scheduler that launched it. made: where its tokens come to be.
+    """
+
+    def __init__(self, sessions: Sequence[InferenceSession], user: Any, made: Any) -> None:
+        self.sessions = list(sessions)
+        self.tables = [session.table for session in sessions]
+        self.members = frozenset(sessions)
+        self.user, self.made = user, made
+
+
+class Slot:
+    """Tokens of one step, on their way to the host."""
+
+    def __init__(self, max_rows: int, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=cuda)
+        self.copied = torch.cuda.Event() if cuda else None
+        self.size = 0
+
+    def write(self, tokens: Tensor) -> None:
+        """Let the device copy int64 [B] here when it has come so far; the host does not wait."""
+        self.size = len(tokens)
+        self.host[: self.size].copy_(tokens, non_blocking=True)
+        if self.copied is not None:
+            self.copied.record()
+
+    def read(self) -> list[int]:
+        """The tokens; waits for them."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.host[: self.size].tolist()
+
+
+class TokenRing:
+    """As many slots as steps can be in flight: none is written again before the host has read it.
+
+    In pinned memory, each with an event. (vLLM's asynchronous scheduling reads sampled tokens so, SGLang's overlap
+    scheduler through a buffer of futures.)
+    """
+
+    def __init__(self, num_slots: int, max_rows: int, device: torch.device) -> None:
+        self.empty = deque(Slot(max_rows, device) for _ in range(num_slots))
+
+    def put(self, tokens: Tensor) -> Slot:
+        """Start the way of a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
+        if not self.empty:
+            raise RosecourseError("all slots of the ring hold tokens that nobody has read: land a step first")
+        self.empty[0].write(tokens)
+        return self.empty.popleft()
+
+    def give_back(self, slot: Slot) -> None:
+        """The tokens of a slot have been read, or nobody wants them: it may be written again."""
+        self.empty.append(slot)

@@ -1,0 +1,15 @@
+"""Static batching, for comparison with continuous batching."""
+
+from __future__ import annotations
+
+from .scheduler import OnlineScheduler
+
+
+class OfflineScheduler(OnlineScheduler):
+    """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
+
+    def _advance(self) -> None:
+        if self.running or self._ended:
+            return self._decode(list(self.running))
+        while admitted := self._admit():
+            self._prefill(admitted)
