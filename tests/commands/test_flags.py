@@ -4,13 +4,13 @@ import pytest
 
 from rosecourse.commands import flags
 from rosecourse.commands.parser import command_parser
-from rosecourse.engine import scheduler
+from rosecourse.engine import admission
 from rosecourse.models import load
 
 
 def test_the_choices_are_those_of_the_rooms_below():
     assert tuple(load.DTYPES) == flags.DTYPES
-    assert tuple(scheduler.ADMISSION_POLICIES) == flags.ADMISSION_POLICIES
+    assert tuple(admission.ADMISSION_POLICIES) == flags.ADMISSION_POLICIES
 
 
 @pytest.fixture
