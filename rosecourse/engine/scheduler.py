@@ -284,13 +284,13 @@ class OnlineScheduler:
 
     def _land(self) -> None:
         """Take the tokens of the oldest step in flight. If that fails, all in flight are computed anew."""
+        steps = list(self.engine.pipeline.in_flight)
         try:
             landed = self.engine.land()
         except BaseException:
-            in_flight = [session for session in self.running if self.engine.is_in_flight(session)]
             self.engine.drop()
             self._free_ended()
-            self._put_back(in_flight)
+            self._put_back([session for session in self.running if any(session in step.members for step in steps)])
             raise
         self._hand_out(landed)
 
