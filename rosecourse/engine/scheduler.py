@@ -105,7 +105,7 @@ class OnlineScheduler:
             raise EngineBusy("a SchedulerManager steps this scheduler: cancel the stream, or close the manager first")
         if session.finished:
             if session in self._ended:
-                self.land()
+                self.engine.settle()
             return
         if session.owner not in (None, self):
             raise RequestError("the session is another scheduler's: cancel it there")
@@ -116,7 +116,7 @@ class OnlineScheduler:
                 queue.discard(session)
             try:
                 if self.engine.is_in_flight(session):
-                    self.land()
+                    self.engine.settle()
             finally:
                 self._free(session)
 
@@ -158,19 +158,13 @@ class OnlineScheduler:
         self._prefill(self._admit())
         self._decode(decoding)
 
-    def land(self) -> None:
-        """Wait for the steps in flight, and start no other one; the next step returns their tokens."""
-        with bookkeeping, self.engine.exclusive.lock:
-            while self.engine.num_in_flight:
-                self._land()
-
     # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[InferenceSession]:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
         admitted = self._admit_those_that_fit()
         if self.waiting and not admitted and self._ended:
-            self.land()  # blocks are on their way back
+            self.engine.settle()  # blocks are on their way back
             admitted = self._admit_those_that_fit()
         return admitted
 
@@ -261,9 +255,10 @@ class OnlineScheduler:
             with self._or_put_back(sessions):
                 self.engine.launch(sessions)
             self.stats.decode_steps += 1
-        steps_ahead = self.engine.pipeline.steps_ahead if sessions else 0
-        while self.engine.num_in_flight > steps_ahead:
-            self._land()
+        if not sessions:
+            self.engine.settle()
+        while self.engine.num_in_flight > self.engine.pipeline.steps_ahead:
+            self.land()
         self.stats.decode_seconds += time.perf_counter() - start
 
     def _has_all(self, session: InferenceSession) -> bool:
@@ -276,14 +271,17 @@ class OnlineScheduler:
         """Those that keep their blocks when the pool is dry: first steps in flight land, then others are preempted."""
         while not self.engine.can_append(sessions):
             if self.engine.num_in_flight:
-                self.land()
+                self.engine.settle()
             elif not self._preempt_newest():
                 break
             sessions = [session for session in sessions if session in self.running]
         return sessions
 
-    def _land(self) -> None:
-        """Take the tokens of the oldest step in flight. If that fails, all in flight are computed anew."""
+    def land(self) -> None:
+        """Take the tokens of the oldest step in flight, one of this scheduler's; the next step returns them.
+
+        `engine.settle` calls it. If it fails, all that are in flight are computed anew.
+        """
         try:
             landed = self.engine.land()
         except BaseException:
@@ -301,7 +299,7 @@ class OnlineScheduler:
             yield
         except BaseException:  # nobody knows how far it came: what it has written is not used
             with suppress(BaseException):  # what fails there has put back all that was in flight
-                self.land()
+                self.engine.settle()
             self._put_back([session for session in sessions if not session.finished])
             raise
 

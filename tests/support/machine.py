@@ -136,7 +136,7 @@ class Machine:
         self.check()
 
     def preempt(self) -> None:
-        self.scheduler.land()
+        self.engine.settle()
         self.grow()
         with self.engine.used_by(self.scheduler):
             self.scheduler._preempt_newest()
