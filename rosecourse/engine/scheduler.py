@@ -147,11 +147,16 @@ class OnlineScheduler:
             with bookkeeping:
                 with self.engine.used_by(self):
                     self._advance()
-                new_tokens, self._new_tokens = self._new_tokens, []
+                new_tokens = self.take_new_tokens()
                 return new_tokens
         except BaseException:
             self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
             raise
+
+    def take_new_tokens(self) -> list[NewToken]:
+        """The tokens that no step has returned yet; none will."""
+        new_tokens, self._new_tokens = self._new_tokens, []
+        return new_tokens
 
     def _advance(self) -> None:
         decoding = list(self.running)
@@ -255,7 +260,7 @@ class OnlineScheduler:
             with self._or_put_back(sessions):
                 self.engine.launch(sessions)
             self.stats.decode_steps += 1
-        if not sessions:
+        else:
             self.engine.settle()
         while self.engine.num_in_flight > self.engine.pipeline.steps_ahead:
             self.land()
@@ -278,9 +283,9 @@ class OnlineScheduler:
         return sessions
 
     def land(self) -> None:
-        """Take the tokens of the oldest step in flight, one of this scheduler's; the next step returns them.
+        """What `engine.settle` calls: take the tokens of the oldest step in flight, which is one of this scheduler's.
 
-        `engine.settle` calls it. If it fails, all that are in flight are computed anew.
+        If that fails, all that are in flight are computed anew.
         """
         try:
             landed = self.engine.land()
