@@ -26,6 +26,7 @@ from ..engine.engine import InferenceEngine
 from ..kernels.launch import Launch
 from ..kv.buffers import StagingBuffer
 from ..request.session import InferenceSession
+from .one_step import finish
 from .whole_runs import require_running
 
 REPLAYS = (CPUGraph.replay.__code__, torch.cuda.CUDAGraph.replay.__code__)
