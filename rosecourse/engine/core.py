@@ -243,7 +243,7 @@ class EngineCore:
         """Whether these are the sessions of the newest step in flight, which were looked at then, and can go on."""
         if not self.num_in_flight or self.pipeline.in_flight[-1].sessions != sessions:
             return False
-        return not any([s.finish_reason is not None or s.num_cached_tokens >= self.max_seq_len for s in sessions])
+        return not any(s.finish_reason is not None or s.num_cached_tokens >= self.max_seq_len for s in sessions)
 
     def land(self) -> Landed:
         """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""
@@ -377,7 +377,8 @@ class EngineCore:
         tables = [session.table for session in holding]
         self.kv.audit(tables, self.prefix_cache.entries() if self.prefix_cache else ())
         for session, table in zip(holding, tables, strict=True):
-            if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids):
+            to_come = sum(session in step.members for step in self.pipeline.in_flight)
+            if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids) + to_come:
                 raise BlockError(
                     f"a session has {len(session.token_ids)} tokens and blocks for {self.kv.length(table)}, and "
                     f"{session.num_cached_tokens} tokens are computed"

@@ -270,8 +270,6 @@ class OnlineScheduler:
 
     def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:
         """Those that keep their blocks when the pool is dry: first steps in flight land, then others are preempted."""
-        if self.engine.kv.num_available() >= len(sessions):
-            return sessions  # each needs one block at most
         while not self.engine.can_append(sessions):
             if self.engine.num_in_flight:
                 self.engine.settle()
