@@ -23,7 +23,6 @@ from rosecourse.request.text import TextDecoder
 from tests.support.oracles import hf_greedy, prompts_of
 
 LONG = SamplingParams(max_new_tokens=80, stop_on_eos=False)
-SHORT = SamplingParams(max_new_tokens=9, stop_on_eos=False)
 
 
 @pytest.fixture
@@ -143,9 +142,8 @@ def test_readers_are_answered_even_if_the_cleanup_fails(small_model):
     config = EngineConfig(block_size=4, max_batch_size=4)
     scheduler = OnlineScheduler(InferenceEngine(small_model, config, lesson("061").after.with_(kv_append=FreesTooMuch)))
     with SchedulerManager(scheduler) as manager:
-        first, *others = [manager.submit([1, 2, n], LONG if n else SHORT) for n in range(3)]
-        assert len(list(first)) == SHORT.max_new_tokens  # it has all, and its blocks cannot be given back
-        for stream in others:
+        streams = [manager.submit([1, 2, n], LONG) for n in range(3)]
+        for stream in streams:
             with pytest.raises(SchedulerClosed):
                 list(stream)
 
