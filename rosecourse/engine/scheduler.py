@@ -268,9 +268,8 @@ class OnlineScheduler:
 
     def _has_all(self, session: InferenceSession) -> bool:
         """Whether the steps in flight make the last token that a session may have: such an end is planned."""
-        known = len(session.token_ids)
         most = len(session.prompt_ids) + session.params.max_new_tokens
-        return session.num_cached_tokens >= known and session.num_cached_tokens + 1 >= most
+        return session.num_cached_tokens >= max(len(session.token_ids), most - 1)
 
     def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:
         """Those that keep their blocks when the pool is dry: first steps in flight land, then others are preempted."""
