@@ -377,8 +377,8 @@ class EngineCore:
         tables = [session.table for session in holding]
         self.kv.audit(tables, self.prefix_cache.entries() if self.prefix_cache else ())
         for session, table in zip(holding, tables, strict=True):
-            to_come = sum(session in step.members for step in self.pipeline.in_flight)
-            if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids) + to_come:
+            most = len(session.token_ids) + self.is_in_flight(session)  # one too many, of a session of NaN
+            if not session.num_cached_tokens <= self.kv.length(table) <= most:
                 raise BlockError(
                     f"a session has {len(session.token_ids)} tokens and blocks for {self.kv.length(table)}, and "
                     f"{session.num_cached_tokens} tokens are computed"
