@@ -241,7 +241,7 @@ class EngineCore:
 
     def _go_on(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the newest step in flight, which were looked at then, and can go on."""
-        if not self.num_in_flight or self.pipeline.in_flight[-1].sessions != sessions:
+        if not 0 < self.num_in_flight <= self.pipeline.steps_ahead or self.pipeline.in_flight[-1].sessions != sessions:
             return False
         return not any(s.finish_reason is not None or s.num_cached_tokens >= self.max_seq_len for s in sessions)
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rosecourse import OnlineScheduler, SamplingParams
+from rosecourse import SamplingParams
 from rosecourse.decode.cpu_graph import CPUGraph
 from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.in_flight import TokenRing
 from rosecourse.decode.runner import CPUGraphRunner
+from rosecourse.engine import scheduler
 from rosecourse.engine.core import EngineCore
 from tests.support.interrupts import TRACED
 from tests.support.late_device import BEHIND, LATE, LateMemory
@@ -151,7 +152,7 @@ def test_length_stops_are_planned(parts):
 
 @one_behind
 def test_length_stops_that_are_discovered_late_are_found(parts, monkeypatch):
-    monkeypatch.setattr(OnlineScheduler, "_has_all", lambda scheduler, session: False)
+    monkeypatch.setattr(scheduler, "those_to_go_on", lambda sessions: [s for s in sessions if not s.finished])
     assert found(lengths_are_planned, parts)
 
 
