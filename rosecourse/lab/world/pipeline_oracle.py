@@ -24,7 +24,7 @@ from .interrupts import Interrupt
 from .late_device import LateDevice
 from .layout import ONE_TABLE
 from .learner import Learner
-from .one_table_judges import ONE_TABLE_BOOKS
+from .books import ONE_TABLE_BOOKS
 from .oracle import Around, Oracle
 from .pipeline_guard import WatchedPipeline
 from .pool import Sizes, Tracked
