@@ -258,14 +258,18 @@ class EngineCore:
             return landed
 
     def settle(self) -> None:
-        """Let all steps in flight land, and their schedulers know of the tokens."""
+        """Let all steps in flight land, each with the scheduler that has launched it: the tokens are for that one."""
         with bookkeeping, self.exclusive.lock:
-            while self.num_in_flight:
-                user = self.pipeline.in_flight[0].user
-                if user is None:
-                    self.land()
-                else:
-                    user.land()
+            before = self._user
+            try:
+                while self.num_in_flight:
+                    self._user = self.pipeline.in_flight[0].user
+                    if self._user is None:
+                        self.land()
+                    else:
+                        self._user.land()
+            finally:
+                self._user = before
 
     def drop(self) -> None:
         """No step is in flight any more, and nobody gets its tokens: free its sessions then, and prefill them again."""
