@@ -96,7 +96,7 @@ def look_at_abandoned(log: FlightLog, part: Any) -> None:
     if log.pending and device.dead is None and device.done < log.pending[-1].told:
         what = f"abandon has returned, and the device has not come to the end of {names}: it still writes"
         fail(log, Cause.STILL_IN_FLIGHT, what, reason=GONE)
-    if not log.forgotten:
+    if log.pending and not log.forgotten:
         what = "after abandon, the rows still count as known: the next step uploads only what has changed"
         fail(log, Cause.STATE_KEPT, what, reason=FORGET)
     log.landed = [*log.landed[-3:], *log.pending]

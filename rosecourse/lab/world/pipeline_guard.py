@@ -70,7 +70,9 @@ class WatchedPipeline(GuardedPipeline):
             super().__init__(learner, late, kv, config, log)
 
     def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        sessions, before, failure = list(sessions), list(self.in_flight), self.log.failure
+        device, sessions, before = self.log.device, list(sessions), list(self.in_flight)
+        step_fails = self.log.failure
+        failure = step_fails or device.failure or device.dead
         try:
             self._call(super().launch, "launch", sessions, user)
         except PartIsWrong as wrong:
@@ -78,8 +80,8 @@ class WatchedPipeline(GuardedPipeline):
                 raise self._told(wrong, launching=True) from None
             judges.look_untouched(self.log, self.made, before, "launch")
             raise failure from None
-        if failure is not None and self.log.failure is None:
-            judges.fail(self.log, Cause.EXITS, f"the step raised {_name(failure)}, and launch swallowed it")
+        if step_fails is not None and self.log.failure is None:
+            judges.fail(self.log, Cause.EXITS, f"the step raised {_name(step_fails)}, and launch swallowed it")
         judges.look_at_launch(self.log, self.made, sessions, user)
 
     def land(self) -> Any:
