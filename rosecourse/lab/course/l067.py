@@ -263,6 +263,6 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     ideas=(*ideas(BEHIND, IDLE, COPIES), *ideas((LANDED,), UPLOADS)),
-    track=Track(untimed=UNTIMED),
+    track=Track(untimed=UNTIMED, counted="waits"),
     unseen="memory that is not pinned, for which a copy waits, and how long the device and the host take",
 )
