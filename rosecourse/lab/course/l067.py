@@ -162,9 +162,9 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "Requests of different lengths are served together. Now and then one of them ends with a word that it should "
-        "not end with, and that another one says a step later. Some of those that go on have a word in the middle that "
-        "is not theirs, too, and from the next word on they are right again. Most requests that end do no harm to "
-        "anybody. Served alone, each request is right."
+        "not end with, and that another one says a step later. Of those that go on, some have a word in the middle that "
+        "is not theirs either, and from the next word on they are right again. Not every request that ends does harm. "
+        "Served alone, each request is right."
     ),
     tools=(
         "The scene steps an `OnlineScheduler`, so the tokens of a step are there one moment after it was launched. A "
