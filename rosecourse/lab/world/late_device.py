@@ -121,6 +121,7 @@ class LateDevice:
 
     def copy_to_host(self, memory: torch.Tensor, source: torch.Tensor, blocking: bool) -> None:
         """Copy a tensor of the device, which is given plainly here, to the host's memory."""
+        memory.copy_(source)  # raises for other shapes at once
         fill_with_poison(memory)
         begin = memory.data_ptr()
         end = begin + memory.numel() * memory.element_size()
