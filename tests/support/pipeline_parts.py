@@ -669,5 +669,5 @@ WITHOUT_THE_IDEA = {
     ReadsACopyOnTheDevice: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
     BlockingCopy: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
     SendsTwice: "still 2 copies of tokens to the host in a step of 1 session as in the steps before",
-    TellsNobody: "still 1 uploads of what the device knows in a step of 4 sessions after all steps have landed",
+    TellsNobody: "still 80 bytes handed to the device in a step of 4 sessions after all steps have landed",
 }

@@ -13,7 +13,7 @@ from ..world.pool import Tracked
 from ..world.situations import Situation
 from ..world.worlds import PIPELINE
 from . import in_step, one_behind
-from .costs import INDEX_TENSORS, Cost, ideas
+from .costs import Cost, ideas
 from .form import LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, side_by_side
 
@@ -253,7 +253,11 @@ IDLE = Cost(
     "{lesson} makes {right}",
 )
 COPIES = Cost("copies of tokens to the host", lambda seen: seen.flight.copies)
-UPLOADS = Cost("uploads of what the device knows", INDEX_TENSORS.count)
+BYTES = Cost(
+    "bytes handed to the device",
+    lambda seen: seen.counts.device_bytes,
+    hint=lambda at, seen, right: "`has_read` tells the rows which tokens the device has, so that nobody sends them",
+)
 
 UNTIMED = "a CPU computes where it is told to, so that there is nobody to wait for and nothing to run ahead of"
 
@@ -262,7 +266,7 @@ COURSE = Course(
     world=PIPELINE,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(*ideas(BEHIND, IDLE, COPIES), *ideas((LANDED,), UPLOADS)),
+    ideas=(*ideas(BEHIND, IDLE, COPIES), *ideas((LANDED,), BYTES)),
     track=Track(untimed=UNTIMED, counted="waits"),
     unseen="memory that is not pinned, for which a copy waits, and how long the device and the host take",
 )

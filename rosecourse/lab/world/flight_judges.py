@@ -186,6 +186,9 @@ def _why(log: FlightLog, step: Launched, found: list[int]) -> tuple[Cause, str, 
     if over is not None:
         why = f"the tokens of step {over.of} were copied to the same memory before those of {step.name} had been read"
         return Cause.BUFFER_REUSED, why, RING
+    other = next((one for one in (*log.pending[1:], *log.landed) if one.tokens == found), None)
+    if other is not None and log.was_copied(step):
+        return Cause.OUTCOME_STALE, f"these are the tokens of {other.name}", "read the slot of the step that lands"
     if len(found) != len(step.tokens):
         return Cause.WRONG_SESSION, "", "read as many tokens as that step has rows, and not as many as another one"
     if not log.was_copied(step):
@@ -194,9 +197,6 @@ def _why(log: FlightLog, step: Launched, found: list[int]) -> tuple[Cause, str, 
         return (Cause.LIVE_BUFFER, why, LIVE) if newest is not step else (Cause.READ_TOO_EARLY, "", EARLY)
     if POISON in found:
         return Cause.READ_TOO_EARLY, "", RECORDED if log.recorded_too_early(step) else EARLY
-    for other in (*log.pending[1:], *log.landed):
-        if other.tokens[: len(found)] == found or found[: len(other.tokens)] == other.tokens:
-            return Cause.OUTCOME_STALE, f"these are the tokens of {other.name}", "read the slot of the step that lands"
     if sorted(found) == sorted(step.tokens):
         return Cause.WRONG_SESSION, "these are its tokens in another order", KEEP
     return Cause.VALUES_CHANGED, "", "the tokens are those that the device has made, row by row"

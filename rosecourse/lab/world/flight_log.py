@@ -73,7 +73,7 @@ class FlightLog:
     def calling(self, method: str) -> Iterator[None]:
         """A method of the part is called in here."""
         self.runs = []
-        self.device.during = method
+        self.device.during, self.device.has_failed = method, False
         try:
             yield
         finally:

@@ -49,7 +49,7 @@ class LateDevice:
     """What the device has been told, and how much of it is done.
 
     pace: `late`, nothing before somebody waits; `prompt`, everything at once; `by chance`, something in between.
-    failure: what the next wait raises, once; `dead`: that each wait raises, and nothing is done any more.
+    failure: what the next wait raises, once; dead: what each wait raises. Only those in `land` and `abandon` fail.
     """
 
     pace: str = "late"
@@ -58,6 +58,7 @@ class LateDevice:
     during: str = ""
     failure: BaseException | None = None
     dead: BaseException | None = None
+    has_failed: bool = False  # in the call of the part that is under way
     waits: list[Wait] = field(default_factory=list)
     copies: list[HostCopy] = field(default_factory=list)
     newest: int = 0  # the number of the step that was told last
@@ -88,22 +89,23 @@ class LateDevice:
         """Wait until so many things are done; None is all that the device has been told."""
         for_told = self.told if for_told is None else for_told
         self.waits.append(Wait(for_told, self.during, 0 < self.newest_told <= for_told))
-        if self.failure is not None:
-            failure, self.failure = self.failure, None
-            raise failure
-        if self.dead is not None:
-            raise self.dead
+        if self.during in ("land", "abandon"):
+            self._fail()
         self._do(for_told - self.done)
 
+    def _fail(self) -> None:
+        failure, self.failure = self.failure or self.dead, None
+        if failure is not None:
+            self.has_failed = True
+            raise failure
+
     def revive(self) -> None:
-        """A device that was dead, as a new process would find it: what it had been told is gone."""
-        self.dead = None
+        """Nothing fails any more; what the device had been told is gone."""
+        self.dead = self.failure = None
         self._queue.clear()
         self.done = self.told
 
     def _do(self, number: int) -> None:
-        if self.dead is not None:
-            return
         with torch.inference_mode():
             for _ in range(number):
                 self._queue.popleft()()

@@ -70,9 +70,7 @@ class WatchedPipeline(GuardedPipeline):
             super().__init__(learner, late, kv, config, log)
 
     def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        device, sessions, before = self.log.device, list(sessions), list(self.in_flight)
-        step_fails = self.log.failure
-        failure = step_fails or device.failure or device.dead
+        sessions, before, failure = list(sessions), list(self.in_flight), self.log.failure
         try:
             self._call(super().launch, "launch", sessions, user)
         except PartIsWrong as wrong:
@@ -80,8 +78,8 @@ class WatchedPipeline(GuardedPipeline):
                 raise self._told(wrong, launching=True) from None
             judges.look_untouched(self.log, self.made, before, "launch")
             raise failure from None
-        if step_fails is not None and self.log.failure is None:
-            judges.fail(self.log, Cause.EXITS, f"the step raised {_name(step_fails)}, and launch swallowed it")
+        if failure is not None and self.log.failure is None:
+            judges.fail(self.log, Cause.EXITS, f"the step raised {_name(failure)}, and launch swallowed it")
         judges.look_at_launch(self.log, self.made, sessions, user)
 
     def land(self) -> Any:
@@ -94,7 +92,7 @@ class WatchedPipeline(GuardedPipeline):
                 raise self._told(wrong) from None
             judges.look_untouched(self.log, self.made, before, "land")
             raise failure from None
-        if failure is not None and device.failure is None:
+        if device.has_failed:
             judges.fail(self.log, Cause.EXITS, f"a wait raised {_name(failure)}, and land swallowed it")
         judges.look_at_landing(self.log, self.made, returned)
         return returned
