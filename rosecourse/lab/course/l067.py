@@ -239,6 +239,7 @@ BEHIND = tuple(
     Situation(name, batch, n, layers=1, once=True)
     for name, batch, n in (
         ("as in the steps before", as_before, 1),
+        ("as in the steps before", as_before, 3),
         ("as in the steps before", as_before, 16),
         ("more than there were before", more_than_before, 5),
         ("fewer than there were before", fewer_than_before, 2),
