@@ -162,15 +162,15 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "Requests of different lengths are served together. Now and then one of them ends with a word that it should "
-        "not end with, and that another one says a step later. Of those that go on, some have a word in the middle that "
+        "not end with, and that another one says a step later. Some of those that go on have a word in the middle that "
         "is not theirs either, and from the next word on they are right again. Not every request that ends does harm. "
         "Served alone, each request is right."
     ),
     tools=(
         "The scene steps an `OnlineScheduler`, so the tokens of a step are there one moment after it was launched. A "
         "session that has finished is in the `dict` once more, at the moment of its end.",
-        "`engine.pipeline` is the pipeline, and `engine.pipeline.in_flight` are the steps that have not landed: of each "
-        "there are `sessions`, whose row is whose, and `made`, what the pipeline has put there.",
+        "`engine.pipeline` is the pipeline, and `engine.pipeline.in_flight` are the steps that have not landed. Each has "
+        "`sessions`, in the order of its rows, and `made`, which is what the pipeline has put there.",
     ),
     questions={
         "session": "the name of the session that ends with a word that is not its own",

@@ -12,11 +12,11 @@ from .fault import Fault, PartIsWrong
 from .flight_log import FlightLog, Launched
 from .late_tensors import POISON
 
-EACH = "a launch runs the step once, and lets it be in flight: `self.in_flight.append(StepInFlight(sessions, user, ...))`"
+EACH = "a launch runs the step once, and appends a `StepInFlight(sessions, user, ...)` to `in_flight`"
 KEEP = "keep for each step whose row is whose: `StepInFlight(sessions, user, ...)` does it when the step is launched"
 EARLY = "the device has not come so far: wait for an event that was recorded behind the copy of these very tokens"
 RECORDED = "the event was recorded before the copy: a wait for it says nothing of what the device was told afterwards"
-RING = "a slot may be written again when its tokens have been read, and not before: the ring needs one more, or another turn"
+RING = "a slot may be written again when its tokens have been read: the ring needs one more, or another turn"
 LIVE = "what `run` returns is overwritten by the next run: start its way to the host before the next step is launched"
 OLDEST = "the steps land in the order in which they were launched: the oldest is `in_flight[0]`"
 AFTER = "wait first, and change `in_flight` and the ring when the wait has come to its end"

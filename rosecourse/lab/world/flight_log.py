@@ -1,4 +1,4 @@
-"""What a pipeline does: steps launched and landed, what the host has waited for, and the first thing that went wrong."""
+"""What a pipeline does: which steps were launched and landed, what the host has waited for, and what went wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decode step of an engine whose device is late: it runs as it should, and shows nothing before it is waited for."""
+"""The decode step of an engine whose device is late: it runs, and shows nothing before somebody waits for it."""
 
 from __future__ import annotations
 

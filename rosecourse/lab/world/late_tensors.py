@@ -11,8 +11,9 @@ from torch.utils._pytree import tree_map
 POISON = -(2**40) - 7  # what nobody can take for a token
 # What is known of a tensor without its numbers.
 KNOWN = frozenset(
-    "size dim numel nelement ndimension stride storage_offset element_size is_contiguous data_ptr untyped_storage "
-    "get_device is_floating_point is_complex is_signed is_pinned type __len__ __hash__ is_inference".split()
+    ("size", "dim", "numel", "nelement", "ndimension", "stride", "storage_offset", "element_size", "is_contiguous")
+) | frozenset(
+    ("data_ptr", "untyped_storage", "get_device", "is_floating_point", "is_pinned", "type", "__len__", "__hash__")
 )
 NO_NUMPY = "can't convert a tensor of the device to numpy: copy it to the host first"
 
@@ -71,7 +72,7 @@ class _Operation:
         self.is_known = name == "__get__" or name in KNOWN
 
     def act(self) -> Any:
-        target = self.args[0] if self.args else None
+        target: Any = self.args[0] if self.args else None
         if self.name in ("numpy", "__array__"):
             raise TypeError(NO_NUMPY)
         if self.name in ("cpu", "to") and (memory := self._to_host()) is not None:

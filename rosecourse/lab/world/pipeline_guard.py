@@ -20,16 +20,16 @@ from .late_device import LateDevice, LateEvent
 from .late_step import LateStep
 from .learner import BUILT, Learner
 
-METHODS = MappingProxyType(
-    {"launch": ("sessions", "user"), "land": (), "abandon": (), BUILT: ("step", "kv", "config")}
-)
+METHODS = MappingProxyType({"launch": ("sessions", "user"), "land": (), "abandon": (), BUILT: ("step", "kv", "config")})
 OUT_OF_SLOTS = (IndexError, KeyError, StopIteration, RosecourseError, queue.Empty)  # what a ring without a slot raises
 
 
 class GuardedPipeline:
     """The learner's pipeline in the place of an engine's."""
 
-    def __init__(self, learner: Learner, step: Any, kv: Any, config: EngineConfig, log: FlightLog | None = None) -> None:
+    def __init__(
+        self, learner: Learner, step: Any, kv: Any, config: EngineConfig, log: FlightLog | None = None
+    ) -> None:
         self.learner = learner
         self.made = learner.build(step, kv, config)
         judges.require_flights(log or FlightLog(LateDevice()), self.made)
@@ -142,5 +142,5 @@ def _comes_of(wrong: BaseException, failure: BaseException) -> bool:
     return False
 
 
-def _name(error: BaseException) -> str:
+def _name(error: BaseException | None) -> str:
     return type(error).__name__

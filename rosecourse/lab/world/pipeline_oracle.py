@@ -17,6 +17,7 @@ from ...engine.engine import InferenceEngine
 from ...errors import BlockError
 from ...lessons import lesson
 from ...request.session import InferenceSession
+from .books import ONE_TABLE_BOOKS
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .flight_log import FlightLog, FlightsSeen
@@ -24,7 +25,6 @@ from .interrupts import Interrupt
 from .late_device import LateDevice
 from .layout import ONE_TABLE
 from .learner import Learner
-from .books import ONE_TABLE_BOOKS
 from .oracle import Around, Oracle
 from .pipeline_guard import WatchedPipeline
 from .pool import Sizes, Tracked
@@ -32,7 +32,7 @@ from .runner_oracle import GREEDY, params_of
 from .server import MOST_STEPS, DeviceFailed, NeverEnds, Server
 from .tiny_gpt2 import attentive_gpt2, nan_at_position
 
-LATER = "the tokens of each step were right: something else of a step, or of its sessions, has reached the engine wrongly"
+LATER = "the tokens of each step were right: something else of it has reached the engine wrongly"
 Script = Callable[[Server], object]
 
 
@@ -193,8 +193,8 @@ class PipelineOracle(Oracle):
         pairs = enumerate(zip(found, expected, strict=False))
         place = next((n for n, (one, other) in pairs if one != other), min(len(found), len(expected)))
         begin = max(0, place - 2)
-        details = (f"expected: {list(expected[begin : place + 3])}, from token {begin} on",)
-        details += (f"found:    {list(found[begin : place + 3])}",)
+        right, wrong = (list(tokens[begin : place + 3]) for tokens in (expected, found))
+        details = (f"expected: {right}, from token {begin} on", f"found:    {wrong}")
         what = f"session {name} has another token {place} than without the pipeline"
         raise PartIsWrong(Fault(what, details, LATER, cause=Cause.VALUES_CHANGED))
 
@@ -242,4 +242,3 @@ class PipelineOracle(Oracle):
 
     def flights_seen(self) -> FlightsSeen:
         return self.log.seen()
-

@@ -72,7 +72,7 @@ class Server:
         self.scheduler.submit(child)
         return self._named(child)
 
-    # -- what fails, where the pipeline is the learner's ----------------------------------------------------------------
+    # -- what fails, where the pipeline is the learner's --------------------------------------------------------------
 
     def interrupt_wait(self) -> None:
         """Somebody presses Ctrl-C while the host waits next."""
