@@ -1,0 +1,72 @@
+"""Pipelines that are right, and not behind, or do more than they need to."""
+
+from contextlib import suppress
+
+from rosecourse.decode.in_flight import StepInFlight
+from rosecourse.lab.course import in_step
+from tests.support.pipeline_parts import Base
+
+
+class WaitsInLaunch(Base):
+    def launch(self, sessions, user):
+        super().launch(sessions, user)
+        self.in_flight[-1].made.wait()
+
+
+class NotAhead(Base):
+    steps_ahead = 0
+
+
+class WaitsForTheNewest(Base):
+    def read(self, step):
+        self.in_flight[-1].made.wait()
+        return step.made.read()
+
+
+class ReadsACopyOnTheDevice(Base):
+    """Each step has tokens of its own on the device; to read them is to wait for everything."""
+
+    def launch(self, sessions, user):
+        self.in_flight.append(StepInFlight(sessions, user, self.step.run(sessions).tokens.clone()))
+
+    def read(self, step):
+        return step.made.tolist()
+
+    def give(self, slot):
+        pass
+
+    def wait_in_vain(self, slot):
+        with suppress(Exception):
+            slot.tolist()
+
+
+class BlockingCopy(Base):
+    class Slot(Base.Slot):
+        def put(self, tokens):
+            self.size = len(tokens)
+            self.host[: self.size] = tokens
+            self.event.record()
+
+
+class SendsTwice(Base):
+    class Slot(Base.Slot):
+        def put(self, tokens):
+            super().put(tokens)
+            super().put(tokens)
+
+
+class TellsNobody(Base):
+    def landed(self, step, tokens):
+        pass
+
+
+WITHOUT_THE_IDEA = {
+    in_step.Pipeline: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    WaitsInLaunch: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    NotAhead: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    WaitsForTheNewest: "the device has nothing left to do then; the course's part of lesson 067 makes 0",
+    ReadsACopyOnTheDevice: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    BlockingCopy: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    SendsTwice: "still 2 copies of tokens to the host in a step of 1 session as in the steps before",
+    TellsNobody: "still 80 bytes handed to the device in a step of 4 sessions after all steps have landed",
+}

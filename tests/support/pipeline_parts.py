@@ -1,0 +1,187 @@
+"""Pipelines as learners write them: right ones in other styles, and the one that wrong ones change one thing of."""
+
+import queue
+from collections import deque
+from contextlib import suppress
+
+import torch
+
+from rosecourse.decode.events import events_for
+from rosecourse.decode.in_flight import StepInFlight
+
+
+class NewMemory:
+    """Memory and an event of its own for each step; nothing is used again."""
+
+    steps_ahead = 1
+
+    def __init__(self, step, kv, config):
+        self.step, self.new_event = step, events_for(kv.device)
+        self.in_flight = []
+
+    def launch(self, sessions, user):
+        tokens = self.step.run(sessions).tokens.to("cpu", non_blocking=True)
+        there = self.new_event()
+        there.record()
+        self.in_flight.append(StepInFlight(sessions, user, (tokens, there)))
+
+    def land(self):
+        first = self.in_flight[0]
+        tokens, there = first.made
+        there.synchronize()
+        self.in_flight = self.in_flight[1:]
+        words = [int(token) for token in tokens]
+        if not self.in_flight:
+            self.step.has_read(first.sessions, words)
+        return first, words
+
+    def abandon(self):
+        left, self.in_flight = self.in_flight, []
+        for step in left:
+            with suppress(Exception):
+                step.made[1].synchronize()
+        self.step.rows.forget()
+
+
+class TwoRowsOfOneTensor:
+    """The ring is one tensor of two rows, and the number of the step says which; read by NumPy."""
+
+    def __init__(self, step, kv, config):
+        self.steps_ahead = 1
+        self.step, self.number, self.in_flight = step, 0, deque()
+        self.ring = torch.zeros(2, config.max_batch_size, dtype=torch.int64)
+        self.events = [events_for(kv.device)(), events_for(kv.device)()]
+
+    def launch(self, sessions, user):
+        tokens = self.step.run(sessions).tokens
+        side = self.number % 2
+        self.ring[side].narrow(0, 0, len(sessions)).copy_(tokens, True)
+        self.events[side].record()
+        self.number += 1
+        self.in_flight.append(StepInFlight(sessions, user, side))
+
+    def land(self):
+        step = self.in_flight[0]
+        self.events[step.made].synchronize()
+        tokens = self.ring.numpy()[step.made, : len(step.sessions)].tolist()
+        self.in_flight.popleft()
+        if self.step.rows.holds(step.sessions) and not self.in_flight:
+            self.step.rows.read(tokens)
+        return step, tokens
+
+    def abandon(self):
+        for event in self.events:
+            try:
+                event.synchronize()
+            except RuntimeError:
+                break
+        self.in_flight.clear()
+        self.number = 0
+        self.step.rows.forget()
+
+
+class RingOfThree:
+    """A queue of three slots; the tokens are copied on the device before they are sent."""
+
+    steps_ahead = 1
+
+    class Slot:
+        def __init__(self, rows, device):
+            self.event, self.host = events_for(device)(), torch.full((rows,), -5)
+
+    def __init__(self, step, kv, config):
+        self.step, self.in_flight, self.slots = step, deque(), queue.SimpleQueue()
+        for _ in range(3):
+            self.slots.put(self.Slot(config.max_batch_size, kv.device))
+
+    def launch(self, sessions, user):
+        kept = self.step.run(sessions)[1].clone()
+        slot = self.slots.get_nowait()
+        slot.part = slot.host[: kept.shape[0]]
+        slot.part.copy_(kept, non_blocking=True)
+        slot.event.record()
+        self.in_flight.append(StepInFlight(sessions, user, slot))
+
+    def land(self):
+        slot = self.in_flight[0].made
+        slot.event.synchronize()
+        step = self.in_flight.popleft()
+        tokens = slot.part.tolist()
+        self.slots.put(slot)
+        if len(self.in_flight) == 0:
+            self.step.has_read(step.sessions, tokens)
+        return step, tokens
+
+    def abandon(self):
+        for step in self.in_flight:
+            with suppress(RuntimeError):
+                step.made.event.synchronize()
+            self.slots.put(step.made)
+        self.in_flight.clear()
+        self.step.rows.forget()
+
+
+RIGHT = (NewMemory, TwoRowsOfOneTensor, RingOfThree)
+
+
+class Base:
+    """What the others change one thing of."""
+
+    steps_ahead = 1
+
+    class Slot:
+        def __init__(self, rows, device):
+            self.host, self.event = torch.zeros(rows, dtype=torch.int64), events_for(device)()
+
+        def put(self, tokens):
+            self.size = len(tokens)
+            self.host[: self.size].copy_(tokens, non_blocking=True)
+            self.event.record()
+
+        def wait(self):
+            self.event.synchronize()
+
+        def read(self):
+            return self.host[: self.size].tolist()
+
+    def __init__(self, step, kv, config):
+        self.step, self.in_flight = step, deque()
+        self.ring = deque(self.Slot(config.max_batch_size, kv.device) for _ in range(2))
+
+    def take(self):
+        return self.ring.popleft()
+
+    def give(self, slot):
+        self.ring.append(slot)
+
+    def launch(self, sessions, user):
+        outcome = self.step.run(sessions)
+        slot = self.take()
+        slot.put(outcome.tokens)
+        self.in_flight.append(StepInFlight(sessions, user, slot))
+
+    def read(self, step):
+        step.made.wait()
+        return step.made.read()
+
+    def land(self):
+        step = self.in_flight[0]
+        tokens = self.read(step)
+        self.in_flight.popleft()
+        self.give(step.made)
+        self.landed(step, tokens)
+        return step, tokens
+
+    def landed(self, step, tokens):
+        if not self.in_flight:
+            self.step.has_read(step.sessions, tokens)
+
+    def abandon(self):
+        while self.in_flight:
+            self.wait_in_vain(self.in_flight[0].made)
+            self.give(self.in_flight.popleft().made)
+        self.step.rows.forget()
+
+    def wait_in_vain(self, slot):
+        with suppress(Exception):
+            slot.wait()
