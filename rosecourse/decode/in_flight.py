@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,8 +24,12 @@ class StepInFlight:
     def __init__(self, sessions: Sequence[InferenceSession], user: Any, made: Any) -> None:
         self.sessions = list(sessions)
         self.tables = [session.table for session in sessions]
-        self.members = frozenset(sessions)
         self.user, self.made = user, made
+
+    @cached_property
+    def members(self) -> frozenset[InferenceSession]:
+        """The sessions, to look one up."""
+        return frozenset(self.sessions)
 
 
 class Slot:

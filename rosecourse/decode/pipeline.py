@@ -14,6 +14,7 @@ from ..kv.bookkeeping import bookkeeping
 from ..kv.one_table import KVBlockManager
 from ..request.session import InferenceSession
 from .in_flight import StepInFlight, TokenRing
+from .ranges import range_for
 from .step import DecodeStep
 
 
@@ -27,6 +28,7 @@ class Pipeline:
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
         self.step = step
+        self.range = range_for(kv.device, config.nvtx)
         self.steps_ahead = self.ahead_on(kv.device)
         self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device)
         self.in_flight: deque[StepInFlight] = deque()
@@ -43,7 +45,8 @@ class Pipeline:
     def land(self) -> tuple[StepInFlight, list[int]]:
         """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
         landed = self.in_flight[0]
-        token_ids = bookkeeping.interruptible(landed.made.read)
+        with self.range("rosecourse.read"):
+            token_ids = bookkeeping.interruptible(landed.made.read)
         self.in_flight.popleft()
         self.ring.give_back(landed.made)
         if not self.in_flight:

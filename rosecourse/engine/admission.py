@@ -1,8 +1,8 @@
-"""Admission policies: whose turn it is when there is a place."""
+"""Who is next: admission policies, and the sessions that go on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..request.session import InferenceSession
 
@@ -13,3 +13,16 @@ def fifo(waiting: Sequence[InferenceSession]) -> int:
 
 
 ADMISSION_POLICIES: dict[str, Callable[[Sequence[InferenceSession]], int]] = {"fifo": fifo}
+
+
+def those_to_go_on(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
+    """Those that need one more decode step: not where the one in flight makes the last token that they may have.
+
+    So such an end is planned, and no position runs past the context. An end of text is found when the step has landed.
+    """
+    return [
+        s
+        for s in sessions
+        if s.finish_reason is None
+        and (s.num_cached_tokens + 1 < s.most_tokens or s.num_cached_tokens < len(s.token_ids))
+    ]

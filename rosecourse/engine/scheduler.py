@@ -18,7 +18,7 @@ from ..errors import ConfigError, EngineBusy, KVCacheExhausted, LogitsError, Req
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
 from ..request.session import InferenceSession, SessionTimes
-from .admission import fifo
+from .admission import fifo, those_to_go_on
 from .core import EngineCore, Landed
 from .queue import Queue
 from .rules import require_own, require_rule, require_siblings
@@ -105,7 +105,7 @@ class OnlineScheduler:
             raise EngineBusy("a SchedulerManager steps this scheduler: cancel the stream, or close the manager first")
         if session.finished:
             if session in self._ended:
-                self.land()
+                self.engine.settle()
             return
         if session.owner not in (None, self):
             raise RequestError("the session is another scheduler's: cancel it there")
@@ -116,7 +116,7 @@ class OnlineScheduler:
                 queue.discard(session)
             try:
                 if self.engine.is_in_flight(session):
-                    self.land()
+                    self.engine.settle()
             finally:
                 self._free(session)
 
@@ -147,22 +147,21 @@ class OnlineScheduler:
             with bookkeeping:
                 with self.engine.used_by(self):
                     self._advance()
-                new_tokens, self._new_tokens = self._new_tokens, []
+                new_tokens = self.take_new_tokens()
                 return new_tokens
         except BaseException:
             self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
             raise
 
+    def take_new_tokens(self) -> list[NewToken]:
+        """The tokens that no step has returned yet; none will."""
+        new_tokens, self._new_tokens = self._new_tokens, []
+        return new_tokens
+
     def _advance(self) -> None:
         decoding = list(self.running)
         self._prefill(self._admit())
         self._decode(decoding)
-
-    def land(self) -> None:
-        """Wait for the steps in flight, and start no other one; the next step returns their tokens."""
-        with bookkeeping, self.engine.exclusive.lock:
-            while self.engine.num_in_flight:
-                self._land()
 
     # -- admission ------------------------------------------------------------------------------------------------
 
@@ -170,7 +169,7 @@ class OnlineScheduler:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
         admitted = self._admit_those_that_fit()
         if self.waiting and not admitted and self._ended:
-            self.land()  # blocks are on their way back
+            self.engine.settle()  # blocks are on their way back
             admitted = self._admit_those_that_fit()
         return admitted
 
@@ -256,41 +255,41 @@ class OnlineScheduler:
     def _decode(self, sessions: list[InferenceSession]) -> None:
         """Launch a step of these sessions, and land all but those that the host may be behind."""
         start = time.perf_counter()
-        sessions = self._with_room([s for s in sessions if s.finish_reason is None and not self._has_all(s)])
+        sessions = self._with_room(those_to_go_on(sessions))
         if sessions:
             with self._or_put_back(sessions):
                 self.engine.launch(sessions)
             self.stats.decode_steps += 1
-        steps_ahead = self.engine.pipeline.steps_ahead if sessions else 0
-        while self.engine.num_in_flight > steps_ahead:
-            self._land()
+        elif not self.engine.num_in_flight:
+            return
+        else:
+            self.engine.settle()
+        while self.engine.num_in_flight > self.engine.pipeline.steps_ahead:
+            self.land()
         self.stats.decode_seconds += time.perf_counter() - start
-
-    def _has_all(self, session: InferenceSession) -> bool:
-        """Whether the steps in flight make the last token that a session may have: such an end is planned."""
-        known = len(session.token_ids)
-        most = len(session.prompt_ids) + session.params.max_new_tokens
-        return session.num_cached_tokens >= known and session.num_cached_tokens + 1 >= most
 
     def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:
         """Those that keep their blocks when the pool is dry: first steps in flight land, then others are preempted."""
         while not self.engine.can_append(sessions):
             if self.engine.num_in_flight:
-                self.land()
+                self.engine.settle()
             elif not self._preempt_newest():
                 break
             sessions = [session for session in sessions if session in self.running]
         return sessions
 
-    def _land(self) -> None:
-        """Take the tokens of the oldest step in flight. If that fails, all in flight are computed anew."""
+    def land(self) -> None:
+        """What `engine.settle` calls: take the tokens of the oldest step in flight, which is one of this scheduler's.
+
+        If that fails, all that are in flight are computed anew.
+        """
+        steps = list(self.engine.pipeline.in_flight)
         try:
             landed = self.engine.land()
         except BaseException:
-            in_flight = [session for session in self.running if self.engine.is_in_flight(session)]
             self.engine.drop()
             self._free_ended()
-            self._put_back(in_flight)
+            self._put_back([session for session in self.running if any(session in step.members for step in steps)])
             raise
         self._hand_out(landed)
 
@@ -301,7 +300,7 @@ class OnlineScheduler:
             yield
         except BaseException:  # nobody knows how far it came: what it has written is not used
             with suppress(BaseException):  # what fails there has put back all that was in flight
-                self.land()
+                self.engine.settle()
             self._put_back([session for session in sessions if not session.finished])
             raise
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..errors import LogitsError
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
-from .scheduler import OnlineScheduler
+from .scheduler import NewToken, OnlineScheduler
 from .token_queue import TokenQueue
 
 
@@ -73,12 +73,12 @@ class Stepper:
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                for session, token_id in self.scheduler.step():
-                    self._deliver(session, token_id)
-                while self.scheduler.failed:
-                    self._end(self.scheduler.failed.pop(), LogitsError([0]))
+                self._answer(self.scheduler.step())
         except BaseException as error:  # whatever it is, the readers must hear of it
             self.failure = error
+        with suppress(Exception):  # whose sessions are cancelled, too
+            self.scheduler.engine.settle()
+        self._answer(self.scheduler.take_new_tokens())
         with self.changed:
             self.closing = True
             unanswered = list(self.queues)
@@ -106,6 +106,13 @@ class Stepper:
             self.scheduler.cancel(session)
             self._end(session)
         return not self.closing or (self.drain and self.scheduler.has_work)
+
+    def _answer(self, new_tokens: list[NewToken]) -> None:
+        """Give the readers what a step has made."""
+        for session, token_id in new_tokens:
+            self._deliver(session, token_id)
+        while self.scheduler.failed:
+            self._end(self.scheduler.failed.pop(), LogitsError([0]))
 
     def _deliver(self, session: InferenceSession, token_id: int) -> None:
         queue = self.queues.get(session)

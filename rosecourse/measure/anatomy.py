@@ -14,6 +14,7 @@ import torch
 from ..checks import is_count, require, shown
 from ..engine.engine import InferenceEngine
 from ..request.session import InferenceSession
+from .one_step import finish, one_step
 from .stages import touched
 from .stats import NO_DIFFERENCE, Ratio, interleave_all, ratio
 from .whole_runs import running_steps
@@ -29,6 +30,7 @@ PART_NAMES = {
     "forward": "forward",
     "kv_append": "KV append",
     "runner": "runner",
+    "read": "wait and read",
     "rest": "sample and the rest",
 }
 
@@ -77,14 +79,18 @@ def decode_anatomy(
 ) -> dict[str, list[float]]:
     """Decode `steps` steps of prefilled sessions. Returns each step's seconds by part, and `rest`: all around them.
 
+    From lesson 067 on the first step waits for nobody's tokens, and the last ones are waited for when the clock has
+    stopped: the others are as those of a run.
+
     Raises `RequestFailed` for a session that ends before.
     """
     whole = []
     with stopwatches(engine, wait) as watches:
         for _ in running_steps(sessions, steps):
             start = time.perf_counter()
-            engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+            one_step(engine, sessions)
             whole.append(time.perf_counter() - start)
+        finish(engine, sessions)
     seconds = {name: watch.seconds for name, watch in watches.items()}
     seconds["rest"] = [total - sum(parts) for total, *parts in zip(whole, *seconds.values(), strict=True)]
     return seconds

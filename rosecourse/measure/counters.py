@@ -26,6 +26,7 @@ from ..engine.engine import InferenceEngine
 from ..kernels.launch import Launch
 from ..kv.buffers import StagingBuffer
 from ..request.session import InferenceSession
+from .one_step import finish
 from .whole_runs import require_running
 
 REPLAYS = (CPUGraph.replay.__code__, torch.cuda.CUDAGraph.replay.__code__)
@@ -275,14 +276,14 @@ def watch_part(engine: InferenceEngine, part: str) -> Iterator[Counts]:
 def count_step(engine: InferenceEngine, sessions: Sequence[InferenceSession], part: str | None = None) -> Counts:
     """Decode one step of prefilled sessions, which take their tokens; returns what happened in it.
 
-    part: one of the step's `stages`, such as `forward`, to count in that part alone; None is the step without its
-    sampling. For a step right after a fork, call `forks.fork_anew` before.
+    part: one of the step's `stages`, such as `forward`, to count in that part alone; None is the launch of the
+    step, without what the host reads afterwards. For a step right after a fork, call `forks.fork_anew` before.
     Raises `RequestFailed` for a session that has ended.
     """
     require_running(sessions)
     with watch() if part is None else watch_part(engine, part) as seen:
-        logits = engine.decode_step_sessions(sessions)
-    engine.take_tokens(sessions, logits)
+        engine.launch(sessions)
+    finish(engine, sessions)
     return seen
 
 

@@ -16,6 +16,7 @@ from ..engine.engine import InferenceEngine
 from ..errors import ConfigError, RosecourseError
 from ..request.session import InferenceSession
 from .forks import fork_anew
+from .one_step import finish, one_step
 from .timeline import STEP, STEP_KINDS, Kernel, Range, Timeline
 from .whole_runs import running_steps
 
@@ -74,6 +75,7 @@ def take_timeline(
     plain_us = 1e6 * median([seconds[number] for number in fits if number < alone][-warmup // 2 :])
     cuda = engine.model.device.type == "cuda"
     events = _profiled_step(engine, sessions, step)
+    finish(engine, sessions)
     name = torch.cuda.get_device_name(engine.model.device) if cuda else "CPU"
     timeline = timeline_of(events, context, name, plain_us, step)
     if cuda and not timeline.kernels:
@@ -111,12 +113,17 @@ def _event(event: Any) -> Event:
 
 
 def _timed_step(engine: InferenceEngine, sessions: list[InferenceSession], step: str) -> float:
-    """The seconds of one step, which ends with its tokens on the host: by then the device is done."""
+    """The seconds of one step, as it is in a run: from lesson 067 on it ends with the tokens of the one before.
+
+    Right after a fork nothing is in flight, because forks drain the pipeline; such a step ends with its own tokens.
+    """
     if step == "fork":
         fork_anew(engine, sessions)
     with record_function(STEP):
         start = time.perf_counter()
-        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+        one_step(engine, sessions)
+        if step == "fork":
+            finish(engine, sessions)
         return time.perf_counter() - start
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .stages import touched
 
-STEP = "rosecourse.step"  # the range around a whole step: decode_step_sessions and take_tokens
+STEP = "rosecourse.step"  # the range around a whole step: the launch of one, and the landing of one
 
 PARTS = {
     "roseinfer.decode_step_sessions.place": "place",  # and what is copied then
@@ -16,6 +16,7 @@ PARTS = {
     "roseinfer.model.forward": "forward",
     "roseinfer.kv.append_token": "kv_append",
     "roseinfer.decode_step_sessions.run": "runner",
+    "rosecourse.read": "read",  # the wait for tokens, and their way to the host
 }
 
 STEP_KINDS = {"inside": "inside a block", "boundary": "at a block boundary", "fork": "right after a fork"}

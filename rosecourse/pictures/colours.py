@@ -13,6 +13,7 @@ COLOURS = {
     "forward": "#999999",
     "kv_append": "#D55E00",
     "runner": "#E69F00",
+    "read": "#CCCCCC",
     "rest": "#F0E442",
 }
 

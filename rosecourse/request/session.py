@@ -41,8 +41,9 @@ class SessionState(Enum):
 class InferenceSession:
     """A request inside the engine.
 
-    token_ids: prompt and completion. K and V of the first `num_cached_tokens` of them lie in the blocks of `table`
-    (None while it holds none); between two decode steps that is all but the last token.
+    token_ids: prompt and completion, at most `most_tokens`. K and V of the first `num_cached_tokens` of them lie in the
+    blocks of `table` (None while it holds none); that is all but the last token, and one more for each decode step that
+    was launched and has not landed.
     awaits_prefill: its blocks are reserved, and not all of its tokens are computed.
     engine: the one whose `new_session` or `fork` made it, and accepted its prompt; no other one takes it.
     siblings: what further samples of its prompt are asked for; its scheduler forks them off it after its prefill.
@@ -54,6 +55,7 @@ class InferenceSession:
     prompt_ids: list[int]
     params: SamplingParams
     token_ids: list[int] = field(init=False)
+    most_tokens: int = field(init=False, repr=False)
     table: Any = None  # a `kv.layout.Table`: only the cache and the parts of the decode step look inside
     num_cached_tokens: int = 0
     awaits_prefill: bool = False
@@ -66,6 +68,7 @@ class InferenceSession:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
+        self.most_tokens = len(self.prompt_ids) + self.params.max_new_tokens
 
     @property
     def block_ids_per_layer(self) -> Any:
@@ -104,7 +107,7 @@ class InferenceSession:
     def append(self, token_id: int, eos_token_id: int | None) -> None:
         """Take a new token, and finish if it is the last one."""
         self.token_ids.append(token_id)
-        if self.params.stop_on_eos and token_id == eos_token_id:
+        if token_id == eos_token_id and self.params.stop_on_eos:
             self.finish_reason = "stop"
-        elif len(self.token_ids) - len(self.prompt_ids) >= self.params.max_new_tokens:
+        elif len(self.token_ids) >= self.most_tokens:
             self.finish_reason = "length"

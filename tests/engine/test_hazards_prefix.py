@@ -58,6 +58,7 @@ def test_a_hit_of_the_whole_prompt_computes_one_token_at_least(small_pair, rung,
     (prompt,) = prompts_of([blocks * BS], 211)
     cold_session = driver.session(prompt)
     cold = driver.engine.prefill([cold_session])
+    driver.engine.take_tokens([cold_session], cold)
     for _ in range(2):
         session = driver.session(prompt)
         driver.engine.reserve(session)

@@ -92,7 +92,7 @@ def test_a_session_is_given_back_while_a_manager_has_the_engine(small_model):
     computed = held_by_hand(engine)
     begun = engine.stream([1, 2], LONG)
     next(begun)
-    gate = Gate(engine, "decode_step")
+    gate = Gate(engine.pipeline, "launch")
     with time_limit(), SchedulerManager(OnlineScheduler(engine)) as manager:
         stream = manager.submit([3, 4], params(9))
         gate.has_come()
@@ -111,7 +111,7 @@ def test_a_session_is_given_back_while_a_manager_has_the_engine(small_model):
 def test_a_manager_takes_no_engine_that_is_in_use(small_model):
     """Hazard 37: it is refused before it has a thread, and the thread that was inside does not notice."""
     engine = make_engine(small_model)
-    gate = Gate(engine, "decode_step", 2)
+    gate = Gate(engine.pipeline, "launch", 2)
     made = []
     with time_limit():
         running = threading.Thread(target=lambda: made.append(engine.generate([1, 2, 3], params(8))), daemon=True)

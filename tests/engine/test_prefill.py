@@ -15,7 +15,8 @@ PARAMS = SamplingParams(max_new_tokens=2)
 
 def sessions_of(engine, stem, lengths):
     """A prefilled stem, and sessions to prefill: one that hits all of the stem, one half of it, and new ones."""
-    engine.prefill([engine.new_session(stem, PARAMS)])
+    session = engine.new_session(stem, PARAMS)
+    engine.take_tokens([session], engine.prefill([session]))
     prompts = [[*stem, 5, 6], [*stem[: len(stem) // 2], 7], *prompts_of(lengths, 200, seed=1)]
     return [engine.new_session(prompt, PARAMS) for prompt in prompts]
 

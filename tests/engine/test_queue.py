@@ -27,7 +27,7 @@ def test_a_full_queue_refuses_at_once_and_takes_again_when_there_is_room(manage,
 def test_what_the_scheduler_has_taken_over_counts_as_waiting(manage, scheduler):
     """Held in the second prefill, with one place: two are in the scheduler's own queue, and one is on its way there."""
     scheduler.max_batch_size = 1
-    gate = Gate(scheduler.engine, "decode_step_sessions", 2)
+    gate = Gate(scheduler.engine, "launch", 2)
     first = Gate(scheduler.engine, "prefill")
     manager = manage(max_waiting=3)
     streams = [manager.submit([1, 2, 3], params(4))]

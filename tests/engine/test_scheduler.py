@@ -183,7 +183,7 @@ def test_the_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeyp
         return timed
 
     engine = scheduler.engine
-    engine.prefill, engine.decode_step_sessions = takes(5, engine.prefill), takes(3, engine.decode_step_sessions)
+    engine.prefill, engine.launch = takes(5, engine.prefill), takes(3, engine.launch)
     sessions = submit(scheduler, [3, 3], [3, 4])
     run_checked(scheduler)
     assert [s.times.admitted for s in sessions] == [100, 111]

@@ -6,14 +6,14 @@ from collections import deque
 from queue import SimpleQueue
 
 import pytest
-import torch
 
 from rosecourse import LogitsError, OnlineScheduler, QueueFull, SchedulerClosed
+from tests.support.failing import spoil
 from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers, params
 from tests.support.oracles import hf_greedy, prompts_of
 from tests.support.scheduling import make_engine
 
-CALLS = ["reserve", "prefill", "can_append", "launch", "take_tokens"]
+CALLS = ["reserve", "prefill", "can_append", "launch", "take_tokens", "land"]
 
 
 # -- cancelled in every state -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
         gate.has_come()
         started.wait()
         setattr(scheduler if name == "admission" else scheduler.engine, name, broken)
-        if name in ("reserve", "prefill", "admission"):  # which come when a place is free
+        if name in ("reserve", "prefill", "take_tokens", "admission"):  # which come when a place is free
             streams[0].cancel()
         gate.open()
 
@@ -111,13 +111,7 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
 def test_nan_ends_one_stream_and_not_its_neighbours(manage, scheduler, small_pair):
     hf, _ = small_pair
     prompts = prompts_of([4, 6, 5], 211)
-    real = scheduler.engine.take_tokens
-
-    def take_tokens(sessions, logits):
-        rows = [n for n, s in enumerate(sessions) if s.prompt_ids == prompts[1] and len(s.completion_ids) == 3]
-        return real(sessions, logits.index_fill(0, torch.tensor(rows, dtype=torch.int64), torch.nan))
-
-    scheduler.engine.take_tokens = take_tokens
+    spoil(scheduler.engine, lambda session: session.prompt_ids == prompts[1] and len(session.completion_ids) == 3)
     manager = manage()
     streams = [manager.submit(prompt, params(8)) for prompt in prompts]
     expected = hf_greedy(hf, prompts, 8)

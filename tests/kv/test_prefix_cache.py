@@ -39,7 +39,14 @@ def prompt():
 
 
 def prefilled(engine, prompt, params=None):
-    """Prefill one prompt; returns (session, tokens that were a hit, logits)."""
+    """Prefill one prompt, and let it take its token; returns (session, tokens that were a hit, logits)."""
+    session, hit, logits = computed(engine, prompt, params)
+    engine.take_tokens([session], logits[None])
+    return session, hit, logits
+
+
+def computed(engine, prompt, params=None):
+    """The same without the token."""
     session = engine.new_session(prompt, params or SamplingParams(max_new_tokens=1))
     engine.reserve(session)
     hit = session.num_cached_tokens
@@ -138,7 +145,7 @@ def test_what_was_computed_twice_at_once_leaves_no_orphans(engine):
     a, b = ([*stem, *rest] for rest in prompts_of([BS, BS], 211, seed=9))
     params = SamplingParams(max_new_tokens=1)
     sessions = [engine.new_session(p, params) for p in (a, b)]
-    engine.prefill(sessions)
+    engine.take_tokens(sessions, engine.prefill(sessions))
     engine.free(sessions[0])
     check(engine, sessions[1])
     blocks = engine.kv.allocate((engine.kv.num_available()) * BS)  # evicts all that nobody holds
@@ -156,12 +163,14 @@ def test_the_same_block_after_another_prefix_is_no_hit(engine, prompt):
 
 
 def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
-    """The K and V of one session have become NaN: who comes with the same prompt later computes it by itself."""
-    ill, _, _ = prefilled(engine, prompt)
+    """The K and V of one session are NaN: who comes with the same prompt later computes it by itself."""
+    ill, _, _ = computed(engine, prompt)
     (other,) = prompts_of([2 * BS], 211, seed=8)
-    well, _, _ = prefilled(engine, other)
+    well, _, logits = computed(engine, other)
+    assert engine.prefix_cache.entries() == []  # nobody knows yet whether these are numbers
     with pytest.raises(LogitsError):
         engine.take_tokens([well, ill], torch.tensor([[1.0], [float("nan")]]).expand(2, 211))
+    engine.take_tokens([well], logits[None])
     check(engine, ill, well)
     for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
         cache[first_layer(engine, ill)] = float("nan")

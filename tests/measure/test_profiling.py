@@ -220,7 +220,7 @@ def test_a_boundary_comes_before_the_profiler_too(small_model):
 @pytest.mark.parametrize("number", ["035", "061", "062", "064", "065", "066"])
 def test_right_after_a_fork_all_write_into_a_block_that_they_share(small_model, number, monkeypatch):
     engine, sessions = decoding_of(small_model, number=number)
-    decode, shared = engine.decode_step_sessions, []
+    decode, shared = engine.launch, []
 
     def watched(sessions):
         first, second = (engine.kv.blocks_of(session.table) for session in sessions)
@@ -228,7 +228,7 @@ def test_right_after_a_fork_all_write_into_a_block_that_they_share(small_model, 
         shared.append((first[-1] == second[-1] and len(first) * size > sessions[0].num_cached_tokens, len(sessions)))
         return decode(sessions)
 
-    monkeypatch.setattr(engine, "decode_step_sessions", watched)
+    monkeypatch.setattr(engine, "launch", watched)
     found = profiling.take_timeline(engine, sessions, "fork")
     assert found.step_kind == "fork"
     assert shared[-1] == (True, 2)

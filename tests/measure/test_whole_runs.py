@@ -136,16 +136,16 @@ def test_no_figure_of_steps_over_sessions_that_have_ended(small_model, monkeypat
     """A step over a session that has its tokens computes ones that nobody asked for."""
     engine = engine_of(small_model)
     sessions = prefilled(engine)
-    take, steps = engine.take_tokens, []
+    land, steps = engine.land, []
 
-    def ending(batch, logits):
-        taken = take(batch, logits)
-        steps.append(len(batch))
+    def ending():
+        landed = land()
+        steps.append(landed)
         if len(steps) == 4:
-            batch[1].finish_reason = ended
-        return taken
+            sessions[1].finish_reason = ended
+        return landed
 
-    monkeypatch.setattr(engine, "take_tokens", ending)
+    monkeypatch.setattr(engine, "land", ending)
     with pytest.raises(RequestFailed, match=rf"session 1 gave 5 of 40 tokens \({ended}\) and has ended: a step over"):
         STEPS[figure](engine, sessions)
     assert len(steps) == 4

@@ -114,7 +114,8 @@ def test_a_prefill_with_and_without_a_prefix_hit(grouped, group):
     stem = prompts[-1]
     engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=8))
     params = SamplingParams(max_new_tokens=2)
-    engine.prefill([engine.new_session(stem, params)])
+    first = engine.new_session(stem, params)
+    engine.take_tokens([first], engine.prefill([first]))
     sessions = [engine.new_session(p, params) for p in ([*stem, 7, 8], stem[:9], [5, *stem], [*stem, 9, 10])]
     for session in sessions:
         engine.reserve(session)

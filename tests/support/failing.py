@@ -1,6 +1,9 @@
 """Requests that fail: models that make NaN at a position, and cancellations that nobody asked for."""
 
+import torch
+
 from rosecourse import OnlineScheduler, SchedulerManager
+from rosecourse.decode.sampling import NO_TOKEN
 from rosecourse.models.gpt2 import GPT2
 
 
@@ -9,6 +12,26 @@ def sick_model(model, position):
     positions = model.weights["wpe.weight"].clone()
     positions[position] = float("nan")
     return GPT2(model.shape, model.weights | {"wpe.weight": positions}, model.tokenizer, model.name)
+
+
+def spoil(engine, is_bad, value=torch.nan):
+    """Prefills give the sessions that `is_bad` names logits of `value`, and decode steps choose no token for them."""
+    take_tokens, land = engine.take_tokens, engine.pipeline.land
+
+    def take(sessions, logits):
+        rows = [row for row, session in enumerate(sessions) if is_bad(session)]
+        return take_tokens(sessions, logits.index_fill(0, torch.tensor(rows, dtype=torch.int64), value))
+
+    def landed():
+        step, token_ids = land()
+        return step, [NO_TOKEN if is_bad(s) else t for s, t in zip(step.sessions, token_ids, strict=True)]
+
+    engine.take_tokens, engine.pipeline.land = take, landed
+
+
+def heal(engine):
+    """Undo `spoil`."""
+    del engine.take_tokens, engine.pipeline.land
 
 
 def cancels_one(monkeypatch, at):

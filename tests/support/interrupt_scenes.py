@@ -9,6 +9,7 @@ from functools import cache
 from itertools import islice
 
 from rosecourse import InferenceEngine, OnlineScheduler, SchedulerManager
+from tests.support.failing import heal
 from tests.support.interrupt_story import REQUESTS, STEM, Story, make_engine, params, told_alone
 from tests.support.interrupts import Scene
 
@@ -41,7 +42,7 @@ def step_scene(parts: str, step: int, expected: list) -> Scene:
         story.take(result or [])
         story.finish()
         assert story.told() == expected[: len(story.sessions)]
-        del story.engine.take_tokens
+        heal(story.engine)
         check_empty(story.engine)
 
     return Scene(story.scheduler.step, check)
@@ -123,7 +124,7 @@ def check_end(story: Story) -> None:
             assert token_ids == expected[: len(token_ids)]
         else:
             assert (reason, token_ids) == (expected_reason, expected)
-    del story.engine.take_tokens
+    heal(story.engine)
     check_empty(story.engine)
 
 
@@ -165,7 +166,7 @@ def cancel_scene(parts: str, step: int, number: int) -> Scene:
         story.finish()
         for other, told, expected in zip(story.sessions, story.told(), told_alone(parts), strict=False):
             assert other is session or told == expected
-        del story.engine.take_tokens
+        heal(story.engine)
         check_empty(story.engine)
 
     return Scene(lambda: story.scheduler.cancel(session), check)

@@ -4,11 +4,11 @@ from functools import cache
 from types import SimpleNamespace
 
 import tokenizers
-import torch
 from tokenizers.models import WordLevel
 
 from rosecourse import EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, lesson
 from tests.support import right_parts
+from tests.support.failing import spoil
 from tests.support.machine import PARTS
 from tests.support.tag_model import EOS, VOCAB, TagModel
 
@@ -57,13 +57,7 @@ class Story:
         self.engine = make_engine(parts)
         self.scheduler = OnlineScheduler(self.engine)
         self.sessions, self.made = [], {}
-        take_tokens = self.engine.take_tokens
-
-        def spoiled(sessions, logits):
-            rows = [n for n, s in enumerate(sessions) if s.prompt_ids[0] == SPOILED and len(s.completion_ids) == 2]
-            return take_tokens(sessions, logits.index_fill(0, torch.tensor(rows, dtype=torch.int64), torch.nan))
-
-        self.engine.take_tokens = spoiled
+        spoil(self.engine, lambda session: session.prompt_ids[0] == SPOILED and len(session.completion_ids) == 2)
 
     def add(self, session) -> None:
         self.scheduler.submit(session)

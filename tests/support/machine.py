@@ -16,10 +16,13 @@ from rosecourse import (
     lesson,
 )
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from tests.support.late_device import BEHIND, LATE, assert_nothing_in_flight
 from tests.support.shadow import ShadowPool, ShadowSession
 from tests.support.tag_model import CONTEXT, TagModel
 
-PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
+AHEAD = {"behind": BEHIND, "late": LATE}  # whose steps are read one step later
+PARTS = {rung.number: rung.after for rung in LESSONS}
+PARTS |= {"dense": lesson("061").after.with_(forward=DenseForward)} | AHEAD
 SCHEDULERS = {"online": OnlineScheduler, "offline": OfflineScheduler}
 MOST_LIVE, MOST_NEW = 8, 20  # sessions at a time, and tokens that one asks for
 MODEL = TagModel()
@@ -57,7 +60,8 @@ class Machine:
         self.live: dict = {}  # session -> its shadow, in the order of arrival
         self.waited: Counter = Counter()  # session -> steps since its last token
         self.barren = 0  # steps without a token, one after another
-        self.owed: list = []  # tokens made by steps that raised: the next one returns them too
+        self.owed: list = []  # tokens made by steps that raised, and between steps: the next one returns them too
+        self.ended: list = []  # sessions that are done, and whose blocks a step in flight still writes to
         self.squeezed: list = []  # tables that keep blocks from everyone
         self.counts: Counter = Counter()
 
@@ -67,6 +71,11 @@ class Machine:
     def room(self) -> int:
         """The most tokens, prompt and completion, that a request may have; K and V of the last are never needed."""
         return min(self.kv.num_blocks * self.kv.block_size + 1, CONTEXT)
+
+    @property
+    def ahead(self) -> int:
+        """How many steps later than it was launched a step's tokens are there."""
+        return self.engine.pipeline.steps_ahead
 
     @property
     def holders(self) -> list:
@@ -95,7 +104,10 @@ class Machine:
         for _ in range(2):
             self.scheduler.cancel(session)
         assert session.finish_reason == "cancelled"
+        assert session.token_ids == self.live[session].tokens, "it took a token after its end"
+        assert session.table is None
         self.retire(session)
+        self.grow()
         self.barren = 0  # it may be a fork that had just started
         self.counts["cancels"] += 1
         self.check()
@@ -108,7 +120,13 @@ class Machine:
         shadow = self.live[parent]
         most = min(shadow.max_new_tokens, max_new_tokens or MOST_NEW)
         params = SamplingParams(max_new_tokens=most, stop_on_eos=shadow.stop_on_eos)
-        fork = self.engine.fork(parent, params if max_new_tokens else None)
+        try:
+            fork = self.engine.fork(parent, params if max_new_tokens else None)
+        except RequestError:  # its last token was in flight
+            self.grow()
+            assert parent.finished
+            return self.check()
+        self.grow()
         limit = most if max_new_tokens else shadow.max_new_tokens
         if last_token is not None:
             fork.token_ids[-1] = last_token
@@ -118,6 +136,8 @@ class Machine:
         self.check()
 
     def preempt(self) -> None:
+        self.engine.settle()
+        self.grow()
         with self.engine.used_by(self.scheduler):
             self.scheduler._preempt_newest()
         self.barren = 0
@@ -142,6 +162,7 @@ class Machine:
 
     def step(self) -> None:
         head = next(iter(self.scheduler.running), None)
+        head_is_due = head is not None and (self.ahead == 0 or self.engine.is_in_flight(head))
         work = bool(self.live)
         told = None
         try:
@@ -151,19 +172,20 @@ class Machine:
             self.counts["exhausted"] += 1
         grown = self.grow()
         self.check()
-        self.owed += grown.items()
         if told is not None:
             told, owed = (sorted(tokens, key=lambda token: id(token[0])) for tokens in (told, self.owed))
             assert told == owed, "the steps returned other tokens than the sessions got"
             self.owed = []
         if work and not self.squeezed:
-            assert head is None or head in grown, "the oldest that runs got no token"
+            assert head in grown or not head_is_due, "the oldest that runs got no token"
+            assert head is None or head in grown or head.finished or self.engine.is_in_flight(head)
             self.barren = 0 if grown else self.barren + 1
-            assert self.barren < 2, "two steps without a token"  # one, if all it did was to let forks start
+            # One, if all it did was to let forks start, or to launch.
+            assert self.barren < 2 + 2 * self.ahead, "steps without a token"
             for session in self.live:
                 self.waited[session] = 0 if session in grown else self.waited[session] + 1
                 # Whoever is ahead has at most MOST_NEW tokens to go, and every second step gives one of them a token.
-                assert self.waited[session] <= 2 * MOST_LIVE * MOST_NEW, "a session starves"
+                assert self.waited[session] <= (2 + self.ahead) * MOST_LIVE * MOST_NEW, "a session starves"
         self.counts["tokens"] += len(grown)
 
     def finish(self) -> None:
@@ -172,6 +194,8 @@ class Machine:
         while self.scheduler.has_work:
             self.step()
         assert not self.live
+        if self.ahead:
+            assert_nothing_in_flight(self.engine)
         assert self.kv.num_available() == self.kv.num_blocks
         self.counts["preemptions"] = self.scheduler.stats.preemptions
         self.counts.update(copies=self.pool.copies, evictions=self.pool.evictions)
@@ -179,7 +203,7 @@ class Machine:
     # -- what must be true ----------------------------------------------------------------------------------------
 
     def grow(self) -> dict:
-        """The tokens that sessions got, each compared with what the request alone would get."""
+        """The tokens that sessions got, each compared with what the request alone would get; a step owes them."""
         grown = {}
         for session, shadow in list(self.live.items()):
             new = session.token_ids[len(shadow.tokens) :]
@@ -192,10 +216,12 @@ class Machine:
             assert session.finish_reason == reason
             if reason is not None:
                 self.retire(session)
+        self.owed += grown.items()
         return grown
 
     def retire(self, session) -> None:
-        assert session.block_ids_per_layer is None
+        if session.table is not None:
+            self.ended.append(session)
         assert session not in self.scheduler.waiting
         assert session not in self.scheduler.running
         del self.live[session]
@@ -209,7 +235,11 @@ class Machine:
         # where they are when their blocks are taken, and start before prompts that are admitted with them.
         prompts = [session for session, shadow in self.live.items() if not shadow.is_fork]
         assert [s for s in prompts if s in waiting] == [s for s in waiting if s in prompts], "the queue is out of order"
+        # Their blocks come back when no step in flight writes to them any more, and not later.
+        self.ended = [session for session in self.ended if session.table is not None]
+        assert all(self.engine.is_in_flight(session) for session in self.ended)
+        others = [*self.squeezed, *(session.table for session in self.ended)]
         holders = [(session, self.live[session]) for session in self.holders]
         cached = self.cache.entries() if self.cache is not None else []
-        self.kv.audit([*(s.block_ids_per_layer for s, _ in holders), *self.squeezed], cached)
-        self.pool.check(holders, cached, self.squeezed)
+        self.kv.audit([*(s.block_ids_per_layer for s, _ in holders), *others], cached)
+        self.pool.check(holders, cached, others, self.engine.is_in_flight)

@@ -3,7 +3,7 @@
 from rosecourse.measure import timeline
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 
-PLACE, TABLES, PLAN, FORWARD, APPEND, RUN = timeline.PARTS
+PLACE, TABLES, PLAN, FORWARD, APPEND, RUN, READ = timeline.PARTS
 OLD = (TABLES, FORWARD, APPEND)  # the ranges of the steps up to 061
 H2D = "roseinfer.decode_step_sessions.h2d_block_tables"
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"

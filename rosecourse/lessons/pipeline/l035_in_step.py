@@ -9,6 +9,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...decode.in_flight import StepInFlight
 from ...decode.parts import Step
+from ...decode.ranges import range_for
 from ...decode.sampling import tokens_of_each
 from ...kv.layout import CacheLayout
 from ...request.session import InferenceSession
@@ -21,6 +22,7 @@ class Pipeline:
 
     def __init__(self, step: Step, kv: CacheLayout, config: EngineConfig) -> None:
         self.step = step
+        self.range = range_for(kv.device, config.nvtx)
         self.in_flight: deque[StepInFlight] = deque()
 
     def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
@@ -31,7 +33,8 @@ class Pipeline:
     def land(self) -> tuple[StepInFlight, list[int]]:
         """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
         landed = self.in_flight[0]
-        token_ids = tokens_of_each(self.step, landed.sessions, landed.made)
+        with self.range("rosecourse.read"):
+            token_ids = tokens_of_each(self.step, landed.sessions, landed.made)
         self.in_flight.popleft()
         return landed, token_ids
 
