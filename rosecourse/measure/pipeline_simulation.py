@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median_high
 from typing import NamedTuple
 
 from ..checks import is_count, is_within, require, shown
@@ -47,8 +48,9 @@ class Lanes:
 
     @property
     def step_time(self) -> float:
-        """From the end of the last step but one to that of the last one, when the pipeline has become steady."""
-        return self.device[-1].end - self.device[-2].end if len(self.device) > 1 else self.device[-1].duration
+        """From the end of one step of the device to that of the next: the upper median, as in the middle of a run."""
+        ends = [span.end for span in self.device]
+        return median_high([end - before for before, end in pairwise(ends)] or [self.device[0].duration])
 
     @property
     def idle(self) -> tuple[tuple[float, float], ...]:
