@@ -48,7 +48,8 @@ def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
     first = _by_evidence(trial, met)
     told = first.fault
     if told.cause not in PLAIN:
-        limit = limit_of(trial, [each.scenario.sizes for each in met], told)
+        sizes = [each.scenario.sizes for each in met]
+        limit = limit_of(trial, sizes, told) if trial.has_limits else ""
         if limit:
             told = replace(told, cause=Cause.SIZE_LIMIT, reason=limit)
         elif told.cause is not Cause.STATE_KEPT and _is_remembered(trial, first):

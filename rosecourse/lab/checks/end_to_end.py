@@ -180,6 +180,8 @@ def _play(number: int, device: str, parts: DecodeParts, call: Call = _here) -> P
             siblings = (params,) * (traffic.samples - 1)
             _submit(played, scheduler, engine.new_session(prompts[step], params), siblings)
         place, running = traffic.forks.get(step), scheduler.running
+        if place is not None:
+            engine.settle()  # so that those that have ended do not run any more
         if place is not None and place < len(running) and not running[place].finished:
             child = engine.fork(running[place])
             child.token_ids[-1] = FORKED_WITH + step  # it goes on with another word

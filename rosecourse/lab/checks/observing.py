@@ -91,6 +91,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         kernels=frozenset(calls.kernels),
         binaries=frozenset(calls.binaries),
         graphs=oracle.graphs_seen(),
+        flight=oracle.flights_seen(),
     )
 
 

@@ -39,6 +39,11 @@ class Trial:
         """Whether the part keeps rows from step to step by design."""
         return self.course.world.oracle.keeps_rows
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether the part may be right up to some size of the pool."""
+        return self.course.world.oracle.has_limits
+
     def is_enough(self, met: int) -> bool:
         """Whether so many faults decide the cause."""
         enough = self.course.world.oracle.enough

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from ...measure.counters import Counts
+from ..world.flight_log import NO_FLIGHTS, FlightsSeen
 from ..world.runner_log import NO_GRAPHS, GraphsSeen
 from ..world.situations import Situation
 
@@ -30,7 +31,8 @@ class Seen:
     kept: whether it keeps rows, or anything else. one_free: last blocks of one owner, in all layers, that had one free
     slot. launched: calls of Triton's launchers.
     codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those
-    compiled for this step and the next. graphs: what was done with graphs, which only a runner's world notes.
+    compiled for this step and the next. graphs: what was done with graphs, which only a runner's world notes. flight:
+    what was sent and waited for, which only a pipeline's world notes.
     """
 
     counts: Counts
@@ -51,6 +53,7 @@ class Seen:
     kernels: frozenset[tuple[str, str]]
     binaries: frozenset[Binary]
     graphs: GraphsSeen = NO_GRAPHS
+    flight: FlightsSeen = NO_FLIGHTS
 
 
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"

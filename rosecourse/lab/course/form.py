@@ -75,7 +75,8 @@ class Track:
     timed: what is timed, in words. metric: a time of `measure.samples.OF_A_RUN`. prompt_tokens: of each request.
     requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
     often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
-    timed on a CPU, where launches are counted instead; empty where time is compared there too.
+    timed on a CPU, where something else is counted instead; empty where time is compared there too. counted: what that
+    is, the host's `launches` or its `waits`.
     """
 
     timed: str = "whole runs, prefill and decode steps"
@@ -86,6 +87,7 @@ class Track:
     rounds: int = 11
     samples: int = 1
     untimed: str = ""
+    counted: str = "launches"
 
 
 @dataclass(frozen=True)

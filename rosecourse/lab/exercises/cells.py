@@ -182,7 +182,7 @@ def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: 
     for part in parts:
         origins |= _origins(inspect.getfile(part), part.__module__)
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
-    groups = ("bisect collections operator typing", "torch triton", "rosecourse")
+    groups = ("bisect collections contextlib operator typing", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
     sorted_groups = [[line for line in lines if line[0].split(".")[0] in group.split()] for group in groups]
     return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"

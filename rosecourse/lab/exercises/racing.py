@@ -28,6 +28,7 @@ from ...pictures.plots import race_runs
 from ..course import COURSES, course_of
 from ..course.form import Course, Track
 from .launch_race import LaunchRace, launches_of
+from .wait_race import WaitRace, completions_served, waits_of
 
 WHOLE_RUNS = Track()
 THAN_THE_COURSES = "than the course's"
@@ -104,13 +105,13 @@ def _claim(times: Ratio, than: str, rounds: int) -> str:
 
 def race(
     part: Callable[..., Any], number: str, model: Model | None = None, rounds: int | None = None
-) -> Race | LaunchRace:
+) -> Race | LaunchRace | WaitRace:
     """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Where time says nothing on a CPU, launches are counted there in its place. Raises
-    `LessonError` for a lesson that is not there.
+    takes ten to thirty seconds. Where time says nothing on a CPU, launches or waits are counted there in its place.
+    Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
     if not rung.changes:
@@ -133,7 +134,7 @@ def race(
     on_gpu = model.device.type != "cpu"
     try:
         if course.track.untimed and not on_gpu:
-            return _launches(course, racers, model)
+            return _counted(course, racers, model)
         workload = workload_of(course.track, on_gpu)
         config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
         ladder = compare_ladder(model, workload, rounds, config, racers)
@@ -146,12 +147,16 @@ def race(
     return Race(rung.number, name, ladder, track=course.track)
 
 
-def _launches(course: Course, racers: Sequence[Lesson], model: Model) -> LaunchRace:
-    """What the three launch in a step. The course's part is the one that its exercise ends as."""
+def _counted(course: Course, racers: Sequence[Lesson], model: Model) -> LaunchRace | WaitRace:
+    """What the three launch in a step, or wait for. The course's part is the one that its exercise ends as."""
     before, yours, after = racers
     theirs = after.after.with_(**{course.world.part: course.ends_as(after.after)})
     each = {before.title: before.after, yours.title: yours.after, after.title: theirs}
-    launches = {title: launches_of(course.world.engine(parts, model.device), model) for title, parts in each.items()}
+    parts = {title: course.world.engine(one, model.device) for title, one in each.items()}
+    if course.track.counted == "waits":
+        waits = {title: waits_of(one, model) for title, one in parts.items()}
+        return WaitRace(course.number, yours.title, waits, course.track.untimed)
+    launches = {title: launches_of(one, model) for title, one in parts.items()}
     return LaunchRace(course.number, yours.title, launches, course.track.untimed)
 
 
@@ -172,9 +177,10 @@ def workload_of(track: Track, on_gpu: bool) -> Workload:
 
 def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> str:
     """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
-    expected = _completions(model, rung.before)
+    made = completions_served if "pipeline" in rung.changes else _completions
+    expected = made(model, rung.before)
     try:
-        given = _completions(model, mine)
+        given = made(model, mine)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever the learner's code raises: it is told, not timed

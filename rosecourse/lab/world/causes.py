@@ -37,6 +37,13 @@ class Cause(StrEnum):
     OUTCOME_STALE = "outcome-stale"
     CAPTURE_ACTS = "capture-acts"
     GREEDY_REPLAYED = "greedy-replayed"
+    READ_TOO_EARLY = "read-too-early"
+    LIVE_BUFFER = "live-buffer"
+    WRONG_ORDER = "wrong-order"
+    STEP_LOST = "step-lost"
+    SLOT_LOST = "slot-lost"
+    STILL_IN_FLIGHT = "still-in-flight"
+    CHANGED_TOO_EARLY = "changed-too-early"
     SIZE_LIMIT = "size-limit"
     GOAL_MISSED = "goal-missed"
     RAISES = "raises"
@@ -82,6 +89,13 @@ HEADLINES = {
     Cause.OUTCOME_STALE: "what is returned is not what the step has made",
     Cause.CAPTURE_ACTS: "a capture does something to the sessions",
     Cause.GREEDY_REPLAYED: "a step that samples replays a graph that does not",
+    Cause.READ_TOO_EARLY: "tokens are read before the device has made them",
+    Cause.LIVE_BUFFER: "tokens are read where the next step has overwritten them",
+    Cause.WRONG_ORDER: "the step that lands is not the oldest in flight",
+    Cause.STEP_LOST: "a step that was launched is lost",
+    Cause.SLOT_LOST: "a slot of the ring is never given back",
+    Cause.STILL_IN_FLIGHT: "a step is still in flight that must not be",
+    Cause.CHANGED_TOO_EARLY: "something has changed before it could no longer fail",
     Cause.SIZE_LIMIT: "right only up to some size",
     Cause.GOAL_MISSED: "correct, and the lesson's goal is missed",
     Cause.RAISES: "the part raises an exception",

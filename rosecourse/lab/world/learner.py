@@ -20,13 +20,20 @@ from .kernel_memory import outside_memory
 from .patches import look_for_patches
 
 BUILT_WITH = ("model", "kv", "config")
+BUILT = "__init__"  # for a part that is built with others: their names stand beside those of its methods
 Names = tuple[str, ...]  # of arguments
 CalledWith = Names | Mapping[str, Names]  # a mapping: for each method that a step calls
 
 
 def methods_of(called_with: CalledWith) -> Mapping[str, Names]:
     """The methods that a step calls, with the names of their arguments."""
-    return called_with if isinstance(called_with, Mapping) else {"__call__": called_with}
+    named = called_with if isinstance(called_with, Mapping) else {"__call__": called_with}
+    return {method: names for method, names in named.items() if method != BUILT}
+
+
+def built_with(called_with: CalledWith) -> Names:
+    """The names of what a part is built with."""
+    return called_with.get(BUILT, BUILT_WITH) if isinstance(called_with, Mapping) else BUILT_WITH
 
 
 class Printed(io.StringIO):
@@ -49,10 +56,14 @@ class Learner:
         self.printed = Printed()
         self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 
-    def build(self, model: Model, kv: Any, config: EngineConfig) -> Any:
-        """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called."""
-        self._takes(self.part, "__init__", BUILT_WITH)
-        self.built_with = dict(zip(BUILT_WITH, (model, kv, config), strict=True))
+    def build(self, model: Model | Any, kv: Any, config: EngineConfig) -> Any:
+        """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called.
+
+        model: the step, for a part that is built with it.
+        """
+        names = built_with(self.called_with)
+        self._takes(self.part, BUILT, names)
+        self.built_with = dict(zip(names, (model, kv, config), strict=True))
         with self._watched({}):
             made = self.part(model, kv, config)
         look_for_patches()

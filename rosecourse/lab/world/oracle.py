@@ -20,6 +20,7 @@ from . import book_judges, number_judges
 from .books import PER_LAYER_BOOKS, Books
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .flight_log import NO_FLIGHTS, FlightsSeen
 from .given_rows import as_given
 from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
@@ -36,11 +37,13 @@ class Oracle(Pool, ABC):
 
     books: the judges of the books, which are of the same kind as `layout`. keeps_rows: whether its parts keep rows from
     step to step by design, so that what they must forget has causes of its own. enough: faults that decide the cause;
-    None where some causes show seldom, so that all scenarios are played.
+    None where some causes show seldom, so that all scenarios are played. has_limits: whether its parts may be right up
+    to some size of the pool.
     """
 
     books: Books = PER_LAYER_BOOKS
     keeps_rows = False
+    has_limits = True
     enough: int | None = 12
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
@@ -78,6 +81,10 @@ class Oracle(Pool, ABC):
     def graphs_seen(self) -> GraphsSeen:
         """What was done with graphs in the last step; nothing where a part has nothing to do with them."""
         return NO_GRAPHS
+
+    def flights_seen(self) -> FlightsSeen:
+        """What was launched, sent and waited for in the last step; nothing where a part has no step in flight."""
+        return NO_FLIGHTS
 
     # -- what a scenario does -----------------------------------------------------------------------------------------
 

@@ -36,3 +36,10 @@ def _random(layers: int, heads: int, head_dim: int, context: int) -> tuple[GPT2S
     shape = GPT2Shape(vocab_size=97, context=context, width=heads * head_dim, num_layers=layers, num_heads=heads)
     generator = torch.Generator().manual_seed(0)
     return shape, {n: torch.randn(size, generator=generator) * 0.4 for n, size in shape.parameters().items()}
+
+
+def nan_at_position(model: GPT2, position: int) -> GPT2:
+    """The same model, but that no token can be chosen once a session has come to a position."""
+    positions = model.weights["wpe.weight"].clone()
+    positions[position] = float("nan")
+    return GPT2(model.shape, {**model.weights, "wpe.weight": positions}, None, f"{model.name}, NaN at {position}")

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ...decode.parts import DecodeParts
-from . import by_table_oracle, rows_oracle, runner_guard
+from . import by_table_oracle, one_behind, pipeline_guard, rows_oracle, runner_guard
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
 from .copy_oracle import CopyOracle
@@ -17,6 +17,8 @@ from .copy_scenarios import COPIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
+from .pipeline_oracle import PipelineOracle
+from .pipeline_scenarios import PIPELINES
 from .rows_oracle import RowsOracle
 from .rows_scenarios import ROWS
 from .runner_oracle import RunnerOracle, recordable
@@ -105,4 +107,13 @@ RUNNER = World(
     RUNNERS,
     in_an_engine=runner_guard.in_an_engine,
     engine=recordable,
+)
+PIPELINE = World(
+    "pipeline",
+    "a pipeline of steps",
+    pipeline_guard.METHODS,
+    PipelineOracle,
+    PIPELINES,
+    in_an_engine=pipeline_guard.in_an_engine,
+    engine=one_behind.ahead,
 )

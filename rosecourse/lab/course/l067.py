@@ -1,0 +1,273 @@
+"""Lesson 067, one step behind: the host reads a step's tokens while the device runs the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...config import EngineConfig, SamplingParams
+from ...engine.engine import InferenceEngine
+from ...engine.scheduler import OnlineScheduler
+from ...models.shape import Model
+from ..world.pool import Tracked
+from ..world.situations import Situation
+from ..world.worlds import PIPELINE
+from . import in_step, one_behind
+from .costs import Cost, ideas
+from .form import LINE, Bug, Course, Exercise, Track
+from .scenes import Played, Sessions, Truth, side_by_side
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyPipeline",
+    difficulty=3,
+    minutes=45,
+    begins_as=in_step.Pipeline,
+    ends_as=one_behind.Pipeline,
+    text=(
+        "The cell holds a pipeline that is right, and waits: `launch` reads the tokens of the step that it has just "
+        "started. Let the host run one step ahead. With `steps_ahead = 1` the engine launches step t + 1 before it "
+        "lands step t. The tokens that `run` returns lie on the device, and the next run overwrites them. So they go "
+        "to the host through a ring of yours, which is never written before it has been read.\n\n"
+        "`memory.copy_(tokens, non_blocking=True)` starts a copy and does not wait for it; on a GPU, `memory` has to "
+        "be pinned. `new_event = events_for(kv.device)` gives what makes events, on a GPU and on a CPU: "
+        "`event.record()` puts a mark behind all that the device has been told, and `event.synchronize()` waits until "
+        "the device has come as far as the mark.\n\n"
+        "A CPU does everything at once. So `check` brings a device of its own, which does nothing until somebody waits "
+        "for it. Until then, no token is where it will be. The same requests are also served by a device that is never "
+        "late, and by one that is late by chance."
+    ),
+    docstring=(
+        "When the host reads what a step has made.\n\n"
+        "Goal: `launch` waits for nothing. `land` waits for the oldest step alone, and returns it with its tokens, a "
+        "list of Python numbers. `in_flight` holds a `StepInFlight` for each step that has been launched and has not "
+        "landed, the oldest first. What goes wrong in a launch, or in a wait, changes neither `in_flight` nor the "
+        "ring. After `abandon` no step is in flight, the device has nothing left to do for one, and the ring is empty, "
+        "even if a wait fails. When the last step in flight has landed, `has_read` tells the rows of its tokens."
+    ),
+    goals={},
+    look=(
+        "Two steps are in flight for a moment: one has been launched, and the one before it has not been read. How "
+        "many slots does that take? What must have happened to the first before its slot may be written a third time, "
+        "and which of the two steps may the host wait for without leaving the device idle?"
+    ),
+    do=(
+        "A slot is memory for `config.max_batch_size` tokens of `torch.int64`, with an event of its own. "
+        "`steps_ahead + 1` of them are enough.\n\n"
+        "`launch` runs the step first: if that fails, nothing has been taken from the ring. Then the tokens are copied "
+        "into an empty slot, and the slot's event is recorded, behind the copy. The step carries its slot: the third "
+        "argument of `StepInFlight` is yours.\n\n"
+        "`land` waits for the event of `in_flight[0]`, and only then takes the step out and gives the slot back. Read "
+        "as many tokens as that step has rows; the next one may have more, or fewer."
+    ),
+    wanted=("events_for",),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    scheduler = OnlineScheduler(engine)
+    sessions: Sessions = {}
+    for name, length, new_tokens in (("A", 5, 8), ("B", 9, 30), ("C", 3, 14)):
+        sessions[name] = _submit(engine, scheduler, length, new_tokens)
+    for moment in range(20):
+        yield sessions
+        sessions = {name: session for name, session in sessions.items() if not session.finished}
+        if moment == 4:
+            sessions["D"] = _submit(engine, scheduler, 7, 11)
+        scheduler.step()
+
+
+def _submit(engine: InferenceEngine, scheduler: OnlineScheduler, length: int, new_tokens: int) -> Any:
+    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False, temperature=1.2, seed=length)
+    session = engine.new_session([10 * length + 3] * length, params)
+    scheduler.submit(session)
+    return session
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    answer: Truth = {}
+    wrong = -1  # the last word of the session that ends
+    for moment, _, ours, _, theirs in side_by_side(hunt, model):
+        if answer:
+            whose = {name for name, session in ours.items() if session.token_ids[-1] == wrong}
+            return answer | {"whose": whose}
+        ended = [name for name, session in ours.items() if session.token_ids != theirs[name].token_ids]
+        if ended:
+            (name,) = [name for name in ended if ours[name].finished]
+            wrong = theirs[name].token_ids[-1]
+            answer = {"session": {name}, "moment": {str(moment)}}
+    raise AssertionError("the broken part makes the right tokens: it is not broken")
+
+
+COLLEAGUES_FILE = '''\
+from collections import deque
+from contextlib import suppress
+from itertools import cycle
+
+import torch
+
+from rosecourse.decode.events import events_for
+from rosecourse.decode.in_flight import StepInFlight
+
+
+class Ferry:
+    """Two hulls bring the words ashore: one is loaded while the words of the other are read."""
+
+    steps_ahead = 1
+
+    def __init__(self, step, kv, config):
+        self.step, self.horn = step, events_for(kv.device)
+        self.in_flight = deque()
+        pinned = kv.device.type == "cuda"
+        self.hulls = deque(torch.zeros(config.max_batch_size, dtype=torch.long, pin_memory=pinned) for _ in "ab")
+        self.seats, self.boats = 0, cycle(self.hulls)
+
+    def boat(self, seats):
+        """The hull whose turn it is, with as many seats as there are words."""
+        if seats != self.seats:
+            self.seats, self.boats = seats, cycle([hull[:seats] for hull in self.hulls])
+        return next(self.boats)
+
+    def launch(self, sessions, user):
+        words = self.step.run(sessions).tokens
+        boat, horn = self.boat(words.shape[0]), self.horn()
+        boat.copy_(words, non_blocking=True)
+        horn.record()
+        self.in_flight.append(StepInFlight(sessions, user, (boat, horn)))
+
+    def land(self):
+        voyage = self.in_flight[0]
+        boat, horn = voyage.made
+        horn.synchronize()
+        words = boat.tolist()
+        del self.in_flight[0]
+        if len(self.in_flight) == 0:
+            self.step.has_read(voyage.sessions, words)
+        return voyage, words
+
+    def abandon(self):
+        for voyage in self.in_flight:
+            with suppress(RuntimeError):
+                voyage.made[1].synchronize()
+        self.in_flight.clear()
+        self.step.rows.forget()
+'''
+
+
+BUG = Bug(
+    minutes=15,
+    symptom=(
+        "Requests of different lengths are served together. Now and then one of them ends with a word that it should "
+        "not end with, and that another one says a step later. Of those that go on, some have a word in the middle that "
+        "is not theirs either, and from the next word on they are right again. Not every request that ends does harm. "
+        "Served alone, each request is right."
+    ),
+    tools=(
+        "The scene steps an `OnlineScheduler`, so the tokens of a step are there one moment after it was launched. A "
+        "session that has finished is in the `dict` once more, at the moment of its end.",
+        "`engine.pipeline` is the pipeline, and `engine.pipeline.in_flight` are the steps that have not landed: of each "
+        "there are `sessions`, whose row is whose, and `made`, what the pipeline has put there.",
+    ),
+    questions={
+        "session": "the name of the session that ends with a word that is not its own",
+        "moment": "the moment of the scene, a number, at which it has that word",
+        "whose": "the name of the session whose word it is",
+        "line": LINE,
+    },
+    hints={
+        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
+        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "whose": "Look for the same word in the right engine, one moment later.",
+        "line": "How many steps are in flight at that moment, and what memory does each of them have? `data_ptr()` of "
+        "a tensor is its address.",
+    },
+    source=COLLEAGUES_FILE,
+    fault="        if seats != self.seats:\n"
+    "            self.seats, self.boats = seats, cycle([hull[:seats] for hull in self.hulls])\n"
+    "        return next(self.boats)\n",
+    mended="        self.hulls.rotate()\n        return self.hulls[0][:seats]\n",
+    config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    explanation=(
+        "Two slots are enough where they are used in turn. The colleague cuts them anew when the number of words "
+        "changes, and begins with the first one again, whichever was used last. If that was the first one, the step "
+        "before is still on its way in it, and the new step writes over words that nobody has read. It happens after "
+        "an odd number of steps of one size, and does nothing after an even number. When a session leaves, the others "
+        "move up a row: so the one that ends reads the word of the row behind it, one step too early, and only who "
+        "sat in the last row is left alone. The next words are right, because the device never reads what the host "
+        "has read: each row has its own last token. What says which slot is free has to be the reading of it, or the "
+        "turn of the step, and nothing else."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+STEPPED = 3  # steps that a batch makes before the one that is counted
+
+
+def _stepped(oracle: Any, batch: list[Tracked]) -> list[Tracked]:
+    for _ in range(STEPPED):
+        oracle.step(*batch)
+    return batch
+
+
+def as_before(oracle: Any, n: int) -> list[Tracked]:
+    return _stepped(oracle, [oracle.start(2 + i % 6, sampled=i % 2 == 0) for i in range(n)])
+
+
+def more_than_before(oracle: Any, n: int) -> list[Tracked]:
+    return [*_stepped(oracle, [oracle.start(3)]), *(oracle.start(2 + i % 5) for i in range(n - 1))]
+
+
+def fewer_than_before(oracle: Any, n: int) -> list[Tracked]:
+    return _stepped(oracle, [oracle.start(2 + i % 5) for i in range(3 * n)])[:n]
+
+
+def after_all_have_landed(oracle: Any, n: int) -> list[Tracked]:
+    batch = as_before(oracle, n)
+    oracle.settle()
+    return batch
+
+
+BEHIND = tuple(
+    Situation(name, batch, n, layers=1, once=True)
+    for name, batch, n in (
+        ("as in the steps before", as_before, 1),
+        ("as in the steps before", as_before, 3),
+        ("as in the steps before", as_before, 16),
+        ("more than there were before", more_than_before, 5),
+        ("fewer than there were before", fewer_than_before, 2),
+    )
+)
+LANDED = Situation("after all steps have landed", after_all_have_landed, 4, layers=1, once=True)
+
+IDLE = Cost(
+    "waits for the step that was launched last",
+    lambda seen: seen.flight.idle,
+    sentence="{found} {words} in {situation}: the device has nothing left to do then; the course's part of lesson "
+    "{lesson} makes {right}",
+)
+COPIES = Cost("copies of tokens to the host", lambda seen: seen.flight.copies)
+BYTES = Cost(
+    "bytes handed to the device",
+    lambda seen: seen.counts.device_bytes,
+    hint=lambda at, seen, right: "`has_read` tells the rows which tokens the device has, so that nobody sends them",
+)
+
+UNTIMED = "a CPU computes where it is told to, so that there is nobody to wait for and nothing to run ahead of"
+
+COURSE = Course(
+    number="067",
+    world=PIPELINE,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=(*ideas(BEHIND, IDLE, COPIES), *ideas((LANDED,), BYTES)),
+    track=Track(untimed=UNTIMED, counted="waits"),
+    unseen="memory that is not pinned, for which a copy waits, and how long the device and the host take",
+)

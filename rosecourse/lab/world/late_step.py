@@ -1,0 +1,96 @@
+"""The decode step of an engine whose device is late: it runs as it should, and shows nothing before it is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...decode.device_step import Outcome
+from ...request.session import InferenceSession
+from .flight_log import FlightLog, Launched
+from .late_tensors import fill_with_poison
+
+
+class LateRows:
+    """What a pipeline may ask of the rows."""
+
+    def __init__(self, rows: Any, log: FlightLog) -> None:
+        self._rows, self._log = rows, log
+
+    def forget(self) -> None:
+        """Nobody knows what is on the device."""
+        self._log.forgotten = True
+        self._rows.forget()
+
+    def holds(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether these are the sessions of the rows, in their order."""
+        return self._rows.holds(sessions)
+
+    def read(self, token_ids: list[int]) -> None:
+        """The host has read the tokens of the rows."""
+        self._rows.read(token_ids)
+
+
+class LateStep:
+    """A decode step as a pipeline gets it.
+
+    The step itself has run when `run` returns, so that the next one finds all that it needs. What `run` returns lies in
+    two buffers of the late device, as a graph's outcome does: poison until the device comes to it, and overwritten
+    by the next step.
+    """
+
+    def __init__(self, step: Any, log: FlightLog, max_rows: int, vocab_size: int) -> None:
+        self._step, self._log = step, log
+        self.rows = LateRows(step.rows, log)
+        self._tokens = torch.empty(max_rows, dtype=torch.int64)
+        self._logits = torch.empty(max_rows, vocab_size)
+        for buffer in (self._tokens, self._logits):
+            fill_with_poison(buffer)
+        self._returned: tuple[Any, torch.Tensor] | None = None  # logits that a call has returned, and the true ones
+
+    def run(self, sessions: Sequence[InferenceSession]) -> Outcome:
+        """Tell the device to make one more token for each session."""
+        return self._shown(self._step.run, sessions)
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        """One more token for each session: its logits. For pipelines as they were up to lesson 066."""
+        true: list[torch.Tensor] = []
+
+        def call(sessions: Sequence[InferenceSession]) -> Outcome:
+            true.append(self._step(sessions))
+            return self._step.outcome
+
+        logits = self._shown(call, sessions).logits
+        self._returned = logits, true[0]
+        return logits
+
+    def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
+        """The next token of each session; waits for the device."""
+        self._log.device.wait()
+        if self._returned is not None and logits is self._returned[0]:
+            logits = self._returned[1]
+        return self._step.choose(sessions, logits.as_subclass(torch.Tensor))
+
+    def has_read(self, sessions: Sequence[InferenceSession], token_ids: list[int]) -> None:
+        """The host has read the tokens of the last run, which was of these sessions."""
+        self._step.has_read(sessions, token_ids)
+
+    def _shown(self, run: Any, sessions: Sequence[InferenceSession]) -> Outcome:
+        log = self._log
+        if log.failure is not None:
+            failure, log.failure = log.failure, None
+            raise failure
+        true = Outcome(*(made.clone() for made in run(sessions)))
+        step = log.ran(sessions, true.tokens.tolist())
+        shown = Outcome(self._logits[: len(sessions)], self._tokens[: len(sessions)])
+        self._tell(step, true, shown)
+        return Outcome(*map(log.device.holds, shown))
+
+    def _tell(self, step: Launched, true: Outcome, shown: Outcome) -> None:
+        def work() -> None:
+            for buffer, made in zip(shown, true, strict=True):
+                buffer.copy_(made)
+
+        self._log.device.tell_step(step.number, work, *shown)

@@ -1,0 +1,146 @@
+"""The learner's pipeline in an engine: its exceptions are told, and after each call of it the judges look."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from ...config import EngineConfig
+from ...decode.events import cpu_events_by
+from ...errors import RosecourseError
+from ...request.session import InferenceSession
+from . import flight_judges as judges
+from .causes import Cause
+from .fault import PartIsWrong
+from .flight_log import FlightLog
+from .late_device import LateDevice, LateEvent
+from .late_step import LateStep
+from .learner import BUILT, Learner
+
+METHODS = MappingProxyType(
+    {"launch": ("sessions", "user"), "land": (), "abandon": (), BUILT: ("step", "kv", "config")}
+)
+OUT_OF_SLOTS = (IndexError, KeyError, StopIteration, RosecourseError, queue.Empty)  # what a ring without a slot raises
+
+
+class GuardedPipeline:
+    """The learner's pipeline in the place of an engine's."""
+
+    def __init__(self, learner: Learner, step: Any, kv: Any, config: EngineConfig, log: FlightLog | None = None) -> None:
+        self.learner = learner
+        self.made = learner.build(step, kv, config)
+        judges.require_flights(log or FlightLog(LateDevice()), self.made)
+        self.steps_ahead = self.made.steps_ahead
+
+    @property
+    def in_flight(self) -> Any:
+        return self.made.in_flight
+
+    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
+        self.learner.call_method(self.made, "launch", sessions, user)
+
+    def land(self) -> Any:
+        return self.learner.call_method(self.made, "land")
+
+    def abandon(self) -> None:
+        self.learner.call_method(self.made, "abandon")
+
+
+def in_an_engine(learner: Learner) -> Callable[..., GuardedPipeline]:
+    """The learner's class as a part of an engine, whose exceptions are told as in the scenarios."""
+
+    def build(step: Any, kv: Any, config: EngineConfig) -> GuardedPipeline:
+        return GuardedPipeline(learner, step, kv, config)
+
+    return build
+
+
+class WatchedPipeline(GuardedPipeline):
+    """The same on a late device, with judges."""
+
+    def __init__(
+        self, learner: Learner, step: Any, kv: Any, config: EngineConfig, log: FlightLog, vocab_size: int
+    ) -> None:
+        self.log = log
+        late = LateStep(step, log, config.max_batch_size, vocab_size)
+        with self._events():
+            super().__init__(learner, late, kv, config, log)
+
+    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
+        sessions, before, failure = list(sessions), list(self.in_flight), self.log.failure
+        try:
+            self._call(super().launch, "launch", sessions, user)
+        except PartIsWrong as wrong:
+            if failure is None or not _comes_of(wrong, failure):
+                raise self._told(wrong, launching=True) from None
+            judges.look_untouched(self.log, self.made, before, "launch")
+            raise failure from None
+        if failure is not None and self.log.failure is None:
+            judges.fail(self.log, Cause.EXITS, f"the step raised {_name(failure)}, and launch swallowed it")
+        judges.look_at_launch(self.log, self.made, sessions, user)
+
+    def land(self) -> Any:
+        device, before = self.log.device, list(self.in_flight)
+        failure = device.failure or device.dead
+        try:
+            returned = self._call(super().land, "land")
+        except PartIsWrong as wrong:
+            if failure is None or not _comes_of(wrong, failure):
+                raise self._told(wrong) from None
+            judges.look_untouched(self.log, self.made, before, "land")
+            raise failure from None
+        if device.has_failed:
+            judges.fail(self.log, Cause.EXITS, f"a wait raised {_name(failure)}, and land swallowed it")
+        judges.look_at_landing(self.log, self.made, returned)
+        return returned
+
+    def abandon(self) -> None:
+        device = self.log.device
+        failure = device.failure or device.dead
+        try:
+            self._call(super().abandon, "abandon")
+        except PartIsWrong as wrong:
+            if failure is not None and _comes_of(wrong, failure):
+                what = f"a wait of abandon raised {_name(failure)}, and it came out: steps are left in flight"
+                judges.fail(self.log, Cause.STILL_IN_FLIGHT, what, reason=judges.GONE)
+            raise self._told(wrong) from None
+        judges.look_at_abandoned(self.log, self.made)
+
+    def _call(self, method: Callable[..., Any], name: str, *arguments: Any) -> Any:
+        with self._events(), self.log.calling(name):
+            return method(*arguments)
+
+    @contextmanager
+    def _events(self) -> Iterator[None]:
+        with cpu_events_by(lambda: LateEvent(self.log.device)):
+            yield
+
+    def _told(self, wrong: PartIsWrong, launching: bool = False) -> PartIsWrong:
+        """An exception of the part itself, as the fault that it is."""
+        log, error = self.log, wrong.__context__
+        slots = self.steps_ahead + 1
+        if launching and isinstance(error, OUT_OF_SLOTS) and len(log.pending) < slots <= log.number:
+            what = f"{wrong.fault.what}, although only {len(log.pending)} steps are in flight"
+            try:
+                judges.fail(log, Cause.SLOT_LOST, what, *wrong.fault.details, reason=judges.BACK)
+            except PartIsWrong as lost:
+                return lost
+        log.fault = log.fault or wrong.fault
+        return PartIsWrong(log.fault)
+
+
+def _comes_of(wrong: BaseException, failure: BaseException) -> bool:
+    """Whether an exception was raised by a failure, or because of it."""
+    error: BaseException | None = wrong
+    while error is not None:
+        if error is failure:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__

@@ -1,0 +1,234 @@
+"""Lesson 067's pipelines are judged: right ones pass, whoever wrote them; wrong ones are refused with their causes."""
+
+from collections import Counter
+
+import matplotlib.pyplot as plt
+import pytest
+
+from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.commands import lab
+from rosecourse.engine.scheduler import OnlineScheduler
+from rosecourse.lab import check
+from rosecourse.lab.checks.judging import judged
+from rosecourse.lab.course import in_step, one_behind
+from rosecourse.lab.exercises.cells import exercise, solution
+from rosecourse.lab.exercises.racing import race
+from rosecourse.lab.hunts.hunting import hunt
+from rosecourse.lab.world.causes import Cause
+from rosecourse.lab.world.learner import Learner
+from rosecourse.lab.world.one_behind import OneBehind
+from rosecourse.lab.world.pipeline_oracle import PipelineOracle
+from rosecourse.lab.world.pipeline_scenarios import PACES
+from rosecourse.lab.world.server import Server
+from rosecourse.lab.world.worlds import PIPELINE as WORLD
+from tests.support.pipeline_parts import RIGHT, WITHOUT_THE_IDEA, WRONG, Base, NewMemory, NoWait, RingOfThree
+from tests.support.verdicts import assert_refused, assert_right_but_costly
+
+OWN_WORLD = [scenario for scenario in WORLD.scenarios if scenario.name.endswith("a device that is late")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_of_the_course():
+    """What is compared with is worked out once, before the processes that check a part fork from this one."""
+    assert judged(one_behind.Pipeline, "067", lambda *what: None).correct
+
+
+def oracle_of(part, sizes):
+    return PipelineOracle(Learner(part, WORLD.called_with), sizes)
+
+
+def cell(source):
+    space = {"__name__": "__main__"}
+    exec(compile(source, "<cell>", "exec"), space)
+    return space["MyPipeline"]
+
+
+@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+def test_one_of_another_style_passes(part):
+    verdict = check(part, "067")
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_pipeline_is_refused_with_its_cause(part):
+    assert_refused(check(part, "067"), *WRONG[part])
+
+
+@pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
+def test_what_costs_more_than_the_idea_leaves_is_told(part):
+    assert_right_but_costly(check(part, "067"), WITHOUT_THE_IDEA[part])
+
+
+def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
+    verdict = check(cell(exercise("067")), "067")
+    assert verdict.cause is Cause.GOAL_MISSED, verdict
+    assert str(verdict).startswith("✗ MyPipeline, lesson 067: correct, but without the idea of the lesson.")
+
+
+def test_the_solution_passes_and_the_courses_own_class_is_not_the_learners():
+    assert check(cell(solution("067")), "067").passed
+    verdict = check(one_behind.Pipeline, "067")
+    assert verdict.correct
+    assert not verdict.missing
+    assert "`Pipeline.land`" in verdict.not_own
+
+
+def test_the_hunts_mended_pipeline_lives_through_every_story():
+    for scenario in WORLD.scenarios:
+        scenario.story(oracle_of(hunt("067").mended, scenario.sizes))
+
+
+def test_the_command_takes_a_pipeline(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(solution("067"))
+    assert lab.main([f"{file}:MyPipeline", "--lesson", "067"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("✓ MyPipeline, lesson 067: passed.")
+    assert "Before: 1 such waits in a step; your part: 0; the course's: 0." in said
+    file.write_text(exercise("067"))
+    assert lab.main([f"{file}:MyPipeline", "--lesson", "067", "--no-race"]) == 1
+
+
+# -- the stories ------------------------------------------------------------------------------------------------------
+
+
+def test_every_story_is_told_with_a_late_device_and_with_one_that_is_not():
+    ends = Counter(scenario.name.rpartition(", ")[2] for scenario in WORLD.scenarios)
+    assert set(ends) == set(PACES.values())
+    assert ends["a device that is late"] >= ends["a device that is never late"] >= 20
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The servers of a story with a right pipeline, by the beginning of its name; the learner's come second."""
+    servers = []
+    begin = Server.__init__
+    monkeypatch.setattr(Server, "__init__", lambda self, *given: servers.append(self) or begin(self, *given))
+
+    def play(name):
+        (scenario,) = [scenario for scenario in OWN_WORLD if scenario.name.startswith(name)]
+        scenario.story(oracle_of(RingOfThree, scenario.sizes))
+        return servers
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        ("requests of all lengths", {"length": 11}),
+        ("requests that are cancelled", {"length": 3, "cancelled": 4}),
+        ("logits of NaN", {"length": 1, "error": 3}),
+        ("interrupts and failures amid requests", {"length": 4}),
+    ],
+)
+def test_the_requests_of_a_story_end_as_it_says(served, name, reasons):
+    for server in served(name):
+        assert Counter(session.finish_reason for session in server.sessions.values()) == reasons
+
+
+def test_texts_end_at_their_first_token_and_at_later_ones(served):
+    servers = served("texts that end")[1::2]  # the learner's
+    ended = [len(s.completion_ids) for one in servers for s in one.sessions.values() if s.finish_reason == "stop"]
+    assert {1, 2, 3, 4} <= set(ended)
+
+
+def test_blocks_are_too_few_and_beginnings_are_shared(served):
+    assert all(server.scheduler.stats.preemptions for server in served("too few blocks"))
+    mine = served("prompts with a shared")[-1]
+    assert mine.engine.prefix_cache.entries()
+    assert mine.log.number > 5
+
+
+def test_samples_and_forks_are_served(served):
+    assert len(served("several samples")[-1].sessions) == 5
+    assert len(served("requests that are forked")[-1].sessions) == 4
+
+
+def test_one_step_is_in_flight_while_the_next_is_launched():
+    seen = []
+
+    class Notes(Base):
+        def launch(self, sessions, user):
+            seen.append(len(self.in_flight))
+            super().launch(sessions, user)
+
+    scenario = OWN_WORLD[0]
+    scenario.story(oracle_of(Notes, scenario.sizes))
+    assert seen == [0, *[1] * (len(seen) - 1)]
+
+
+@pytest.mark.parametrize("what", ["a session", "a token", "the order of rows"])
+def test_what_reaches_the_engine_is_compared_with_an_engine_that_waits(what):
+    """Faults that no record and no slot shows, but the tokens that sessions get."""
+    scenario = next(scenario for scenario in OWN_WORLD if scenario.name.startswith("batches that grow"))
+    oracle = oracle_of(Base, scenario.sizes)
+    a, b = oracle.start(3), oracle.start(5)
+    oracle.step(a, b)
+    oracle.settle()
+    mine = a.session if what != "a session" else b.session
+    mine.token_ids[-1 if what == "a token" else -2] ^= 1
+    with pytest.raises(Exception, match=r"session [AB] has another token \d+ than without the pipeline"):
+        oracle.step(a, b)
+
+
+# -- the race ---------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_cpu_waits_race_and_time_does_not(small_model):
+    found = race(NewMemory, "067", small_model)
+    assert list(found.waits) == ["lesson 035's part", "NewMemory", "lesson 067's part"]
+    assert [(one.waits, one.idle) for one in found.waits.values()] == [(1, 1), (1, 0), (1, 0)]
+    assert "Nothing is timed on a CPU: a CPU computes where it is told to" in str(found)
+    assert found.table()["for the step launched last"].tolist() == [1, 0, 0]
+    assert "<table" in found._repr_html_()
+    _, ax = plt.subplots()
+    found.draw(ax)
+    assert [text.get_text() for text in ax.texts] == ["0", "0", "1"]
+    plt.close()
+
+
+def test_one_that_waits_in_its_own_step_is_seen(small_model):
+    assert [one.idle for one in race(in_step.Pipeline, "067", small_model).waits.values()] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("part", [NoWait, hunt("067").part])
+def test_a_wrong_pipeline_does_not_race(part, small_model):
+    found = race(part, "067", small_model)
+    assert f'Nothing was timed: check({part.__name__}, "067") says what is wrong' in found.trouble
+
+
+# -- the hunt ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_the_hunts_pipeline_is_wrong_only_after_an_odd_number_of_steps(steps, model):
+    """Steps of three rows, and then of two."""
+
+    def play(engine):
+        scheduler, sessions = OnlineScheduler(engine), []
+        for n, new_tokens in enumerate((1 + steps, 9, 9)):
+            params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False, temperature=1.0, seed=n)
+            sessions.append(engine.new_session([10 * n + 3] * (n + 4), params))
+            scheduler.submit(sessions[-1])
+        scheduler.run()
+        return [session.completion_ids for session in sessions]
+
+    right, broken = map(play, hunt("067").engines(model))
+    assert (right != broken) is (steps % 2 == 1)
+    if right != broken:
+        assert broken[0][:-1] == right[0][:-1]
+        assert broken[0][-1] == right[1][steps + 1]  # the word of the row behind it, a step too early
+
+
+def test_the_hunts_engines_are_both_one_step_behind(model):
+    right, broken = hunt("067").engines(model)
+    assert isinstance(right.pipeline, OneBehind)
+    assert right.pipeline.steps_ahead == broken.pipeline.steps_ahead == 1
+
+
+def test_the_engines_own_pipeline_waits_on_a_cpu_and_a_learners_stays_what_it_is(small_model):
+    rung = lesson("067")
+    assert InferenceEngine(small_model, EngineConfig(max_batch_size=2), rung.after).pipeline.steps_ahead == 0
+    parts = rung.after.with_(pipeline=Base)
+    assert WORLD.engine(parts, small_model.device) is parts
