@@ -107,7 +107,7 @@ class Run:
                 break
             self.step()
         assert not self.scheduler.has_work, "it never comes to an end"
-        for session in {sample for session in self.sessions for sample in session.samples} - self.kept:
+        for session in {sample for first in self.sessions for sample in first.samples} - self.kept:
             made = session.token_ids[self.known.get(session, len(session.prompt_ids)) :]
             assert self.got.get(session, []) == made, "not what the steps returned"
             assert len(session.times.tokens) == len(made)
