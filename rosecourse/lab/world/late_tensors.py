@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+from torch._C import DisableTorchFunctionSubclass
 from torch.utils._pytree import tree_map
 
 POISON = -(2**40) - 7  # what nobody can take for a token
@@ -56,7 +57,7 @@ class OnDevice(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return _Operation(func, args, kwargs).act()
 
 
