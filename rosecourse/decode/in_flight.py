@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,8 +24,12 @@ class StepInFlight:
     def __init__(self, sessions: Sequence[InferenceSession], user: Any, made: Any) -> None:
         self.sessions = list(sessions)
         self.tables = [session.table for session in sessions]
-        self.members = frozenset(sessions)
         self.user, self.made = user, made
+
+    @cached_property
+    def members(self) -> frozenset[InferenceSession]:
+        """The sessions, to look one up."""
+        return frozenset(self.sessions)
 
 
 class Slot:
@@ -60,10 +65,14 @@ class TokenRing:
     def __init__(self, num_slots: int, max_rows: int, device: torch.device) -> None:
         self.empty = deque(Slot(max_rows, device) for _ in range(num_slots))
 
-    def put(self, tokens: Tensor) -> Slot:
-        """Start the way of a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
+    def require_slot(self) -> None:
+        """Raise `RosecourseError` where no slot is empty."""
         if not self.empty:
             raise RosecourseError("all slots of the ring hold tokens that nobody has read: land a step first")
+
+    def put(self, tokens: Tensor) -> Slot:
+        """Start the way of a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
+        self.require_slot()
         self.empty[0].write(tokens)
         return self.empty.popleft()
 

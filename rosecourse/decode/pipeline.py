@@ -38,7 +38,8 @@ class Pipeline:
         return 1 if device.type == "cuda" else 0
 
     def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        """Start a step of these sessions."""
+        """Start a step of these sessions. Raises `RosecourseError` where as many are in flight as can be."""
+        self.ring.require_slot()
         outcome = self.step.run(sessions)
         self.in_flight.append(StepInFlight(sessions, user, self.ring.put(outcome.tokens)))
 

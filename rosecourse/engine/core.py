@@ -232,11 +232,18 @@ class EngineCore:
         with self.exclusive, torch.inference_mode():
             if self.num_in_flight and self.pipeline.in_flight[-1].user is not self._user:
                 self.settle()
-            self._require_step(sessions, missing=(0, 1))
-            newest = self.pipeline.in_flight[-1].members if self.num_in_flight else frozenset()
-            ready = [s for s in sessions if s.num_cached_tokens == len(s.token_ids) and s not in newest]
-            require_rules("decode", ready, self, self._user)
+            if not self._go_on(sessions):
+                newest = self.pipeline.in_flight[-1].members if self.num_in_flight else frozenset()
+                ready = [s for s in sessions if s.num_cached_tokens == len(s.token_ids) and s not in newest]
+                require_rules("decode", ready, self, self._user)
+                self._require_step(sessions, missing=(0, 1))
             self.pipeline.launch(sessions, self._user)
+
+    def _go_on(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether these are the sessions of the newest step in flight, which were looked at then, and can go on."""
+        if not 0 < self.num_in_flight <= self.pipeline.steps_ahead or self.pipeline.in_flight[-1].sessions != sessions:
+            return False
+        return not any(s.finish_reason is not None or s.num_cached_tokens >= self.max_seq_len for s in sessions)
 
     def land(self) -> Landed:
         """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""
@@ -244,15 +251,12 @@ class EngineCore:
             if not self.num_in_flight:
                 raise RequestError("no decode step is in flight: launch one first")
             step, token_ids = self.pipeline.land()
-            landed = Landed([], [])
-            for session, table, token_id in zip(step.sessions, step.tables, token_ids, strict=True):
-                if session.finish_reason is not None or session.table is not table:
-                    continue  # it ended when the step was on its way: one token too many
-                if token_id == NO_TOKEN:
-                    landed.without.append(session)
-                else:
-                    session.append(token_id, self.eos_token_id)
-                    landed.new_tokens.append((session, token_id))
+            made = zip(step.sessions, step.tables, token_ids, strict=True)
+            # Of a session that ended when the step was on its way this is one token too many.
+            taken = [(s, t) for s, table, t in made if s.finish_reason is None and s.table is table]
+            landed = Landed([(s, t) for s, t in taken if t != NO_TOKEN], [s for s, t in taken if t == NO_TOKEN])
+            for session, token_id in landed.new_tokens:
+                session.append(token_id, self.eos_token_id)
             for session in landed.without:
                 self._forget_prefixes(session)
             return landed
@@ -373,7 +377,8 @@ class EngineCore:
         tables = [session.table for session in holding]
         self.kv.audit(tables, self.prefix_cache.entries() if self.prefix_cache else ())
         for session, table in zip(holding, tables, strict=True):
-            if not session.num_cached_tokens <= self.kv.length(table) <= len(session.token_ids):
+            most = len(session.token_ids) + self.is_in_flight(session)  # one too many, of a session of NaN
+            if not session.num_cached_tokens <= self.kv.length(table) <= most:
                 raise BlockError(
                     f"a session has {len(session.token_ids)} tokens and blocks for {self.kv.length(table)}, and "
                     f"{session.num_cached_tokens} tokens are computed"

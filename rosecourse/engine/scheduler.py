@@ -279,17 +279,16 @@ class OnlineScheduler:
         return sessions
 
     def land(self) -> None:
-        """What `engine.settle` calls: take the tokens of the oldest step in flight, which is one of this scheduler's.
+        """For `engine.settle`: take the tokens of the oldest step, which is this scheduler's.
 
-        If that fails, all that are in flight are computed anew.
+        If that fails, whoever waits for a token is computed anew.
         """
-        steps = list(self.engine.pipeline.in_flight)
         try:
             landed = self.engine.land()
-        except BaseException:
+        except BaseException:  # nobody knows how far it came
             self.engine.drop()
             self._free_ended()
-            self._put_back([session for session in self.running if any(session in step.members for step in steps)])
+            self._put_back([s for s in self.running if s.finished or s.num_cached_tokens >= len(s.token_ids)])
             raise
         self._hand_out(landed)
 
@@ -301,7 +300,7 @@ class OnlineScheduler:
         except BaseException:  # nobody knows how far it came: what it has written is not used
             with suppress(BaseException):  # what fails there has put back all that was in flight
                 self.engine.settle()
-            self._put_back([session for session in sessions if not session.finished])
+            self._put_back([session for session in sessions if session in self.running or not session.finished])
             raise
 
     def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
@@ -393,4 +392,5 @@ class OnlineScheduler:
             self.engine.free(session)
         except BaseException as error:
             self._failure = error
+            self.engine.drop()  # there is no next step to land what is in flight
             raise

@@ -74,17 +74,17 @@ class Stepper:
         try:
             while self._wait_for_work():
                 self._answer(self.scheduler.step())
+            self.scheduler.engine.settle()
+            self._answer(self.scheduler.take_new_tokens())
         except BaseException as error:  # whatever it is, the readers must hear of it
             self.failure = error
-        with suppress(Exception):  # whose sessions are cancelled, too
-            self.scheduler.engine.settle()
-        self._answer(self.scheduler.take_new_tokens())
         with self.changed:
             self.closing = True
             unanswered = list(self.queues)
         for session in unanswered:
             with suppress(Exception):  # after a failure the cache may be broken, too
                 self.scheduler.cancel(session)
+        self.scheduler.take_new_tokens()  # of a step that failed; who reads them hears of that instead
         self._hand_back()
         for session in unanswered:  # who hears of the end finds all blocks given back
             self._end(session, self.failure)

@@ -25,6 +25,9 @@ OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace r
 
 WARMUP = 20  # steps before the profiler starts
 PROFILER_WARMUP = 3  # steps that the profiler watches and forgets: its first ones are slow
+# One more comes before the step that is shown: of what was launched before the profiler began it sees no kernels.
+BEFORE_SHOWN = PROFILER_WARMUP + 1
+BEFORE = "rosecourse.step_before"
 
 # What the full names of kernels contain, by their kind, one of `timeline.KIND_LABELS`; the first that fits counts.
 KINDS = {
@@ -67,11 +70,11 @@ def take_timeline(
     sessions = list(sessions)
     fits = _steps_of_kind(engine, sessions[:1] if step == "fork" else sessions, step)
     alone = max(warmup, next(iter(fits), 0) + 1)
-    wanted = next((number for number in fits if number >= alone + PROFILER_WARMUP), None)
+    wanted = next((number for number in fits if number >= alone + BEFORE_SHOWN), None)
     if wanted is None:
         raise ConfigError(f"the sessions have no room for {alone} decode steps and then one {STEP_KINDS[step]}")
     context = max(session.num_cached_tokens for session in sessions) + wanted
-    seconds = [_timed_step(engine, sessions, step) for _ in running_steps(sessions, wanted - PROFILER_WARMUP)]
+    seconds = [_timed_step(engine, sessions, step) for _ in running_steps(sessions, wanted - BEFORE_SHOWN)]
     plain_us = 1e6 * median([seconds[number] for number in fits if number < alone][-warmup // 2 :])
     cuda = engine.model.device.type == "cuda"
     events = _profiled_step(engine, sessions, step)
@@ -95,13 +98,13 @@ def _steps_of_kind(engine: InferenceEngine, sessions: Sequence[InferenceSession]
 
 
 def _profiled_step(engine: InferenceEngine, sessions: list[InferenceSession], step: str) -> list[Event]:
-    """Make the steps that the profiler forgets, and one more: what was seen of it."""
+    """Make the steps that the profiler forgets, and two more: what was seen of these; the last is `STEP`."""
     cuda = engine.model.device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
-    plan = schedule(wait=0, warmup=PROFILER_WARMUP, active=1, repeat=1)
+    plan = schedule(wait=0, warmup=PROFILER_WARMUP, active=2, repeat=1)
     with profile(activities=activities, schedule=plan, acc_events=True) as profiler:
-        for _ in running_steps(sessions, PROFILER_WARMUP + 1):
-            _timed_step(engine, sessions, step)
+        for number in running_steps(sessions, BEFORE_SHOWN + 1):
+            _timed_step(engine, sessions, step, STEP if number == BEFORE_SHOWN else BEFORE)
             profiler.step()
     return [_event(event) for event in profiler.events() or []]
 
@@ -112,14 +115,14 @@ def _event(event: Any) -> Event:
     return Event(event.name, on_device, event.time_range.start, event.time_range.end, event.id)
 
 
-def _timed_step(engine: InferenceEngine, sessions: list[InferenceSession], step: str) -> float:
+def _timed_step(engine: InferenceEngine, sessions: list[InferenceSession], step: str, name: str = BEFORE) -> float:
     """The seconds of one step, as it is in a run: from lesson 067 on it ends with the tokens of the one before.
 
     Right after a fork nothing is in flight, because forks drain the pipeline; such a step ends with its own tokens.
     """
     if step == "fork":
         fork_anew(engine, sessions)
-    with record_function(STEP):
+    with record_function(name):
         start = time.perf_counter()
         one_step(engine, sessions)
         if step == "fork":

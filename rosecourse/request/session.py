@@ -107,7 +107,7 @@ class InferenceSession:
     def append(self, token_id: int, eos_token_id: int | None) -> None:
         """Take a new token, and finish if it is the last one."""
         self.token_ids.append(token_id)
-        if self.params.stop_on_eos and token_id == eos_token_id:
+        if token_id == eos_token_id and self.params.stop_on_eos:
             self.finish_reason = "stop"
-        elif len(self.token_ids) - len(self.prompt_ids) >= self.params.max_new_tokens:
+        elif len(self.token_ids) >= self.most_tokens:
             self.finish_reason = "length"

@@ -276,7 +276,7 @@ def test_a_staging_buffer_is_not_rewritten_while_a_copy_is_in_flight():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "066-graphs"])  # whose graphs are a CPU's
 def test_tokens_are_the_same_when_the_stream_is_late(rung):
     """Hazard 20: every copy of tables and inputs is still to come when the next step would write the buffers."""
     model = random_model("gpt2", dtype="float32", device="cuda")

@@ -191,10 +191,10 @@ def test_a_timeline_has_the_ranges_of_its_rung(small_model, number, ranges, part
 
 
 def test_a_step_inside_a_block_neither_begins_a_block_nor_reads_one_for_the_first_time(small_model):
-    """24 and 25 begin a block and read it for the first time; 23 to 25 are those that the profiler forgets."""
+    """24 and 25 begin a block and read it for the first time; 23 to 26 are those that come before."""
     engine, sessions = decoding_of(small_model)
     found = profiling.take_timeline(engine, sessions)
-    first = 3 + profiling.WARMUP + profiling.PROFILER_WARMUP
+    first = 3 + profiling.WARMUP + profiling.BEFORE_SHOWN
     assert found.context == next(n for n in range(first, 60) if n % 8 > 1)
     assert found.step_kind == "inside"
     assert sessions[0].num_cached_tokens == found.context + 1
@@ -202,7 +202,7 @@ def test_a_step_inside_a_block_neither_begins_a_block_nor_reads_one_for_the_firs
 
 @pytest.mark.parametrize("room", [60, 34])
 def test_at_a_boundary_every_session_begins_a_block(small_model, room):
-    """The first after 20 steps alone and 3 that the profiler forgets."""
+    """The first after 20 steps alone and 4 that are not shown."""
     engine, sessions = decoding_of(small_model, room=room)
     found = profiling.take_timeline(engine, sessions, "boundary")
     assert (found.step_kind, found.context) == ("boundary", 32)

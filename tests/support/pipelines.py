@@ -107,15 +107,20 @@ class Run:
                 break
             self.step()
         assert not self.scheduler.has_work, "it never comes to an end"
-        for session in {sample for session in self.sessions for sample in session.samples} - self.kept:
+        for session in {*self.samples} - self.kept:
             made = session.token_ids[self.known.get(session, len(session.prompt_ids)) :]
             assert self.got.get(session, []) == made, "not what the steps returned"
             assert len(session.times.tokens) == len(made)
         assert_empty(self.engine)
         return self
 
+    @property
+    def samples(self):
+        """The sessions, and those that the scheduler has forked off them."""
+        return [sample for session in self.sessions for sample in session.samples]
+
     def told(self):
-        return [(session.completion_ids, session.finish_reason) for session in self.sessions]
+        return [(session.completion_ids, session.finish_reason) for session in self.samples]
 
 
 def assert_empty(engine):

@@ -1,0 +1,166 @@
+"""Two lanes on a time axis: what the host does, and what the device does, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+from xml.etree import ElementTree
+
+from ..checks import require
+from ..measure.pipeline_simulation import PLAN, READ, RUN, WAIT, Lanes, Span
+from .sheet import (
+    EMPTY,
+    FAINT_INK,
+    INK,
+    LINE,
+    LINE_HEIGHT,
+    MARGIN,
+    TEXT,
+    WIDTH,
+    Picture,
+    Sheet,
+    draw_shape,
+    draw_text,
+    plain,
+    text_width,
+)
+
+NAME_WIDTH, LANE, BETWEEN = 62, 28, 22  # the lanes' names on the left, a lane's height, and the room for the links
+MOST_STEPS = 60  # that can be drawn
+# Light enough for black text, and of three brightnesses: the words in the bars tell them apart without any colour.
+FILLS = {PLAN: "#7FCDB4", READ: "#F7EE9E", RUN: "#E69F00", WAIT: "white"}
+SAID = {
+    PLAN: "plan and launch a step",
+    READ: "read its tokens, and hand them out",
+    WAIT: "wait for the device",
+    RUN: "run the step",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From a time to a place. pixels: of a unit of time."""
+
+    left: float
+    pixels: float
+
+    def at(self, time: float) -> float:
+        return self.left + self.pixels * time
+
+
+def two_lanes(sides: Mapping[str, Lanes], title: str) -> Picture:
+    """For each side, such as before and after, the host's lane above and the device's below; all on one scale.
+
+    A thin line leads from each launch to the start of its step, and from the step's end to where its tokens are read.
+    Dashed boxes are times of waiting. Raises `ConfigError` for nothing to draw, too many steps, or different units.
+    """
+    require(len(sides) > 0, "there are no lanes to draw: give one side or more")
+    most = max(len(lanes.device) for lanes in sides.values())
+    require(most <= MOST_STEPS, f"{most} steps: at most {MOST_STEPS} can be drawn")
+    units = {lanes.unit for lanes in sides.values()}
+    require(len(units) == 1, f"the lanes are in {', '.join(sorted(units))}: give all in one unit")
+    inner = WIDTH - 2 * MARGIN
+    end = max(lanes.end for lanes in sides.values())
+    require(end > 0, "nothing in these lanes takes any time: give a time above 0")
+    scale = Scale(MARGIN + NAME_WIDTH, (inner - NAME_WIDTH - 4) / end)
+    sheet = Sheet(inner)
+    sheet.heading(plain(title))
+    sheet.legend([(FILLS[what], f"{what}: {SAID[what]}") for what in (PLAN, READ, RUN)])
+    for name, lanes in sides.items():
+        sheet.y += 6
+        draw_text(sheet.root, (MARGIN, sheet.y + TEXT), headline(plain(name), lanes), weight="bold")
+        sheet.y += LINE_HEIGHT + 6
+        _draw_side(sheet, plain(name), lanes, scale)
+    _draw_axis(sheet, end, scale, units.pop())
+    said = "; ".join(headline(plain(name), lanes) for name, lanes in sides.items())
+    return sheet.picture(f"{plain(title)}. {said}", None)
+
+
+def headline(name: str, lanes: Lanes) -> str:
+    """What the lanes of a side come to, in words."""
+    pauses = "it never pauses" if not lanes.idle else f"it pauses {len(lanes.idle)} times"
+    if len(lanes.idle) == 1:
+        pauses = "it pauses once"
+    step = f"a step every {lanes.step_time:.3g} {lanes.unit}"
+    return f"{name}: {step}; the device is busy for {lanes.busy_share:.0%} of the time, {pauses}"
+
+
+def _draw_side(sheet: Sheet, name: str, lanes: Lanes, scale: Scale) -> None:
+    """The two lanes, the links between them, and the times in which the device has nothing to do."""
+    group = draw_shape(sheet.root, "g", class_="side", data_side=name)
+    host, device = sheet.y, sheet.y + LANE + BETWEEN
+    for text, top in (("host", host), ("device", device)):
+        draw_text(group, (MARGIN, top + LANE / 2 + 4), text)
+    _draw_links(group, lanes, host + LANE, device, scale)
+    for span in lanes.host:
+        _draw_span(group, "host", span, host, scale)
+    for start, end in lanes.idle:
+        _draw_box(group, ("device", "idle", -1), (start, end), device, ["nothing to do", "idle"], scale)
+    for span in lanes.device:
+        _draw_span(group, "device", span, device, scale)
+    sheet.y = device + LANE + 10
+
+
+def _draw_span(parent: ElementTree.Element, lane: str, span: Span, top: float, scale: Scale) -> None:
+    word = "waits" if span.what == WAIT else span.what
+    texts = [f"{word} {span.step}", word if span.what == WAIT else str(span.step)]
+    _draw_box(parent, (lane, span.what, span.step), (span.start, span.end), top, texts, scale)
+
+
+def _draw_box(
+    parent: ElementTree.Element,
+    which: tuple[str, str, int],
+    times: tuple[float, float],
+    top: float,
+    texts: Sequence[str],
+    scale: Scale,
+) -> None:
+    """A bar with the first of the texts that fits. which: lane, what it is, and the step."""
+    lane, what, step = which
+    left, right = map(scale.at, times)
+    if right <= left:
+        return
+    waits = what in (WAIT, "idle")
+    style: dict[str, object] = {"fill": FILLS.get(what, EMPTY), "stroke": LINE if waits else INK, "stroke_width": 1}
+    style |= {"stroke_dasharray": "4 3"} if waits else {}
+    size = {"x": left, "y": top, "width": right - left, "height": LANE}
+    draw_shape(parent, "rect", class_=what, data_lane=lane, data_step=step, **size, **style)
+    fitting = [text for text in texts if text_width(text, TEXT) + 4 <= right - left]
+    if fitting:
+        colour = FAINT_INK if waits else INK
+        draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), fitting[0], colour=colour, anchor="middle")
+
+
+def _draw_links(parent: ElementTree.Element, lanes: Lanes, above: float, below: float, scale: Scale) -> None:
+    """From the end of each launch to the start of the step, and from its end to the start of the read."""
+    ran = {span.step: span for span in lanes.device}
+    for span in lanes.host:
+        run = ran.get(span.step)
+        if span.what not in (PLAN, READ) or run is None:  # in a part of a run, some are not there
+            continue
+        ends = (scale.at(span.end), above), (scale.at(run.start), below)
+        if span.what == READ:
+            ends = (scale.at(run.end), below), (scale.at(span.start), above)
+        (x0, y0), (x1, y1) = ends
+        link = {"class_": f"link {span.what}", "data_step": span.step}
+        draw_shape(parent, "line", **link, x1=x0, y1=float(y0), x2=x1, y2=float(y1), stroke=FAINT_INK, stroke_width=1)
+
+
+def _draw_axis(sheet: Sheet, end: float, scale: Scale, unit: str) -> None:
+    """A line with about eight times on it."""
+    step = _round_step(end / 8)
+    y = sheet.y
+    draw_shape(sheet.root, "line", x1=scale.left, y1=y, x2=scale.at(end), y2=y, stroke=LINE)
+    for number in range(int(end / step) + 1):
+        x = scale.at(number * step)
+        draw_shape(sheet.root, "line", x1=x, y1=y, x2=x, y2=y + 5, stroke=LINE)
+        draw_text(sheet.root, (x, y + 5 + TEXT), f"{number * step:.6g}", anchor="middle", colour=FAINT_INK)
+    draw_text(sheet.root, (MARGIN, y + 5 + TEXT), unit, colour=FAINT_INK)
+    sheet.y = y + 5 + LINE_HEIGHT + 8
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2 and 5, times a power of ten, that is not less."""
+    power = 10.0 ** floor(log10(least))
+    return next(number * power for number in (1, 2, 5, 10) if number * power >= least * (1 - 1e-9))

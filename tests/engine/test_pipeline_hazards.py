@@ -1,0 +1,385 @@
+"""Hazards 28, 29, 30 and 33 with steps in flight. Each test is also run with a fault planted, and must find it."""
+
+import random
+import sys
+from collections import deque
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rosecourse import SamplingParams
+from rosecourse.decode.cpu_graph import CPUGraph
+from rosecourse.decode.forward import FixedWidthForward
+from rosecourse.decode.in_flight import TokenRing
+from rosecourse.decode.runner import CPUGraphRunner
+from rosecourse.engine import scheduler
+from rosecourse.engine.core import EngineCore
+from tests.support.interrupts import TRACED
+from tests.support.late_device import BEHIND, LATE, LateMemory
+from tests.support.pipelines import (
+    BEFORE,
+    MODEL,
+    PROMPTS,
+    Run,
+    SickModel,
+    alone,
+    asks,
+    assert_empty,
+    make_engine,
+    one_behind,
+    told_alone,
+)
+from tests.support.tag_model import CONTEXT
+
+
+def found(check, *arguments):
+    """Whether a check that passes without a planted fault fails with it."""
+    try:
+        check(*arguments)
+    except Exception:
+        return True
+    return False
+
+
+# -- hazard 28: blocks that a step in flight writes to --------------------------------------------------------------
+
+
+def ends_of_text(parts):
+    """Requests that end by a token that the host reads a step late; others wait for their blocks.
+
+    Whoever gets a block writes to it at once, and a step in flight must not write to it any more.
+    """
+    full = [alone(tuple(prompt), params)[0] for prompt, params in zip(PROMPTS, asks(), strict=True)]
+    for eos in {tokens[-2] for tokens in full if len(tokens) > 4}:
+        run = Run(make_engine(parts, num_blocks=9, max_batch_size=3))
+        run.engine.eos_token_id = eos
+        run.submit_all(params=asks(stop=True))
+        kept = 0
+        while run.scheduler.has_work:
+            run.step()
+            ended = [s for s in run.sessions if s.finished and s.table is not None]
+            assert all(run.engine.is_in_flight(session) for session in ended)
+            kept += len(ended)
+        run.finish()
+        assert kept > 0, "nobody ended with a step in flight"
+
+
+@one_behind
+def test_blocks_come_back_when_no_step_in_flight_writes_to_them(parts):
+    """Hazard 28: and at once then."""
+    ends_of_text(parts)
+
+
+@one_behind
+def test_blocks_that_come_back_at_once_are_found(parts, monkeypatch):
+    monkeypatch.setattr(EngineCore, "is_in_flight", lambda engine, session: False)
+    assert found(ends_of_text, parts)
+
+
+def test_the_device_itself_finds_blocks_that_came_back_at_once(monkeypatch):
+    """It looks when it writes, and not when it is told to."""
+    monkeypatch.setattr(EngineCore, "is_in_flight", lambda engine, session: False)
+    run = Run(make_engine(LATE))
+    run.engine.eos_token_id = alone(tuple(PROMPTS[2]), asks()[2])[0][4]
+    run.submit(PROMPTS[2], replace(asks()[2], stop_on_eos=True))
+    run.submit(PROMPTS[4], asks()[4])
+    with pytest.raises(AssertionError):
+        run.finish()
+    assert "was not its session's alone" in run.engine.kv.late.wrong[0]
+
+
+@one_behind
+@pytest.mark.parametrize("end", ["cancel", "preempt", "nan"])
+def test_other_ends_with_a_step_in_flight(parts, end):
+    """Hazard 28: the blocks go to whoever waits, and the tokens of all are their own."""
+    model = SickModel()
+    run = Run(make_engine(parts, model, num_blocks=9, max_batch_size=3))
+    if end == "nan":
+        whole = alone(tuple(PROMPTS[2]), asks()[2])[0]
+        model.sick.add((whole[3], len(PROMPTS[2]) + 3))
+    sessions = run.submit_all()
+    for _ in range(6):
+        run.step()
+    assert run.engine.num_in_flight == 1
+    if end == "cancel":
+        run.scheduler.cancel(sessions[2])
+    if end == "preempt":
+        taken = run.engine.kv.allocate(4 * run.engine.kv.num_available())
+        before = run.scheduler.stats.preemptions
+        while run.scheduler.stats.preemptions == before:
+            run.scheduler.step()
+        run.engine.kv.free(taken)
+        run.kept = set(sessions)
+    run.finish()
+    for number, session in enumerate(sessions):
+        tokens, reason = told_alone(session)
+        if number == 2 and end in ("cancel", "nan"):
+            assert session.completion_ids == tokens[: len(session.completion_ids)] != tokens
+            assert session.finish_reason == {"cancel": "cancelled", "nan": "error"}[end]
+        else:
+            assert (session.completion_ids, session.finish_reason) == (tokens, reason)
+
+
+# -- hazard 29: one token too many ----------------------------------------------------------------------------------
+
+
+def lengths_are_planned(parts):
+    """Each request is in exactly as many steps as it has tokens to come, also at the end of the context."""
+    run = Run(make_engine(parts, max_batch_size=8))
+    steps = {}
+    launch = run.engine.pipeline.launch
+
+    def counted(sessions, user):
+        for session in sessions:
+            steps[session] = steps.get(session, 0) + 1
+            assert session.num_cached_tokens < CONTEXT - 1, "past the context"
+        launch(sessions, user)
+
+    run.engine.pipeline.launch = counted
+    new = [CONTEXT - len(prompt) for prompt in PROMPTS[:3]] + [1, 2, 3]
+    sessions = run.submit_all(PROMPTS[:6], asks(new))
+    run.finish()
+    assert [steps.get(session, 0) for session in sessions] == [most - 1 for most in new]
+    assert run.told() == [told_alone(session) for session in sessions]
+
+
+@one_behind
+def test_length_stops_are_planned(parts):
+    """Hazard 29: no position is past the context, and no step is made for a token that nobody may have."""
+    lengths_are_planned(parts)
+
+
+@one_behind
+def test_length_stops_that_are_discovered_late_are_found(parts, monkeypatch):
+    monkeypatch.setattr(scheduler, "those_to_go_on", lambda sessions: [s for s in sessions if not s.finished])
+    assert found(lengths_are_planned, parts)
+
+
+def too_many_are_dropped(parts):
+    """A request ends by a token in each place; what the step in flight makes after it is nowhere."""
+    prompt, params = PROMPTS[4], replace(asks()[4], stop_on_eos=True)
+    whole = alone(tuple(prompt), replace(params, stop_on_eos=False))[0]
+    for place, eos in enumerate(whole[1:-2], 1):
+        if eos in whole[:place]:
+            continue
+        run = Run(make_engine(parts))
+        run.engine.eos_token_id = eos
+        other = run.submit(PROMPTS[5], replace(asks()[5], stop_on_eos=False))
+        session = run.submit(prompt, params)
+        run.finish()
+        assert (session.completion_ids, session.finish_reason) == (whole[: place + 1], "stop")
+        assert len(session.times.tokens) == place + 1
+        assert other.completion_ids == told_alone(other)[0]
+        entries = len(run.engine.prefix_cache.entries())
+        assert entries == len(prompt) // 4 + len(PROMPTS[5]) // 4, "only prompts are cached"
+
+
+@one_behind
+def test_the_token_too_many_is_nowhere(parts):
+    """Hazard 29: not shown, not counted, not cached."""
+    too_many_are_dropped(parts)
+
+
+@one_behind
+def test_a_token_too_many_that_is_kept_is_found(parts, monkeypatch):
+    real = EngineCore.land
+
+    def keeps(engine):
+        step = engine.pipeline.in_flight[0]
+        for session in step.sessions:
+            if session.finish_reason == "stop":
+                session.finish_reason = None
+        return real(engine)
+
+    monkeypatch.setattr(EngineCore, "land", keeps)
+    assert found(too_many_are_dropped, parts)
+
+
+def prefixes_are_numbers(parts):
+    """A prefill makes NaN, and fails before the host has read that; the next one must not find its blocks."""
+    model = SickModel()
+    engine = make_engine(parts, model)
+    prompt, params = PROMPTS[5], asks()[5]
+    run = Run(engine)
+    busy = run.submit(PROMPTS[2], SamplingParams(12, stop_on_eos=False))
+    for _ in range(3):
+        run.step()
+    assert engine.num_in_flight == 1
+    run.submit(prompt, params)
+    take, engine.take_tokens = engine.take_tokens, lambda *arguments: 1 / 0
+    spoil = engine.kv.write_tokens
+    engine.kv.write_tokens = lambda layer, blocks, slots, k, v: spoil(layer, blocks, slots, k * torch.nan, v)
+    with pytest.raises(ZeroDivisionError):
+        run.step()
+    engine.take_tokens, engine.kv.write_tokens = take, spoil
+    run.finish()
+    assert run.told() == [told_alone(session) for session in (busy, run.sessions[1])]
+
+
+@one_behind
+def test_prefixes_are_remembered_when_their_flag_has_been_read(parts):
+    """Hazard 29."""
+    prefixes_are_numbers(parts)
+
+
+@one_behind
+def test_prefixes_that_are_remembered_before_are_found(parts, monkeypatch):
+    real = EngineCore.prefill
+
+    def early(engine, sessions):
+        logits = real(engine, sessions)
+        for session in sessions:
+            engine.prefix_cache.insert(session.prompt_ids, session.table)
+        return logits
+
+    monkeypatch.setattr(EngineCore, "prefill", early)
+    assert found(prefixes_are_numbers, parts)
+
+
+# -- hazard 30: the ring, and a slow host ---------------------------------------------------------------------------
+
+
+class OneSlot(TokenRing):
+    """A ring that writes to its only slot again before the host has read it."""
+
+    def __init__(self, ring):
+        self.empty = deque([ring.empty[0]])
+
+    def put(self, tokens):
+        self.empty[0].write(tokens)
+        return self.empty[0]
+
+    def give_back(self, slot):
+        pass
+
+
+def mixed(parts, change=lambda engine: None):
+    run = Run(make_engine(parts, num_blocks=12))
+    change(run.engine)
+    run.submit_all()
+    while run.scheduler.has_work:
+        run.step()
+    assert run.told() == [told_alone(session) for session in run.sessions]
+
+
+@one_behind
+def test_a_ring_of_one_slot_is_found(parts):
+    """Hazard 30: tokens that are overwritten before the host has read them."""
+    mixed(parts)
+    assert found(mixed, parts, lambda engine: setattr(engine.pipeline, "ring", OneSlot(engine.pipeline.ring)))
+
+
+def test_a_host_that_reads_early_is_found(monkeypatch):
+    """The slot is read without a wait for its event."""
+
+    def hasty(engine):
+        for slot in engine.pipeline.ring.empty:
+            slot.copied.synchronize = lambda: None
+
+    mixed(LATE)
+    assert found(mixed, LATE, hasty)
+
+
+def test_an_upload_beside_the_stream_is_found(monkeypatch):
+    """Rows that change while the step before still runs."""
+    rows = LATE.rows
+    for name in ("_upload", "_move"):
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, name, getattr(rows.__base__, name))
+            assert found(mixed, LATE), name
+
+
+class Pace:
+    """Lets a late device do some of its work in front of any line of the package: the host is slow just there."""
+
+    def __init__(self, device, seed, often):
+        self.device, self.random, self.often = device, random.Random(seed), often
+
+    def __enter__(self):
+        self.tracer = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *exc_info):
+        sys.settrace(self.tracer)
+
+    def _trace(self, frame, event, _):
+        if not frame.f_code.co_filename.startswith(TRACED):
+            return None
+        if event == "line" and self.device.told and self.random.random() < self.often:
+            self.device.catch_up(self.device.done + self.random.randint(1, len(self.device.told)))
+        return self._trace
+
+
+@pytest.mark.parametrize("often", [1.0, 0.1, 0.01, 0.002])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_slow_host_changes_no_token(often, seed):
+    """Hazard 30: the device may come as far as it can, in front of any line."""
+    run = Run(make_engine(LATE, num_blocks=12))
+    run.submit_all()
+    with Pace(run.engine.kv.late, seed, often):
+        while run.scheduler.has_work:
+            run.step()
+    run.finish()
+    assert run.told() == [told_alone(session) for session in run.sessions]
+
+
+def test_memory_that_is_still_to_be_written_is_poisoned():
+    """What the tests above rely on."""
+    engine = make_engine(LATE)
+    slot = engine.pipeline.ring.put(torch.tensor([7, 8]))
+    assert isinstance(slot.host, LateMemory)
+    assert max(slot.host.tolist()[:2]) < 0
+    assert slot.read() == [7, 8]
+
+
+# -- hazard 33: a capture that fails --------------------------------------------------------------------------------
+
+GRAPHS = BEHIND.with_(forward=FixedWidthForward, runner=CPUGraphRunner)
+
+
+@pytest.mark.filterwarnings("ignore:graphs of steps that sample", "ignore:no graph of")
+@pytest.mark.parametrize("fault", [None, RuntimeError("out of memory"), KeyboardInterrupt()], ids=repr)
+def test_a_capture_that_fails_with_a_step_in_flight(fault, monkeypatch):
+    """Hazard 33: who samples joins in the middle, and the graph of that is captured then, after the step in flight."""
+    run = Run(make_engine(GRAPHS))
+    greedy, sampled = SamplingParams(12, stop_on_eos=False), SamplingParams(8, 1.0, seed=3, stop_on_eos=False)
+    run.submit(PROMPTS[2], greedy)
+    for _ in range(3):
+        run.step()
+    assert run.engine.num_in_flight == 1
+    run.submit(PROMPTS[1], sampled)
+    capture, captures = CPUGraph.capture, []
+
+    def fails(graph, work):
+        captures.append(run.engine.num_in_flight)
+
+        def until():
+            work()
+            if fault is not None:
+                raise fault
+
+        capture(graph, until)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CPUGraph, "capture", fails)
+        try:
+            run.step()
+            run.step()
+        except KeyboardInterrupt:
+            assert isinstance(fault, KeyboardInterrupt)
+            run.check()
+    assert captures == [1]
+    run.finish()
+    assert run.told() == [told_alone(session) for session in run.sessions]
+    assert (run.engine.decode_step.runner.new_graph is None) == isinstance(fault, RuntimeError)
+
+
+def test_what_is_planted_here_is_not_there_otherwise():
+    """The engine that the others are compared with has no pipeline."""
+    engine = make_engine(BEFORE, MODEL)
+    assert engine.pipeline.steps_ahead == 0
+    assert [g.token_ids for g in engine.generate(PROMPTS, asks())] == [
+        alone(tuple(prompt), params)[0] for prompt, params in zip(PROMPTS, asks(), strict=True)
+    ]
+    assert_empty(engine)
