@@ -280,6 +280,11 @@ NEVER_LATE = (
     "requests of all lengths",
     "interrupts and failures amid requests",
 )
+BY_CHANCE = (  # and with one that is neither
+    "batches that grow and shrink while a step is in flight",
+    "requests of all lengths",
+    "interrupts and failures amid requests",
+)
 PACES = {
     "late": "a device that is late",
     "prompt": "a device that is never late",
@@ -295,8 +300,8 @@ PIPELINES: tuple[Scenario[PipelineOracle], ...] = (
     *(
         Scenario(f"{name}, {PACES[pace]}", story, _flights(pace, own))
         for name, (story, own) in STORIES.items()
-        for pace in ("late", "prompt")
-        if pace == "late" or name in NEVER_LATE
+        for pace, told in (("late", STORIES), ("prompt", NEVER_LATE), ("by chance", BY_CHANCE))
+        if name in told
     ),
     *(
         Scenario(f"traffic by chance, {PACES[pace]}", chance, _flights(pace, {}, seed))
