@@ -38,7 +38,8 @@ class WaitsForTheStepBefore(Base):
     """For the event of another slot, which is that of the step that has landed."""
 
     def read(self, step):
-        self.ring[-1].wait()
+        if self.ring:
+            self.ring[-1].wait()
         return step.made.read()
 
 
@@ -197,6 +198,13 @@ class CopiesWhenItLands(Base):
         slot.tolist()
 
 
+class ReadsTheRows(Base):
+    """The last tokens of the rows, which are the newest step's."""
+
+    def read(self, step):
+        return self.step.rows.view(len(step.sessions)).inputs.token_ids.tolist()
+
+
 class ReadsTheDevice(CopiesWhenItLands):
     def read(self, step):
         return step.made.tolist()
@@ -205,7 +213,7 @@ class ReadsTheDevice(CopiesWhenItLands):
 WRONG_LANDINGS = {
     NoWait: (Cause.READ_TOO_EARLY, "step 1, row 0, session A: land returned no token yet, not 2"),
     RecordsBeforeTheCopy: (Cause.READ_TOO_EARLY, "the event was recorded before the copy"),
-    NeverRecords: (Cause.READ_TOO_EARLY, "wait for an event that was recorded behind the copy"),
+    NeverRecords: (Cause.READ_TOO_EARLY, "wait for an event of `events_for` that was recorded behind the copy"),
     ReadsThenWaits: (Cause.READ_TOO_EARLY, "land returned no token yet"),
     WaitsForTheStepBefore: (Cause.READ_TOO_EARLY, "land returned no token yet"),
     OneSlot: (Cause.BUFFER_REUSED, "the tokens of step 2 were copied to the same memory before those of step 1 had"),
@@ -228,5 +236,6 @@ WRONG_LANDINGS = {
     TablesOfLater: (Cause.WRONG_SESSION, "has other tables, or other members, than its sessions had at the launch"),
     NobodysSteps: (Cause.WRONG_SESSION, "has another user than it was launched for"),
     CopiesWhenItLands: (Cause.LIVE_BUFFER, "the tokens of step 1 were not sent to the host before step 2 was launched"),
+    ReadsTheRows: (Cause.OUTCOME_STALE, "these are the tokens of step 2"),
     ReadsTheDevice: (Cause.LIVE_BUFFER, "what `run` returns is overwritten by the next run"),
 }

@@ -3,6 +3,8 @@
 from collections import deque
 from contextlib import suppress
 
+import torch
+
 from rosecourse.decode.in_flight import StepInFlight
 from rosecourse.lab.world.causes import Cause
 from tests.support.pipeline_parts import Base
@@ -174,6 +176,20 @@ class OfTheClass(Base):
         pass
 
 
+class AlwaysPinned(Base):
+    class Slot(Base.Slot):
+        def __init__(self, rows, device):
+            super().__init__(rows, device)
+            self.host = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
+
+
+class EventsOfAGPU(Base):
+    class Slot(Base.Slot):
+        def __init__(self, rows, device):
+            super().__init__(rows, device)
+            self.event = torch.cuda.Event()
+
+
 class ByNumPy(Base):
     """The device's tokens cannot be read like that."""
 
@@ -205,5 +221,7 @@ WRONG_PIPELINES = {
     RunsWhenItLands: (Cause.NOTHING_WRITTEN, "launch has not run the step"),
     NoRoomForAll: (Cause.RAISES, "must match the size of tensor"),
     OfTheClass: (Cause.STATE_KEPT, "everything is right if the class is made anew for each engine"),
+    AlwaysPinned: (Cause.RAISES, "there is pinned memory only where there is a GPU"),
+    EventsOfAGPU: (Cause.RAISES, "`events_for(kv.device)` gives what makes events, on a CPU too"),
     ByNumPy: (Cause.RAISES, "can't convert a tensor of the device to numpy"),
 }

@@ -169,8 +169,8 @@ BUG = Bug(
     tools=(
         "The scene steps an `OnlineScheduler`, so the tokens of a step are there one moment after it was launched. A "
         "session that has finished is in the `dict` once more, at the moment of its end.",
-        "`engine.pipeline` is the pipeline, and `engine.pipeline.in_flight` are the steps that have not landed. Each has "
-        "`sessions`, in the order of its rows, and `made`, which is what the pipeline has put there.",
+        "`engine.pipeline` is the pipeline, and `engine.pipeline.in_flight` are the steps that have not landed. Each "
+        "has `sessions`, in the order of its rows, and `made`, which is what the pipeline has put there.",
     ),
     questions={
         "session": "the name of the session that ends with a word that is not its own",

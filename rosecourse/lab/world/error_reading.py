@@ -136,6 +136,10 @@ def _reason(error: BaseException, message: str, line: str, given: Given) -> str:
     kv, sessions = given.built_with.get("kv"), given.arguments.get("sessions", ())
     if type(error).__name__ == "BlockError":
         return "the id of a block that was given back, of another layer, or a block index where an id belongs"
+    if "pin_memory" in message:
+        return "there is pinned memory only where there is a GPU: `pin_memory=kv.device.type == 'cuda'`"
+    if "dummy base class Event" in message:
+        return "`events_for(kv.device)` gives what makes events, on a CPU too"
     if "list index out of range" in message and re.search(r"\[(-1|0)\]", line) and _has_empty_list(kv, sessions):
         return "a new session's block list is empty: it has no last block"
     if re.search("tensors used as indices must be long|dtype int32 or int64 for index", message) and _has_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,13 +17,19 @@ from .late_tensors import fill_with_poison
 class LateRows:
     """What a pipeline may ask of the rows."""
 
-    def __init__(self, rows: Any, log: FlightLog) -> None:
-        self._rows, self._log = rows, log
+    def __init__(self, rows: Any, log: FlightLog, tokens: torch.Tensor) -> None:
+        """tokens: what the last step has made, in the memory of the device."""
+        self._rows, self._log, self._tokens = rows, log, tokens
 
     def forget(self) -> None:
         """Nobody knows what is on the device."""
         self._log.forgotten = True
         self._rows.forget()
+
+    def view(self, size: int) -> Any:
+        """The first rows, whose last tokens are on the device alone."""
+        view = self._rows.view(size)
+        return view._replace(inputs=replace(view.inputs, token_ids=self._log.device.holds(self._tokens[:size])))
 
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""
@@ -43,8 +50,8 @@ class LateStep:
 
     def __init__(self, step: Any, log: FlightLog, max_rows: int, vocab_size: int) -> None:
         self._step, self._log = step, log
-        self.rows = LateRows(step.rows, log)
         self._tokens = torch.empty(max_rows, dtype=torch.int64)
+        self.rows = LateRows(step.rows, log, self._tokens)
         self._logits = torch.empty(max_rows, vocab_size)
         for buffer in (self._tokens, self._logits):
             fill_with_poison(buffer)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from torch._C import DisableTorchFunctionSubclass  # it has no public name
+from torch._C import DisableTorchFunctionSubclass
 from torch.utils._pytree import tree_map
 
 POISON = -(2**40) - 7  # what nobody can take for a token

@@ -55,7 +55,7 @@ class PipelineOracle(Oracle):
     layout, books = ONE_TABLE, ONE_TABLE_BOOKS
     keeps_rows = True
     has_limits = False
-    enough = 5
+    enough = 3
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         self.learner, self.sizes, self.steps = learner, sizes, 0

@@ -250,14 +250,14 @@ STORIES: dict[str, tuple[Story, dict[str, int | bool]]] = {  # name -> story, an
     "batches that grow and shrink while a step is in flight": (grow_and_shrink, {}),
     "a batch that shrinks to one session": (shrink, {}),
     "sessions that change places": (change_places, {}),
-    "requests of all lengths": (served(of_all_lengths), {"max_batch_size": 4}),
-    "texts that end at any token": (ends_of_text, {}),
-    "sessions that come and go": (come_and_go, {}),
-    "forks": (forks, {}),
     "waits that are interrupted": (interrupted, {}),
     "steps that cannot be launched": (failing_launches, {}),
     "steps that nobody wants any more": (abandoned, {}),
     "a device that fails": (dead_device, {}),
+    "sessions that come and go": (come_and_go, {}),
+    "forks": (forks, {}),
+    "requests of all lengths": (served(of_all_lengths), {"max_batch_size": 4}),
+    "texts that end at any token": (ends_of_text, {}),
     "requests that are cancelled": (served(cancelled), {}),
     "several samples of a prompt": (served(several_samples), {"max_batch_size": 4}),
     "requests that are forked while a step is in flight": (served(forked_while_in_flight), {}),
@@ -267,6 +267,24 @@ STORIES: dict[str, tuple[Story, dict[str, int | bool]]] = {  # name -> story, an
     "interrupts and failures amid requests": (served(interrupts_and_failures), {}),
     "two engines in turn": (two_engines, {}),
 }
+# Told with a device that is never late, too: it overwrites at once what it may overwrite.
+NEVER_LATE = (
+    "one session alone",
+    "batches that grow and shrink while a step is in flight",
+    "a batch that shrinks to one session",
+    "sessions that change places",
+    "waits that are interrupted",
+    "steps that cannot be launched",
+    "steps that nobody wants any more",
+    "forks",
+    "requests of all lengths",
+    "interrupts and failures amid requests",
+)
+BY_CHANCE = (  # and with one that is neither
+    "batches that grow and shrink while a step is in flight",
+    "requests of all lengths",
+    "interrupts and failures amid requests",
+)
 PACES = {
     "late": "a device that is late",
     "prompt": "a device that is never late",
@@ -282,7 +300,8 @@ PIPELINES: tuple[Scenario[PipelineOracle], ...] = (
     *(
         Scenario(f"{name}, {PACES[pace]}", story, _flights(pace, own))
         for name, (story, own) in STORIES.items()
-        for pace in ("late", "prompt")
+        for pace, told in (("late", STORIES), ("prompt", NEVER_LATE), ("by chance", BY_CHANCE))
+        if name in told
     ),
     *(
         Scenario(f"traffic by chance, {PACES[pace]}", chance, _flights(pace, {}, seed))
