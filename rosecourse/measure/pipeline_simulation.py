@@ -49,7 +49,7 @@ class Lanes:
     @property
     def step_time(self) -> float:
         """From the end of one step of the device to that of the next: the upper median, as in the middle of a run."""
-        ends = [span.end for span in self.device]
+        ends = {span.step: span.end for span in self.device}.values()  # a step may run in pieces
         return median_high([end - before for before, end in pairwise(ends)] or [self.device[0].duration])
 
     @property

@@ -134,14 +134,14 @@ def _draw_box(
 
 def _draw_links(parent: ElementTree.Element, lanes: Lanes, above: float, below: float, scale: Scale) -> None:
     """From the end of each launch to the start of the step, and from its end to the start of the read."""
-    ran = {span.step: span for span in lanes.device}
+    starts = {span.step: span.start for span in reversed(lanes.device)}
+    stops = {span.step: span.end for span in lanes.device}
     for span in lanes.host:
-        run = ran.get(span.step)
-        if span.what not in (PLAN, READ) or run is None:  # in a part of a run, some are not there
+        if span.what not in (PLAN, READ) or span.step not in starts:  # in a part of a run, some are not there
             continue
-        ends = (scale.at(span.end), above), (scale.at(run.start), below)
+        ends = (scale.at(span.end), above), (scale.at(starts[span.step]), below)
         if span.what == READ:
-            ends = (scale.at(run.end), below), (scale.at(span.start), above)
+            ends = (scale.at(stops[span.step]), below), (scale.at(span.start), above)
         (x0, y0), (x1, y1) = ends
         link = {"class_": f"link {span.what}", "data_step": span.step}
         draw_shape(parent, "line", **link, x1=x0, y1=float(y0), x2=x1, y2=float(y1), stroke=FAINT_INK, stroke_width=1)
