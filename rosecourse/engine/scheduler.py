@@ -167,13 +167,8 @@ class OnlineScheduler:
 
     def _admit(self) -> list[InferenceSession]:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
-        admitted = self._admit_those_that_fit()
-        if self.waiting and not admitted and self._ended:
-            self.engine.settle()  # blocks are on their way back
-            admitted = self._admit_those_that_fit()
-        return admitted
-
-    def _admit_those_that_fit(self) -> list[InferenceSession]:
+        if self.waiting and (self._ended or not self.running):
+            self.engine.settle()  # blocks may be on their way back, of another scheduler's sessions too
         places = self.max_batch_size - len(self.running)
         admitted: list[InferenceSession] = []
         try:
@@ -213,7 +208,7 @@ class OnlineScheduler:
             needed = sum(map(self._blocks_to_come, others)) + len(session.to_fork)
             fits = not others or self.engine.kv.num_available() >= needed
         except KVCacheExhausted:
-            if not others and not self._ended:
+            if not others:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
         finally:
             if not fits:
@@ -230,7 +225,7 @@ class OnlineScheduler:
             try:
                 return self.engine.reserve(session)
             except KVCacheExhausted:
-                if others or self._ended or not self._preempt_newest():
+                if others or not self._preempt_newest():
                     raise
 
     # -- prefill and decode ---------------------------------------------------------------------------------------

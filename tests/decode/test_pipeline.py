@@ -11,7 +11,7 @@ from rosecourse.decode.pipeline import Pipeline
 from rosecourse.decode.rows import FIELDS
 from rosecourse.decode.sampling import NO_TOKEN
 from rosecourse.errors import RosecourseError
-from tests.support.late_device import LATE, assert_nothing_in_flight
+from tests.support.late_device import BEHIND, LATE, assert_nothing_in_flight
 from tests.support.pipelines import BEFORE, PROMPTS, SickModel, alone, make_engine, one_behind
 
 CPU = torch.device("cpu")
@@ -149,10 +149,8 @@ def test_a_dry_pool_is_noticed_before_anything_has_changed(parts):
 
 
 @one_behind
-@pytest.mark.parametrize("call", ["fork", "free", "settle", "hand_over", "decode"])
+@pytest.mark.parametrize("call", ["fork", "free", "settle", "hand_over"])
 def test_what_lets_steps_land(parts, call):
-    if call == "decode" and parts is LATE:
-        pytest.skip("a device that is late has steps of a pipeline only")
     engine = make_engine(parts)
     sessions = started(engine, 0, 1)
     engine.launch(sessions)
@@ -163,13 +161,22 @@ def test_what_lets_steps_land(parts, call):
         engine.free(sessions[0])
     elif call == "settle":
         engine.settle()
-    elif call == "hand_over":
+    else:
         engine.hand_over(None)
         engine.exclusive.hand_back()
-    else:
-        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
     assert_nothing_in_flight(engine)
-    assert [len(session.completion_ids) for session in sessions] == [4 if call == "decode" else 3] * 2
+    assert [len(session.completion_ids) for session in sessions] == [3, 3]
+    assert_as_alone(sessions, 0, 1)
+
+
+def test_a_step_that_one_waits_for_comes_after_those_in_flight():
+    engine = make_engine(BEHIND)
+    sessions = started(engine, 0, 1)
+    engine.launch(sessions)
+    engine.launch(sessions)
+    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+    assert_nothing_in_flight(engine)
+    assert [len(session.completion_ids) for session in sessions] == [4, 4]
     assert_as_alone(sessions, 0, 1)
 
 

@@ -237,3 +237,26 @@ def test_streams(parts):
     streams = [engine.stream(prompt, params) for _ in range(2)]
     assert [*zip(*streams, strict=True)] == [*zip(expected, expected, strict=True)]
     assert_empty(engine)
+
+
+@one_behind
+def test_blocks_of_another_scheduler_are_on_their_way_back(parts):
+    """Its request has ended, and a step in flight still writes to them: whoever needs them lets that land."""
+    engine = make_engine(parts, num_blocks=5, prefix_cache=False)
+    first, second = Run(engine), Run(engine)
+    params = SamplingParams(max_new_tokens=11, stop_on_eos=True)
+    whole = alone(tuple(PROMPTS[3]), replace(params, stop_on_eos=False))[0]
+    eos = next(token for place, token in enumerate(whole) if place > 1 and token not in whole[:place])
+    engine.eos_token_id = eos
+    session = first.submit(PROMPTS[3], params)
+    while not session.finished:
+        first.step()
+    assert engine.is_in_flight(session)
+    other = second.submit(PROMPTS[5], SamplingParams(max_new_tokens=9, stop_on_eos=False))
+    second.step()
+    assert session.table is None
+    assert len(other.completion_ids) == 1
+    second.finish()
+    first.finish()
+    assert (session.completion_ids, session.finish_reason) == (whole[: whole.index(eos) + 1], "stop")
+    assert (other.completion_ids, other.finish_reason) == told_alone(other)

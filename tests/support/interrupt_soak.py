@@ -12,7 +12,7 @@ from itertools import starmap
 import torch
 from tqdm import tqdm
 
-from rosecourse import OnlineScheduler, SamplingParams
+from rosecourse import OnlineScheduler, RequestError, SamplingParams
 from tests.support.interrupt_scenes import SCENES, step_scene
 from tests.support.interrupt_story import ENGINES, STEPS, make_engine, told_alone
 from tests.support.interrupts import strike_lines
@@ -33,9 +33,12 @@ class Timers:
         """What a call returned, in a list; an empty one if it was interrupted. Nothing comes between call and list."""
         returned: list = []
         try:
-            signal.setitimer(signal.ITIMER_REAL, self.random.uniform(1e-6, self.random.choice([LONGEST, LONGEST / 20])))
-            returned.extend(starmap(function, [arguments]))
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            try:
+                seconds = self.random.uniform(1e-6, self.random.choice([LONGEST, LONGEST / 20]))
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+                returned.extend(starmap(function, [arguments]))
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             self.counts["interrupts"] += 1
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -102,7 +105,12 @@ class Timers:
         parent = self.random.choice(holders)
         if made[parent] != parent.completion_ids:
             return  # a step that was interrupted owes some of them
-        for sibling in self.call(scheduler.engine.fork, parent):
+        try:
+            siblings = self.call(scheduler.engine.fork, parent)
+        except RequestError:
+            assert parent.finished  # its last token was in flight
+            return
+        for sibling in siblings:
             self.submit(scheduler, made, sibling)
             self.counts["forks"] += 1
 
