@@ -82,9 +82,8 @@ def soak(seed: int, first: int, worlds: int, parts: list[str]) -> Counter:
                 counts += world.run()
             except BaseException:
                 bar.close()
-                again = f"--seed {seed} --first {number} --worlds 1" + (
-                    f" --parts {world.config['parts']}" if parts else ""
-                )
+                named = f" --parts {world.config['parts']}" if parts else ""
+                again = f"--seed {seed} --first {number} --worlds 1{named}"
                 print(f"in {world.config}\nrepeat it: {again}", file=sys.stderr)
                 raise
             bar.update(STEPS_PER_WORLD)
