@@ -46,9 +46,10 @@ test: env  ## Lint, run every test and check every notebook, whatever fails (ARG
 wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
 	$(BIN)/python -m tests.repo.wheel
 
-soak: env  ## A million random steps, each slot checked, and interrupts (ARGS='--worlds 250' INTERRUPTS='--interrupts 999')
+soak: env  ## A million random steps, each slot checked; interrupts, faults (ARGS='--worlds 9' FAULTS='--worlds 9' INTERRUPTS='--interrupts 9')
 	$(BIN)/python -m tests.support.soak $(ARGS)
 	$(BIN)/python -m tests.support.interrupt_soak $(INTERRUPTS)
+	$(BIN)/python -m tests.support.fault_soak $(FAULTS)
 
 mutants: env  ## Change the code in small ways: a test must fail (half an hour; ARGS='rosecourse.engine.scheduler*')
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'

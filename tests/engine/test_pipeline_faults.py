@@ -7,8 +7,9 @@ import pytest
 
 from rosecourse import OfflineScheduler, OnlineScheduler, SchedulerClosed
 from tests.engine.test_faults import FaultAt, Planted
+from tests.support.fault_soak import soak
 from tests.support.interrupts import Scene, strike_lines
-from tests.support.late_device import catch_up
+from tests.support.late_device import forgive
 from tests.support.pipelines import (
     PROMPTS,
     Run,
@@ -85,15 +86,6 @@ def forking(parts):
     for prompt, params in zip(PROMPTS[FEW], asks()[FEW], strict=True):
         run.submit(prompt, params, n=3)
     return run
-
-
-def forgive(engine):
-    """What a failed launch has already told the device runs into blocks that are given back, before whatever comes
-    later on its one stream: it does no harm.
-    """
-    catch_up(engine)
-    if hasattr(engine.kv, "late"):
-        engine.kv.late.wrong.clear()
 
 
 @one_behind
@@ -258,3 +250,13 @@ def test_nan_at_any_step_ends_one_session(parts, batch):
 def told_before(prompt, tokens, n):
     """The token before token n, and its position."""
     return [*prompt, *tokens][len(prompt) + n - 1], len(prompt) + n - 1
+
+
+# -- everything at once -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", range(0, 20, 10))
+def test_everything_at_once(first):
+    """Seeded worlds; `python -m tests.support.fault_soak` plays as many as one likes."""
+    counts = soak(first, 10)
+    assert min(counts[event] for event in ("faults", "forks", "cancels", "preemptions", "stop", "error")) > 0

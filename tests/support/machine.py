@@ -179,11 +179,11 @@ class Machine:
         if work and not self.squeezed:
             assert head in grown or not head_is_due, "the oldest that runs got no token"
             assert head is None or head in grown or head.finished or self.engine.is_in_flight(head)
-            self.barren = 0 if grown else self.barren + 1
+            self.barren += not grown
             # One, if all it did was to let forks start, or to launch.
             assert self.barren < 2 + 2 * self.ahead, "steps without a token"
             for session in self.live:
-                self.waited[session] = 0 if session in grown else self.waited[session] + 1
+                self.waited[session] += session not in grown
                 # Whoever is ahead has at most MOST_NEW tokens to go, and every second step gives one of them a token.
                 assert self.waited[session] <= (2 + self.ahead) * MOST_LIVE * MOST_NEW, "a session starves"
         self.counts["tokens"] += len(grown)
@@ -212,6 +212,7 @@ class Machine:
                 continue
             assert new == [shadow.next_token], f"after {shadow.tokens} came {new}, not {shadow.next_token}"
             grown[session] = new[0]
+            self.barren = self.waited[session] = 0
             reason = shadow.generate()
             assert session.finish_reason == reason
             if reason is not None:

@@ -1,7 +1,7 @@
 """A long random run of the machine of tests/support/machine.py: `make soak`. Hazard 23.
 
 Each world is an engine of its own, drawn from the seed and the world's number alone: `--seed 5 --first 1234 --worlds 1`
-repeats one that failed.
+repeats one that failed. `--parts behind late` are the engines with steps in flight.
 """
 
 import argparse
@@ -72,17 +72,19 @@ class World:
         return self.machine.counts + Counter(worlds=1, steps=steps)
 
 
-def soak(seed: int, first: int, worlds: int) -> Counter:
-    """Run worlds one after another; returns what happened in all of them."""
+def soak(seed: int, first: int, worlds: int, parts: list[str]) -> Counter:
+    """Run worlds one after another, of these parts in turns; returns what happened in all of them."""
     counts: Counter = Counter()
     with tqdm(total=worlds * STEPS_PER_WORLD, unit="step", unit_scale=True, mininterval=1.0) as bar:
         for number in range(first, first + worlds):
-            world = World(seed, number)
+            world = World(seed, number, **({"parts": parts[number % len(parts)]} if parts else {}))
             try:
                 counts += world.run()
             except BaseException:
                 bar.close()
-                print(f"in {world.config}\nrepeat it: --seed {seed} --first {number} --worlds 1", file=sys.stderr)
+                named = f" --parts {world.config['parts']}" if parts else ""
+                again = f"--seed {seed} --first {number} --worlds 1{named}"
+                print(f"in {world.config}\nrepeat it: {again}", file=sys.stderr)
                 raise
             bar.update(STEPS_PER_WORLD)
     return counts
@@ -93,10 +95,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="draws all worlds (0)")
     parser.add_argument("--first", type=int, default=0, help="number of the first world (0)")
     parser.add_argument("--worlds", type=int, default=2500, help=f"of {STEPS_PER_WORLD} steps each (2500)")
+    parser.add_argument("--parts", nargs="*", choices=list(PARTS), default=[], help="only these, in turns; else all")
     args = parser.parse_args()
     torch.set_num_threads(1)  # small operations: threads that wait for each other cost more than they save
     start = time.perf_counter()
-    counts = soak(args.seed, args.first, args.worlds)
+    counts = soak(args.seed, args.first, args.worlds, args.parts)
     seconds = time.perf_counter() - start
     print(f"seed {args.seed}, worlds {args.first} to {args.first + args.worlds - 1}: nothing wrong")
     for name in FIGURES:
