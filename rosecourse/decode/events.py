@@ -21,6 +21,10 @@ class Event(Protocol):
         """Wait until the device has come as far as the mark; at once where there is none yet."""
         ...
 
+    def query(self) -> bool:
+        """Whether it has come as far."""
+        ...
+
 
 class Passed:
     """A mark on a CPU, which has done everything as soon as it is told."""
@@ -30,6 +34,10 @@ class Passed:
 
     def synchronize(self) -> None:
         """There is nothing to wait for."""
+
+    def query(self) -> bool:
+        """It is all done."""
+        return True
 
 
 Maker = Callable[[], Event]

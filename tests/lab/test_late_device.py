@@ -41,10 +41,19 @@ def test_nothing_is_done_before_somebody_waits_and_then_no_more_than_that():
     events[0].synchronize()
     assert first.tolist() == [10, 11, 12, 0]
     assert second.tolist() == [POISON] * 3 + [0]
-    assert not events[1].query()
     events[1].synchronize()
     assert second.tolist() == [20, 21, 22, 0]
     assert events[1].query()
+
+
+def test_who_asks_again_and_again_waits_too():
+    told, memory = Told(), host()
+    told.step(1)
+    memory[:3].copy_(told.tokens, non_blocking=True)
+    event = told.event()
+    assert [event.query() for _ in range(3)] == [False, True, True]
+    assert memory.tolist() == [10, 11, 12, 0]
+    assert [wait.leaves_idle for wait in told.device.waits] == [True, True]
 
 
 def test_an_event_stands_where_it_was_recorded_last():
@@ -177,3 +186,4 @@ def test_events_of_a_device():
     event = events_for(cpu)()
     event.record()
     assert event.synchronize() is None
+    assert event.query()

@@ -74,6 +74,7 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     verdict = check(cell(exercise("067")), "067")
     assert verdict.cause is Cause.GOAL_MISSED, verdict
     assert str(verdict).startswith("✗ MyPipeline, lesson 067: correct, but without the idea of the lesson.")
+    assert "Perhaps:  `steps_ahead` is 0, so that the engine lands each step before the next launch" in str(verdict)
 
 
 def test_the_courses_own_class_is_right_and_not_the_learners():

@@ -13,7 +13,7 @@ from ..world.pool import Tracked
 from ..world.situations import Situation
 from ..world.worlds import PIPELINE
 from . import in_step, one_behind
-from .costs import Cost, ideas
+from .costs import Cost, Seen, ideas
 from .form import LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, side_by_side
 
@@ -247,11 +247,17 @@ BEHIND = tuple(
 )
 LANDED = Situation("after all steps have landed", after_all_have_landed, 4, layers=1, once=True)
 
+
+def in_step_here(at: Situation, seen: Seen, right: int) -> str:
+    return "" if seen.flight.ahead else "`steps_ahead` is 0, so that the engine lands each step before the next launch"
+
+
 IDLE = Cost(
     "waits for the step that was launched last",
     lambda seen: seen.flight.idle,
     sentence="{found} {words} in {situation}: the device has nothing left to do then; the course's part of lesson "
     "{lesson} makes {right}",
+    hint=in_step_here,
 )
 COPIES = Cost("copies of tokens to the host", lambda seen: seen.flight.copies)
 BYTES = Cost(

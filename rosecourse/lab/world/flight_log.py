@@ -33,11 +33,13 @@ class Launched:
 
 @dataclass(frozen=True)
 class FlightsSeen:
-    """What was counted in a step. idle: waits after which the device had nothing left to do. copies: to the host."""
+    """What was counted in a step. idle: waits after which the device had nothing left to do. copies: to the host.
+    ahead: how many steps the part lets the host be ahead."""
 
     waits: int = 0
     idle: int = 0
     copies: int = 0
+    ahead: int = 0
 
 
 NO_FLIGHTS = FlightsSeen()

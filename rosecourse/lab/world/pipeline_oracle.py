@@ -241,4 +241,4 @@ class PipelineOracle(Oracle):
         return [t.session for t in batch], None
 
     def flights_seen(self) -> FlightsSeen:
-        return self.log.seen()
+        return replace(self.log.seen(), ahead=self._mine.pipeline.steps_ahead)
