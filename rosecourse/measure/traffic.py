@@ -9,6 +9,7 @@ engine is ("coordinated omission").
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,6 +145,8 @@ class TrafficComparison:
         limits, load = self.limits, self.load
         tail = load.claim(load.ratio("ITL", "p99"), "shorter", "longer")
         goodput = load.claim(self.goodput, "higher", "lower")
+        if math.isnan(self.goodput.value):
+            goodput = "has no ratio, because in some run no request was good"
         shares = [side.shares_good(limits) for side in (load.before, load.after)]
         median = " and ".join(f"{np.median(each):.0%}" for each in shares)
         worst = " and ".join(f"{min(each):.0%}" for each in shares)
