@@ -42,7 +42,7 @@ class Slot:
         self.size = 0
 
     def write(self, tokens: Tensor) -> None:
-        """Let the device copy int64 [B] here when it has come so far; the host does not wait."""
+        """Let the device copy int64 [B] here when it gets there; the host does not wait."""
         self.size = len(tokens)
         self.host[: self.size].copy_(tokens, non_blocking=True)
         if self.copied is not None:
@@ -71,7 +71,7 @@ class TokenRing:
             raise RosecourseError("all slots of the ring hold tokens that nobody has read: land a step first")
 
     def put(self, tokens: Tensor) -> Slot:
-        """Start the way of a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
+        """Start copying a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
         self.require_slot()
         self.empty[0].write(tokens)
         return self.empty.popleft()

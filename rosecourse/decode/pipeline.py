@@ -22,8 +22,8 @@ class Pipeline:
     """The host is one step behind: it launches step t + 1, and reads what step t has made while the device goes on.
 
     That works because the device has each chosen token in its row (lesson 064), and step t + 1 reads it there. A CPU
-    computes where it is told to, so there is nothing to wait for and nothing to run ahead of. (vLLM's asynchronous
-    scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.)
+    runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
+    asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.)
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:

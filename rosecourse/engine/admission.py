@@ -16,9 +16,11 @@ ADMISSION_POLICIES: dict[str, Callable[[Sequence[InferenceSession]], int]] = {"f
 
 
 def those_to_go_on(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
-    """Those that need one more decode step: not where the one in flight makes the last token that they may have.
+    """Those that need one more decode step: not a session whose last token the step in flight is already making.
 
-    So such an end is planned, and no position runs past the context. An end of text is found when the step has landed.
+    A session of 3 prompt tokens and 2 new ones may have 5. After its prefill it has 4, and 3 are cached. A launch makes
+    that 4: the step in flight makes the fifth, and no other step is needed. So a length stop is planned, and no
+    position runs past the context. An end of text is found when the step has landed.
     """
     return [
         s

@@ -189,7 +189,7 @@ def test_on_a_cpu_waits_race_and_time_does_not(small_model):
     found = race(NewMemory, "067", small_model)
     assert list(found.waits) == ["lesson 035's part", "NewMemory", "lesson 067's part"]
     assert [(one.waits, one.idle) for one in found.waits.values()] == [(1, 1), (1, 0), (1, 0)]
-    assert "Nothing is timed on a CPU: a CPU computes where it is told to" in str(found)
+    assert "Nothing is timed on a CPU: a CPU runs each operation inside the call" in str(found)
     assert found.table()["for the step launched last"].tolist() == [1, 0, 0]
     assert "<table" in found._repr_html_()
     _, ax = plt.subplots()

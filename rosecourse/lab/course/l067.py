@@ -266,7 +266,7 @@ BYTES = Cost(
     hint=lambda at, seen, right: "`has_read` tells the rows which tokens the device has, so that nobody sends them",
 )
 
-UNTIMED = "a CPU computes where it is told to, so that there is nobody to wait for and nothing to run ahead of"
+UNTIMED = "a CPU runs each operation inside the call, so that there is nobody to wait for and nothing to run ahead of"
 
 COURSE = Course(
     number="067",

@@ -1,6 +1,6 @@
 """A device of one stream that is late: it does what it is told in order, and not before somebody waits for it.
 
-A CPU computes where it is told to, so that nobody can learn there to wait. Here operations are queued, and memory that
+A CPU runs each operation inside the call, so that nobody can learn there to wait. Here operations are queued, and memory that
 they will write holds poison until they are done.
 """
 
