@@ -1,7 +1,7 @@
 """A device of one stream that is late: it does what it is told in order, and not before somebody waits for it.
 
-A CPU runs each operation inside the call, so that nobody can learn there to wait. Here operations are queued, and memory
-that they will write holds poison until they are done.
+A CPU runs each operation inside the call, so that nobody can learn there to wait. Here operations are queued, and the
+memory that they will write holds poison until they are done.
 """
 
 from __future__ import annotations
