@@ -28,7 +28,7 @@ from .kv_append import (
     l062_one_table,
 )
 from .pipeline import l035_in_step
-from .rows import l064_rows
+from .rows import l064_rows, l066_rows
 from .step import l035_append_after_forward, l063_place_first, l064_rows_that_stay, l066_one_graph
 from .workloads import A, ArticleWorkload, B, C, E
 
@@ -234,7 +234,7 @@ LESSONS = ladder(
         "title": "one CUDA graph",
         "cache": BEST.cache,
         "step": l066_one_graph.DecodeStep,
-        "rows": BEST.rows,
+        "rows": l066_rows.Rows,
         "runner": BEST.runner,
         "workload": A,
         "about": "the device's part of a step is recorded once and replayed with one launch",
@@ -244,6 +244,7 @@ LESSONS = ladder(
         "number": "067",
         "title": "one step behind",
         "step": BEST.step,
+        "rows": BEST.rows,
         "pipeline": BEST.pipeline,
         "workload": A,
         "about": "the host reads a step's tokens while the device runs the next one",
