@@ -68,6 +68,8 @@ class PrefixCache:
             parent = entry.serial
 
     def _add(self, key: PrefixKey, block: Hashable) -> PrefixEntry:
+        if block in self._keys:  # below an entry that has been discarded, where nobody finds it
+            self._forget(block)
         entry = self._entries[key] = PrefixEntry(self._next_serial, block)
         self._next_serial += 1
         self._keys[block] = key

@@ -260,3 +260,21 @@ def test_everything_at_once(first):
     """Seeded worlds; `python -m tests.support.fault_soak` plays as many as one likes."""
     counts = soak(first, 10)
     assert min(counts[event] for event in ("faults", "forks", "cancels", "preemptions", "stop", "error")) > 0
+
+
+@one_behind
+def test_a_prefix_that_is_discarded_leaves_no_second_entry_for_a_block_below_it(parts):
+    """Two of a batch hit the same prefix, and one is NaN: the other one's blocks are each remembered once."""
+    model = SickModel()
+    engine, params = make_engine(parts, model), asks()[0]
+    stem = [1, 2, 3, 4, 5, 6, 7, 8]
+    run = Run(engine)
+    run.submit([*stem, 9], params)
+    run.finish()
+    model.sick = {(11, 4)}
+    bad, good = run.submit([*stem[:4], 11], params), run.submit([*stem, 12], params)
+    run.finish()
+    assert (bad.finish_reason, good.finish_reason) == ("error", "length")
+    entries = engine.prefix_cache.entries()
+    assert len(set(entries)) == len(entries) == 2
+    assert good.completion_ids == told_alone(good)[0]
