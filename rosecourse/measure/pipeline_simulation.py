@@ -59,9 +59,13 @@ class Lanes:
 
     @property
     def busy_share(self) -> float:
-        """The share in which the device runs, between its first start and its last end."""
-        whole = self.device[-1].end - self.device[0].start
-        return 1 - sum(end - start for start, end in self.idle) / whole if whole else 1.0
+        """The share in which the device runs, over whole periods as in `step_time`: each is a pause and a step.
+
+        They lie between the end of the first step and that of the last one; for a single step the share is 1.
+        """
+        first = max(span.end for span in self.device if span.step == self.device[0].step)
+        whole = self.device[-1].end - first
+        return 1 - sum(end - start for start, end in self.idle if start >= first) / whole if whole else 1.0
 
     @property
     def launched_before_read(self) -> tuple[int, ...]:

@@ -69,7 +69,7 @@ def test_the_host_waits_where_the_device_is_not_done():
 def test_a_device_that_waits_is_idle():
     lanes = simulate(3, plan=1, read=2, device=5, steps_ahead=0)
     assert lanes.idle == ((6, 9), (14, 17))
-    assert lanes.busy_share == pytest.approx(15 / 21)
+    assert lanes.busy_share == pytest.approx(10 / 16)
     assert simulate(1, plan=1, read=1, device=3, steps_ahead=0).step_time == 3
 
 
