@@ -30,8 +30,8 @@
 Over every rung: 1 and 3 to 7 in test_hazards_blocks.py, 2 and 8 to 11 in test_hazards_sessions.py, 12 to 15 in
 test_hazards_prefix.py, 16 to 21 in test_hazards_values.py; 22 in test_streaming.py, 23 in test_soak.py; 24 to 27, over
 the rungs from 062 on, in test_hazards_rows.py; 28 to 30 in test_pipeline_hazards.py; 31 to 33 in test_graph_hazards.py
-and decode/test_runner.py, and 33 with a step in flight in test_pipeline_hazards.py; 34 in test_interrupts.py, 35 in
-measure/ and commands/, 36 in test_misuse.py, 37 in test_managed.py, 38 in test_queues.py, 39 in models/, 40 in
+and decode/test_runner_steps.py, and 33 with a step in flight in test_pipeline_hazards.py; 34 in test_interrupts.py,
+35 in measure/ and commands/, 36 in test_misuse.py, 37 in test_managed.py, 38 in test_queues.py, 39 in models/, 40 in
 commands/, and what concerns a part's own code in lab/ and the written file in records/.
 """
 

@@ -23,7 +23,8 @@ from rosecourse.lab.world.pool import Sizes
 from rosecourse.lab.world.runner_oracle import RunnerOracle
 from rosecourse.lab.world.worlds import RUNNER as WORLD
 from rosecourse.lessons import lesson
-from tests.support.runner_parts import RIGHT, WITHOUT_THE_IDEA, WRONG, Base, Eager, ReturnsPads, Slots
+from tests.support.costly_runners import WITHOUT_THE_IDEA, Eager
+from tests.support.runner_parts import RIGHT, WRONG, Base, ReturnsPads, Slots
 from tests.support.verdicts import assert_refused, assert_right_but_costly
 
 

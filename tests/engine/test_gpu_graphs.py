@@ -1,0 +1,183 @@
+"""Graphs of decode steps on a GPU: bit for bit the padded step; captures among live sessions, and those that fail."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+
+from rosecourse import (
+    EngineConfig,
+    InferenceEngine,
+    SamplingParams,
+    lesson,
+    load_model,
+    random_model,
+)
+from rosecourse.decode.graphs import CUDAGraph
+from rosecourse.decode.runner import GraphRunner, PaddedRunner
+from tests.support.oracles import prompts_of
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+LENGTHS = [1, 5, 63, 64, 65, 127, 128, 129]
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return load_model(dtype="float32", device="cuda")
+
+
+def decode(engine, sessions, steps):
+    for _ in range(steps):
+        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+
+
+RUNG = lesson("066")
+KINDS = {"graphs": RUNG.after, "padded": RUNG.after.with_(runner=PaddedRunner)}
+
+
+def sampled_rows(engine, lengths, new_tokens=200):
+    """Sessions of which every second one samples, with a seed of its own."""
+    params = [SamplingParams(new_tokens, float(n % 2), seed=n, stop_on_eos=False) for n in range(len(lengths))]
+    sessions = [
+        engine.new_session([7 + n] * length, one) for n, (length, one) in enumerate(zip(lengths, params, strict=True))
+    ]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
+
+
+def engine_with(parts, **config):
+    settings = {"max_batch_size": 37, "prefix_cache": False} | config
+    return InferenceEngine(random_model("gpt2"), EngineConfig(**settings), parts)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.filterwarnings("ignore:graphs of steps that sample")
+def test_a_graph_computes_what_the_padded_step_does_bit_for_bit(sampled):
+    """Hazard 31: over buckets that go up and down in mid-stream, a fork and its copy, and rows that are left."""
+    found = {}
+    for name, parts in KINDS.items():
+        engine = engine_with(parts)
+        lengths = [1, 3, 60, 63, 64, 65, 130, 5, 9, 62, 2, 4, 6, 8, 10, 12, 127]
+        sessions = sampled_rows(engine, lengths) if sampled else decoding_in(engine, lengths)
+        logits = []
+        for number, size in enumerate([17, 1, 2, 3, 5, 9, 16, 17, 8, 4, 17, 12, 1, 17]):
+            if number == 6:
+                engine.free(sessions[0])
+                sessions[0] = engine.fork(sessions[6])
+            batch = sessions[-size:] if number % 2 else sessions[:size]
+            logits.append(engine.decode_step_sessions(batch))
+            engine.take_tokens(batch, logits[-1])
+        if name == "graphs":
+            assert engine.decode_step.runner.graphs.keys() >= {(bucket, False) for bucket in (1, 2, 4, 8, 16, 24, 37)}
+        engine.audit(sessions)
+        found[name] = logits, [session.token_ids for session in sessions]
+    assert found["graphs"][1] == found["padded"][1]
+    for one, other in zip(found["graphs"][0], found["padded"][0], strict=True):
+        assert torch.equal(one, other)
+
+
+def decoding_in(engine, lengths, new_tokens=200):
+    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
+    sessions = [engine.new_session([7 + n] * length, params) for n, length in enumerate(lengths)]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.filterwarnings("ignore:graphs of steps that sample")
+def test_in_float32_graphs_make_the_tokens_of_the_lesson_before(exact, temperature):
+    """Hazard 31: requests join and leave, so that buckets change; random numbers do not depend on a row or bucket."""
+    prompts = prompts_of([1, 5, 63, 64, 65, 9, 3, 127, 20, 2, 7], exact.shape.vocab_size)
+    params = [SamplingParams(5 + 7 * n, temperature, seed=n, stop_on_eos=False) for n in range(len(prompts))]
+    made = []
+    for parts in (RUNG.before, RUNG.after):
+        engine = InferenceEngine(exact, EngineConfig(max_batch_size=6), parts)
+        made.append([one.token_ids for one in engine.generate(prompts, params)])
+        engine.kv.audit([], engine.prefix_cache.entries())
+    assert made[0] == made[1]
+
+
+@pytest.mark.filterwarnings("ignore:graphs of steps that sample")
+def test_a_capture_among_live_sessions_changes_no_byte_but_the_spare_block(exact):
+    """Hazard 21: warm-up and capture of the graphs that sample come in the middle of requests."""
+    engine = InferenceEngine(exact, EngineConfig(max_batch_size=8, prefix_cache=False), RUNG.after)
+    sessions = decoding_in(engine, LENGTHS[:3])
+    decode(engine, sessions, 3)
+    runner, kv = engine.decode_step.runner, engine.kv
+    held = [cache[:, : kv.num_blocks].clone() for cache in (kv.keys, kv.values)]
+    state = engine.decode_step.rows.state.clone()
+    with torch.inference_mode():
+        runner._capture(4, True)
+    assert (4, True) in runner.graphs
+    assert torch.equal(engine.decode_step.rows.state, state)
+    for cache, before in zip((kv.keys, kv.values), held, strict=True):
+        assert torch.equal(cache[:, : kv.num_blocks].view(torch.int32), before.view(torch.int32))
+    assert runner.memory_bytes > 0
+    expected = InferenceEngine(exact, EngineConfig(max_batch_size=8, prefix_cache=False), RUNG.before)
+    others = decoding_in(expected, LENGTHS[:3])
+    decode(expected, others, 8)
+    decode(engine, sessions, 5)
+    assert [session.token_ids for session in sessions] == [session.token_ids for session in others]
+
+
+class Fails(CUDAGraph):
+    """Its n-th capture does what no capture may: the host reads a number."""
+
+    left = 0
+
+    def capture(self, work):
+        def bad():
+            work()
+            Fails.left -= 1
+            if Fails.left == 0:
+                torch.ones(1, device="cuda").item()
+
+        super().capture(bad)
+
+
+class FailingRunner(GraphRunner):
+    def graphs_of(self, device):
+        graphs = super().graphs_of(device)
+        return lambda: Fails(graphs.pool, graphs.stream)
+
+
+@pytest.mark.parametrize("nth", [1, 3, 5])
+@pytest.mark.filterwarnings("ignore:graphs of steps that sample")
+def test_where_a_capture_fails_on_the_gpu_steps_run_eagerly(exact, nth):
+    """Hazard 33: the fifth is the first that samples, in the middle of requests. No block and no token is lost."""
+    prompts, params = prompts_of(LENGTHS, exact.shape.vocab_size), SamplingParams(20, 0.8, seed=3, stop_on_eos=False)
+    settings = {"max_batch_size": 8, "prefix_cache": False}
+    expected = InferenceEngine(exact, EngineConfig(**settings), RUNG.before).generate(prompts, params)
+    Fails.left = nth
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        engine = InferenceEngine(exact, EngineConfig(**settings), RUNG.after.with_(runner=FailingRunner))
+        found = engine.generate(prompts, params)
+    said = [str(one.message) for one in caught if "no graph of" in str(one.message)]
+    assert len(said) == 1
+    assert engine.decode_step.runner.graphs == {}
+    assert engine.decode_step.runner.memory_bytes == 0
+    assert not torch.cuda.is_current_stream_capturing()
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+    engine.audit([])
+
+
+def test_other_threads_may_use_the_device_while_an_engine_captures(exact):
+    """A capture is of one thread: another one may allocate and wait as it likes."""
+    done, ended = [], threading.Event()
+
+    def work():
+        while not ended.is_set():
+            done.append(torch.ones(1000, device="cuda").sum().item())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        engine = InferenceEngine(exact, EngineConfig(max_batch_size=24), RUNG.after)
+    finally:
+        ended.set()
+        thread.join()
+    assert len(engine.decode_step.runner.graphs) == 6
+    assert set(done) == {1000.0}

@@ -1,0 +1,95 @@
+"""Right runners without the idea of lesson 066, or only with half of it."""
+
+import torch
+
+from rosecourse.decode.device_step import Outcome
+from tests.support.runner_parts import Base
+
+
+class Eager(Base):
+    def start(self, work):
+        self.work = work
+
+    def __call__(self, inputs, sampled):
+        return self.work(inputs, sampled)
+
+
+class CapturesEachStep(Base):
+    def graph_for(self, bucket, sampled):
+        return self.captured(bucket, sampled)
+
+
+class CapturesWhenNeeded(Base):
+    def start(self, work):
+        self.work = work
+
+
+class OneLargeGraph(Base):
+    def bucket_for(self, n):
+        return self.buckets[-1]
+
+
+class AlwaysSamples(Base):
+    def graph_for(self, bucket, sampled):
+        return super().graph_for(bucket, True)
+
+    def start(self, work):
+        self.work = work
+        with torch.inference_mode():
+            for bucket in self.buckets:
+                self.graph_for(bucket, True)
+
+
+class PowersOfTwo(Base):
+    """Runs eagerly over more rows than the largest power of two."""
+
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.buckets = [bucket for bucket in (1, 2, 4, 8, 16) if bucket <= config.max_batch_size]
+
+    def __call__(self, inputs, sampled):
+        if len(inputs.token_ids) > self.buckets[-1]:
+            return self.work(inputs, sampled)
+        return super().__call__(inputs, sampled)
+
+
+class CopiesOutside(Base):
+    def __call__(self, inputs, sampled):
+        return Outcome(*(made.clone() for made in super().__call__(inputs, sampled)))
+
+
+class InTheGraphsMemory(Base):
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.made = {}
+
+    def captured(self, bucket, sampled):
+        self.at = bucket, sampled
+        return super().captured(bucket, sampled)
+
+    def keep(self, bucket, made):
+        self.made[self.at] = made
+
+    def __call__(self, inputs, sampled):
+        n = len(inputs.token_ids)
+        at = self.bucket_for(n), sampled
+        self.graph_for(*at).replay()
+        return Outcome(*(made[:n] for made in self.made[at]))
+
+
+class Cold(Base):
+    def warm_up(self, graph, run):
+        pass
+
+
+WITHOUT_THE_IDEA = {
+    Eager: "still 50 operations that the host launches outside a replay in a step of 1 session as in the steps before",
+    CapturesEachStep: "still 1 graphs captured in a step of 1 session as in the steps before",
+    CapturesWhenNeeded: "still 1 graphs captured in a step of 5 sessions more than there were before",
+    OneLargeGraph: "the graph runs over 16 rows in a step of 1 session as in the steps before",
+    AlwaysSamples: "1 replays that sample although nobody asks in a step of 1 session as in the steps before; a graph",
+    PowersOfTwo: "operations that the host launches outside a replay in a step of 11 sessions in an engine of 11 rows",
+    CopiesOutside: "still 2 operations that the host launches outside a replay",
+    InTheGraphsMemory: "2 tensors of the outcome lie in the memory of a graph in a step of 1 session",
+    Cold: "2 graphs captured until a step of 3 sessions one of which is the first that samples",
+}
