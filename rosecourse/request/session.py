@@ -19,6 +19,7 @@ class SessionTimes:
     submitted: float = 0.0
     admitted: float = 0.0  # the first time it got its blocks
     tokens: list[float] = field(default_factory=list)  # when each new token was there
+    read: list[float] = field(default_factory=list)  # when its reader had each one; empty where nobody streams
 
 
 def samples_of(params: SamplingParams, n: int) -> tuple[SamplingParams, ...]:
