@@ -2,13 +2,16 @@
 
 from ..kv.padded import KVBlockManager
 from .copy_blocks import CopyBlocks
+from .delivery import Delivery
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
 from .parts import DecodeParts
 from .pipeline import Pipeline
+from .prefill import Prefill
 from .rows import Rows
 from .runner import GraphRunner
+from .start import Start
 from .step import DecodeStep
 
 BEST = DecodeParts(
@@ -18,6 +21,9 @@ BEST = DecodeParts(
     forward=DecodeForward,
     kv_append=KVAppend,
     pipeline=Pipeline,
+    prefill=Prefill,
+    start=Start,
+    delivery=Delivery,
     copy_blocks=CopyBlocks,
     rows=Rows,
     runner=GraphRunner,

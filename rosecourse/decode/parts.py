@@ -194,6 +194,50 @@ class Pipeline(Protocol):
         ...
 
 
+class Prefill(Protocol):
+    """The prompts of requests."""
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> Tensor:
+        """Logits [B, vocab_size] for the token after each session's last; its K and V are in its blocks then."""
+        ...
+
+
+class Start(Protocol):
+    """How the first token of a request gets to its first decode step. It is built as `start(step, pipeline)`."""
+
+    def __call__(self, sessions: Sequence[InferenceSession], logits: Tensor, user: Any) -> list[int]:
+        """Choose the first token of each session, by the logits [B, vocab_size] of its prefill.
+
+        Returns the tokens, or NO_TOKEN for some; or nothing, and they are a step in flight of the pipeline. user: the
+        scheduler that is stepping.
+        """
+        ...
+
+
+class Mailbox(Protocol):
+    """Where tokens lie until somebody reads them. See `request.mailbox`."""
+
+    def put(self, item: Any) -> None:
+        """Lay an item down; whoever sleeps goes on sleeping."""
+        ...
+
+    def wake(self) -> None:
+        """Let the reader look, if it sleeps."""
+        ...
+
+
+class Delivery(Protocol):
+    """How tokens get from the thread that steps to their readers. It is built as `delivery(config)`."""
+
+    def hand_over(self, items: Sequence[tuple[Mailbox, Any]]) -> None:
+        """What a step has made: each item for its mailbox, in order."""
+        ...
+
+    def flush(self) -> None:
+        """No step will come soon: whoever has got something hears of it now."""
+        ...
+
+
 class CacheFactory(Protocol):
     """A class of caches, such as `KVBlockManager`."""
 
@@ -219,6 +263,8 @@ class DecodeParts:
     block_tables, forward, kv_append: see `BlockTables`, `Forward` and `KVAppend`; from lesson 063 on
     `ForwardWithAppend` and `KVAppendByTable`.
     pipeline: when the host reads what a step has made (`Pipeline`).
+    prefill, start: how prompts are computed, and how their first tokens get into a step (`Prefill`, `Start`).
+    delivery: how tokens get to readers in other threads (`Delivery`).
     copy_blocks, rows, runner: see `CopyBlocks`, `Rows` and `Runner`. None is a part that the step does without.
     """
 
@@ -228,6 +274,9 @@ class DecodeParts:
     forward: Callable[[Model, Any, EngineConfig], Any]
     kv_append: Callable[[Model, Any, EngineConfig], Any]
     pipeline: Callable[[Any, Any, EngineConfig], Pipeline]
+    prefill: Callable[[Model, Any, EngineConfig], Prefill]
+    start: Callable[[Any, Any], Start]
+    delivery: Callable[[EngineConfig], Delivery]
     copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
     rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
     runner: Callable[[Model, Any, EngineConfig], Runner] | None = None

@@ -23,7 +23,8 @@ class Pipeline:
 
     That works because the device has each chosen token in its row (lesson 064), and step t + 1 reads it there. A CPU
     runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
-    asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.)
+    asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.) The first
+    tokens of requests are in flight as a step's are.
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
@@ -32,6 +33,7 @@ class Pipeline:
         self.steps_ahead = self.ahead_on(kv.device)
         self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device)
         self.in_flight: deque[StepInFlight] = deque()
+        self.last_run: StepInFlight | None = None
 
     def ahead_on(self, device: torch.device) -> int:
         """How many steps may be in flight on a device when the host goes on to plan another one."""
@@ -41,7 +43,16 @@ class Pipeline:
         """Start a step of these sessions. Raises `RosecourseError` where as many are in flight as can be."""
         self.ring.require_slot()
         outcome = self.step.run(sessions)
-        self.in_flight.append(StepInFlight(sessions, user, self.ring.put(outcome.tokens)))
+        self.last_run = self.put(sessions, user, outcome.tokens)
+
+    def put(self, sessions: Sequence[InferenceSession], user: Any, tokens: torch.Tensor) -> StepInFlight:
+        """Tokens int64 [B] that the device is making, of a step or of a prefill: they land in their turn.
+
+        Raises `RosecourseError` where as many steps are in flight as can be.
+        """
+        made = StepInFlight(sessions, user, self.ring.put(tokens))
+        self.in_flight.append(made)
+        return made
 
     def land(self) -> tuple[StepInFlight, list[int]]:
         """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
@@ -50,7 +61,7 @@ class Pipeline:
             token_ids = bookkeeping.interruptible(landed.made.read)
         self.in_flight.popleft()
         self.ring.give_back(landed.made)
-        if not self.in_flight:
+        if landed is self.last_run:
             self.step.has_read(landed.sessions, token_ids)
         return landed, token_ids
 

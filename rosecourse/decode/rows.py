@@ -88,6 +88,12 @@ class Rows:
         self.ends: list[int] = []  # the last block of each row, as the device has it
         self.num_blocks: list[int] = []  # of each row, as the device has them
         self.sampling = False  # whether any row asks for more than the most probable token
+        self.arrived: list[BlockTable] = []  # of sessions that have been prefilled last,
+        self.first_tokens: Tensor | None = None  # whose first tokens are on the device
+
+    def arrive(self, tables: list[BlockTable], tokens: Tensor) -> None:
+        """The sessions of these tables have their first tokens, int64 [B] on the device; they have no rows yet."""
+        self.arrived, self.first_tokens = tables, tokens
 
     def _clear(self) -> None:
         """Let every row be a pad."""
@@ -153,6 +159,7 @@ class Rows:
             if sources[row] is None:
                 told = (session.num_cached_tokens, *asked_by(session.params), 1)
                 changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
+        self._take_first_tokens([row for row, source in enumerate(sources) if source is None], tables)
         for row in range(len(tables), len(self.tables)):  # who sat there has left
             changes |= {
                 POSITION * self.max_rows + row: 0,
@@ -160,6 +167,14 @@ class Rows:
                 self._table_of(row): self.kv.num_blocks,
             }
         self.sampling = any(session.params.temperature > 0 for session in sessions)
+
+    def _take_first_tokens(self, new_rows: list[int], tables: list[BlockTable]) -> None:
+        """Whoever has just been prefilled has a first token on the device, and perhaps there alone."""
+        number_of = {id(table): number for number, table in enumerate(self.arrived)}
+        taken = [(row, number_of[id(tables[row])]) for row in new_rows if id(tables[row]) in number_of]
+        if taken and self.first_tokens is not None:
+            to, number = index_tensor(list(zip(*taken, strict=True)), self.kv.device)
+            self.fields[TOKEN, to] = self.first_tokens[number].clamp(min=0)
 
     def _move(self, rows: Tensor) -> None:
         """rows: int64 [2, n], where n rows are to be and where they are."""

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
-from ..decode.sampling import NO_TOKEN
 from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
@@ -23,27 +22,17 @@ from ..models.shape import Model, require_model
 from ..models.tokenizer import check_length, longest_token
 from ..request.session import InferenceSession, Prompt
 from .exclusive import Exclusive
-from .prefill import Prefill
+from .landed import Landed, landed_of
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
-
-
-class Landed(NamedTuple):
-    """What a decode step has made, when the host has read it.
-
-    new_tokens: of its sessions, in their order. without: those that no token could be chosen for, with logits of NaN.
-    """
-
-    new_tokens: list[tuple[InferenceSession, int]]
-    without: list[InferenceSession]
 
 
 class EngineCore:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
-    `new_session`, `reserve`, `prefill`, `take_tokens`, `launch`, `land`, `fork` and `free` are what schedulers are made
-    of (`decode_step_sessions` is a launch that one waits for); `rules` says from which state of a session each is
-    allowed. Two threads in them at once are refused with `EngineBusy`. An interrupt splits none of them: it comes while
-    the device works, or when the call is complete.
+    `new_session`, `reserve`, `prefill`, `begin`, `launch`, `land`, `fork` and `free` are what schedulers are made of
+    (`take_tokens` is a `begin`, and `decode_step_sessions` a `launch`, that one waits for); `rules` says from which
+    state of a session each is allowed. Two threads in them at once are refused with `EngineBusy`. An interrupt splits
+    none of them: it comes while the device works, or when the call is complete.
     """
 
     def __init__(self, model: Model, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
@@ -71,6 +60,9 @@ class EngineCore:
         self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
         self.decode_step = parts.step(parts, model, self.kv, self.config)
         self.pipeline = parts.pipeline(self.decode_step, self.kv, self.config)
+        self.start = parts.start(self.decode_step, self.pipeline)
+        self.prompts = parts.prefill(model, self.kv, self.config)
+        self.delivery = parts.delivery(self.config)
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
         self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
         self.exclusive = Exclusive()
@@ -173,7 +165,7 @@ class EngineCore:
             if any(s.table is not None and self.kv.length(s.table) != len(s.token_ids) for s in sessions):
                 raise BlockError("the session has got tokens since its blocks were reserved: free it first")
             self._reserve_all([session for session in sessions if session.table is None])
-            logits = bookkeeping.interruptible(Prefill(self.model, self.kv, sessions).run)
+            logits = bookkeeping.interruptible(self.prompts, sessions)
             for session in sessions:
                 session.num_cached_tokens = len(session.token_ids)
                 session.awaits_prefill = False
@@ -222,6 +214,21 @@ class EngineCore:
         """Whether a step in flight writes to the blocks of a session."""
         return any(session in step.members for step in self.pipeline.in_flight)
 
+    def begin(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Landed:
+        """Have the first token of each session chosen, by the logits [B, vocab_size] of its prefill.
+
+        Returns those that the host knows at once; others are in flight, as a decode step's are, and `land` gives them.
+        Steps in flight that another scheduler has launched land first.
+        """
+        with self.exclusive, torch.inference_mode():
+            self._settle_for_user()
+            if any(map(self.is_in_flight, sessions)):
+                self.settle()
+            require_in_step("take", sessions, self, self._user, missing=(0,))
+            require_logits(logits, len(sessions), self.model.shape.vocab_size)
+            token_ids = self.start(sessions, logits, self._user)
+            return self._take(sessions, [s.table for s in sessions], token_ids) if token_ids else Landed([], [])
+
     def launch(self, sessions: Sequence[InferenceSession]) -> None:
         """Start a decode step; `land` gives its tokens. Each session that a step in flight has may be in this one too.
 
@@ -230,8 +237,7 @@ class EngineCore:
         """
         require_list(sessions)
         with self.exclusive, torch.inference_mode():
-            if self.num_in_flight and self.pipeline.in_flight[-1].user is not self._user:
-                self.settle()
+            self._settle_for_user()
             if not self._go_on(sessions):
                 newest = self.pipeline.in_flight[-1].members if self.num_in_flight else frozenset()
                 ready = [s for s in sessions if s.num_cached_tokens == len(s.token_ids) and s not in newest]
@@ -251,15 +257,28 @@ class EngineCore:
             if not self.num_in_flight:
                 raise RequestError("no decode step is in flight: launch one first")
             step, token_ids = self.pipeline.land()
-            made = zip(step.sessions, step.tables, token_ids, strict=True)
-            # Of a session that ended when the step was on its way this is one token too many.
-            taken = [(s, t) for s, table, t in made if s.finish_reason is None and s.table is table]
-            landed = Landed([(s, t) for s, t in taken if t != NO_TOKEN], [s for s, t in taken if t == NO_TOKEN])
-            for session, token_id in landed.new_tokens:
-                session.append(token_id, self.eos_token_id)
-            for session in landed.without:
-                self._forget_prefixes(session)
-            return landed
+            return self._take(step.sessions, step.tables, token_ids)
+
+    def _take(self, sessions: Sequence[InferenceSession], tables: list[Any], token_ids: list[int]) -> Landed:
+        """Each session takes its token, but for those that have ended."""
+        landed = landed_of(sessions, tables, token_ids)
+        for session, token_id in landed.new_tokens:
+            self._give(session, token_id)
+        for session in landed.without:
+            self._forget_prefixes(session)
+        return landed
+
+    def _give(self, session: InferenceSession, token_id: int) -> None:
+        if session in self._fresh:  # its prompt's K and V are numbers: a token could be chosen by them
+            self._fresh.discard(session)
+            if self.prefix_cache:
+                self.prefix_cache.insert(session.prompt_ids, session.table)
+        session.append(token_id, self.eos_token_id)
+
+    def _settle_for_user(self) -> None:
+        """What another scheduler has launched lands first."""
+        if self.num_in_flight and self.pipeline.in_flight[-1].user is not self._user:
+            self.settle()
 
     def settle(self) -> None:
         """Let all steps in flight land, each with the scheduler that has launched it: the tokens are for that one."""
@@ -308,16 +327,8 @@ class EngineCore:
                     self._forget_prefixes(sessions[row])
                 raise
             for session, token_id in zip(sessions, token_ids, strict=True):
-                if session in self._fresh:
-                    self._remember_prefix(session)
-                session.append(token_id, self.eos_token_id)
+                self._give(session, token_id)
             return token_ids
-
-    def _remember_prefix(self, session: InferenceSession) -> None:
-        """Its prompt's K and V are numbers: a token could be chosen by them."""
-        self._fresh.discard(session)
-        if self.prefix_cache:
-            self.prefix_cache.insert(session.prompt_ids, session.table)
 
     def _forget_prefixes(self, session: InferenceSession) -> None:
         """No token could be chosen by what was written to its blocks."""

@@ -10,16 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-import torch
-
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig, SamplingParams
-from ..errors import ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, SchedulerClosed
+from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
 from ..request.session import InferenceSession, SessionTimes
 from .admission import fifo, those_to_go_on
-from .core import EngineCore, Landed
+from .core import EngineCore
+from .landed import Landed
 from .queue import Queue
 from .rules import require_own, require_rule, require_siblings
 from .stats import SchedulerStats
@@ -167,21 +166,25 @@ class OnlineScheduler:
 
     def _admit(self) -> list[InferenceSession]:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
-        if self.waiting and (self._ended or not self.running):
+        if not self.waiting:
+            return []
+        if not self.running:
             self.engine.settle()  # blocks may be on their way back, of another scheduler's sessions too
         places = self.max_batch_size - len(self.running)
+        needed = sum(map(self._blocks_to_come, self.running))
         admitted: list[InferenceSession] = []
         try:
             while self.waiting and places > 0 and len(admitted) < self.prefill_max_batch_size:
                 session = self._next()
                 is_fork = session.table is not None
-                if not is_fork and not self._reserve(session, others=[*self.running, *admitted]):
+                if not is_fork and not self._reserve(session, needed, alone=not (self.running or admitted)):
                     break
                 self.waiting.discard(session)
                 self._waiting_forks.discard(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
                 (self.running if is_fork else admitted).append(session)
                 places -= 1 + len(session.to_fork)  # samples that find no place wait
+                needed += self._blocks_to_come(session)
         except BaseException:
             self._put_back(admitted)
             raise
@@ -197,18 +200,17 @@ class OnlineScheduler:
             )
         return self.waiting[number]
 
-    def _reserve(self, session: InferenceSession, others: list[InferenceSession]) -> bool:
-        """Reserve a session's blocks if one stays free for each other that may need one; else it would be preempted.
+    def _reserve(self, session: InferenceSession, needed: int, alone: bool) -> bool:
+        """Reserve a session's blocks if those stay free that the others may need; else it would be preempted.
 
-        So would its samples, each of which writes into a block of its own.
+        So would its samples, each of which writes into a block of its own. alone: there are no others.
         """
         fits = False
         try:
-            self._reserve_or_preempt(session, others)
-            needed = sum(map(self._blocks_to_come, others)) + len(session.to_fork)
-            fits = not others or self.engine.kv.num_available() >= needed
+            self._reserve_or_preempt(session, alone)
+            fits = alone or self.engine.kv.num_available() >= needed + len(session.to_fork)
         except KVCacheExhausted:
-            if not others:
+            if alone:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
         finally:
             if not fits:
@@ -219,13 +221,13 @@ class OnlineScheduler:
         """Blocks that a session and the samples that will be forked off it may need in their next step."""
         return self.engine.may_need_block(session) + len(session.to_fork)
 
-    def _reserve_or_preempt(self, session: InferenceSession, others: list[InferenceSession]) -> None:
+    def _reserve_or_preempt(self, session: InferenceSession, alone: bool) -> None:
         """Reserve a session's blocks; where nothing runs, forks that wait give theirs for it."""
         while True:
             try:
                 return self.engine.reserve(session)
             except KVCacheExhausted:
-                if others or not self._preempt_newest():
+                if not alone or not self._preempt_newest():
                     raise
 
     # -- prefill and decode ---------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ class OnlineScheduler:
             rows = self._fork_samples(batch)
             if len(rows) > len(sessions):
                 logits = logits[index_tensor(rows, logits.device)]
-            landed = self._take_tokens(batch, logits)
+            landed = self.engine.begin(batch, logits)
         self._hand_out(landed)
         self._make_room()
         self.stats.prefill_seconds += time.perf_counter() - start
@@ -250,18 +252,21 @@ class OnlineScheduler:
     def _decode(self, sessions: list[InferenceSession]) -> None:
         """Launch a step of these sessions, and land all but those that the host may be behind."""
         start = time.perf_counter()
+        self._land_behind()
         sessions = self._with_room(those_to_go_on(sessions))
         if sessions:
             with self._or_put_back(sessions):
                 self.engine.launch(sessions)
             self.stats.decode_steps += 1
-        elif not self.engine.num_in_flight:
-            return
-        else:
+            self._land_behind()
+        elif not those_to_go_on(self.running):  # else those that have just begun go on in the next step
             self.engine.settle()
+        self.stats.decode_seconds += time.perf_counter() - start
+
+    def _land_behind(self) -> None:
+        """Land all steps but those that the host may be behind."""
         while self.engine.num_in_flight > self.engine.pipeline.steps_ahead:
             self.land()
-        self.stats.decode_seconds += time.perf_counter() - start
 
     def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:
         """Those that keep their blocks when the pool is dry: first steps in flight land, then others are preempted."""
@@ -321,17 +326,6 @@ class OnlineScheduler:
             for queue in (self.waiting, self._waiting_forks):
                 queue.append_first(session)
 
-    def _take_tokens(self, sessions: list[InferenceSession], logits: torch.Tensor) -> Landed:
-        """The first token of each session, but for those whose logits are NaN."""
-        try:
-            return Landed(list(zip(sessions, self.engine.take_tokens(sessions, logits), strict=True)), [])
-        except LogitsError as error:
-            bad = [sessions[row] for row in error.rows]
-        good = [row for row, session in enumerate(sessions) if session not in bad]
-        if not good:
-            return Landed([], bad)
-        return self._take_tokens([sessions[row] for row in good], logits[good])._replace(without=bad)
-
     def _hand_out(self, landed: Landed) -> None:
         """Note the tokens that sessions have taken; one that could have none ends, with an error."""
         now = time.perf_counter()
@@ -348,7 +342,8 @@ class OnlineScheduler:
 
     def _end(self, session: InferenceSession) -> None:
         """A session has finished. Its blocks come back when no step in flight can write to them."""
-        self.running.discard(session)
+        for queue in (self.running, self.waiting, self._waiting_forks):  # a sample may wait when its token lands
+            queue.discard(session)
         self._ended.append(session)
 
     def _free_ended(self) -> None:

@@ -7,20 +7,13 @@ import threading
 import weakref
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
+from ..decode.parts import Delivery, Mailbox
 from ..errors import LogitsError
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
+from .items import End, Item, NewTokenItem
 from .scheduler import NewToken, OnlineScheduler
-from .token_queue import TokenQueue
-
-
-class NewTokenItem(NamedTuple):
-    """What the stepping thread puts into a stream's queue for each token; None or an exception ends the stream."""
-
-    token_id: int
-    finish_reason: str | None
 
 
 class Stepper:
@@ -33,10 +26,11 @@ class Stepper:
     def __init__(self, scheduler: OnlineScheduler) -> None:
         """Raises `EngineBusy` where another thread uses the engine, or another manager has it."""
         self.scheduler = scheduler
+        self.delivery: Delivery = scheduler.engine.delivery  # the stepping thread's alone
         # Guards what follows. Its lock is reentrant: a garbage collection may call cancel, for a stream that is gone,
         # in a thread that holds it. So cancel only ever appends to a list; nothing here iterates over that one.
         self.changed = threading.Condition()
-        self.queues: dict[InferenceSession, TokenQueue] = {}  # of the requests that have not ended
+        self.mailboxes: dict[InferenceSession, Mailbox] = {}  # of the requests that have not ended
         self.new: list[InferenceSession] = []
         self.cancelled: list[InferenceSession] = []
         self.closing = False
@@ -80,14 +74,19 @@ class Stepper:
             self.failure = error
         with self.changed:
             self.closing = True
-            unanswered = list(self.queues)
+            unanswered = list(self.mailboxes)
         for session in unanswered:
             with suppress(Exception):  # after a failure the cache may be broken, too
                 self.scheduler.cancel(session)
         self.scheduler.take_new_tokens()  # of a step that failed; who reads them hears of that instead
         self._hand_back()
         for session in unanswered:  # who hears of the end finds all blocks given back
-            self._end(session, self.failure)
+            mailbox = self._mailbox_of_ended(session)
+            if mailbox is not None:
+                mailbox.put(End(session, self.failure))
+                mailbox.wake()
+        with suppress(Exception):  # it may be what has failed
+            self.delivery.flush()
 
     def _hand_back(self) -> None:
         self.scheduler.manager_thread = None
@@ -95,6 +94,8 @@ class Stepper:
 
     def _wait_for_work(self) -> bool:
         """Take what the other threads left; sleep while there is nothing to do. False when it is time to end."""
+        if not self.scheduler.has_work:
+            self.delivery.flush()
         with self.changed:
             while not (self.new or self.cancelled or self.closing or self.scheduler.has_work):
                 self.changed.wait()
@@ -102,30 +103,38 @@ class Stepper:
             cancelled, self.cancelled = self.cancelled, []
             for session in new:
                 self.scheduler.submit(session)  # here, so that whoever holds the lock sees the whole queue
+        ends = []
         for session in cancelled:
             self.scheduler.cancel(session)
-            self._end(session)
+            ends += self._ends(session)
+        if ends:
+            self.delivery.hand_over(ends)
         return not self.closing or (self.drain and self.scheduler.has_work)
 
     def _answer(self, new_tokens: list[NewToken]) -> None:
-        """Give the readers what a step has made."""
-        for session, token_id in new_tokens:
-            self._deliver(session, token_id)
+        """Give the readers what a step has made, all at once."""
+        last = {session: number for number, (session, _) in enumerate(new_tokens)}
+        handed: list[tuple[Mailbox, Item]] = []
+        for number, (session, token_id) in enumerate(new_tokens):
+            mailbox = self.mailboxes.get(session)
+            if mailbox is None:
+                continue
+            finish_reason = session.finish_reason if last[session] == number else None
+            handed.append((mailbox, NewTokenItem(session, token_id, finish_reason)))
+            if finish_reason is not None:
+                handed += self._ends(session)
         while self.scheduler.failed:
-            self._end(self.scheduler.failed.pop(), LogitsError([0]))
+            handed += self._ends(self.scheduler.failed.pop(), LogitsError([0]))
+        self.delivery.hand_over(handed)
 
-    def _deliver(self, session: InferenceSession, token_id: int) -> None:
-        queue = self.queues.get(session)
-        if queue is not None:
-            queue.put(NewTokenItem(token_id, session.finish_reason))
-        if session.finished:
-            self._end(session)
+    def _ends(self, session: InferenceSession, error: BaseException | None = None) -> list[tuple[Mailbox, Item]]:
+        """The last item of a request, if it has not been given yet."""
+        mailbox = self._mailbox_of_ended(session)
+        return [] if mailbox is None else [(mailbox, End(session, error))]
 
-    def _end(self, session: InferenceSession, last_word: BaseException | None = None) -> None:
+    def _mailbox_of_ended(self, session: InferenceSession) -> Mailbox | None:
         with self.changed:
-            queue = self.queues.pop(session, None)
-        if queue is not None:
-            queue.put(last_word)
+            return self.mailboxes.pop(session, None)
 
 
 def _end_and_join(stepper: weakref.ref[Stepper], thread: threading.Thread) -> None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 
 from ..checks import is_count, is_within, require, require_a, shown
 from ..config import SamplingParams
-from ..errors import LogitsError, QueueFull, RequestError, SchedulerClosed
+from ..decode.parts import Mailbox
+from ..errors import QueueFull, RequestError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
-from ..request.text import StreamedToken, TextDecoder
+from ..request.text import StreamedToken
+from .async_stream import AsyncTokenStream
+from .items import End, Reading
+from .loop_mailbox import LoopMailbox
 from .rules import require_own
 from .scheduler import OnlineScheduler
-from .stepper import NewTokenItem, Stepper
+from .stepper import Stepper
 from .token_queue import TokenQueue
 
 
@@ -32,15 +38,11 @@ class TokenStream(Iterator[StreamedToken]):
         self.session = session
         self._manager = manager
         self._queue = queue
-        self._decoder = TextDecoder(manager.scheduler.engine.model.tokenizer)
+        self._reading = Reading(session, manager.scheduler.engine.model)
         self._read: deque[StreamedToken] = deque()  # that an interrupt has kept from their reader
 
     def __next__(self) -> StreamedToken:
-        """The next token; waits for it.
-
-        Raises `LogitsError` when the model gave no numbers to choose it by, and `SchedulerClosed` when an exception
-        ended the stepping thread.
-        """
+        """The next token; waits for it. Raises what `Reading.token` raises."""
         token = None
         try:
             with bookkeeping:
@@ -53,15 +55,12 @@ class TokenStream(Iterator[StreamedToken]):
 
     def _next(self) -> StreamedToken:
         item = self._queue.take()
-        if isinstance(item, NewTokenItem):
-            text = self._decoder.text(item.token_id, last=item.finish_reason is not None)
-            return StreamedToken(item.token_id, text, item.finish_reason)
-        self._queue.put_back(item)  # it stays ended, for every reader
-        if item is None:
+        if isinstance(item, End):
+            self._queue.put_back(item)  # it stays ended, for every reader
+        token = self._reading.token(item)
+        if token is None:
             raise StopIteration
-        if isinstance(item, LogitsError):
-            raise LogitsError(item.rows) from item
-        raise SchedulerClosed(f"the scheduler stopped: {type(item).__name__}: {item}") from item
+        return token
 
     def cancel(self) -> None:
         """Stop the request. Tokens that are there already can still be read."""
@@ -94,6 +93,8 @@ class SchedulerManager:
         self.max_waiting = max_waiting
         with bookkeeping:
             self._stepper = Stepper(scheduler)
+            self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopMailbox]
+            self._of_loops = weakref.WeakKeyDictionary()
             self._dropped = weakref.finalize(self, self._stepper.end)  # it does not wait: any thread may collect
 
     # -- any thread -----------------------------------------------------------------------------------------------
@@ -107,22 +108,63 @@ class SchedulerManager:
         wait, and `SchedulerClosed`.
         scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
         """
-        submitted = time.perf_counter() if scheduled is None else scheduled
-        require(is_within(submitted, 0, math.inf), f"scheduled is {shown(scheduled)}: give seconds, or None for now")
-        session = self.scheduler.engine.new_session(prompt, params)
-        session.times.submitted = submitted
+        session = self.new_session(prompt, params, scheduled)
         queue = TokenQueue()
         try:
-            with bookkeeping, self._stepper.changed:
-                self._check_open()
+            with bookkeeping:
                 stream = TokenStream(self, session, queue)
-                self._stepper.queues[session] = queue
-                self._stepper.new.append(session)
-                self._stepper.changed.notify()
+                self.accept(session, queue)
                 return stream
         except BaseException:
             self.cancel(session)  # an interrupt that waited: nobody has got the stream
             raise
+
+    def submit_async(
+        self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
+    ) -> AsyncTokenStream:
+        """The same for a coroutine: the stream is its event loop's, `async for token in stream`.
+
+        Raises `RequestError` where no event loop runs, too.
+        """
+        mailbox = self._mailbox_of_loop()
+        session = self.new_session(prompt, params, scheduled)
+        model = self.scheduler.engine.model
+        stream = AsyncTokenStream(session, model, mailbox.queue_of(session), partial(self.cancel, session))
+        try:
+            self.accept(session, mailbox)
+            return stream
+        except BaseException:
+            mailbox.drop(session)
+            raise
+
+    def _mailbox_of_loop(self) -> LoopMailbox:
+        """All streams of an event loop share one."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RequestError("no event loop runs here: call submit_async in a coroutine, or submit") from None
+        mailbox = self._of_loops.get(loop)
+        if mailbox is None:
+            mailbox = self._of_loops[loop] = LoopMailbox(loop)
+        return mailbox
+
+    def new_session(
+        self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
+    ) -> InferenceSession:
+        """A session for `accept`. See `submit`."""
+        submitted = time.perf_counter() if scheduled is None else scheduled
+        require(is_within(submitted, 0, math.inf), f"scheduled is {shown(scheduled)}: give seconds, or None for now")
+        session = self.scheduler.engine.new_session(prompt, params)
+        session.times.submitted = submitted
+        return session
+
+    def accept(self, session: InferenceSession, mailbox: Mailbox) -> None:
+        """Queue a session of `new_session`; its items (`engine.items.Item`) go to a mailbox. Raises as `submit`."""
+        with bookkeeping, self._stepper.changed:
+            self._check_open()
+            self._stepper.mailboxes[session] = mailbox
+            self._stepper.new.append(session)
+            self._stepper.changed.notify()
 
     def _check_open(self) -> None:
         if self._stepper.closing:
@@ -141,7 +183,7 @@ class SchedulerManager:
         if session.owner not in (None, self.scheduler):
             raise RequestError("the session is another scheduler's: cancel it there")
         with bookkeeping, self._stepper.changed:
-            if session in self._stepper.queues:
+            if session in self._stepper.mailboxes:
                 self._stepper.cancelled.append(session)
                 self._stepper.changed.notify()
 

@@ -11,9 +11,10 @@ from ..kv.bookkeeping import bookkeeping
 
 
 class TokenQueue:
-    """Items in their order, for one writer and any number of readers. An interrupt of a reader that waits takes none.
+    """A mailbox: items in their order, for one writer and any number of readers, who sleep where there is none.
 
-    What `SimpleQueue.get` has taken would be lost with it, so the items lie beside one: what it holds only wakes.
+    An interrupt of a reader that sleeps takes no item. What `SimpleQueue.get` has taken would be lost with it, so the
+    items lie beside one: what it holds only wakes.
     """
 
     def __init__(self) -> None:
@@ -24,17 +25,34 @@ class TokenQueue:
         return len(self._items)
 
     def put(self, item: Any) -> None:
+        """Lay an item down; whoever sleeps goes on sleeping."""
         self._items.append(item)
+
+    def wake(self) -> None:
+        """Let a reader look, if one sleeps or is about to."""
         self._wakes.put(None)
 
     def put_back(self, item: Any) -> None:
         """Let an item be the next one again."""
         self._items.appendleft(item)
-        self._wakes.put(None)
+        self.wake()
 
     def take(self) -> Any:
         """The next item; waits for it. Call it inside `bookkeeping`: only the waiting can be interrupted."""
+        slept = False
         while True:
             with suppress(IndexError):
-                return self._items.popleft()
+                item = self._items.popleft()
+                if slept and self._items:  # one wake stands for all that lies here, and others may sleep
+                    self.wake()
+                return item
             bookkeeping.interruptible(self._wakes.get)
+            slept = True
+
+    def take_all(self) -> list[Any]:
+        """All items that are there, one or more; waits for the first. Call it as `take`."""
+        items = [self.take()]
+        with suppress(IndexError):
+            while True:
+                items.append(self._items.popleft())
+        return items

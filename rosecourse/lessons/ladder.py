@@ -18,6 +18,7 @@ from ..kv.one_table import KVBlockManager as KVBlockManagerOfOneTable
 from ..models.shape import Model
 from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
 from .copy_blocks import l063_one_by_one
+from .delivery import l035_each_token
 from .forward import l035_paged
 from .kv_append import (
     l035_per_token,
@@ -27,8 +28,10 @@ from .kv_append import (
     l061_triton_full_batch,
     l062_one_table,
 )
-from .pipeline import l035_in_step
-from .rows import l064_rows, l066_rows
+from .pipeline import l035_in_step, l067_one_behind
+from .prefill import l035_by_groups
+from .rows import l064_rows, l066_rows, l067_rows
+from .start import l035_read_first
 from .step import l035_append_after_forward, l063_place_first, l064_rows_that_stay, l066_one_graph
 from .workloads import A, ArticleWorkload, B, C, E
 
@@ -39,6 +42,9 @@ BASELINE = DecodeParts(
     forward=l035_paged.DecodeForward,
     kv_append=l035_per_token.KVAppend,
     pipeline=l035_in_step.Pipeline,
+    prefill=l035_by_groups.Prefill,
+    start=l035_read_first.Start,
+    delivery=l035_each_token.Delivery,
 )
 
 
@@ -244,10 +250,22 @@ LESSONS = ladder(
         "number": "067",
         "title": "one step behind",
         "step": BEST.step,
-        "rows": BEST.rows,
-        "pipeline": BEST.pipeline,
+        "rows": l067_rows.Rows,
+        "pipeline": l067_one_behind.Pipeline,
         "workload": A,
         "about": "the host reads a step's tokens while the device runs the next one",
+        "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "068",
+        "title": "delivery and start",
+        "rows": BEST.rows,
+        "pipeline": BEST.pipeline,
+        "prefill": BEST.prefill,
+        "start": BEST.start,
+        "delivery": BEST.delivery,
+        "workload": C,
+        "about": "readers are woken in turns, and first tokens stay on the device",
         "headline": ("total throughput", "mean"),
     },
 )

@@ -307,4 +307,4 @@ def test_submitters_readers_and_cancellers_at_once(small_model):
     assert len(counts["read"]) == 4 * 2 * each // 3
     assert len(counts["cancelled"]) == 4 * len([n for n in range(each) if n % 3 == 2 and n % 9 != 8])
     assert counts["refused"]
-    assert not manager._stepper.queues
+    assert not manager._stepper.mailboxes

@@ -1,0 +1,95 @@
+"""TokenReader: one reader of many requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from ..config import SamplingParams
+from ..errors import LogitsError
+from ..kv.bookkeeping import bookkeeping
+from ..request.session import InferenceSession, Prompt
+from ..request.text import StreamedToken
+from .items import Item, Reading
+from .streaming import SchedulerManager
+from .token_queue import TokenQueue
+
+Read = tuple[InferenceSession, StreamedToken | LogitsError]
+
+
+class TokenReader(Iterator[list[Read]]):
+    """Reads all the requests that are submitted by it, in one thread: iterate over it.
+
+    Each item is what has come since the last one: a list of sessions, each with a token, or with the `LogitsError` that
+    ended it. The iteration ends when no request is left; after a further `submit` it can go on. A reader that nobody
+    holds any more cancels its requests.
+    """
+
+    def __init__(self, manager: SchedulerManager) -> None:
+        self._manager = manager
+        self._queue = TokenQueue()
+        self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
+        self._read: deque[list[Read]] = deque()  # that an interrupt has kept from its reader
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
+    ) -> InferenceSession:
+        """Queue a request; its tokens come with the others'. Any thread may; see `SchedulerManager.submit`."""
+        session = self._manager.new_session(prompt, params, scheduled)
+        self._requests[session] = Reading(session, self._manager.scheduler.engine.model)
+        try:
+            self._manager.accept(session, self._queue)
+        except BaseException:
+            self._requests.pop(session, None)
+            self._manager.cancel(session)
+            raise
+        return session
+
+    def cancel(self, session: InferenceSession) -> None:
+        """Stop a request. Tokens that are there already can still be read."""
+        self._manager.cancel(session)
+
+    def __next__(self) -> list[Read]:
+        """All that has come; waits until that is something.
+
+        Raises `SchedulerClosed` when an exception ended the stepping thread.
+        """
+        read: list[Read] = []
+        try:
+            with bookkeeping:
+                read = self._read.popleft() if self._read else self._next()
+                return read
+        except BaseException:
+            if read:  # an interrupt that waited: nobody has got it
+                self._read.append(read)
+            raise
+
+    def _next(self) -> list[Read]:
+        read: list[Read] = []
+        while not read:
+            if not self._requests:
+                raise StopIteration
+            for item in self._queue.take_all():
+                self._take(item, read)
+        return read
+
+    def _take(self, item: Item, read: list[Read]) -> None:
+        reading = self._requests.get(item.session)
+        if reading is None:
+            return  # it has ended
+        try:
+            token = reading.token(item)
+        except LogitsError as error:
+            read.append((item.session, error))
+            token = None
+        except BaseException:
+            self._requests.clear()  # the thread that steps has ended, and with it every request
+            raise
+        if token is not None:
+            read.append((item.session, token))
+        else:
+            self._requests.pop(item.session, None)
+
+    def __del__(self) -> None:
+        for session in list(self._requests):
+            self._manager.cancel(session)
