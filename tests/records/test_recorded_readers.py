@@ -126,7 +126,7 @@ def test_the_readers_change_no_decode_step():
         name: name for name in WITH_STEPS
     } | dict.fromkeys(("C-one", "C-threads", "C-asyncio"), "C")
     assert name_of_steps(replace(C_ONE, name="mine", max_batch_size=4)) == "mine"
-    with pytest.raises(ConfigError, match="there is no record of the steps of 'C-one': give one of A, B, C, E, F$"):
+    with pytest.raises(ConfigError, match=r"there is no record of the steps of 'C-one': give one of A, B, C, E, F$"):
         recorded_steps("C-one")
 
 
