@@ -10,6 +10,7 @@ from rosecourse import LESSONS, ConfigError, RosecourseError
 from rosecourse.commands import record
 from rosecourse.lessons.workloads import ARTICLES, C_ASYNCIO, C_ONE, C_THREADS, WITH_STEPS, A, C, name_of_steps
 from rosecourse.measure.metrics import per_request
+from rosecourse.measure.workload import RUNNERS, run_streaming
 from rosecourse.records import timelines
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder
 from rosecourse.records.names import names_of, remedy_of, workload_in
@@ -188,10 +189,18 @@ def test_recordings_without_readers_are_found_and_have_no_figures_of_them(name):
 
 
 @pytest.mark.usefixtures("source")
-def test_each_way_is_recorded_in_a_file_of_its_own(tmp_path, capsys):
+def test_each_way_is_recorded_in_a_file_of_its_own(tmp_path, monkeypatch, capsys):
     names = ["C", "C-one", "C-threads", "C-asyncio"]
+    read = []
+
+    def run(engine, workload):
+        read.append(workload.readers)
+        return run_streaming(engine, workload)
+
+    monkeypatch.setitem(RUNNERS, "benchmark_streaming", run)
     argv = ["--workloads", ",".join(names), *SMALL, "--from", RUNGS[-2], "--out", str(tmp_path)]
     assert record.main(argv) == 0
+    assert list(dict.fromkeys(read)) == [ARTICLES[name].readers for name in names]
     assert sorted(written(tmp_path)) == sorted(f"cpu/{name}-from-{RUNGS[-2]}.json" for name in names)
     for name in names:
         found = recorded_comparison(RUNGS[-1], name, folder=tmp_path)
