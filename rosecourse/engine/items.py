@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from ..errors import LogitsError, SchedulerClosed
@@ -30,7 +29,7 @@ Item = NewTokenItem | End
 
 
 class Reading:
-    """One request as its reader sees it: items become text. When each was read is noted in the session's `times`."""
+    """One request as its reader sees it: items become text."""
 
     def __init__(self, session: InferenceSession, model: Model) -> None:
         self.session = session
@@ -43,9 +42,8 @@ class Reading:
         ended the stepping thread.
         """
         if isinstance(item, NewTokenItem):
-            text = self._decoder.text(item.token_id, last=item.finish_reason is not None)
-            self.session.times.read.append(time.perf_counter())
-            return StreamedToken(item.token_id, text, item.finish_reason)
+            _, token_id, finish_reason = item
+            return StreamedToken(token_id, self._decoder.text(token_id, last=finish_reason is not None), finish_reason)
         error = item.error
         if error is None:
             return None
