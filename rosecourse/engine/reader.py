@@ -82,21 +82,22 @@ class TokenReader(Iterator[list[Read]]):
         read: list[Read] = []
         requests = self._requests
         for item in items:
-            reading = requests.get(item.session)
-            if reading is None:
-                continue
-            try:
-                token: StreamedToken | LogitsError | None = reading.token(item)
-            except LogitsError as error:
-                token = error
-            except BaseException:
-                requests.clear()  # the thread that steps has ended, and with it every request
-                raise
-            if token is not None:
-                read.append((item.session, token))
             if isinstance(item, End):
-                requests.pop(item.session, None)
+                self._end(item, read)
+            elif (reading := requests.get(item.session)) is not None:
+                read.append((item.session, reading.streamed(item)))
         return read
+
+    def _end(self, end: End, read: list[Read]) -> None:
+        reading = self._requests.pop(end.session, None)
+        try:
+            if reading is not None:
+                reading.require_well(end)
+        except LogitsError as error:
+            read.append((end.session, error))
+        except BaseException:
+            self._requests.clear()  # the thread that steps has ended, and with it every request
+            raise
 
     def __del__(self) -> None:
         for session in list(self._requests):
