@@ -184,7 +184,13 @@ def test_a_device_that_the_host_does_not_run_ahead_of(parts):
 @one_behind
 def test_a_first_token_that_cannot_be_chosen_harms_nobody(parts):
     """The step with it is in flight when the host hears of it; what that makes of the session is dropped."""
-    model = SickModel()
+
+    class Vocabulary(SickModel):
+        def hidden(self, token_ids, positions, attend):
+            assert int(token_ids.min()) >= 0, "not a token"
+            return super().hidden(token_ids, positions, attend)
+
+    model = Vocabulary()
     model.sick = {(PROMPTS[2][-1], len(PROMPTS[2]) - 1)}
     engine = make_engine(parts, model)
     sessions = a, bad, b = begun(engine, 0, 2, 3)
