@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from ..config import SamplingParams
-from ..errors import LogitsError
+from ..errors import LogitsError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken
@@ -29,6 +29,7 @@ class TokenReader(Iterator[list[Read]]):
         self._manager = manager
         self._queue = TokenQueue()
         self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
+        self._failure: SchedulerClosed | None = None  # which comes after all tokens, and to whoever asks again
         self._read: deque[list[Read]] = deque()  # that an interrupt has kept from its reader
 
     def submit(
@@ -67,6 +68,8 @@ class TokenReader(Iterator[list[Read]]):
     def _next(self) -> list[Read]:
         read: list[Read] = []
         while not read:
+            if self._failure is not None:
+                raise self._failure
             if not self._requests:
                 raise StopIteration
             for item in self._queue.take_all():
@@ -82,9 +85,10 @@ class TokenReader(Iterator[list[Read]]):
         except LogitsError as error:
             read.append((item.session, error))
             token = None
-        except BaseException:
-            self._requests.clear()  # the thread that steps has ended, and with it every request
-            raise
+        except SchedulerClosed as error:  # the thread that steps has ended, and with it every request
+            self._failure = error
+            self._requests.clear()
+            return
         if token is not None:
             read.append((item.session, token))
         else:
