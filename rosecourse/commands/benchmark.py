@@ -34,7 +34,7 @@ from .summary import Measured
 
 LONGEST_INTERVAL = 3_600_000  # milliseconds: an hour
 LEASTS = {"num_requests": 1, "repeat_runs": 1, "prefill_max_batch_size": 1, "tokenize_workers": 0, "warmup_runs": 0}
-UNITS = "seconds; submitted, admitted and tokens count from the start of their run"
+UNITS = "seconds; submitted, admitted, tokens and read count from the start of their run"
 
 
 def add_benchmark_flags(parser: Parser) -> None:
@@ -45,8 +45,11 @@ def add_benchmark_flags(parser: Parser) -> None:
     add_engine_flags(parser)
 
 
-def engine_and_workload(args: argparse.Namespace, samples: int) -> tuple[InferenceEngine, Workload]:
-    """The engine that the flags describe, no larger than the workload needs, and the workload. samples: per request."""
+def engine_and_workload(args: argparse.Namespace, samples: int, readers: str) -> tuple[InferenceEngine, Workload]:
+    """The engine that the flags describe, no larger than the workload needs, and the workload.
+
+    samples: per request; readers: of its streams.
+    """
     require_counts(args, LEASTS)
     interval = args.submit_interval_ms
     require(0 <= interval <= LONGEST_INTERVAL, f"submit_interval_ms is {interval}: give 0 or more, at most an hour")
@@ -67,14 +70,17 @@ def engine_and_workload(args: argparse.Namespace, samples: int) -> tuple[Inferen
         prefill_max_batch_size=args.prefill_max_batch_size,
         admission=ADMISSION_POLICIES[args.prefill_admission_policy],
         tokenize_workers=args.tokenize_workers,
+        readers=readers,
     )
     return engine, workload
 
 
-def measure_and_write(parser: Parser, args: argparse.Namespace, runner: Runner, samples: int = 1) -> Measured:
-    """Warm up, do the counted runs, and write the JSON document. samples: of each request."""
+def measure_and_write(
+    parser: Parser, args: argparse.Namespace, runner: Runner, samples: int = 1, readers: str = "sequential"
+) -> Measured:
+    """Warm up, do the counted runs, and write the JSON document. samples: of each request; readers: of its streams."""
     require_writable_json(args.json)
-    engine, workload = engine_and_workload(args, samples)
+    engine, workload = engine_and_workload(args, samples, readers)
     runs = []
     # No bar where nobody watches (disable=None), and none that moves while the clock runs.
     for number in tqdm(range(args.warmup_runs + args.repeat_runs), "runs", file=sys.stderr, leave=False, disable=None):

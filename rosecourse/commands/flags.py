@@ -20,6 +20,7 @@ MOST = 1_000_000  # requests, runs, pairs, threads
 LONGEST_PROMPT = 2**26  # characters: more than any context, and little enough to be held
 DTYPES = ("float32", "float16", "bfloat16")  # as in `models.load`
 ADMISSION_POLICIES = ("fifo",)  # as in `engine.admission`
+READERS = ("sequential", "threads", "one", "asyncio")  # as in `measure.readers`
 
 
 # -- definitions --------------------------------------------------------------------------------------------------
@@ -101,6 +102,17 @@ def add_samples_flag(parser: Parser) -> None:
         type=int,
         default=1,
         help="completions of each prompt, which is computed once (parallel sampling); sample i has seed + i",
+    )
+
+
+def add_readers_flag(parser: Parser) -> None:
+    """For the command that reads streams."""
+    parser.add_argument(
+        "--readers",
+        choices=READERS,
+        default="sequential",
+        help="who reads the streams: one after the other once all are submitted, a thread for each, one thread for "
+        "all, or a coroutine for each in one event loop",
     )
 
 

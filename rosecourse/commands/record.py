@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import require, shown
-from ..lessons.workloads import ARTICLES, ArticleWorkload
+from ..lessons.workloads import ARTICLES, WITH_STEPS, ArticleWorkload
 from ..measure.provenance import provenance
 from ..measure.traffic import D_SMALL, D, MixedTraffic
 from ..models.load import resolve_device
@@ -168,7 +168,7 @@ class Session:
         context = self.model.shape.context
         self.firsts = [self._first_of(name) for name in self.names if name != STEPS]
         order = order_of(STEPS, self.prompt_ids, parser, args)
-        alike = [article_assignment(article_of(name, args), order) for name in ARTICLES if STEPS in self.names]
+        alike = [article_assignment(article_of(name, args), order) for name in WITH_STEPS if STEPS in self.names]
         require_room([*self.firsts, *alike], context)
         self.steps = [StepsTask.of(task) for task in alike]
         require_room_for_steps(self.steps, context)

@@ -41,15 +41,21 @@ def print_scheduler_summary(mode: str, measured: Measured) -> None:
     print_what_ran(measured)
 
 
-def print_streaming_summary(measured: Measured) -> None:
-    """The summary of benchmark_streaming; percentiles are over all requests (ITL: over all gaps) of all runs."""
+def print_streaming_summary(readers: str, measured: Measured) -> None:
+    """The summary of benchmark_streaming; percentiles are over all requests (ITL: over all gaps) of all runs.
+
+    readers: who read the streams; ITL is the host's, and delay how much later the reader had a token.
+    """
     values, runs = measured.samples.values, measured.samples.each_run
     print("=== streaming summary ===")
     print_run_counts(measured)
+    print(f"Readers: {readers}")
     print(f"Admission wait p50/p95/p99: {p50_p95_p99(values('queueing'))} ms")
     print(f"TTFT p50/p95/p99: {p50_p95_p99(values('TTFT'))} ms")
     print(f"TPOT p50/p95/p99: {p50_p95_p99(values('TPOT'))} ms/token")
     print(f"ITL p50/p95/p99: {p50_p95_p99(values('ITL'))} ms")
+    print(f"Reader ITL p50/p95/p99: {p50_p95_p99(values('reader ITL'))} ms")
+    print(f"Delay p50/p95/p99: {p50_p95_p99(values('delay'))} ms")
     print(f"Latency p50/p95/p99: {p50_p95_p99(values('latency'))} ms")
     for number, run in enumerate(runs, start=1):
         if len(runs) > 1:

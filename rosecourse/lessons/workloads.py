@@ -1,4 +1,4 @@
-"""The articles' workloads, and two of the course's in their form: which benchmark, and the sizes on its command line.
+"""The articles' workloads, and the course's own in their form: which benchmark, and the sizes on its command line.
 
 B is shorter than its articles': 64 requests, where they have 256. Its requests run 16 at a time, so that more of them
 repeat the same steps; the articles' original engine was measured on this GPU with 64 as well (data/published.csv).
@@ -6,7 +6,7 @@ repeat the same steps; the articles' original engine was measured on this GPU wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class ArticleWorkload:
 
     name: of its recordings; benchmark: the command, `benchmark_scheduler` or `benchmark_streaming`; num_requests: its
     prompts; max_new_tokens: of each completion; samples: completions of each prompt; prompt_length: tokens of each
-    prompt, no two of which are alike; 0 is the articles' one prompt for all.
+    prompt, no two of which are alike; 0 is the articles' one prompt for all. readers: of its streams, a key of
+    `measure.readers.READERS`.
     """
 
     name: str
@@ -25,12 +26,14 @@ class ArticleWorkload:
     max_batch_size: int
     samples: int = 1
     prompt_length: int = 0
+    readers: str = "sequential"
 
     def __str__(self) -> str:
         many = self.samples > 1
         asked = f"{self.num_requests} prompts x {self.samples} samples" if many else f"{self.num_requests} requests"
         sizes = f"{asked} x {self.max_new_tokens} tokens, batch {self.max_batch_size}"
-        return f"{sizes} ({self.benchmark.removeprefix('benchmark_')})"
+        readers = f", readers: {self.readers}" if self.readers != "sequential" else ""
+        return f"{sizes} ({self.benchmark.removeprefix('benchmark_')}{readers})"
 
 
 A = ArticleWorkload("A", "benchmark_scheduler", num_requests=64, max_new_tokens=512, max_batch_size=64)
@@ -46,4 +49,16 @@ E = ArticleWorkload(
 # A quarter of A's requests: where a step's work is small, what it waits for weighs more (lesson 066).
 F = ArticleWorkload("F", "benchmark_scheduler", num_requests=16, max_new_tokens=512, max_batch_size=16)
 
-ARTICLES = {work.name: work for work in (A, B, C, E, F)}
+# C once more, with other readers than the articles' (lesson 068). Its decode steps are the same.
+C_ONE = replace(C, name="C-one", readers="one")
+C_THREADS = replace(C, name="C-threads", readers="threads")
+C_ASYNCIO = replace(C, name="C-asyncio", readers="asyncio")
+
+WITH_STEPS = {work.name: work for work in (A, B, C, E, F)}  # those whose decode steps differ, and are recorded too
+ARTICLES = WITH_STEPS | {work.name: work for work in (C_ONE, C_THREADS, C_ASYNCIO)}
+
+
+def name_of_steps(work: ArticleWorkload) -> str:
+    """The name under which the decode steps of a workload are recorded: who reads its tokens changes none of them."""
+    alike = (name for name, one in WITH_STEPS.items() if replace(one, name=work.name, readers=work.readers) == work)
+    return next(alike, work.name)

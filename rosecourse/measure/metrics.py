@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -27,8 +28,31 @@ def tpot(times: SessionTimes) -> float | None:
 
 
 def itl(times: SessionTimes) -> list[float]:
-    """Inter-token latencies, in seconds: the gaps between consecutive tokens. They are pooled over requests."""
-    return [b - a for a, b in zip(times.tokens, times.tokens[1:], strict=False)]
+    """Inter-token latencies, in seconds: the gaps between consecutive tokens, as the host reads them from the device.
+
+    They are pooled over requests.
+    """
+    return _gaps(times.tokens)
+
+
+def reader_itl(times: SessionTimes) -> list[float]:
+    """Inter-token latencies of the reader, in seconds: the gaps between the moments at which it had consecutive tokens.
+
+    They are pooled over requests; a request that nobody streamed has none.
+    """
+    return _gaps(times.read)
+
+
+def delay(times: SessionTimes) -> list[float]:
+    """From the moment at which the host read a token to the moment at which its reader had it, in seconds, of each.
+
+    They are pooled over requests; a request that nobody streamed has none.
+    """
+    return [read - token for token, read in zip(times.tokens, times.read, strict=False)]
+
+
+def _gaps(moments: Sequence[float]) -> list[float]:
+    return [b - a for a, b in pairwise(moments)]
 
 
 def last_step(times: SessionTimes) -> float:
@@ -76,12 +100,14 @@ def throughput(num_tokens: int, seconds: float) -> float:
 
 
 def per_request(runs: Iterable[Sequence[SessionTimes]]) -> dict[str, list[float]]:
-    """The samples of every request of every run, in seconds: ttft, tpot, itl, latency, queueing."""
+    """The samples of every request of every run, in seconds: ttft, tpot, itl, reader_itl, delay, latency, queueing."""
     requests = [times for run in runs for times in run if times.tokens]
     return {
         "ttft": [ttft(t) for t in requests],
         "tpot": [value for t in requests if (value := tpot(t)) is not None],
         "itl": [gap for t in requests for gap in itl(t)],
+        "reader_itl": [gap for t in requests for gap in reader_itl(t)],
+        "delay": [one for t in requests for one in delay(t)],
         "latency": [latency(t) for t in requests],
         "queueing": [queueing(t) for t in requests],
     }
@@ -102,6 +128,8 @@ UNITS = {
     "TTFT": "ms",
     "TPOT": "ms/token",
     "ITL": "ms",
+    "reader ITL": "ms",
+    "delay": "ms",
     "latency": "ms",
     "queueing": "ms",
 }
@@ -110,5 +138,5 @@ PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
 # What each name means, in its own words, for the files that are written.
 DEFINITIONS = {
     metric.__name__: " ".join((metric.__doc__ or "").split())
-    for metric in (ttft, tpot, itl, latency, queueing, throughput)
+    for metric in (ttft, tpot, itl, reader_itl, delay, latency, queueing, throughput)
 }

@@ -43,7 +43,8 @@ class Samples:
         """Every sample of a metric of `UNITS`, in its unit: one a run for times and throughputs, else pooled."""
         if metric in OF_A_RUN:
             return [OF_A_RUN[metric](run) for run in self.runs]
-        return [1e3 * seconds for seconds in per_request(run.times for run in self.runs)[metric.lower()]]
+        samples = per_request(run.times for run in self.runs)[metric.lower().replace(" ", "_")]
+        return [1e3 * seconds for seconds in samples]
 
     def figure(self, metric: str, statistic: str) -> float:
         """A metric of `UNITS`, in its unit, over all samples; NaN without runs. statistic: p50, p95, p99 or mean."""

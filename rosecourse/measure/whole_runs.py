@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..config import SamplingParams
 from ..engine.engine import Generation
 from ..errors import RequestFailed
-from ..request.session import InferenceSession
+from ..request.session import InferenceSession, SessionTimes
 
 ALL = "ask for all of its tokens, with stop_on_eos=False"
 TO_THE_END = "let every request run to its end, and measure again"
@@ -78,6 +78,14 @@ def require_whole(answers: Sequence[Answer], eos_token_id: int | None = None) ->
     others = f", and {len(failed) - 1} more of {len(answers)} failed" if len(failed) > 1 else ""
     remedy = REMEDIES.get(answer.reason or "", REPORT)
     raise RequestFailed(f"request {failed[0]} {answer}{others}: such a run gives no figure; {remedy}")
+
+
+def require_read(times: Sequence[SessionTimes]) -> None:
+    """Raise `RequestFailed` unless the reader of every request had each of its tokens once."""
+    for number, one in enumerate(times):
+        if len(one.read) != len(one.tokens):
+            told = f"the reader of request {number} had {len(one.read)} tokens of {len(one.tokens)}"
+            raise RequestFailed(f"{told}: such a run gives no figure; {REPORT}")
 
 
 def running_steps(sessions: Sequence[InferenceSession], steps: int) -> Iterator[int]:

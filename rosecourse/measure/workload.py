@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -18,11 +18,12 @@ from ..engine.engine import InferenceEngine
 from ..engine.offline import OfflineScheduler
 from ..engine.scheduler import OnlineScheduler
 from ..engine.stats import SchedulerStats
-from ..engine.streaming import SchedulerManager, TokenStream
-from ..errors import LogitsError, RequestFailed
+from ..engine.streaming import SchedulerManager
+from ..errors import RequestFailed
 from ..request.session import InferenceSession, Prompt, SessionTimes, samples_of
 from .metrics import throughput
-from .whole_runs import Answer, require_whole
+from .readers import READERS
+from .whole_runs import Answer, require_read, require_whole
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Workload:
     """Requests, in the order in which they arrive, and how an engine's scheduler takes them.
 
     tokenize_workers: threads that tokenise and submit; 0 is the submitting thread itself.
+    readers: who reads the streams of `run_streaming`, a key of `measure.readers.READERS`. With `asyncio` the event loop
+    tokenises, whatever the workers.
     """
 
     requests: tuple[Request, ...]
@@ -52,9 +55,12 @@ class Workload:
     prefill_max_batch_size: int | None = None
     admission: Callable[..., int] = fifo
     tokenize_workers: int = 0
+    readers: str = "sequential"
 
     def __post_init__(self) -> None:
         require(len(self.requests) > 0, "a workload of 0 requests: give 1 or more")
+        known = isinstance(self.readers, str) and self.readers in READERS
+        require(known, f"readers is {shown(self.readers)}: give one of {', '.join(READERS)}")
 
     @classmethod
     def of(
@@ -138,7 +144,9 @@ class Run:
     def of(
         cls, start: float, workload: Workload, sessions: Sequence[InferenceSession | None], scheduler: OnlineScheduler
     ) -> Run:
-        """The run that made the sessions of a workload; it ends with the last token. None: one that was never made.
+        """The run that made the sessions of a workload; it ends with the last token, when its reader has it.
+
+        None is a session that was never made.
 
         Raises `RequestFailed` unless each gave all that the workload asks for.
         """
@@ -146,6 +154,8 @@ class Run:
         require_whole(answers, scheduler.engine.eos_token_id)
         made = [session for session in sessions if session is not None]
         end = max(session.times.tokens[-1] for session in made)
+        if workload.readers != "sequential":  # of which only one reads at a time, when most tokens are long there
+            end = max(end, *(session.times.read[-1] for session in made))
         times = [session.times for session in made]
         return cls(start, end - start, times, [session.completion_ids for session in made], scheduler.stats)
 
@@ -195,7 +205,8 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
     """Requests arrive at their scheduled times, whatever the engine does; a thread steps, and each stream is read.
 
     A request counts as submitted at its scheduled arrival: an arrival that comes late because the machine was busy
-    is waiting time (else a slow engine would look better; "coordinated omission").
+    is waiting time (else a slow engine would look better; "coordinated omission"). What a reader raises, except
+    `LogitsError`, is raised here.
     """
     scheduler = _scheduler(engine, workload, OnlineScheduler)
     start = time.perf_counter()
@@ -205,19 +216,21 @@ def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
             _sleep_until(arrival.scheduled)
             yield arrival
 
-    def submit(arrival: Arrival) -> TokenStream:
-        request = arrival.request
-        return manager.submit(request.prompt, request.params, scheduled=arrival.scheduled)
+    def submit(arrival: Arrival) -> Any:
+        return readers.submit(arrival.request.prompt, arrival.request.params, arrival.scheduled)
 
     several = any(request.siblings for request in workload.requests)
     require(not several, "a stream has one sample: measure requests with siblings by run_scheduler")
-    with SchedulerManager(scheduler, max_waiting=None) as manager, _mapper(workload) as each:
-        streams = list(each(submit, as_they_come()))
-        for stream in streams:
-            with suppress(LogitsError):  # its request is told from the others below
-                for _ in stream:
-                    pass
-    return Run.of(start, workload, [stream.session for stream in streams], scheduler)
+    with (
+        SchedulerManager(scheduler, max_waiting=None) as manager,
+        closing(READERS[workload.readers](manager)) as readers,
+        _mapper(workload) as each,
+    ):
+        readers.start()
+        sessions = readers.finish(list(each(submit, as_they_come())))
+    run = Run.of(start, workload, sessions, scheduler)
+    require_read(run.times)
+    return run
 
 
 def _arrivals(workload: Workload, start: float) -> deque[Arrival]:

@@ -69,7 +69,7 @@ def article_assignment(work: ArticleWorkload, order: Order) -> Assignment:
     An engine is no larger than it needs.
     """
     params = SamplingParams(max_new_tokens=work.max_new_tokens, stop_on_eos=False, seed=order.seed)
-    workload = Workload.of(_prompts(work, order), params, samples=work.samples)
+    workload = Workload.of(_prompts(work, order), params, samples=work.samples, readers=work.readers)
     largest = min(work.max_batch_size, work.num_requests * work.samples)
     longest = len(workload.prompts[0]) + work.max_new_tokens
     config = replace(order.config, max_batch_size=largest, max_seq_len=longest)

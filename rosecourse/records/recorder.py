@@ -36,7 +36,9 @@ from .results import gpu_folder
 from .run_json import packed_run
 from .sealed import seal
 
-UNITS = "microseconds, from the start of a run; moments_us: the first, then the gaps; tokens: first, count, ..."
+UNITS = (
+    "microseconds, from the start of a run; moments_us, read_us: the first, then the gaps; tokens: first, count, ..."
+)
 
 
 class Deadline:

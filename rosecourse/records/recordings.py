@@ -17,11 +17,12 @@ from typing import Any
 
 from ..config import SamplingParams
 from ..errors import RequestFailed
+from ..lessons.workloads import ARTICLES
 from ..measure.compare import Conditions
 from ..measure.floor import share_of_runs
 from ..measure.samples import Samples
 from ..measure.traffic import D
-from .names import remedy_of
+from .names import remedy_of, workload_in
 from .results import RESULTS, results_file
 from .run_json import PACKED_RUN, unpacked_run
 from .sealed import read_sealed, require_form
@@ -81,6 +82,7 @@ class Recording:
         Nor may a run hold a request that did not give all the tokens that the workload asks for.
         """
         require_form(document, RECORDING, "the document")
+        _require_readers(document)
         rungs, rounds = document["rungs"], document["rounds"]
         for number, runs in rungs.items():
             require_form(runs, [PACKED_RUN], f"rung {number}")
@@ -140,6 +142,18 @@ def asked_of(settings: Mapping[str, Any]) -> list[SamplingParams]:
         return [SamplingParams(max_new_tokens=most, stop_on_eos=False)] * (requests * settings.get("samples", 1))
     require_form(seed, int, "traffic_seed")
     return replace(D, num_requests=requests, seed=seed).params
+
+
+def _require_readers(document: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for an article's workload whose streams were read otherwise than its name says.
+
+    Older recordings do not say how: there was one way only.
+    """
+    work = ARTICLES.get(workload_in(document["workload"]))
+    readers = document["settings"].get("readers", "sequential")
+    require_form(readers, str, "readers")
+    if work is not None and readers != work.readers:
+        raise ValueError(f"its readers are {readers!r:.20}, those of workload {work.name} are {work.readers!r}")
 
 
 def _require_whole(samples: Mapping[str, Samples], asked: Sequence[SamplingParams]) -> None:

@@ -5,6 +5,10 @@ microseconds from the start of the run: `moments_us` is the first moment and the
 `submitted_us` and `admitted_us` have one number a request. `tokens` has a list for each request, [first, count, first,
 count, ...]: its tokens came at `count` consecutive moments from moment number `first` on, and so on. Only what is below
 a microsecond is lost, and the token ids are not stored: every metric of `measure.metrics` can be computed again.
+
+Where the tokens were streamed, `read_us` has a list for each request: when its reader had the first token, and then the
+gaps. An empty list stands for that of the request before, as one reader has the tokens of all requests at one moment.
+Older files do not have the key.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import numpy as np
 from ..engine.stats import SchedulerStats
 from ..measure.workload import Run
 from ..request.session import SessionTimes
+from .sealed import require_form
 
 PACKED_RUN = {  # see `sealed.require_form`
     "total_us": int,
@@ -49,6 +54,7 @@ def plain_run(run: Run) -> dict[str, Any]:
                 "submitted": relative(times.submitted),
                 "admitted": relative(times.admitted),
                 "tokens": [relative(moment) for moment in times.tokens],
+                "read": [relative(moment) for moment in times.read],
             }
             for times in run.times
         ],
@@ -66,6 +72,7 @@ def packed_run(run: Run, decode_bytes: int) -> dict[str, Any]:
 
     moments = sorted({us(moment) for times in run.times for moment in times.tokens})
     number = {moment: n for n, moment in enumerate(moments)}
+    read = [np.diff([us(moment) for moment in times.read], prepend=0).tolist() for times in run.times]
     return {
         "total_us": round(1e6 * run.total_seconds),
         "prefill_us": round(1e6 * run.stats.prefill_seconds),
@@ -77,6 +84,7 @@ def packed_run(run: Run, decode_bytes: int) -> dict[str, Any]:
         "admitted_us": [us(times.admitted) for times in run.times],
         "moments_us": np.diff(moments, prepend=0).tolist(),
         "tokens": [_ranges([number[us(moment)] for moment in times.tokens]) for times in run.times],
+        **({"read_us": _less_what_repeats(read)} if all(read) else {}),
     }
 
 
@@ -90,6 +98,8 @@ def unpacked_run(packed: dict[str, Any]) -> Run:
     ]
     if not times or min(packed["total_us"], packed["decode_us"]) <= 0 or min(packed["moments_us"]) < 0:
         raise ValueError("a run without requests, or without time")
+    if "read_us" in packed:
+        _add_readers(times, packed["read_us"])
     stats = SchedulerStats(
         prefill_seconds=packed["prefill_us"] / 1e6,
         decode_seconds=packed["decode_us"] / 1e6,
@@ -116,3 +126,20 @@ def _seconds_at(moments: np.ndarray, ranges: Sequence[int]) -> list[float]:
     if not pairs or any(first < 0 or count < 1 or first + count > len(moments) for first, count in pairs):
         raise ValueError("a request's tokens came at moments that are not there")
     return (np.concatenate([moments[first : first + count] for first, count in pairs]) / 1e6).tolist()
+
+
+def _less_what_repeats(rows: list[list[int]]) -> list[list[int]]:
+    """The rows, with an empty one in the place of each that is as the row before."""
+    return [[] if number and row == rows[number - 1] else row for number, row in enumerate(rows)]
+
+
+def _add_readers(times: list[SessionTimes], read_us: Any) -> None:
+    """Give the requests their readers' moments. Raises `ValueError` for moments that no reader can have had."""
+    require_form(read_us, [[int]], "read_us")
+    gaps: list[int] = []
+    for one, row in zip(times, read_us, strict=True):
+        gaps = row or gaps
+        moments = np.cumsum(gaps, dtype=np.int64)
+        if len(gaps) != len(one.tokens) or min(gaps) < 0 or np.any(moments / 1e6 < one.tokens):
+            raise ValueError("a reader did not have each token once, after it was there")
+        one.read = (moments / 1e6).tolist()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..lessons.workloads import ARTICLES
+from ..lessons.workloads import WITH_STEPS
 from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
 from ..measure.timeline import Timeline
 from .names import FROM, name_from
@@ -146,7 +146,7 @@ def steps_of(
     gpu and folder are those of `results_file`. first: the rung that a record of only a part of the ladder begins with
     (`rosecourse record --from`). Raises `RosecourseError` for a file that is damaged.
     """
-    require_known(workload, list(ARTICLES), "record of the steps of")
+    require_known(workload, list(WITH_STEPS), "record of the steps of")
     return steps_in(name_from(workload, first), gpu, folder)
 
 
