@@ -13,7 +13,7 @@ from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers,
 from tests.support.oracles import hf_greedy, prompts_of
 from tests.support.scheduling import make_engine
 
-CALLS = ["reserve", "prefill", "can_append", "launch", "take_tokens", "land"]
+CALLS = ["reserve", "prefill", "can_append", "launch", "begin", "land"]
 
 
 # -- cancelled in every state -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
         gate.has_come()
         started.wait()
         setattr(scheduler if name == "admission" else scheduler.engine, name, broken)
-        if name in ("reserve", "prefill", "take_tokens", "admission"):  # which come when a place is free
+        if name in ("reserve", "prefill", "begin", "admission"):  # which come when a place is free
             streams[0].cancel()
         gate.open()
 
