@@ -15,6 +15,10 @@ from .scenes import Played, Truth
 
 LINE = "the line of the listing that is to blame: its number, or its text"
 NO_COPIES = "a pinned buffer that is written again while a copy from it is still under way (a CPU copies at once)"
+SESSIONS = (
+    "the live sessions, a `dict` from name to session, before the first step (moment 0) and after each step; "
+    "`session.num_cached_tokens` keys of each are in the cache."
+)
 KEY_AT = (
     "`bug.key_at(engine.kv, session, position)` is the key, `[heads, head_dim]`, that attention is going to read there "
     "in layer 0. It takes the engine's cache, `engine.kv`, not the engine."
@@ -96,8 +100,8 @@ class Bug:
 
     source: of the colleague's file, whose last class is the part. fault: the lines of it that are to blame; mended: the
     same put right. tools: what helps to look, markdown, one item each. questions: name -> what is asked; hints: for a
-    wrong answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each,
-    or what else the tools name. truth: plays it with both engines, and returns the answers.
+    wrong answer to each. scene: plays on an engine, and yields a `dict` before the first step and after each; yields:
+    what that is, in words. truth: plays it with both engines, and returns the answers.
     """
 
     minutes: int
@@ -112,6 +116,7 @@ class Bug:
     scene: Callable[[InferenceEngine], Iterator[dict[str, Any]]]
     truth: Callable[[Played, Model], Truth]
     explanation: str
+    yields: str = SESSIONS
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,9 +158,6 @@ BUG = Bug(
         "sleeps for ever. Nobody else is late. With eight readers or fewer it never happens."
     ),
     tools=(
-        "This scene yields readers, a `dict` from name to mailbox, and not sessions: `box.items` is what lies there, "
-        "`box.read` is what its reader has read, and `box.wakes` says how often it was woken. A reader reads "
-        "everything when it is woken, and sleeps again. An item says what it is: a `NewTokenItem`, or an `End`.",
         "The scene steps a scheduler, and hands each step's tokens to `engine.delivery`, which is the part. When no "
         "work is left, it calls `flush`.",
     ),
@@ -184,6 +181,12 @@ BUG = Bug(
     config=EngineConfig(block_size=8, max_batch_size=10, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
+    yields=(
+        "the readers, a `dict` from name to mailbox, before the first step (moment 0) and after each step. In a "
+        "mailbox, `box.items` is what lies there, `box.read` is what its reader has read, and `box.wakes` says how "
+        "often it was woken. A reader reads everything when it is woken, and sleeps again. An item is a "
+        "`NewTokenItem` or an `End`."
+    ),
     explanation=(
         "The book says twice who is to be called: on the pages, and in the set of those who stand on one. A hand-over "
         "changes both, and `flush` changes the pages alone. Whoever was called by it stands in the set for ever. When "
@@ -250,6 +253,7 @@ TURNS = tuple(
     for name, batch, n in (
         ("with a reader each", each_with_a_reader, 20),
         ("with a reader each", each_with_a_reader, 3),
+        ("with a reader each", each_with_a_reader, 150),
         ("with one reader of all", one_reader_of_all, 12),
         ("some of which have one reader together", some_readers_of_several, 24),
         ("after the ends of others", after_the_ends_of_others, 16),

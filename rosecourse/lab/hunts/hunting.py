@@ -48,9 +48,8 @@ TOOLS = (
     "`bug.listing` is a colleague's version of the lesson's part, with the numbers of its lines. It is written in "
     "another style than the course's, and is right everywhere but for one fault.",
     "`right, broken = bug.engines(model)` gives an engine with the course's part and one with the colleague's.",
-    "`bug.scene(engine)` plays the scene on an engine. It yields the live sessions, a `dict` from name to session, "
-    "before the first step (moment 0) and after each step; `session.num_cached_tokens` keys of each are in the cache.",
 )
+SCENE = "`bug.scene(engine)` plays the scene on an engine. It yields "
 
 
 class Hunt:
@@ -91,7 +90,7 @@ class Hunt:
 
     @property
     def _tools(self) -> tuple[str, ...]:
-        return (*TOOLS, *self.bug.tools)
+        return (*TOOLS, SCENE + self.bug.yields, *self.bug.tools)
 
     @property
     def config(self) -> EngineConfig:
