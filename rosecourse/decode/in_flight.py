@@ -36,14 +36,16 @@ class Slot:
     """Tokens of one step, on their way to the host."""
 
     def __init__(self, max_rows: int, device: torch.device) -> None:
-        cuda = device.type == "cuda"
-        self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=cuda)
-        self.copied = torch.cuda.Event() if cuda else None
+        self.pinned = device.type == "cuda"
+        self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=self.pinned)
+        self.copied = torch.cuda.Event() if self.pinned else None
         self.size = 0
 
     def write(self, tokens: Tensor) -> None:
         """Let the device copy int64 [B] here when it gets there; the host does not wait."""
         self.size = len(tokens)
+        if self.size > len(self.host):  # the samples of a prefill may be more than a step has rows
+            self.host = torch.empty(self.size, dtype=torch.int64, pin_memory=self.pinned)
         self.host[: self.size].copy_(tokens, non_blocking=True)
         if self.copied is not None:
             self.copied.record()

@@ -173,8 +173,12 @@ class Rows:
         number_of = {id(table): number for number, table in enumerate(self.arrived)}
         taken = [(row, number_of[id(tables[row])]) for row in new_rows if id(tables[row]) in number_of]
         if taken and self.first_tokens is not None:
-            to, number = index_tensor(list(zip(*taken, strict=True)), self.kv.device)
-            self.fields[TOKEN, to] = self.first_tokens[number].clamp(min=0)
+            self._seat_tokens(index_tensor(list(zip(*taken, strict=True)), self.kv.device), self.first_tokens)
+
+    def _seat_tokens(self, numbers: Tensor, tokens: Tensor) -> None:
+        """numbers: int64 [2, n], of n rows and of the tokens that they begin with."""
+        row, number = numbers
+        self.fields[TOKEN, row] = tokens[number].clamp(min=0)
 
     def _move(self, rows: Tensor) -> None:
         """rows: int64 [2, n], where n rows are to be and where they are."""

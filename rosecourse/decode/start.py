@@ -25,7 +25,11 @@ class Start:
 
         Raises `RosecourseError` where as many steps are in flight as can be.
         """
-        tokens = next_tokens(logits, asked_of(sessions, logits.device), self.best)
+        tokens = self.choose(sessions, logits)
         self.pipeline.put(sessions, user, tokens)
         self.rows.arrive([session.table for session in sessions], tokens)
         return []
+
+    def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> torch.Tensor:
+        """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
+        return next_tokens(logits, asked_of(sessions, logits.device), self.best)

@@ -262,10 +262,10 @@ class EngineCore:
     def _take(self, sessions: Sequence[InferenceSession], tables: list[Any], token_ids: list[int]) -> Landed:
         """Each session takes its token, but for those that have ended."""
         landed = landed_of(sessions, tables, token_ids)
-        for session, token_id in landed.new_tokens:
-            self._give(session, token_id)
         for session in landed.without:
             self._forget_prefixes(session)
+        for session, token_id in landed.new_tokens:
+            self._give(session, token_id)
         return landed
 
     def _give(self, session: InferenceSession, token_id: int) -> None:

@@ -13,3 +13,4 @@ class OfflineScheduler(OnlineScheduler):
             return self._decode(list(self.running))
         while admitted := self._admit():
             self._prefill(admitted)
+            self.land_behind()

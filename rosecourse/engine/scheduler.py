@@ -252,18 +252,18 @@ class OnlineScheduler:
     def _decode(self, sessions: list[InferenceSession]) -> None:
         """Launch a step of these sessions, and land all but those that the host may be behind."""
         start = time.perf_counter()
-        self._land_behind()
+        self.land_behind()
         sessions = self._with_room(those_to_go_on(sessions))
         if sessions:
             with self._or_put_back(sessions):
                 self.engine.launch(sessions)
             self.stats.decode_steps += 1
-            self._land_behind()
+            self.land_behind()
         elif not those_to_go_on(self.running):  # else those that have just begun go on in the next step
             self.engine.settle()
         self.stats.decode_seconds += time.perf_counter() - start
 
-    def _land_behind(self) -> None:
+    def land_behind(self) -> None:
         """Land all steps but those that the host may be behind."""
         while self.engine.num_in_flight > self.engine.pipeline.steps_ahead:
             self.land()
@@ -288,7 +288,9 @@ class OnlineScheduler:
         except BaseException:  # nobody knows how far it came
             self.engine.drop()
             self._free_ended()
-            self._put_back([s for s in self.running if s.finished or s.num_cached_tokens >= len(s.token_ids)])
+            for sample in list(filter(_wants_token, self._waiting_forks)):
+                self._free(sample)  # and it stays where it is
+            self._put_back(list(filter(_wants_token, self.running)))
             raise
         self._hand_out(landed)
 
@@ -384,3 +386,8 @@ class OnlineScheduler:
             self._failure = error
             self.engine.drop()  # there is no next step to land what is in flight
             raise
+
+
+def _wants_token(session: InferenceSession) -> bool:
+    """Whether a session that holds blocks waits for a token that a step in flight is making, or has ended."""
+    return session.finished or session.num_cached_tokens >= len(session.token_ids)

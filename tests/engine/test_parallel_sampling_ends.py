@@ -107,7 +107,7 @@ def test_a_sample_is_cancelled_by_itself(small_model, number, after_steps):
     assert_all_blocks_are_back(scheduler.engine)
 
 
-@pytest.mark.parametrize("broken", ["prefill", "fork", "take_tokens", "launch", "land"])
+@pytest.mark.parametrize("broken", ["prefill", "fork", "begin", "launch", "land"])
 @pytest.mark.parametrize("call", [0, 1, 2, 3])
 def test_a_step_that_raises_loses_nothing(small_model, monkeypatch, broken, call):
     prompts = prompts_of([5, 3], 211)

@@ -21,8 +21,8 @@ from tests.support.pipelines import (
     told_alone,
 )
 
-CALLS = ["reserve", "prefill", "can_append", "launch", "land", "take_tokens", "free"]
-KEEPS = {("after", "take_tokens"), ("after", "land")}  # who has done its work and raises keeps the tokens
+CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin", "free"]
+KEEPS = {("after", "begin"), ("after", "land")}  # who has done its work and raises keeps the tokens
 FEW = slice(1, 6)
 WHEN = pytest.mark.parametrize("when", ["before", "after"])
 

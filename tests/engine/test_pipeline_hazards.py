@@ -207,12 +207,12 @@ def prefixes_are_numbers(parts):
         run.step()
     assert engine.num_in_flight == 1
     run.submit(prompt, params)
-    take, engine.take_tokens = engine.take_tokens, lambda *arguments: 1 / 0
+    begin, engine.begin = engine.begin, lambda *arguments: 1 / 0
     spoil = engine.kv.write_tokens
     engine.kv.write_tokens = lambda layer, blocks, slots, k, v: spoil(layer, blocks, slots, k * torch.nan, v)
     with pytest.raises(ZeroDivisionError):
         run.step()
-    engine.take_tokens, engine.kv.write_tokens = take, spoil
+    engine.begin, engine.kv.write_tokens = begin, spoil
     run.finish()
     assert run.told() == [told_alone(session) for session in (busy, run.sessions[1])]
 

@@ -22,7 +22,7 @@ from tests.support.pipelines import AHEAD, Run, SickModel, alone, make_engine
 from tests.support.tag_model import VOCAB
 
 ACTIONS = 60
-CALLS = ["reserve", "prefill", "can_append", "launch", "land", "take_tokens"]
+CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin"]
 STAGES = ["place", "copy_blocks", "plan", "runner"]
 MOST = 40  # sessions
 

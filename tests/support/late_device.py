@@ -19,9 +19,11 @@ from rosecourse.decode.device_step import Outcome
 from rosecourse.decode.pipeline import Pipeline
 from rosecourse.decode.rows import Rows
 from rosecourse.decode.runner import EagerRunner
+from rosecourse.decode.start import Start
 from rosecourse.kv.padded import KVBlockManager
 
 POISON = -(2**40)  # no token, and not `NO_TOKEN` either
+MOST_SAMPLES = 256  # of the prompts of one prefill
 
 
 class Behind(Pipeline):
@@ -95,6 +97,9 @@ class LateMemory:
     def __getitem__(self, rows):
         return LateMemory(self.device, self.tensor[rows])
 
+    def __len__(self):
+        return len(self.tensor)
+
     def copy_(self, source, non_blocking):
         assert non_blocking, "the host would wait here"
         self.tensor.fill_(POISON)
@@ -137,6 +142,9 @@ class LateRows(Rows):
     def _move(self, rows):
         self.kv.late.do(super()._move, rows)
 
+    def _seat_tokens(self, numbers, tokens):
+        self.kv.late.do(super()._seat_tokens, numbers, tokens)
+
 
 class LateRunner(EagerRunner):
     """As a graph's replay: what it makes comes to lie in the same place, some time after the call."""
@@ -165,10 +173,30 @@ class LatePipeline(Behind):
     def __init__(self, step, kv, config):
         super().__init__(step, kv, config)
         for slot in self.ring.empty:
-            slot.host, slot.copied = LateMemory(kv.late, slot.host), LateEvent(kv.late)
+            slot.host, slot.copied = (
+                LateMemory(kv.late, torch.empty(MOST_SAMPLES, dtype=torch.int64)),
+                LateEvent(kv.late),
+            )
 
 
-LATE = BEST.with_(cache=LateCache, copy_blocks=LateCopies, rows=LateRows, runner=LateRunner, pipeline=LatePipeline)
+class LateStart(Start):
+    """The first tokens are chosen late: until then nobody can read them."""
+
+    def choose(self, sessions, logits):
+        tokens = super().choose(sessions, logits)
+        late = torch.full_like(tokens, POISON)
+        self.rows.kv.late.do(late.copy_, tokens)
+        return late
+
+
+LATE = BEST.with_(
+    cache=LateCache,
+    copy_blocks=LateCopies,
+    rows=LateRows,
+    runner=LateRunner,
+    pipeline=LatePipeline,
+    start=LateStart,
+)
 
 
 def catch_up(engine):
