@@ -5,12 +5,14 @@ import pytest
 from rosecourse.commands import flags
 from rosecourse.commands.parser import command_parser
 from rosecourse.engine import admission
+from rosecourse.measure import readers
 from rosecourse.models import load
 
 
 def test_the_choices_are_those_of_the_rooms_below():
     assert tuple(load.DTYPES) == flags.DTYPES
     assert tuple(admission.ADMISSION_POLICIES) == flags.ADMISSION_POLICIES
+    assert tuple(readers.READERS) == flags.READERS
 
 
 @pytest.fixture

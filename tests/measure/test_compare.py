@@ -132,7 +132,10 @@ def test_better_is_more_throughput_and_less_time():
 
 def test_each_metric_in_its_unit_by_hand():
     """Two requests, of which the second waits 0.1 s; 1 s in all, half of it in decode steps."""
-    times = [SessionTimes(0.0, 0.0, [0.2, 0.3, 0.5]), SessionTimes(0.0, 0.1, [0.5, 0.7, 1.0])]
+    times = [
+        SessionTimes(0.0, 0.0, [0.2, 0.3, 0.5], [0.3, 0.3, 0.6]),
+        SessionTimes(0.0, 0.1, [0.5, 0.7, 1.0], [0.6, 0.8, 1.2]),
+    ]
     side = Samples("before", [Run(0.0, 1.0, times, None, SchedulerStats(decode_seconds=0.5))] * 2)
     expected = {
         "decode time": [0.5, 0.5],
@@ -143,6 +146,8 @@ def test_each_metric_in_its_unit_by_hand():
         "TTFT": [200, 500] * 2,
         "TPOT": [150, 250] * 2,
         "ITL": [100, 200, 200, 300] * 2,
+        "reader ITL": [0, 300, 200, 400] * 2,
+        "delay": [100, 0, 100, 100, 100, 200] * 2,
         "latency": [500, 1000] * 2,
         "queueing": [0, 100] * 2,
     }

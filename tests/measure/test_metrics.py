@@ -36,6 +36,27 @@ def test_a_request_of_one_token_has_no_tpot_and_no_itl():
     assert samples["ttft"] == [1.0, 2.0]
 
 
+def test_a_reader_has_times_of_its_own():
+    """Late by 0.5 s, 0.25 s, not at all, and 0.25 s again."""
+    times = SessionTimes(BY_HAND.submitted, BY_HAND.admitted, BY_HAND.tokens, read=[11.5, 11.5, 12.0, 12.5])
+    assert metrics.reader_itl(times) == [0.0, 0.5, 0.5]
+    assert metrics.delay(times) == [0.5, 0.25, 0.0, 0.25]
+    for metric in (metrics.itl, metrics.tpot, metrics.ttft, metrics.latency):  # the host's
+        assert metric(times) == metric(BY_HAND)
+    samples = metrics.per_request([[times], [ONE_TOKEN]])
+    assert samples["reader_itl"] == metrics.reader_itl(times)
+    assert samples["delay"] == metrics.delay(times)
+
+
+def test_a_run_that_nobody_streamed_has_no_figures_of_its_reader():
+    samples = Samples("before", [Run(0.0, 13.0, [BY_HAND, ONE_TOKEN], None, SchedulerStats())])
+    assert metrics.reader_itl(BY_HAND) == metrics.delay(BY_HAND) == []
+    for metric in ("reader ITL", "delay"):
+        assert samples.values(metric) == []
+        assert math.isnan(samples.figure(metric, "p50"))
+        assert math.isnan(samples.typical(metric, "p99"))
+
+
 def test_nothing_measured_is_not_zero():
     assert all(math.isnan(value) for value in metrics.percentiles([]))
     assert math.isnan(metrics.throughput(3, 0.0))

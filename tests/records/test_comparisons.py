@@ -15,6 +15,7 @@ from rosecourse.measure.compare import HEADLINES, Comparison, Ladder
 from rosecourse.measure.metrics import per_request
 from rosecourse.measure.traffic import LOAD, TrafficComparison
 from rosecourse.records.comparisons import (
+    WORKLOADS,
     RecordedComparison,
     recorded_comparison,
     recorded_ladder,
@@ -178,7 +179,7 @@ def test_a_ladder_has_all_rungs_of_a_workload(results, document):
     assert list(table["share of the floor (%)"]) == pytest.approx([0.762, 1.524], abs=0.001)
     assert table.attrs["provenance"] == found.provenance == Recording.of(document).provenance
     assert recorded_ladder("B", folder=results) is None
-    with pytest.raises(ConfigError, match="there is no ladder of 'D-load': give one of A, B, C, E, F, D-burst"):
+    with pytest.raises(ConfigError, match=rf"there is no ladder of 'D-load': give one of {', '.join(WORKLOADS[:-1])}$"):
         recorded_ladder("D-load", folder=results)
 
 
@@ -232,7 +233,7 @@ def test_which_recording(results, document):
     assert recorded_comparison("036", gpu="A GPU", folder=results).conditions.device == "A GPU"
     with pytest.raises(LessonError, match="there is no lesson '042'"):
         recorded_comparison("042", folder=results)
-    with pytest.raises(ConfigError, match="there is no workload 'G': give one of A, B, C, E, F, D-burst, D-load"):
+    with pytest.raises(ConfigError, match=rf"there is no workload 'G': give one of {', '.join(WORKLOADS)}$"):
         recorded_comparison("036", "G", folder=results)
     assert gpu_folder("NVIDIA GeForce RTX 4090 (Ti)") == "nvidia-geforce-rtx-4090-ti"
 

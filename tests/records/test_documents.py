@@ -61,7 +61,8 @@ def test_the_document_says_what_its_numbers_mean(tmp_path):
     assert benchmark_streaming.main([*SMALL, "--json", str(file)]) == 0
     document = json.loads(file.read_text())
     assert document["units"].startswith("seconds")
-    assert set(document["definitions"]) == {"ttft", "tpot", "itl", "latency", "queueing", "throughput"}
+    names = {"ttft", "tpot", "itl", "reader_itl", "delay", "latency", "queueing", "throughput"}
+    assert set(document["definitions"]) == names
     assert document["definitions"]["tpot"] == " ".join(metrics.tpot.__doc__.split())
     assert document["settings"]["lesson"] == lesson("best").number
     assert set(document["versions"]) >= {"rosecourse", "python", "torch", "triton", "transformers", "numpy"}

@@ -32,7 +32,7 @@ def test_the_workloads_are_the_articles():
     assert found == own | {
         "A": (scheduler, 64, 512, 64),
         "B": (streaming, 64, 256, 16),
-        "C": (streaming, 128, 128, 128),
+        **dict.fromkeys(("C", "C-one", "C-threads", "C-asyncio"), (streaming, 128, 128, 128)),
     }
     assert [rung.workload.name for rung in LESSONS] == ["A", "A", "A", "B", "B", "C", "A", "C", "C", "E", "A", "A"]
 
@@ -219,7 +219,7 @@ def test_a_machine_without_a_driver(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--workloads", "G"], "there is no workload 'G': give some of A,B,C,E,F,D"),
+        (["--workloads", "G"], "there is no workload 'G': give some of A,B,C,E,F,C-one,C-threads,C-asyncio,D"),
         (["--workloads", "A,"], "there is no workload ''"),
         (["--workloads", "A B"], "there is no workload 'A B'"),
         (["--rounds", "4"], "rounds is 4: give 5 or more"),

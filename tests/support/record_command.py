@@ -2,7 +2,6 @@
 
 from rosecourse import LESSONS
 from rosecourse.measure import workload
-from rosecourse.measure.workload import run_scheduler
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2", "--rounds", "5"]
 CLEAN = {"commit": "c0ffee" + "0" * 34, "dirty": False}
@@ -30,15 +29,15 @@ def rung_of(engine):
     return next(rung.number for rung in LESSONS if made_of(rung.after))
 
 
-def spy(monkeypatch, change=lambda run, number: None):
-    """Notes the rung of each run of the scheduler; `change(run, number)` may spoil it."""
-    order = []
+def spy(monkeypatch, change=lambda run, number: None, benchmark="benchmark_scheduler"):
+    """Notes the rung of each run of a benchmark; `change(run, number)` may spoil it."""
+    order, real = [], workload.RUNNERS[benchmark]
 
     def run(engine, workload):
         order.append(rung_of(engine))
-        found = run_scheduler(engine, workload)
+        found = real(engine, workload)
         change(found, len(order))
         return found
 
-    monkeypatch.setitem(workload.RUNNERS, "benchmark_scheduler", run)
+    monkeypatch.setitem(workload.RUNNERS, benchmark, run)
     return order

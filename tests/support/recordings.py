@@ -59,6 +59,7 @@ def head_of(workload="A", **changes):
             "num_requests": work.num_requests,
             "max_new_tokens": work.max_new_tokens,
             "max_batch_size": work.max_batch_size,
+            "readers": work.readers,
             "block_size": 64,
             "prompt_tokens": 1,
             "rate": None,

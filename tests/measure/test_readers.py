@@ -1,0 +1,284 @@
+"""Four ways to read the streams of a run: the same tokens, all their times, every error, and no thread left behind."""
+
+import threading
+
+import pytest
+
+from rosecourse import ConfigError, EngineConfig, InferenceEngine, RequestError, RequestFailed, SamplingParams
+from rosecourse.engine.items import Reading
+from rosecourse.engine.scheduler import OnlineScheduler
+from rosecourse.errors import SchedulerClosed
+from rosecourse.lessons import LESSONS
+from rosecourse.measure import readers, workload
+from rosecourse.measure.metrics import delay, reader_itl
+from rosecourse.measure.readers import READERS, StreamThread
+from rosecourse.measure.whole_runs import require_read
+from rosecourse.measure.workload import Request, Workload, run_scheduler, run_streaming
+from rosecourse.request.session import SessionTimes
+from tests.support.failing import sick_model
+from tests.support.managers import LIMIT, params, time_limit
+
+WAYS = pytest.mark.parametrize("way", READERS)
+AT_ONCE = [way for way in READERS if way != "sequential"]  # those that read while requests still arrive
+PROMPTS = ["Hello", "Emma was", "It is a truth", "Mr. Knightley", "A", "There was no", "She had", "Hello", "Emma was"]
+
+
+@pytest.fixture
+def engine(small_model):
+    return InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=3, prefix_cache=False))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    """No thread, whatever a test has done."""
+    before = set(threading.enumerate())
+    with time_limit():
+        yield
+    assert set(threading.enumerate()) <= before
+
+
+def assert_is_as_new(engine):
+    """All blocks are back, and the engine serves once more."""
+    engine.audit([])
+    assert engine.kv.num_available() == engine.kv.num_blocks
+    assert run_scheduler(engine, Workload.of([(1, 2)], params(3))).num_tokens == 3
+
+
+# -- what is read -------------------------------------------------------------------------------------------------
+
+
+@WAYS
+@pytest.mark.parametrize("tokenize_workers", [0, 3])
+def test_requests_that_arrive_over_time_have_their_tokens_and_times_in_the_order_of_the_workload(
+    model, way, tokenize_workers
+):
+    """Prompts and completions of different lengths, more requests than the batch takes."""
+    engine = InferenceEngine(model, EngineConfig(max_batch_size=4, prefix_cache=False))
+    requests = [Request(prompt, params(3 + 2 * n), 0.004 * n) for n, prompt in enumerate(PROMPTS)]
+    asked = Workload(tuple(requests), readers=way, tokenize_workers=tokenize_workers)
+    run = run_streaming(engine, asked)
+    assert run.completions == [engine.generate(one.prompt, one.params)[0].token_ids for one in requests]
+    arrivals = [run.start + one.arrival for one in requests]
+    assert [times.submitted for times in run.times] == arrivals
+    for times, one in zip(run.times, requests, strict=True):
+        assert len(times.read) == one.params.max_new_tokens
+        assert times.read == sorted(times.read)
+        assert len(reader_itl(times)) == one.params.max_new_tokens - 1
+        assert min(delay(times)) > 0
+    assert engine.kv.num_available() == engine.kv.num_blocks
+
+
+@WAYS
+@pytest.mark.parametrize("number", ["035", "061", LESSONS[-1].number])
+def test_every_rung_gives_the_same_tokens_to_all_readers(small_model, way, number):
+    rung = next(rung for rung in LESSONS if rung.number == number)
+    engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=3), rung.after)
+    prompts = [(n, 5, 7) for n in range(1, 8)]
+    run = run_streaming(engine, Workload.of(prompts, params(9), readers=way))
+    assert run.completions == run_scheduler(engine, Workload.of(prompts, params(9))).completions
+
+
+def hold_the_second_arrival(monkeypatch, until):
+    """The second request arrives once `until` has returned; returns a list that tells what `until` gave."""
+    gave, moments = [], []
+
+    def sleep_until(moment):
+        moments.append(moment)
+        if len(moments) == 2:
+            gave.append(until())
+
+    monkeypatch.setattr(workload, "_sleep_until", sleep_until)
+    return gave
+
+
+@pytest.fixture
+def last_read(monkeypatch):
+    """An event: a reader has had the last token of a request."""
+    event, token = threading.Event(), Reading.token
+
+    def reads(self, item):
+        found = token(self, item)
+        if found is not None and found.finish_reason is not None:
+            event.set()
+        return found
+
+    monkeypatch.setattr(Reading, "token", reads)
+    return event
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_tokens_are_read_while_requests_still_arrive(monkeypatch, engine, last_read, way):
+    gave = hold_the_second_arrival(monkeypatch, lambda: last_read.wait(LIMIT))
+    run_streaming(engine, Workload.of([(1, 2), (3, 4)], params(4), interval=0.001, readers=way))
+    assert gave == [True]
+
+
+def test_the_sequential_reader_begins_once_all_requests_are_there(monkeypatch, engine, last_read):
+    gave = hold_the_second_arrival(monkeypatch, lambda: last_read.wait(0.1))
+    run = run_streaming(engine, Workload.of([(1, 2), (3, 4)], params(4), interval=0.001))
+    assert gave == [False]
+    assert run.times[0].read[-1] <= run.times[1].read[0]  # one stream after the other
+
+
+def test_threads_are_one_for_each_stream_and_the_others_have_one_for_all(monkeypatch, engine):
+    started, start = [], threading.Thread.start
+
+    def starts(self):
+        started.append(type(self))
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    counts = {}
+    for way in READERS:
+        started.clear()
+        run_streaming(engine, Workload.of([(n, 2) for n in range(1, 6)], params(3), readers=way))
+        counts[way] = sum(issubclass(kind, readers.ReaderThread) for kind in started)
+    assert counts == {"sequential": 0, "threads": 5, "one": 1, "asyncio": 1}
+
+
+def test_who_does_not_stream_has_no_reader(engine):
+    run = run_scheduler(engine, Workload.of([(1, 2), (3, 4)], params(4), readers="one"))
+    assert [times.read for times in run.times] == [[], []]
+
+
+@pytest.mark.parametrize("way", ["two", "", None, ["one"], 1])
+def test_unknown_readers_are_refused(way):
+    with pytest.raises(ConfigError, match=r"^readers is .*: give one of sequential, threads, one, asyncio$"):
+        Workload.of([(1, 2)], params(4), readers=way)
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+class Broken(Exception):
+    """What a broken reader raises."""
+
+
+@WAYS
+@pytest.mark.parametrize("at", [1, 6, 30])
+def test_what_a_reader_raises_comes_out(monkeypatch, engine, way, at):
+    calls, token = [], Reading.token
+
+    def breaks(self, item):
+        calls.append(item)
+        if len(calls) == at:
+            raise Broken(f"item {at}")
+        return token(self, item)
+
+    asked = Workload.of([(n, 2) for n in range(1, 7)], params(8), interval=0.001, readers=way, tokenize_workers=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reading, "token", breaks)
+        with pytest.raises(Broken, match=f"^item {at}$"):
+            run_streaming(engine, asked)
+    assert_is_as_new(engine)
+
+
+@WAYS
+def test_a_step_that_fails_ends_the_run(monkeypatch, engine, way):
+    steps, step = [], OnlineScheduler.step
+
+    def breaks(self):
+        steps.append(self)
+        if len(steps) == 5:
+            raise Broken("step 5")
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OnlineScheduler, "step", breaks)
+        with pytest.raises(SchedulerClosed) as caught:
+            run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(8), readers=way))
+    assert isinstance(caught.value.__cause__, Broken)  # whether it meets a reader or a submission that comes after it
+    assert_is_as_new(engine)
+
+
+@WAYS
+@pytest.mark.parametrize("tokenize_workers", [0, 2])
+def test_a_request_that_can_never_be_served_ends_the_run(engine, way, tokenize_workers):
+    requests = [Request((1, 2), params(30)), Request((1,) * 5000, params(4)), Request((3, 4), params(30))]
+    with pytest.raises(RequestError):
+        run_streaming(engine, Workload(tuple(requests), readers=way, tokenize_workers=tokenize_workers))
+    assert_is_as_new(engine)
+
+
+@WAYS
+def test_an_interrupt_while_requests_arrive_ends_the_run(monkeypatch, engine, way):
+    moments = []
+
+    def sleep_until(moment):
+        moments.append(moment)
+        if len(moments) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workload, "_sleep_until", sleep_until)
+        with pytest.raises(KeyboardInterrupt):
+            run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
+    assert len(moments) == 3
+    assert_is_as_new(engine)
+
+
+@WAYS
+def test_an_interrupt_while_streams_are_read_ends_the_run(monkeypatch, engine, way):
+    """The other requests are cancelled, not read to their ends."""
+
+    def interrupted(self, submitted):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(READERS[way], "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
+    assert_is_as_new(engine)
+
+
+@pytest.mark.parametrize(("way", "at"), [("threads", 1), ("threads", 3), ("one", 1), ("asyncio", 1)])
+def test_a_thread_that_cannot_start_ends_the_run(monkeypatch, engine, way, at):
+    started, start = [], threading.Thread.start
+
+    def starts(self):
+        if isinstance(self, readers.ReaderThread):
+            started.append(self)
+            if len(started) == at:
+                raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", starts)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
+    assert isinstance(started[-1], StreamThread) == (way == "threads")
+    assert_is_as_new(engine)
+
+
+@WAYS
+def test_a_request_whose_logits_are_nan_is_told_from_the_others(small_model, way):
+    """Only the second request comes to position 9; the others are read to their ends."""
+    engine = InferenceEngine(sick_model(small_model, 9), EngineConfig(block_size=4, max_batch_size=2))
+    asked = Workload.of([(1, 2, 3), (4,) * 8, (6, 7), (8, 9)], params(5), interval=0.001, readers=way)
+    with pytest.raises(RequestFailed, match=r"^request 1 gave 2 of 5 tokens \(error: its logits are NaN or infinite\)"):
+        run_streaming(engine, asked)
+    assert_is_as_new(engine)
+
+
+@pytest.mark.parametrize("lost", [[], [1.5], [1.5, 2.5, 2.5]])
+def test_a_reader_that_had_more_or_fewer_tokens_gives_no_figure(lost):
+    whole = SessionTimes(tokens=[1.0, 2.0], read=[1.5, 2.5])
+    require_read([whole, whole])
+    told = f"the reader of request 1 had {len(lost)} tokens of 2: such a run gives no figure"
+    with pytest.raises(RequestFailed, match=told):
+        require_read([whole, SessionTimes(tokens=[1.0, 2.0], read=lost)])
+
+
+@WAYS
+def test_a_stream_that_loses_a_token_gives_no_figure(monkeypatch, engine, way):
+    token = Reading.token
+
+    def loses(self, item):
+        found = token(self, item)
+        if found is not None and found.finish_reason is not None:
+            self.session.times.read.pop()
+        return found
+
+    monkeypatch.setattr(Reading, "token", loses)
+    with pytest.raises(RequestFailed, match="the reader of request 0 had 3 tokens of 4"):
+        run_streaming(engine, Workload.of([(1, 2)], SamplingParams(4, stop_on_eos=False), readers=way))
