@@ -187,8 +187,8 @@ def test_what_the_engine_makes_of_it_is_compared_with_an_engine_that_waits(name)
 
 def test_on_a_cpu_waits_race_and_time_does_not(small_model):
     found = race(NewMemory, "067", small_model)
-    assert list(found.waits) == ["lesson 035's part", "NewMemory", "lesson 067's part"]
-    assert [(one.waits, one.idle) for one in found.waits.values()] == [(1, 1), (1, 0), (1, 0)]
+    assert list(found.counts) == ["lesson 035's part", "NewMemory", "lesson 067's part"]
+    assert [(one.waits, one.idle) for one in found.counts.values()] == [(1, 1), (1, 0), (1, 0)]
     assert "Nothing is timed on a CPU: a CPU runs each operation inside the call" in str(found)
     assert found.table()["for the step launched last"].tolist() == [1, 0, 0]
     assert "<table" in found._repr_html_()
@@ -199,7 +199,7 @@ def test_on_a_cpu_waits_race_and_time_does_not(small_model):
 
 
 def test_one_that_waits_in_its_own_step_is_seen(small_model):
-    assert [one.idle for one in race(in_step.Pipeline, "067", small_model).waits.values()] == [1, 1, 0]
+    assert [one.idle for one in race(in_step.Pipeline, "067", small_model).counts.values()] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("part", [NoWait, hunt("067").part])

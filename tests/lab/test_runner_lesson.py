@@ -207,8 +207,8 @@ def test_graphs_of_a_gpu_share_their_memory(monkeypatch):
 
 def test_on_a_cpu_launches_race_and_time_does_not(small_model):
     found = race(Slots, "066", small_model)
-    before, mine, course = found.launches.values()
-    assert list(found.launches) == ["lesson 065's step", "Slots", "lesson 066's part"]
+    before, mine, course = found.counts.values()
+    assert list(found.counts) == ["lesson 065's step", "Slots", "lesson 066's part"]
     assert (mine.outside, mine.replays) == (course.outside, course.replays) == (1, 1)  # the copy of the logits
     assert before.replays == 0
     assert before.outside > 60
@@ -222,7 +222,7 @@ def test_on_a_cpu_launches_race_and_time_does_not(small_model):
 
 
 def test_a_runner_without_graphs_launches_all_one_by_one(small_model):
-    _, mine, course = race(Eager, "066", small_model).launches.values()
+    _, mine, course = race(Eager, "066", small_model).counts.values()
     assert mine.replays == 0
     assert mine.outside > 30 * course.outside
 

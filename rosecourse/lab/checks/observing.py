@@ -71,6 +71,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
     operations = Operations([*oracle.kv.k_layers, *oracle.kv.v_layers], oracle.sizes.heads * oracle.sizes.head_dim)
     calls, watched = Calls(operations), watch()
     oracle.step(*batch, around=lambda: _together(calls, watched, operations))
+    kept = (getattr(t.table, "row_cache", None) for t in batch)
     own = getattr(oracle.part, "__dict__", {}).values()
     return Seen(
         counts=watched.counts,
@@ -84,7 +85,8 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         arrays=calls.arrays,
         ids=0,
         written_anew=0,
-        kept=any(t.table.row_cache is not None for t in batch) or any(isinstance(x, list | dict) and x for x in own),
+        kept=any(getattr(t.table, "row_cache", None) is not None for t in batch)
+        or any(isinstance(x, list | dict) and x for x in own),
         one_free=one_free,
         launched=len(calls.kernels),
         codes=frozenset(calls.codes),
@@ -92,6 +94,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         binaries=frozenset(calls.binaries),
         graphs=oracle.graphs_seen(),
         flight=oracle.flights_seen(),
+        wakes=oracle.wakes_seen(),
     )
 
 

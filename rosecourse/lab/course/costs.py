@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from ...measure.counters import Counts
+from ..world.delivery_log import NO_WAKES, WakesSeen
 from ..world.flight_log import NO_FLIGHTS, FlightsSeen
 from ..world.runner_log import NO_GRAPHS, GraphsSeen
 from ..world.situations import Situation
@@ -32,7 +33,8 @@ class Seen:
     slot. launched: calls of Triton's launchers.
     codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those
     compiled for this step and the next. graphs: what was done with graphs, which only a runner's world notes. flight:
-    what was sent and waited for, which only a pipeline's world notes.
+    what was sent and waited for, which only a pipeline's world notes. wakes: who was woken until the end of the step,
+    which only a delivery's world notes.
     """
 
     counts: Counts
@@ -54,6 +56,7 @@ class Seen:
     binaries: frozenset[Binary]
     graphs: GraphsSeen = NO_GRAPHS
     flight: FlightsSeen = NO_FLIGHTS
+    wakes: WakesSeen = NO_WAKES
 
 
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"

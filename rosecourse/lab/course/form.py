@@ -11,7 +11,7 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..world.worlds import World
 from .costs import NO_LAUNCH, Cost, Idea
-from .scenes import Played, Sessions, Truth
+from .scenes import Played, Truth
 
 LINE = "the line of the listing that is to blame: its number, or its text"
 NO_COPIES = "a pinned buffer that is written again while a copy from it is still under way (a CPU copies at once)"
@@ -76,7 +76,7 @@ class Track:
     requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
     often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
     timed on a CPU, where something else is counted instead; empty where time is compared there too. counted: what that
-    is, the host's `launches` or its `waits`.
+    is, the host's `launches`, its `waits`, or the `wakes` of readers, of which time says nothing on a GPU either.
     """
 
     timed: str = "whole runs, prefill and decode steps"
@@ -96,8 +96,8 @@ class Bug:
 
     source: of the colleague's file, whose last class is the part. fault: the lines of it that are to blame; mended: the
     same put right. tools: what helps to look, markdown, one item each. questions: name -> what is asked; hints: for a
-    wrong answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each.
-    truth: plays it with both engines, and returns the answers.
+    wrong answer to each. scene: plays on an engine, and yields its live sessions before the first step and after each,
+    or what else the tools name. truth: plays it with both engines, and returns the answers.
     """
 
     minutes: int
@@ -109,7 +109,7 @@ class Bug:
     fault: str
     mended: str
     config: EngineConfig
-    scene: Callable[[InferenceEngine], Iterator[Sessions]]
+    scene: Callable[[InferenceEngine], Iterator[dict[str, Any]]]
     truth: Callable[[Played, Model], Truth]
     explanation: str
 

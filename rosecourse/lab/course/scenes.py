@@ -7,7 +7,7 @@ it with a right engine and a broken one, side by side, and returns for each ques
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -30,7 +30,7 @@ class Played(Protocol):
         """A right engine and a broken one."""
         ...
 
-    def scene(self, engine: InferenceEngine) -> Iterator[Sessions]:
+    def scene(self, engine: InferenceEngine) -> Iterator[dict[str, Any]]:
         """The scene, played on an engine."""
         ...
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-import pandas as pd
-from matplotlib.axes import Axes
 
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..world.runner_log import RunLog
+from .count_race import CountRace
 
 SESSIONS = 3  # of the step that is counted: a bucket has room for one more
 WHAT = "operations that the host launches in a decode step, sampling included; a replay is one launch"
@@ -31,52 +27,22 @@ class Launches:
         return self.outside + self.replays
 
 
-@dataclass(frozen=True, repr=False)
-class LaunchRace:
-    """What came of it. launches: of before, yours and the course's, by their titles. untimed: why nothing is timed.
+class LaunchRace(CountRace):
+    """Counts are `Launches`."""
 
-    trouble: as of a `Race`; there is none where something could be counted.
-    """
+    what = WHAT
+    axis = "launches in a step"
+    title = f"Lesson {{number}}: what the host launches\nin a step of {SESSIONS} sessions"
 
-    number: str
-    part: str
-    launches: Mapping[str, Launches]
-    untimed: str
-    trouble: str = ""
+    def row(self, counted: Launches) -> dict[str, float]:
+        return {"one by one": counted.outside, "replays": counted.replays, "launches": counted.total}
 
-    def table(self) -> pd.DataFrame:
-        """One row each for before, yours and the course's."""
-        rows = {
-            title: {"one by one": one.outside, "replays": one.replays, "launches": one.total}
-            for title, one in self.launches.items()
-        }
-        return pd.DataFrame.from_dict(rows, orient="index")
+    def figure(self, counted: Launches) -> float:
+        return counted.total
 
-    def draw(self, ax: Axes) -> None:
-        """A bar for each of the three."""
-        titles = list(self.launches)[::-1]
-        bars = ax.barh(titles, [self.launches[title].total for title in titles], color="tab:gray")
-        ax.bar_label(bars, padding=3)
-        ax.set_xlabel("launches in a step")
-        ax.set_title(f"Lesson {self.number}: what the host launches\nin a step of {SESSIONS} sessions")
-        ax.margins(x=0.12)
-
-    def sentences(self) -> list[str]:
-        """What may be said, and no more."""
-        before, yours, course = (one.total for one in self.launches.values())
-        return [
-            f"What is counted: {WHAT}.",
-            f"Before: {before}; your part: {yours}; the course's: {course}, in a step of {SESSIONS} sessions.",
-            f"Nothing is timed on a CPU: {self.untimed}.",
-        ]
-
-    def __str__(self) -> str:
-        return "\n".join(self.sentences())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html() + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
+    def claim(self) -> str:
+        before, yours, course = self.figures
+        return f"Before: {before}; your part: {yours}; the course's: {course}, in a step of {SESSIONS} sessions."
 
 
 def launches_of(parts: DecodeParts, model: Model) -> Launches:

@@ -27,9 +27,16 @@ from ...models.shape import Model
 from ...pictures.plots import race_runs
 from ..course import COURSES, course_of
 from ..course.form import Course, Track
+from .count_race import CountRace
 from .launch_race import LaunchRace, launches_of
 from .wait_race import WaitRace, completions_served, waits_of
+from .wake_race import WakeRace, completions_read, wakes_of
 
+COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] = {  # by a track's `counted`
+    "launches": (LaunchRace, launches_of),
+    "waits": (WaitRace, waits_of),
+    "wakes": (WakeRace, wakes_of),
+}
 WHOLE_RUNS = Track()
 THAN_THE_COURSES = "than the course's"
 
@@ -105,12 +112,12 @@ def _claim(times: Ratio, than: str, rounds: int) -> str:
 
 def race(
     part: Callable[..., Any], number: str, model: Model | None = None, rounds: int | None = None
-) -> Race | LaunchRace | WaitRace:
+) -> Race | CountRace:
     """Time a learner's part between the lesson's before and after, in interleaved rounds over the same weights.
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Where time says nothing on a CPU, launches or waits are counted there in its place.
+    takes ten to thirty seconds. Where time says nothing, launches, waits or wakes are counted in its place.
     Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
@@ -133,7 +140,7 @@ def race(
     ]
     on_gpu = model.device.type != "cpu"
     try:
-        if course.track.untimed and not on_gpu:
+        if course.track.untimed and (course.track.counted == "wakes" or not on_gpu):
             return _counted(course, racers, model)
         workload = workload_of(course.track, on_gpu)
         config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
@@ -147,17 +154,14 @@ def race(
     return Race(rung.number, name, ladder, track=course.track)
 
 
-def _counted(course: Course, racers: Sequence[Lesson], model: Model) -> LaunchRace | WaitRace:
-    """What the three launch in a step, or wait for. The course's part is the one that its exercise ends as."""
+def _counted(course: Course, racers: Sequence[Lesson], model: Model) -> CountRace:
+    """What the three do in a step. The course's part is the one that its exercise ends as."""
     before, yours, after = racers
     theirs = after.after.with_(**{course.world.part: course.ends_as(after.after)})
     each = {before.title: before.after, yours.title: yours.after, after.title: theirs}
-    parts = {title: course.world.engine(one, model.device) for title, one in each.items()}
-    if course.track.counted == "waits":
-        waits = {title: waits_of(one, model) for title, one in parts.items()}
-        return WaitRace(course.number, yours.title, waits, course.track.untimed)
-    launches = {title: launches_of(one, model) for title, one in parts.items()}
-    return LaunchRace(course.number, yours.title, launches, course.track.untimed)
+    kind, count = COUNTED[course.track.counted]
+    counts = {title: count(course.world.engine(one, model.device), model) for title, one in each.items()}
+    return kind(course.number, yours.title, counts, course.track.untimed)
 
 
 def _origin(rung: Lesson, part: str) -> str:
@@ -175,9 +179,12 @@ def workload_of(track: Track, on_gpu: bool) -> Workload:
     return Workload.of(prompts, params, samples=track.samples)
 
 
+MADE = {"pipeline": completions_served, "delivery": completions_read}  # what is compared, by the kind of part
+
+
 def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> str:
     """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
-    made = completions_served if "pipeline" in rung.changes else _completions
+    made = MADE.get(course_of(rung.number).world.part, _completions)
     expected = made(model, rung.before)
     try:
         given = made(model, mine)
@@ -188,9 +195,9 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
     wrong = [n for n, (right, ours) in enumerate(zip(expected, given, strict=True)) if right != ours]
     if not wrong:
         return ""
-    token = next(
-        n for n, pair in enumerate(zip(expected[wrong[0]], given[wrong[0]], strict=True)) if len(set(pair)) > 1
-    )
+    right, ours = expected[wrong[0]], given[wrong[0]]
+    pairs = enumerate(zip(right, ours, strict=False))
+    token = next((n for n, (one, other) in pairs if one != other), min(len(right), len(ours)))
     where = f"request {wrong[0]} from its new token {token} on"
     return _nothing_timed(
         f"{name} gives other tokens than before the lesson, first in {where} ({len(wrong)} of {len(given)} requests)",

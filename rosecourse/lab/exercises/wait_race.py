@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import pandas as pd
-from matplotlib.axes import Axes
 
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
@@ -20,6 +16,7 @@ from ...request.session import InferenceSession
 from ..world.flight_log import FlightLog
 from ..world.late_device import LateDevice, LateEvent
 from ..world.late_step import LateStep
+from .count_race import CountRace
 
 SESSIONS = 3  # of the steps that are counted
 STEPS = 4
@@ -38,51 +35,22 @@ class Waits:
     idle: float
 
 
-@dataclass(frozen=True, repr=False)
-class WaitRace:
-    """What came of it. waits: of before, yours and the course's, by their titles. untimed: why nothing is timed.
+class WaitRace(CountRace):
+    """Counts are `Waits`."""
 
-    trouble: as of a `Race`; there is none where something could be counted.
-    """
+    what = WHAT
+    axis = "waits in a step for the step that was launched last"
+    title = "Lesson {number}: how often the device\nis left without work"
 
-    number: str
-    part: str
-    waits: Mapping[str, Waits]
-    untimed: str
-    trouble: str = ""
+    def row(self, counted: Waits) -> dict[str, float]:
+        return {"waits": counted.waits, "for the step launched last": counted.idle}
 
-    def table(self) -> pd.DataFrame:
-        """One row each for before, yours and the course's."""
-        rows = {
-            title: {"waits": one.waits, "for the step launched last": one.idle} for title, one in self.waits.items()
-        }
-        return pd.DataFrame.from_dict(rows, orient="index")
+    def figure(self, counted: Waits) -> float:
+        return counted.idle
 
-    def draw(self, ax: Axes) -> None:
-        """A bar for each of the three."""
-        titles = list(self.waits)[::-1]
-        bars = ax.barh(titles, [self.waits[title].idle for title in titles], color="tab:gray")
-        ax.bar_label(bars, padding=3, fmt="{:g}")
-        ax.set_xlabel("waits in a step for the step that was launched last")
-        ax.set_title(f"Lesson {self.number}: how often the device\nis left without work")
-        ax.set_xlim(0, 1.15 * max(1.0, *(one.idle for one in self.waits.values())))
-
-    def sentences(self) -> list[str]:
-        """What may be said, and no more."""
-        before, yours, course = (f"{one.idle:g}" for one in self.waits.values())
-        return [
-            f"What is counted: {WHAT}.",
-            f"Before: {before} such waits in a step; your part: {yours}; the course's: {course}.",
-            f"Nothing is timed on a CPU: {self.untimed}.",
-        ]
-
-    def __str__(self) -> str:
-        return "\n".join(self.sentences())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html() + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
+    def claim(self) -> str:
+        before, yours, course = self.figures
+        return f"Before: {before} such waits in a step; your part: {yours}; the course's: {course}."
 
 
 def waits_of(parts: DecodeParts, model: Model) -> Waits:

@@ -29,7 +29,7 @@ from ...models.shape import Model
 from ...request.session import InferenceSession
 from ..course import course_of
 from ..course.form import Bug
-from ..course.scenes import Sessions, key_at
+from ..course.scenes import key_at
 
 
 class Answer:
@@ -120,7 +120,7 @@ class Hunt:
                 cache.zero_()
         return right, broken
 
-    def scene(self, engine: InferenceEngine) -> Iterator[Sessions]:
+    def scene(self, engine: InferenceEngine) -> Iterator[dict[str, Any]]:
         """Play the scene on an engine: yields its live sessions by name, before the first step and after each."""
         return self.bug.scene(engine)
 

@@ -44,6 +44,13 @@ class Cause(StrEnum):
     SLOT_LOST = "slot-lost"
     STILL_IN_FLIGHT = "still-in-flight"
     CHANGED_TOO_EARLY = "changed-too-early"
+    ITEM_LOST = "item-lost"
+    ITEM_TWICE = "item-twice"
+    ITEM_LATE = "item-late"
+    ITEM_ORDER = "item-order"
+    WRONG_READER = "wrong-reader"
+    TURN_MISSED = "turn-missed"
+    LEFT_ASLEEP = "left-asleep"
     SIZE_LIMIT = "size-limit"
     GOAL_MISSED = "goal-missed"
     RAISES = "raises"
@@ -96,6 +103,13 @@ HEADLINES = {
     Cause.SLOT_LOST: "a slot of the ring is never given back",
     Cause.STILL_IN_FLIGHT: "a step is still in flight that must not be",
     Cause.CHANGED_TOO_EARLY: "something has changed before it could no longer fail",
+    Cause.ITEM_LOST: "an item never comes to its reader",
+    Cause.ITEM_TWICE: "an item comes that has come before",
+    Cause.ITEM_LATE: "an item is put off",
+    Cause.ITEM_ORDER: "the items of a reader are in another order",
+    Cause.WRONG_READER: "an item comes to another reader",
+    Cause.TURN_MISSED: "a reader sleeps longer than its turn takes",
+    Cause.LEFT_ASLEEP: "a reader is left asleep",
     Cause.SIZE_LIMIT: "right only up to some size",
     Cause.GOAL_MISSED: "correct, and the lesson's goal is missed",
     Cause.RAISES: "the part raises an exception",

@@ -56,16 +56,16 @@ class Learner:
         self.printed = Printed()
         self.built_with: dict[str, Any] = {}  # what the object made last was built with, by name
 
-    def build(self, model: Model | Any, kv: Any, config: EngineConfig) -> Any:
+    def build(self, *given: Any) -> Any:
         """An object of the class, as an engine makes it. Raises `PartIsWrong` if it cannot be made or called.
 
-        model: the step, for a part that is built with it.
+        given: what a part of this kind is built with; of most that is the model, its cache and the config.
         """
         names = built_with(self.called_with)
         self._takes(self.part, BUILT, names)
-        self.built_with = dict(zip(names, (model, kv, config), strict=True))
+        self.built_with = dict(zip(names, given, strict=True))
         with self._watched({}):
-            made = self.part(model, kv, config)
+            made = self.part(*given)
         look_for_patches()
         for method, arguments in self.methods.items():
             self._takes(self._method_of(made, method), method, arguments)

@@ -19,6 +19,7 @@ from ...request.session import InferenceSession
 from . import book_judges, number_judges
 from .books import PER_LAYER_BOOKS, Books
 from .causes import Cause
+from .delivery_log import NO_WAKES, WakesSeen
 from .fault import Fault, PartIsWrong
 from .flight_log import NO_FLIGHTS, FlightsSeen
 from .given_rows import as_given
@@ -85,6 +86,10 @@ class Oracle(Pool, ABC):
     def flights_seen(self) -> FlightsSeen:
         """What was launched, sent and waited for in the last step; nothing where a part has no step in flight."""
         return NO_FLIGHTS
+
+    def wakes_seen(self) -> WakesSeen:
+        """Who was woken until now; nothing where a part has no readers."""
+        return NO_WAKES
 
     # -- what a scenario does -----------------------------------------------------------------------------------------
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from ...decode.parts import DecodeParts
-from . import by_table_oracle, one_behind, pipeline_guard, rows_oracle, runner_guard
+from . import (
+    by_table_oracle,
+    delivery_guard,
+    in_turns,
+    one_behind,
+    pipeline_guard,
+    reading_threads,
+    rows_oracle,
+    runner_guard,
+)
 from .by_table_oracle import ByTableOracle
 from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
 from .copy_oracle import CopyOracle
 from .copy_scenarios import COPIES
+from .delivery_oracle import DeliveryOracle
+from .delivery_scenarios import DELIVERIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
 from .oracle import AppendOracle, Oracle
@@ -35,6 +46,14 @@ def as_they_are(parts: DecodeParts, device: torch.device) -> DecodeParts:
     return parts
 
 
+class WholeEngine(NamedTuple):
+    """name: what is tried, in words. play: a learner's part, and what puts a class among the parts of an engine -> what
+    came of it, in words; raises `PartIsWrong`."""
+
+    name: str
+    play: Callable[[Learner, Callable[[Any], DecodeParts]], str]
+
+
 Driver = TypeVar("Driver", bound=Oracle)  # the kind of oracle that knows the kind of part
 
 
@@ -46,7 +65,9 @@ class World(Generic[Driver]):
     a step calls it with, as of a `Learner`. oracle: drives it through steps. scenarios: what it has to live through.
     scenarios_with_kernels: the same for a lesson that brings kernels, on a device where they can be launched; empty
     where they are let in without a gate. in_an_engine: a learner's class as a part of an engine. engine: the parts of
-    an engine in which such a part can be tried on a device, out of those of a lesson.
+    an engine in which such a part can be tried on a device, out of those of a lesson. holds: what is right of a part
+    that has lived through the scenarios, in words. whole: how a whole engine with the part is tried, where that is not
+    by the tokens that it makes.
     """
 
     part: str
@@ -57,6 +78,8 @@ class World(Generic[Driver]):
     scenarios_with_kernels: tuple[Scenario[Driver], ...] = ()
     in_an_engine: Callable[[Learner], Callable[..., Any]] = in_an_engine
     engine: Engine = as_they_are
+    holds: str = "every number in its place, every block with its owners"
+    whole: WholeEngine | None = None
 
     @property
     def methods(self) -> Mapping[str, Names]:
@@ -116,4 +139,15 @@ PIPELINE = World(
     PIPELINES,
     in_an_engine=pipeline_guard.in_an_engine,
     engine=one_behind.ahead,
+)
+DELIVERY = World(
+    "delivery",
+    "a delivery",
+    delivery_guard.METHODS,
+    DeliveryOracle,
+    DELIVERIES,
+    in_an_engine=delivery_guard.in_an_engine,
+    engine=in_turns.by_hand_overs,
+    holds="each item once and at its hand-over, every reader in its turn",
+    whole=WholeEngine(reading_threads.NAME, reading_threads.read_by_threads),
 )

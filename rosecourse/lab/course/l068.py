@@ -1,0 +1,290 @@
+"""Lesson 068, delivery and start: readers are woken in turns, and a request starts without a pause."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.delivery_oracle import DeliveryOracle
+from ..world.delivery_scenarios import of_one, of_own, play_by_chance
+from ..world.mailboxes import Box, HandedByHand
+from ..world.pool import Tracked
+from ..world.situations import Situation
+from ..world.worlds import DELIVERY
+from . import each_token, in_turns
+from .costs import Cost, Seen, ideas
+from .form import LINE, Bug, Course, Exercise, Track
+from .scenes import Played, Truth
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyDelivery",
+    difficulty=2,
+    minutes=30,
+    begins_as=each_token.Delivery,
+    ends_as=in_turns.Delivery,
+    text=(
+        "The cell holds a delivery that is right, and wakes a reader for each token. Let it wake the readers in turns: "
+        "at most `most_wakes` of them at a hand-over, however many have got something.\n\n"
+        "After each step the engine calls `hand_over(items)` with all that the step has made: pairs of a mailbox and "
+        "an item, in order. `mailbox.put(item)` lays the item down, and a reader who is awake finds it there. "
+        "`mailbox.wake()` lets a reader look who sleeps; it reads everything that lies there. Several requests may "
+        "have the same mailbox. When there is no more work, the engine calls `flush()`.\n\n"
+        "The engine's own part counts time where yours counts hand-overs: it wakes so many readers a second, because "
+        "a step may take 0.2 ms or 20. A number of readers at each hand-over is the same on every machine. So `check` "
+        "needs no clock: it has mailboxes that note each call, and then lets threads read from a whole engine."
+    ),
+    docstring=(
+        "How tokens get from the thread that steps to their readers.\n\n"
+        "Goal: each item is put at the hand-over that it came with, once, and in order. A reader waits if something "
+        "has been put for it since it was last woken. A hand-over wakes at most `most_wakes` readers, none of them "
+        "twice, and only such as wait. If r readers wait, each of them is woken within r / `most_wakes` hand-overs, "
+        "rounded up, counting the one that brought its item and those that bring nothing. After `flush` nobody waits. "
+        "The delivery keeps nothing of a reader who does not wait."
+    ),
+    goals={},
+    look=(
+        "A reader has been woken, and then the next token comes for it. Which place in the queue does it get? And "
+        "which place does a reader have who has got a second token while it waits for the first?"
+    ),
+    do=(
+        "Keep the mailboxes whose readers wait, in the order in which they began to wait. A `dict` does that: a key "
+        "that is there already keeps its place, a new one comes last, and none is there twice.\n\n"
+        "`hand_over` first puts all items, and enters each mailbox. Then it takes the first `most_wakes` mailboxes out "
+        "and wakes them. A hand-over without items does the same with those who still wait.\n\n"
+        "`flush` takes out and wakes all of them. A mailbox can be empty and still be a mailbox: `if mailbox:` asks "
+        "whether something lies there."
+    ),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+NAMES = "ABCDEFGHIJ"
+BURSTS = (  # reader -> how many tokens it asks for; each burst comes when the one before has ended
+    dict.fromkeys(NAMES, 6),
+    {"A": 4, "D": 12, "J": 10, "G": 8},
+    {"I": 5, "J": 7, "B": 9},
+)
+
+
+def scene(engine: InferenceEngine) -> Iterator[dict[str, Any]]:
+    served = HandedByHand(engine)
+    readers = {name: Box(name) for name in NAMES}
+    yield readers
+    for burst in BURSTS:
+        yield from _served(served, readers, burst)
+
+
+def _served(served: HandedByHand, readers: dict[str, Box], burst: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Requests that come together, step by step until all have ended."""
+    for name, most in burst.items():
+        number = NAMES.index(name)
+        served.submit(readers[name], [10 * number + 3] * (number + 2), most)
+    while served.scheduler.has_work:
+        served.step()
+        yield readers
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    right, broken = hunt.engines(model)
+    behind: list[tuple[int, str]] = []
+    moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
+    for moment, (ours, theirs) in enumerate(moments):
+        behind += [(moment, name) for name in NAMES if len(theirs[name].read) < len(ours[name].read)]
+    first, reader = behind[0]
+    return {"reader": {reader}, "moment": {str(first)}, "other": _who_hears_nothing(hunt, model) - {reader}}
+
+
+def _who_hears_nothing(hunt: Played, model: Model) -> set[str]:
+    """The readers who would not be woken if a further request of each came after the scene."""
+    _, broken = hunt.engines(model)
+    *_, readers = hunt.scene(broken)
+    before = {name: box.wakes for name, box in readers.items()}
+    for _ in _served(HandedByHand(broken), readers, dict.fromkeys(NAMES, 1)):
+        pass
+    return {name for name, box in readers.items() if box.wakes == before[name]}
+
+
+COLLEAGUES_FILE = '''\
+from itertools import chain
+
+
+class NightPorter:
+    """Letters go into the pigeonholes at once. Whose letter it is stands in the porter's book, to be called. A page of
+    the book has eight lines, and in each round one page is called."""
+
+    lines = 8
+
+    def __init__(self, config):
+        self.pages = []
+        self.noted = set()  # whoever stands on a page
+
+    def hand_over(self, post):
+        for guest, letter in post:
+            guest.put(letter)
+            if guest not in self.noted:
+                self.note(guest)
+        if self.pages:
+            page = self.pages.pop(0)
+            self.noted -= set(page)
+            self.call(page)
+
+    def note(self, guest):
+        if not self.pages or len(self.pages[-1]) >= self.lines:
+            self.pages.append([])
+        self.pages[-1].append(guest)
+        self.noted.add(guest)
+
+    def call(self, guests):
+        for guest in guests:
+            guest.wake()
+
+    def flush(self):
+        self.call(chain.from_iterable(self.pages))
+        self.pages = []
+'''
+
+
+BUG = Bug(
+    minutes=15,
+    symptom=(
+        "Ten readers are served together, and each of them reads all that was made for it. When everything has ended, "
+        "some of them ask again. One of these gets nothing any more: its request runs to its end, and its reader "
+        "sleeps for ever. Nobody else is late. With eight readers or fewer it never happens."
+    ),
+    tools=(
+        "This scene yields readers, a `dict` from name to mailbox, and not sessions: `box.items` is what lies there, "
+        "`box.read` is what its reader has read, and `box.wakes` says how often it was woken. A reader reads "
+        "everything when it is woken, and sleeps again. An item says what it is: a `NewTokenItem`, or an `End`.",
+        "The scene steps a scheduler, and hands each step's tokens to `engine.delivery`, which is the part. When no "
+        "work is left, it calls `flush`.",
+    ),
+    questions={
+        "reader": "the name of the reader who gets nothing any more",
+        "moment": "the moment of the scene, a number, at which it is behind for the first time",
+        "other": "the name of another reader, who would get nothing either if it asked once more",
+        "line": LINE,
+    },
+    hints={
+        "reader": "At the end of the scene, look for a mailbox in which something lies.",
+        "moment": "Compare `len(box.read)` in both engines. Moment 0 comes before the first step; moment n comes after "
+        "the n-th.",
+        "other": "What does the colleague's delivery know of the readers when nothing is left to do?",
+        "line": "Who stands on a page, and who is said to stand on one? Look at both after each moment, and at what "
+        "happens between the last step of the first requests and the first one of the next.",
+    },
+    source=COLLEAGUES_FILE,
+    fault="        self.call(chain.from_iterable(self.pages))\n        self.pages = []\n",
+    mended="        self.call(chain.from_iterable(self.pages))\n        self.pages = []\n        self.noted.clear()\n",
+    config=EngineConfig(block_size=8, max_batch_size=10, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    explanation=(
+        "The book says twice who is to be called: on the pages, and in the set of those who stand on one. A hand-over "
+        "changes both, and `flush` changes the pages alone. Whoever was called by it stands in the set for ever. When "
+        "the next letter comes for such a guest, the porter believes that the guest is on a page already, and nobody "
+        "calls. With eight readers or fewer the pages are empty when the work ends, so that `flush` has nothing to do. "
+        "With ten, two are left, and who they are depends on whose turn it was. What is known twice has to be changed "
+        "in one place: a queue that can say who is in it, such as a `dict`, needs no second book."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+
+def each_with_a_reader(oracle: DeliveryOracle, n: int) -> list[Tracked]:
+    batch = of_own(oracle, n)
+    oracle.step(*batch)
+    return batch
+
+
+def one_reader_of_all(oracle: DeliveryOracle, n: int) -> list[Tracked]:
+    batch = of_one(oracle, n)
+    oracle.step(*batch)
+    return batch
+
+
+def some_readers_of_several(oracle: DeliveryOracle, n: int) -> list[Tracked]:
+    batch = [t for _ in range(n // 4) for t in (*of_one(oracle, 3), *of_own(oracle, 1))]
+    oracle.step(*batch[::2], *batch[1::2])
+    return batch[::-1]
+
+
+def after_the_ends_of_others(oracle: DeliveryOracle, n: int) -> list[Tracked]:
+    batch = of_own(oracle, 2 * n)
+    oracle.step(*batch)
+    oracle.end(*batch[n:], others=batch[:n])
+    oracle.cancel(batch[0])
+    return batch[1:n]
+
+
+def after_a_flush(oracle: DeliveryOracle, n: int) -> list[Tracked]:
+    batch = of_own(oracle, n)
+    for m in (n, 3, n):
+        oracle.step(*batch[:m])
+        oracle.flush()
+    return batch
+
+
+def after_nothing_came(oracle: DeliveryOracle, n: int) -> list[Tracked]:
+    batch = of_own(oracle, n)
+    oracle.step(*batch)
+    for _ in range(12):
+        oracle.hand([])
+    return batch
+
+
+def in_traffic_by_chance(oracle: DeliveryOracle, n: int) -> list[Tracked]:
+    play_by_chance(oracle, random.Random(n), 40)
+    return [*oracle.sessions, *of_own(oracle, n)][:n]
+
+
+TURNS = tuple(
+    Situation(name, batch, n, layers=1, once=True)
+    for name, batch, n in (
+        ("with a reader each", each_with_a_reader, 20),
+        ("with a reader each", each_with_a_reader, 3),
+        ("with one reader of all", one_reader_of_all, 12),
+        ("some of which have one reader together", some_readers_of_several, 24),
+        ("after the ends of others", after_the_ends_of_others, 16),
+        ("after a flush", after_a_flush, 15),
+        ("after hand-overs that brought nothing", after_nothing_came, 18),
+        ("in traffic by chance", in_traffic_by_chance, 13),
+        ("in traffic by chance", in_traffic_by_chance, 29),
+    )
+)
+
+
+def one_reader_many_wakes(at: Situation, seen: Seen, right: int) -> str:
+    shared = right < min(at.n, in_turns.Delivery.most_wakes)
+    return "a reader reads all that lies in its mailbox: one wake is enough for all its requests" if shared else ""
+
+
+WAKES = Cost(
+    "wakes at one hand-over",
+    lambda seen: seen.wakes.most,
+    hint=one_reader_many_wakes,
+)
+FOR_NOTHING = Cost("wakes of readers for whom nothing had come", lambda seen: seen.wakes.for_nothing)
+
+UNTIMED = (
+    "what a wake costs depends on the machine, on its threads and on what they do when they wake; the lesson measures "
+    "that with threads of its own"
+)
+
+COURSE = Course(
+    number="068",
+    world=DELIVERY,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=ideas(TURNS, WAKES, FOR_NOTHING),
+    track=Track(untimed=UNTIMED, counted="wakes"),
+    unseen="how long readers wait for Python's one lock, and for how long they keep it",
+)
