@@ -22,7 +22,7 @@ class Delivery:
     def __init__(
         self,
         config: EngineConfig,
-        wakes_per_second: float = 10_000,
+        wakes_per_second: float = 5_000,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.wakes_per_second, self.clock = wakes_per_second, clock

@@ -83,6 +83,8 @@ class Rows:
     def forget(self) -> None:
         """Nobody knows what is on the device: the next step uploads all that it needs."""
         self.known = False
+        self.placements = -1  # how many the cache had made when the rows were told of their blocks
+        self.longest_now = 0  # tokens that the cache has of the session that has most
         self.tables: list[BlockTable] = []
         self.tokens: list[int] = []  # the last token of each row, as the device has it
         self.ends: list[int] = []  # the last block of each row, as the device has it
@@ -122,8 +124,14 @@ class Rows:
             )
         return self.views[size]
 
-    def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
-        """Let the rows be those of these sessions, in their order, and upload what has changed."""
+    def plan(self, sessions: Sequence[InferenceSession], again: Sequence[BlockTable] | None = None) -> DecodeInputs:
+        """Let the rows be those of these sessions, in their order, and upload what has changed.
+
+        again: their tables, if they are the sessions of the last step and nobody has read its tokens; else None.
+        """
+        if again is not None and self.kv.placements == self.placements:
+            self.longest_now += 1
+            return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
         if not self.known:
             self._clear()
             self.known = True
@@ -142,8 +150,9 @@ class Rows:
         if changes:
             self._upload(changes)
         self.tables, self.tokens, self.ends = tables, tokens, ends
-        longest = max([session.num_cached_tokens for session in sessions])
-        return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
+        self.placements = self.kv.placements
+        self.longest_now = max([session.num_cached_tokens for session in sessions])
+        return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
 
     def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
         """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""

@@ -58,15 +58,18 @@ class DecodeStep:
         self.version = self.outcome.logits._version
         return self.outcome.logits
 
-    def run(self, sessions: Sequence[InferenceSession]) -> Outcome:
-        """Tell the device to make one more token for each session; what it makes is there until the next run."""
-        tables: list[BlockTable] = [session.table for session in sessions]
+    def run(self, sessions: Sequence[InferenceSession], again: Sequence[BlockTable] | None = None) -> Outcome:
+        """Tell the device to make one more token for each session; what it makes is there until the next run.
+
+        again: their tables, if they are the sessions of the last run and nobody has read its tokens; else None.
+        """
+        tables: Sequence[BlockTable] = [session.table for session in sessions] if again is None else again
         with self.range("roseinfer.decode_step_sessions.place"):
             copies: list[Copy] = self.place(tables)
             self.copy_blocks(copies)
         try:
             with self.range("roseinfer.decode_step_sessions.plan"):
-                inputs = self.plan(sessions)
+                inputs = self.plan(sessions) if again is None else self.plan(sessions, again)
             with self.range("roseinfer.decode_step_sessions.run"):
                 outcome = bookkeeping.interruptible(self.runner, inputs, self.rows.sampling)
             self.rows.unread()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 from ..models.shape import Model
@@ -36,6 +37,7 @@ class AsyncTokenStream(AsyncIterator[StreamedToken]):
         if token is None:
             self._queue.put_nowait(item)
             raise StopAsyncIteration
+        self.session.times.read.append(time.perf_counter())
         return token
 
     def cancel(self) -> None:

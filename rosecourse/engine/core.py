@@ -264,16 +264,18 @@ class EngineCore:
         landed = landed_of(sessions, tables, token_ids)
         for session in landed.without:
             self._forget_prefixes(session)
-        for session, token_id in landed.new_tokens:
-            self._give(session, token_id)
+        self._give(landed.new_tokens)
         return landed
 
-    def _give(self, session: InferenceSession, token_id: int) -> None:
-        if session in self._fresh:  # its prompt's K and V are numbers: a token could be chosen by them
+    def _give(self, new_tokens: Sequence[tuple[InferenceSession, int]]) -> None:
+        fresh = [session for session, _ in new_tokens if session in self._fresh] if self._fresh else ()
+        for session in fresh:  # its prompt's K and V are numbers: a token could be chosen by them
             self._fresh.discard(session)
             if self.prefix_cache:
                 self.prefix_cache.insert(session.prompt_ids, session.table)
-        session.append(token_id, self.eos_token_id)
+        eos_token_id = self.eos_token_id
+        for session, token_id in new_tokens:
+            session.append(token_id, eos_token_id)
 
     def _settle_for_user(self) -> None:
         """What another scheduler has launched lands first."""
@@ -302,6 +304,8 @@ class EngineCore:
     def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
         with self.exclusive:
+            if self.num_in_flight and self.pipeline.in_flight[-1].sessions == sessions:
+                return self.kv.can_append(self.pipeline.in_flight[-1].tables)
             require_blocks(sessions, self)
             return self.kv.can_append([session.table for session in sessions])
 
@@ -326,8 +330,7 @@ class EngineCore:
                 for row in error.rows:
                     self._forget_prefixes(sessions[row])
                 raise
-            for session, token_id in zip(sessions, token_ids, strict=True):
-                self._give(session, token_id)
+            self._give(list(zip(sessions, token_ids, strict=True)))
             return token_ids
 
     def _forget_prefixes(self, session: InferenceSession) -> None:

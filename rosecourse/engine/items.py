@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from ..errors import LogitsError, SchedulerClosed
@@ -30,25 +29,31 @@ Item = NewTokenItem | End
 
 
 class Reading:
-    """One request as its reader sees it: items become text. When each was read is noted in the session's `times`."""
+    """One request as its reader sees it: items become text."""
 
     def __init__(self, session: InferenceSession, model: Model) -> None:
         self.session = session
-        self._decoder = TextDecoder(model.tokenizer)
+        self._text = TextDecoder(model.tokenizer).text
 
     def token(self, item: Item) -> StreamedToken | None:
-        """The token of an item; None at the end of the request.
-
-        Raises `LogitsError` when the model gave no numbers to choose it by, and `SchedulerClosed` when an exception
-        ended the stepping thread.
-        """
-        if isinstance(item, NewTokenItem):
-            text = self._decoder.text(item.token_id, last=item.finish_reason is not None)
-            self.session.times.read.append(time.perf_counter())
-            return StreamedToken(item.token_id, text, item.finish_reason)
-        error = item.error
-        if error is None:
+        """The token of an item; None at the end of the request. Raises what `require_well` raises."""
+        if isinstance(item, End):
+            self.require_well(item)
             return None
+        return self.streamed(item)
+
+    def streamed(self, item: NewTokenItem) -> StreamedToken:
+        """A token with its text."""
+        _, token_id, finish_reason = item
+        return StreamedToken(token_id, self._text(token_id, finish_reason is not None), finish_reason)
+
+    def require_well(self, end: End) -> None:
+        """Raise `LogitsError` where the model gave no numbers to choose a token by.
+
+        Raises `SchedulerClosed` where an exception has ended the stepping thread.
+        """
+        error = end.error
         if isinstance(error, LogitsError):
             raise LogitsError(error.rows) from error
-        raise SchedulerClosed(f"the scheduler stopped: {type(error).__name__}: {error}") from error
+        if error is not None:
+            raise SchedulerClosed(f"the scheduler stopped: {type(error).__name__}: {error}") from error

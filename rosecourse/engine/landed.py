@@ -26,4 +26,6 @@ def landed_of(sessions: Sequence[InferenceSession], tables: Sequence[Any], token
     """
     made = zip(sessions, tables, token_ids, strict=True)
     taken = [(s, t) for s, table, t in made if s.finish_reason is None and s.table is table]
+    if NO_TOKEN not in token_ids:
+        return Landed(taken, [])
     return Landed([(s, t) for s, t in taken if t != NO_TOKEN], [s for s, t in taken if t == NO_TOKEN])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from ..errors import LogitsError
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken
-from .items import Item, Reading
+from .items import End, Item, Reading
 from .streaming import SchedulerManager
 from .token_queue import TokenQueue
 
@@ -69,26 +70,34 @@ class TokenReader(Iterator[list[Read]]):
         while not read:
             if not self._requests:
                 raise StopIteration
-            for item in self._queue.take_all():
-                self._take(item, read)
+            read = self._read_all(self._queue.take_all())
+        now = time.perf_counter()
+        for session, token in read:
+            if isinstance(token, StreamedToken):
+                session.times.read.append(now)
         return read
 
-    def _take(self, item: Item, read: list[Read]) -> None:
-        reading = self._requests.get(item.session)
-        if reading is None:
-            return  # it has ended
+    def _read_all(self, items: list[Item]) -> list[Read]:
+        """What the items are to their reader, but for those of requests that have ended."""
+        read: list[Read] = []
+        requests = self._requests
+        for item in items:
+            if isinstance(item, End):
+                self._end(item, read)
+            elif (reading := requests.get(item.session)) is not None:
+                read.append((item.session, reading.streamed(item)))
+        return read
+
+    def _end(self, end: End, read: list[Read]) -> None:
+        reading = self._requests.pop(end.session, None)
         try:
-            token = reading.token(item)
+            if reading is not None:
+                reading.require_well(end)
         except LogitsError as error:
-            read.append((item.session, error))
-            token = None
+            read.append((end.session, error))
         except BaseException:
             self._requests.clear()  # the thread that steps has ended, and with it every request
             raise
-        if token is not None:
-            read.append((item.session, token))
-        else:
-            self._requests.pop(item.session, None)
 
     def __del__(self) -> None:
         for session in list(self._requests):

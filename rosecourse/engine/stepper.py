@@ -113,15 +113,18 @@ class Stepper:
 
     def _answer(self, new_tokens: list[NewToken]) -> None:
         """Give the readers what a step has made, all at once."""
-        last = {session: number for number, (session, _) in enumerate(new_tokens)}
+        # Which token of a request that has ended is its last one.
+        last = {s: number for number, (s, _) in enumerate(new_tokens) if s.finish_reason is not None}
         handed: list[tuple[Mailbox, Item]] = []
+        mailboxes = self.mailboxes
         for number, (session, token_id) in enumerate(new_tokens):
-            mailbox = self.mailboxes.get(session)
+            mailbox = mailboxes.get(session)
             if mailbox is None:
                 continue
-            finish_reason = session.finish_reason if last[session] == number else None
-            handed.append((mailbox, NewTokenItem(session, token_id, finish_reason)))
-            if finish_reason is not None:
+            if session.finish_reason is None or last[session] != number:
+                handed.append((mailbox, NewTokenItem(session, token_id, None)))
+            else:
+                handed.append((mailbox, NewTokenItem(session, token_id, session.finish_reason)))
                 handed += self._ends(session)
         while self.scheduler.failed:
             handed += self._ends(self.scheduler.failed.pop(), LogitsError([0]))

@@ -60,6 +60,7 @@ class TokenStream(Iterator[StreamedToken]):
         token = self._reading.token(item)
         if token is None:
             raise StopIteration
+        self.session.times.read.append(time.perf_counter())
         return token
 
     def cancel(self) -> None:

@@ -41,13 +41,15 @@ class TokenQueue:
         """The next item; waits for it. Call it inside `bookkeeping`: only the waiting can be interrupted."""
         slept = False
         while True:
-            with suppress(IndexError):
+            try:
                 item = self._items.popleft()
-                if slept and self._items:  # one wake stands for all that lies here, and others may sleep
-                    self.wake()
-                return item
-            bookkeeping.interruptible(self._wakes.get)
-            slept = True
+            except IndexError:
+                bookkeeping.interruptible(self._wakes.get)
+                slept = True
+                continue
+            if slept and self._items:  # one wake stands for all that lies here, and others may sleep
+                self.wake()
+            return item
 
     def take_all(self) -> list[Any]:
         """All items that are there, one or more; waits for the first. Call it as `take`."""

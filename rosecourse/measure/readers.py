@@ -148,9 +148,13 @@ class Asyncio(Readers["Future[InferenceSession]"]):
 
     async def _read(self, prompt: Prompt, params: SamplingParams, scheduled: float) -> InferenceSession:
         stream = self._manager.submit_async(prompt, params, scheduled)
-        with suppress(LogitsError):
-            async for _ in stream:
-                pass
+        try:
+            with suppress(LogitsError):
+                async for _ in stream:
+                    pass
+        except asyncio.CancelledError:
+            stream.cancel()
+            raise
         return stream.session
 
     def _run(self) -> None:

@@ -7,7 +7,8 @@ count, ...]: its tokens came at `count` consecutive moments from moment number `
 a microsecond is lost, and the token ids are not stored: every metric of `measure.metrics` can be computed again.
 
 Where the tokens were streamed, `read_us` has a list for each request: when its reader had the first token, and then the
-gaps. Older files do not have it.
+gaps. An empty list stands for that of the request before, as one reader has the tokens of all requests at one moment.
+Older files do not have the key.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def packed_run(run: Run, decode_bytes: int) -> dict[str, Any]:
         "admitted_us": [us(times.admitted) for times in run.times],
         "moments_us": np.diff(moments, prepend=0).tolist(),
         "tokens": [_ranges([number[us(moment)] for moment in times.tokens]) for times in run.times],
-        **({"read_us": read} if all(read) else {}),
+        **({"read_us": _less_what_repeats(read)} if all(read) else {}),
     }
 
 
@@ -127,10 +128,17 @@ def _seconds_at(moments: np.ndarray, ranges: Sequence[int]) -> list[float]:
     return (np.concatenate([moments[first : first + count] for first, count in pairs]) / 1e6).tolist()
 
 
+def _less_what_repeats(rows: list[list[int]]) -> list[list[int]]:
+    """The rows, with an empty one in the place of each that is as the row before."""
+    return [[] if number and row == rows[number - 1] else row for number, row in enumerate(rows)]
+
+
 def _add_readers(times: list[SessionTimes], read_us: Any) -> None:
     """Give the requests their readers' moments. Raises `ValueError` for moments that no reader can have had."""
     require_form(read_us, [[int]], "read_us")
-    for one, gaps in zip(times, read_us, strict=True):
+    gaps: list[int] = []
+    for one, row in zip(times, read_us, strict=True):
+        gaps = row or gaps
         moments = np.cumsum(gaps, dtype=np.int64)
         if len(gaps) != len(one.tokens) or min(gaps) < 0 or np.any(moments / 1e6 < one.tokens):
             raise ValueError("a reader did not have each token once, after it was there")

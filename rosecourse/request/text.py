@@ -23,6 +23,7 @@ class TextDecoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._token_ids: list[int] = []
         self._length = 0  # of the text given so far
@@ -30,7 +31,7 @@ class TextDecoder:
     def text(self, token_id: int, last: bool = False) -> str:
         """What a token adds; with the last one, what is left of a character that never became whole."""
         self._token_ids.append(token_id)
-        piece = self._stream.step(self._tokenizer.backend_tokenizer, token_id) or ""
+        piece = self._stream.step(self._backend, token_id) or ""
         if last:
             piece = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._length :]
         self._length += len(piece)

@@ -1,10 +1,19 @@
 """Four ways to read the streams of a run: the same tokens, all their times, every error, and no thread left behind."""
 
+import asyncio
 import threading
 
 import pytest
 
-from rosecourse import ConfigError, EngineConfig, InferenceEngine, RequestError, RequestFailed, SamplingParams
+from rosecourse import (
+    ConfigError,
+    EngineConfig,
+    InferenceEngine,
+    RequestError,
+    RequestFailed,
+    SamplingParams,
+    SchedulerManager,
+)
 from rosecourse.engine.items import Reading
 from rosecourse.engine.scheduler import OnlineScheduler
 from rosecourse.errors import SchedulerClosed
@@ -29,12 +38,19 @@ def engine(small_model):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
-    """No thread, whatever a test has done."""
-    before = set(threading.enumerate())
+def _nothing_is_left(monkeypatch):
+    """No thread and no open event loop, whatever a test has done."""
+    before, loops, new_event_loop = set(threading.enumerate()), [], asyncio.new_event_loop
+
+    def makes():
+        loops.append(new_event_loop())
+        return loops[-1]
+
+    monkeypatch.setattr(asyncio, "new_event_loop", makes)
     with time_limit():
         yield
     assert set(threading.enumerate()) <= before
+    assert all(loop.is_closed() for loop in loops)
 
 
 def assert_is_as_new(engine):
@@ -217,17 +233,40 @@ def test_an_interrupt_while_requests_arrive_ends_the_run(monkeypatch, engine, wa
     assert_is_as_new(engine)
 
 
+def interrupted(self, submitted):
+    raise KeyboardInterrupt
+
+
 @WAYS
 def test_an_interrupt_while_streams_are_read_ends_the_run(monkeypatch, engine, way):
-    """The other requests are cancelled, not read to their ends."""
-
-    def interrupted(self, submitted):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(READERS[way], "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
+    assert_is_as_new(engine)
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_what_nobody_will_read_is_cancelled(monkeypatch, engine, way):
+    """Not computed to its end first: here the first step waits until somebody cancels."""
+    told, came = threading.Event(), []
+    step, cancel = OnlineScheduler.step, SchedulerManager.cancel
+
+    def steps(self):
+        came.append(told.wait(LIMIT / 4))
+        return step(self)
+
+    def cancels(self, session):
+        cancel(self, session)
+        told.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OnlineScheduler, "step", steps)
+        patch.setattr(SchedulerManager, "cancel", cancels)
+        patch.setattr(READERS[way], "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
+    assert all(came)
     assert_is_as_new(engine)
 
 

@@ -10,6 +10,7 @@ from rosecourse import LESSONS, ConfigError, RosecourseError
 from rosecourse.commands import record
 from rosecourse.lessons.workloads import ARTICLES, C_ASYNCIO, C_ONE, C_THREADS, WITH_STEPS, A, C, name_of_steps
 from rosecourse.measure.metrics import per_request
+from rosecourse.measure.workload import RUNNERS, run_streaming
 from rosecourse.records import timelines
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder
 from rosecourse.records.names import names_of, remedy_of, workload_in
@@ -63,6 +64,17 @@ def test_a_request_has_the_first_moment_and_then_the_gaps():
     assert packed["read_us"] == [[1500, 1000], [2000, 0]]
 
 
+def test_what_one_reader_has_at_one_moment_is_stored_once():
+    """Two requests that go together, one that has its own times, and one with the times of the first."""
+    run = read_by(run_of([[0.001, 0.002], [0.001, 0.002], [0.002, 0.004], [0.001, 0.002]]))
+    packed = packed_run(run, 5)
+    assert packed["read_us"] == [[1300, 1000], [], [2300, 2000], [1300, 1000]]
+    found = by_json(packed)
+    assert [times.read for times in found.times] == [
+        pytest.approx([moment - run.start for moment in times.read]) for times in run.times
+    ]
+
+
 def test_a_run_that_nobody_streamed_has_none_and_the_same_figures_as_ever():
     packed = packed_run(steady(0.01), 5)
     assert "read_us" not in packed
@@ -89,7 +101,8 @@ REFUSED = "a reader did not have each token once, after it was there"
         ([[10300, 10000, 10000, 10**30]] * 2, "an item of an item of read_us is a number of 31 digits"),
         ([[10300, 10000, 10000, 10000]], "zip()"),  # of one request only
         ([[10300, 10000, 10000, 10000]] * 3, "zip()"),
-        ([[10300, 10000, 10000, 10000], []], REFUSED),
+        ([[], [10300, 10000, 10000, 10000]], REFUSED),  # there is no request before the first
+        ([[10300, 10000, 10000], []], REFUSED),
         ([[], []], REFUSED),
         ([[10300, 10000, 10000]] * 2, REFUSED),  # a token that was lost
         ([[10300, 10000, 10000, 10000, 0]] * 2, REFUSED),  # one that came twice
@@ -188,10 +201,18 @@ def test_recordings_without_readers_are_found_and_have_no_figures_of_them(name):
 
 
 @pytest.mark.usefixtures("source")
-def test_each_way_is_recorded_in_a_file_of_its_own(tmp_path, capsys):
+def test_each_way_is_recorded_in_a_file_of_its_own(tmp_path, monkeypatch, capsys):
     names = ["C", "C-one", "C-threads", "C-asyncio"]
+    read = []
+
+    def run(engine, workload):
+        read.append(workload.readers)
+        return run_streaming(engine, workload)
+
+    monkeypatch.setitem(RUNNERS, "benchmark_streaming", run)
     argv = ["--workloads", ",".join(names), *SMALL, "--from", RUNGS[-2], "--out", str(tmp_path)]
     assert record.main(argv) == 0
+    assert list(dict.fromkeys(read)) == [ARTICLES[name].readers for name in names]
     assert sorted(written(tmp_path)) == sorted(f"cpu/{name}-from-{RUNGS[-2]}.json" for name in names)
     for name in names:
         found = recorded_comparison(RUNGS[-1], name, folder=tmp_path)
