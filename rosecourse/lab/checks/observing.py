@@ -71,7 +71,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
     operations = Operations([*oracle.kv.k_layers, *oracle.kv.v_layers], oracle.sizes.heads * oracle.sizes.head_dim)
     calls, watched = Calls(operations), watch()
     oracle.step(*batch, around=lambda: _together(calls, watched, operations))
-    kept = (getattr(t.table, "row_cache", None) for t in batch)
+    rows = (getattr(t.table, "row_cache", None) for t in batch)
     own = getattr(oracle.part, "__dict__", {}).values()
     return Seen(
         counts=watched.counts,
@@ -85,8 +85,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         arrays=calls.arrays,
         ids=0,
         written_anew=0,
-        kept=any(getattr(t.table, "row_cache", None) is not None for t in batch)
-        or any(isinstance(x, list | dict) and x for x in own),
+        kept=any(row is not None for row in rows) or any(isinstance(x, list | dict) and x for x in own),
         one_free=one_free,
         launched=len(calls.kernels),
         codes=frozenset(calls.codes),

@@ -25,6 +25,8 @@ ANEW = (
 )
 FORGET = "what is kept of a reader goes when it is woken: a server has new readers all day"
 
+MOST_NAMES = 16  # of readers, in a verdict
+
 
 def fail(cause: Cause, what: str, *details: str, reason: str = "") -> NoReturn:
     """Raise `PartIsWrong`."""
@@ -92,7 +94,7 @@ def look_at_turns(log: DeliveryLog) -> None:
     rivals = len(log.waiting[name].rivals)
     what = f"reader {name} sleeps, and something has lain in its mailbox for {waited} hand-overs"
     detail = f"{rivals} readers have waited in this time: each of them is woken within {allowed}"
-    woken = f"woken at the last one: {', '.join(log.woken) or 'nobody'}"
+    woken = f"woken at the last one: {_names(log.woken)}"
     fail(Cause.TURN_MISSED, what, detail, woken, reason=PUT_FIRST if name in log.too_early else TURNS)
 
 
@@ -102,9 +104,14 @@ def look_at_flush(log: DeliveryLog) -> None:
         name, item = log.puts[0]
         fail(Cause.ITEM_TWICE, f"flush has put {told([item])} into the mailbox of reader {name}", reason=AT_ONCE)
     if log.waiting:
-        names = ", ".join(log.waiting)
+        details = (f"asleep:   {_names(list(log.waiting))}", f"woken:    {_names(log.woken)}")
         what = f"after flush, reader {next(iter(log.waiting))} sleeps, and something lies in its mailbox"
-        fail(Cause.LEFT_ASLEEP, what, f"asleep:   {names}", f"woken:    {', '.join(log.woken) or 'nobody'}", reason=ALL)
+        fail(Cause.LEFT_ASLEEP, what, *details, reason=ALL)
+
+
+def _names(readers: Sequence[str]) -> str:
+    more = f", and {len(readers) - MOST_NAMES} more" if len(readers) > MOST_NAMES else ""
+    return f"{', '.join(readers[:MOST_NAMES])}{more}" if readers else "nobody"
 
 
 def told(items: Sequence[Any]) -> str:

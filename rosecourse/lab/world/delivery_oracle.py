@@ -43,8 +43,8 @@ class DeliveryOracle(Oracle):
         self.started = 0
         self._boxes: dict[int, LoggedBox] = {}  # number of a session -> where its items go
         self._readers = self._words = 0
-        self._guarded = GuardedDelivery(learner, sizes.config())
-        self.part = self._guarded.made
+        self.delivery = GuardedDelivery(learner, sizes.config())
+        self.part = self.delivery.made
 
     # -- requests and their readers -----------------------------------------------------------------------------------
 
@@ -91,15 +91,15 @@ class DeliveryOracle(Oracle):
         given = list(handed)
         self.log.begin(hand_over=True)
         with around():
-            self._guarded.hand_over(given)
-        judges.look_at_items(self.log, handed, given, self._guarded.flush)
+            self.delivery.hand_over(given)
+        judges.look_at_items(self.log, handed, given, self.delivery.flush)
         given.clear()  # whoever reads it later comes too late
         judges.look_at_turns(self.log)
 
     def flush(self) -> None:
         """No step will come soon."""
         self.log.begin(hand_over=False)
-        self._guarded.flush()
+        self.delivery.flush()
         judges.look_at_flush(self.log)
 
     def gone(self, handed: Handed) -> None:

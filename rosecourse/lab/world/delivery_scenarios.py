@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from .delivery_oracle import DeliveryOracle
 from .in_turns import MOST_WAKES
@@ -248,6 +249,7 @@ DELIVERIES: tuple[Scenario[DeliveryOracle], ...] = (
     Scenario(f"{MOST_WAKES} readers", each_with_a_reader(MOST_WAKES), SIZES),
     Scenario(f"{MOST_WAKES + 1} readers", each_with_a_reader(MOST_WAKES + 1), SIZES),
     Scenario("30 readers", each_with_a_reader(30), SIZES),
+    Scenario("150 readers", each_with_a_reader(150, 5), replace(SIZES, max_batch_size=150)),
     Scenario("one reader of all requests", one_reader_of_all, SIZES),
     Scenario("readers of one request and of many", readers_of_one_and_of_many, SIZES),
     Scenario("readers who stop reading, and such as never sleep", readers_who_do_not_read, SIZES),
