@@ -1,6 +1,6 @@
 """The decode step and the best version of each of its parts."""
 
-from ..kv.padded import KVBlockManager
+from ..kv.steady import KVBlockManager
 from .copy_blocks import CopyBlocks
 from .delivery import Delivery
 from .forward import DecodeForward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from contextlib import suppress
 
@@ -12,13 +13,15 @@ from .items import End, Item
 
 class LoopMailbox:
     """One mailbox for all streams of an event loop: a wake is one call in the loop's thread, and sorts all that lies
-    here. While one is on its way there is no other.
+    here. While one is on its way there is no other. It keeps neither the loop nor a stream.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = weakref.ref(loop)
         self._items: deque[Item] = deque()
-        self._queues: dict[InferenceSession, asyncio.Queue[Item]] = {}  # of the requests that have not ended
+        # Of the requests that have not ended; each is its stream's, and knows the loop.
+        self._queues: weakref.WeakValueDictionary[InferenceSession, asyncio.Queue[Item]]
+        self._queues = weakref.WeakValueDictionary()
         self._called = False
 
     def queue_of(self, session: InferenceSession) -> asyncio.Queue[Item]:
@@ -35,10 +38,11 @@ class LoopMailbox:
 
     def wake(self) -> None:
         """Let the loop sort what lies here, if it has not been told yet."""
-        if not self._called:
+        loop = self._loop()
+        if loop is not None and not self._called:
             self._called = True
             with suppress(RuntimeError):  # a loop that is closed has no readers
-                self._loop.call_soon_threadsafe(self._sort)
+                loop.call_soon_threadsafe(self._sort)
 
     def _sort(self) -> None:
         self._called = False

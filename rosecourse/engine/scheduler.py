@@ -259,6 +259,8 @@ class OnlineScheduler:
                 self.engine.launch(sessions)
             self.stats.decode_steps += 1
             self.land_behind()
+        elif not self.engine.num_in_flight:
+            return
         elif not those_to_go_on(self.running):  # else those that have just begun go on in the next step
             self.engine.settle()
         self.stats.decode_seconds += time.perf_counter() - start

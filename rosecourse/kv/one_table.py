@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -68,9 +67,6 @@ class KVBlockManager(KVPool):
         self._idle_blocks: dict[int, None] = {}
         self._block_infos: dict[int, KVBlockInfo] = {}
         self.forget: Callable[[int], None] = lambda block: None  # the prefix cache's: it is about to be reused
-        self.placements = 0  # how often `place` had to look at each table
-        self._placed: list[BlockTable] = []  # the tables that it has looked at last,
-        self._room_until = 0  # which have room until the first of them has so many tokens
 
     # -- blocks ---------------------------------------------------------------------------------------------------
 
@@ -162,7 +158,6 @@ class KVBlockManager(KVPool):
 
     def _owner_of(self, blocks: Sequence[int]) -> BlockTable:
         """A new owner of these blocks, each of which is held or cached."""
-        self._room_until = 0  # a last block may be shared from now on
         infos = [(block, self.info(block)) for block in blocks]
         if len(set(blocks)) < len(blocks):
             raise BlockError(f"{shown(blocks)} shows a block twice: share a block table")
@@ -221,12 +216,8 @@ class KVBlockManager(KVPool):
 
         Returns what is to be copied before anybody writes. The next token of a session then goes to slot
         `num_tokens % block_size` of its last block, which is its own. A second call has nothing left to do. Raises
-        `KVCacheExhausted` before anything has changed, whichever session it is that finds no block. Tables
-        that come again, each with one token more, are not looked at before one of them is full.
+        `KVCacheExhausted` before anything has changed, whichever session it is that finds no block.
         """
-        if self._has_room(tables):
-            return []
-        self.placements += 1
         if not self.can_append(tables):
             self._require(self.blocks_to_append(tables))
         placed: list[tuple[BlockTable, Copy | None]] = []
@@ -243,20 +234,7 @@ class KVBlockManager(KVPool):
         except BaseException:  # nobody will make the copies, so no table may show one
             self._take_back(placed)
             raise
-        self._placed = list(tables)
-        room = min(len(table) * self.block_size - table.num_tokens for table in tables) if tables else 0
-        self._room_until = tables[0].num_tokens + room if tables else 0
         return [copy for _, copy in placed if copy is not None]
-
-    def _has_room(self, tables: Sequence[BlockTable]) -> bool:
-        """Whether these are the tables that `place` has looked at last, and no last block is full or shared since."""
-        known = self._placed
-        return (
-            len(tables) == len(known) > 0
-            and known[0].num_tokens < self._room_until
-            and not known[0].freed
-            and all(map(is_, tables, known))
-        )
 
     def _take_back(self, placed: list[tuple[BlockTable, Copy | None]]) -> None:
         """Undo what `place` has done so far: new blocks, and copies."""
@@ -269,7 +247,7 @@ class KVBlockManager(KVPool):
     def can_append(self, tables: Sequence[BlockTable]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
         available = self.num_available()
-        return self._has_room(tables) or available >= len(tables) or available >= self.blocks_to_append(tables)
+        return available >= len(tables) or available >= self.blocks_to_append(tables)
 
     def blocks_to_append(self, tables: Iterable[BlockTable]) -> int:
         """How many new blocks one more token of each of these sessions needs."""

@@ -144,7 +144,9 @@ class Run:
     def of(
         cls, start: float, workload: Workload, sessions: Sequence[InferenceSession | None], scheduler: OnlineScheduler
     ) -> Run:
-        """The run that made the sessions of a workload; it ends with the last token. None: one that was never made.
+        """The run that made the sessions of a workload; it ends with the last token, when its reader has it.
+
+        None is a session that was never made.
 
         Raises `RequestFailed` unless each gave all that the workload asks for.
         """
@@ -152,6 +154,8 @@ class Run:
         require_whole(answers, scheduler.engine.eos_token_id)
         made = [session for session in sessions if session is not None]
         end = max(session.times.tokens[-1] for session in made)
+        if workload.readers != "sequential":  # of which only one reads at a time, when most tokens are long there
+            end = max(end, *(session.times.read[-1] for session in made))
         times = [session.times for session in made]
         return cls(start, end - start, times, [session.completion_ids for session in made], scheduler.stats)
 

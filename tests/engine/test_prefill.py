@@ -1,5 +1,6 @@
 """Prefill: what goes to the device, and that nobody waits for it. Its results are compared in other files."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -13,12 +14,12 @@ from tests.support.oracles import prompts_of
 PARAMS = SamplingParams(max_new_tokens=2)
 
 
-def sessions_of(engine, stem, lengths):
+def sessions_of(engine, stem, lengths, params=PARAMS):
     """A prefilled stem, and sessions to prefill: one that hits all of the stem, one half of it, and new ones."""
     session = engine.new_session(stem, PARAMS)
     engine.take_tokens([session], engine.prefill([session]))
     prompts = [[*stem, 5, 6], [*stem[: len(stem) // 2], 7], *prompts_of(lengths, 200, seed=1)]
-    return [engine.new_session(prompt, PARAMS) for prompt in prompts]
+    return [engine.new_session(prompt, params) for prompt in prompts]
 
 
 @pytest.mark.parametrize("lengths", [[], [3], [3, 3, 8, 1]])
@@ -41,13 +42,26 @@ def test_three_index_tensors_go_to_the_device_whatever_the_batch(small_model, le
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_prefill_does_not_wait_for_the_device():
-    engine = InferenceEngine(random_model("gpt2"), EngineConfig(max_batch_size=8))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_request_starts_without_waiting_for_the_device(dtype, temperature):
+    """Its prefill, its first token and the step that takes it from there: nothing is read before all are told."""
+    engine = InferenceEngine(random_model("gpt2", dtype=dtype), EngineConfig(max_batch_size=8))
     (stem, again) = prompts_of([128, 128], 200)
-    engine.prefill(sessions_of(engine, stem, [3, 3, 64, 65]))  # whatever is set up once is set up now
-    sessions = sessions_of(engine, again, [3, 3, 64, 65])
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        engine.prefill(sessions)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+
+    def start(sessions):
+        assert not engine.begin(sessions, engine.prefill(sessions)).new_tokens
+        engine.launch(sessions)
+
+    for prompt, mode in ((stem, "default"), (again, "error")):  # whatever is set up once is set up the first time
+        sessions = sessions_of(engine, prompt, [3, 3, 64, 65], replace(PARAMS, temperature=temperature))
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            start(sessions)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert engine.num_in_flight == 2
+        engine.settle()
+        assert [len(session.completion_ids) for session in sessions] == [2] * 6
+        for session in sessions:
+            engine.free(session)

@@ -17,6 +17,7 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
+from rosecourse.lab.world.mailboxes import Box
 from rosecourse.measure.counters import count_step
 from rosecourse.measure.one_step import one_step
 
@@ -75,12 +76,25 @@ def completions(engine):
     return [session.completion_ids for session in sessions]
 
 
+def wakes_of_ten(delivery):
+    """How often each of ten readers has been woken, after each of four hand-overs and after a flush."""
+    boxes, seen = [Box(str(n)) for n in range(10)], []
+    for calls in (10, 10, 0, 3):
+        delivery.hand_over([(box, "word") for box in boxes[:calls]])
+        seen.append([box.wakes for box in boxes])
+    delivery.flush()
+    return [*seen, [box.wakes for box in boxes]]
+
+
 def counted(engine, number):
-    """What four steps count: in a block, over its end, with a fork, and after it. Of a pipeline, steps in flight."""
+    """What four steps count: in a block, over its end, with a fork, and after it. Of a pipeline, steps in flight; of a
+    delivery, wakes."""
     sessions = start(engine, (6, 6, 6))
     part, found = COURSES[number].world.part, []
     if part == "pipeline":
         return [one_step(engine, sessions) or engine.num_in_flight for _ in range(4)]
+    if part == "delivery":
+        return wakes_of_ten(engine.delivery)
     if part not in engine.decode_step.stages:
         part = "plan" if part == "rows" else "forward"  # it is called there
     for step in range(4):

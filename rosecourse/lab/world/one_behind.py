@@ -1,12 +1,11 @@
-"""The engine's own pipeline where it would wait: one step behind on a CPU, too."""
+"""Lesson 067's pipeline where it would wait: one step behind on a CPU, too."""
 
 from __future__ import annotations
 
 import torch
 
-from ...decode import BEST
 from ...decode.parts import DecodeParts
-from ...decode.pipeline import Pipeline
+from ...lessons.pipeline.l067_one_behind import Pipeline
 
 
 class OneBehind(Pipeline):
@@ -17,5 +16,5 @@ class OneBehind(Pipeline):
 
 
 def ahead(parts: DecodeParts, device: torch.device) -> DecodeParts:
-    """The parts, with the engine's own pipeline one step behind on this device too."""
-    return parts.with_(pipeline=OneBehind) if parts.pipeline is BEST.pipeline else parts
+    """The parts, with the lesson's own pipeline one step behind on this device too."""
+    return parts.with_(pipeline=OneBehind) if parts.pipeline is Pipeline else parts
