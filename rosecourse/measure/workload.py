@@ -155,7 +155,7 @@ class Run:
         made = [session for session in sessions if session is not None]
         end = max(session.times.tokens[-1] for session in made)
         if workload.readers != "sequential":  # of which only one reads at a time, when most tokens are long there
-            end = max(end, *(session.times.read[-1] for session in made))
+            end = max([end, *(session.times.read[-1] for session in made if session.times.read)])
         times = [session.times for session in made]
         return cls(start, end - start, times, [session.completion_ids for session in made], scheduler.stats)
 
