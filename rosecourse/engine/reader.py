@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from ..config import SamplingParams
-from ..errors import LogitsError
+from ..errors import LogitsError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken
@@ -30,6 +30,7 @@ class TokenReader(Iterator[list[Read]]):
         self._manager = manager
         self._queue = TokenQueue()
         self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
+        self._failure: SchedulerClosed | None = None  # which comes after all tokens, and to whoever asks again
         self._read: deque[list[Read]] = deque()  # that an interrupt has kept from its reader
 
     def submit(
@@ -68,6 +69,8 @@ class TokenReader(Iterator[list[Read]]):
     def _next(self) -> list[Read]:
         read: list[Read] = []
         while not read:
+            if self._failure is not None:
+                raise self._failure
             if not self._requests:
                 raise StopIteration
             read = self._read_all(self._queue.take_all())
@@ -95,9 +98,9 @@ class TokenReader(Iterator[list[Read]]):
                 reading.require_well(end)
         except LogitsError as error:
             read.append((end.session, error))
-        except BaseException:
-            self._requests.clear()  # the thread that steps has ended, and with it every request
-            raise
+        except SchedulerClosed as error:  # the thread that steps has ended, and with it every request
+            self._failure = error
+            self._requests.clear()
 
     def __del__(self) -> None:
         for session in list(self._requests):

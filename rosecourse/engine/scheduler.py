@@ -261,7 +261,7 @@ class OnlineScheduler:
             self.land_behind()
         elif not self.engine.num_in_flight:
             return
-        elif not those_to_go_on(self.running):  # else those that have just begun go on in the next step
+        elif not any(map(self.engine.is_in_flight, those_to_go_on(self.running))):  # who has just begun goes on soon
             self.engine.settle()
         self.stats.decode_seconds += time.perf_counter() - start
 

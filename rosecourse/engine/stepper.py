@@ -104,11 +104,11 @@ class Stepper:
             for session in new:
                 self.scheduler.submit(session)  # here, so that whoever holds the lock sees the whole queue
         ends = []
-        for session in cancelled:
+        for session in dict.fromkeys(cancelled):
             self.scheduler.cancel(session)
             ends += self._ends(session)
         if ends:
-            self.delivery.hand_over(ends)
+            self._hand_over(ends)
         return not self.closing or (self.drain and self.scheduler.has_work)
 
     def _answer(self, new_tokens: list[NewToken]) -> None:
@@ -128,11 +128,18 @@ class Stepper:
                 handed += self._ends(session)
         while self.scheduler.failed:
             handed += self._ends(self.scheduler.failed.pop(), LogitsError([0]))
-        self.delivery.hand_over(handed)
+        self._hand_over(handed)
+
+    def _hand_over(self, items: list[tuple[Mailbox, Item]]) -> None:
+        """If this fails, the requests whose ends are among the items have not been answered."""
+        self.delivery.hand_over(items)
+        for _, item in items:
+            if isinstance(item, End):
+                self._mailbox_of_ended(item.session)
 
     def _ends(self, session: InferenceSession, error: BaseException | None = None) -> list[tuple[Mailbox, Item]]:
         """The last item of a request, if it has not been given yet."""
-        mailbox = self._mailbox_of_ended(session)
+        mailbox = self.mailboxes.get(session)
         return [] if mailbox is None else [(mailbox, End(session, error))]
 
     def _mailbox_of_ended(self, session: InferenceSession) -> Mailbox | None:
