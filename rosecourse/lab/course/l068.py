@@ -35,7 +35,7 @@ EXERCISE = Exercise(
         "`mailbox.wake()` lets a reader look who sleeps; it reads everything that lies there. Several requests may "
         "have the same mailbox. When there is no more work, the engine calls `flush()`.\n\n"
         "The engine's own part counts time where yours counts hand-overs: it wakes so many readers a second, because "
-        "a step may take 0.2 ms or 20. A number of readers at each hand-over is the same on every machine. So `check` "
+        "steps may be short or long. A number of readers at each hand-over is the same on every machine. So `check` "
         "needs no clock: it has mailboxes that note each call, and then lets threads read from a whole engine."
     ),
     docstring=(
