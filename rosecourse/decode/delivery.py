@@ -35,8 +35,9 @@ class Delivery:
             mailbox.put(item)
             self.asleep[mailbox] = None
         now = self.clock()
-        self._wake(max(1, int((now - self.last) * self.wakes_per_second)))
-        self.last = now
+        most = max(1.0, (now - self.last) * self.wakes_per_second)
+        self._wake(int(most))
+        self.last = now - most % 1 / self.wakes_per_second  # what is left of a wake is for the next time
 
     def flush(self) -> None:
         """No step will come soon: whoever has got something hears of it now."""

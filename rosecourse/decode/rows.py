@@ -95,7 +95,10 @@ class Rows:
         self.first_tokens: Tensor | None = None  # whose first tokens are on the device
 
     def arrive(self, tables: list[BlockTable], tokens: Tensor) -> None:
-        """The sessions of these tables have their first tokens, int64 [B] on the device; they have no rows yet."""
+        """The sessions of these tables have their first tokens, int64 [B] on the device; they have no rows yet.
+
+        Those of a prefill before it have landed by the time of a plan: the host is one step behind at most.
+        """
         self.arrived, self.first_tokens = tables, tokens
 
     def _clear(self) -> None:

@@ -15,12 +15,13 @@ import torch
 from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
-from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError
+from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, RosecourseError
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.shape import Model, require_model
 from ..models.tokenizer import check_length, longest_token
 from ..request.session import InferenceSession, Prompt
+from .auditing import audit_cache
 from .exclusive import Exclusive
 from .landed import Landed, landed_of
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
@@ -243,7 +244,12 @@ class EngineCore:
                 ready = [s for s in sessions if s.num_cached_tokens == len(s.token_ids) and s not in newest]
                 require_rules("decode", ready, self, self._user)
                 self._require_step(sessions, missing=(0, 1))
-            self.pipeline.launch(sessions, self._user)
+            try:
+                self.pipeline.launch(sessions, self._user)
+            except BaseException as error:
+                if not isinstance(error, RosecourseError):  # else nothing has changed
+                    self.settle()  # what is in flight is in no row any more: the host has to know it
+                raise
 
     def _go_on(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the newest step in flight, which were looked at then, and can go on."""
@@ -384,16 +390,4 @@ class EngineCore:
         sessions = list(sessions) if isinstance(sessions, Iterable) else sessions
         with self.exclusive:
             require_rules("audit", sessions, self)
-            self._audit(sessions)
-
-    def _audit(self, sessions: Sequence[InferenceSession]) -> None:
-        holding = [session for session in sessions if session.table is not None]
-        tables = [session.table for session in holding]
-        self.kv.audit(tables, self.prefix_cache.entries() if self.prefix_cache else ())
-        for session, table in zip(holding, tables, strict=True):
-            most = len(session.token_ids) + self.is_in_flight(session)  # one too many, of a session of NaN
-            if not session.num_cached_tokens <= self.kv.length(table) <= most:
-                raise BlockError(
-                    f"a session has {len(session.token_ids)} tokens and blocks for {self.kv.length(table)}, and "
-                    f"{session.num_cached_tokens} tokens are computed"
-                )
+            audit_cache(self.kv, self.prefix_cache, sessions, self.is_in_flight)

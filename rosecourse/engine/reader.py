@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from ..checks import require_a
 from ..config import SamplingParams
 from ..errors import LogitsError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
@@ -27,9 +28,10 @@ class TokenReader(Iterator[list[Read]]):
     """
 
     def __init__(self, manager: SchedulerManager) -> None:
+        self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
+        require_a(SchedulerManager, manager, "manager")
         self._manager = manager
         self._queue = TokenQueue()
-        self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
         self._failure: SchedulerClosed | None = None  # which comes after all tokens, and to whoever asks again
         self._read: deque[list[Read]] = deque()  # that an interrupt has kept from its reader
 

@@ -41,7 +41,7 @@ class FaultAt:
         setattr(owner, name, call)
 
 
-ENGINE_CALLS = ["reserve", "prefill", "can_append", "launch", "land", "take_tokens", "free"]
+ENGINE_CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin", "free"]
 
 
 def run_with_fault(scheduler, fault, sessions):
@@ -86,7 +86,7 @@ def test_a_fault_in_any_call_of_the_engine_loses_nothing(small_pair, kind, when)
         if broken:
             continue
         assert [s.completion_ids for s in sessions] == expected
-        if when == "before" or fault.raised_in not in ("take_tokens", "land"):  # which have kept what they had read
+        if when == "before" or fault.raised_in not in ("begin", "land"):  # which have kept what they had read
             assert [got[s] for s in sessions] == expected
         assert scheduler.engine.kv.num_available() == 6
     assert faults == {*ENGINE_CALLS, "admission"}

@@ -176,6 +176,8 @@ def step_scene(parts, at):
         assert {*run.scheduler.waiting, *run.scheduler.running} == {s for s in run.sessions if not s.finished}
         for session, token in new_tokens or []:
             run.got.setdefault(session, []).append(token)
+        if interrupted:
+            forgive(run.engine)  # a launch may have been told when the interrupt came
         assert_as_alone(run)
 
     return Scene(run.scheduler.step, check)
