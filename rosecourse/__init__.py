@@ -30,6 +30,8 @@ _NAMES_IN = {
     "engine.scheduler": ["OnlineScheduler"],
     "request.session": ["InferenceSession"],
     "engine.streaming": ["SchedulerManager", "TokenStream"],
+    "engine.async_stream": ["AsyncTokenStream"],
+    "engine.reader": ["TokenReader"],
 }
 _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
