@@ -28,3 +28,8 @@ def those_to_go_on(sessions: Iterable[InferenceSession]) -> list[InferenceSessio
         if s.finish_reason is None
         and (s.num_cached_tokens + 1 < s.most_tokens or s.num_cached_tokens < len(s.token_ids))
     ]
+
+
+def wants_token(session: InferenceSession) -> bool:
+    """Whether a session that holds blocks waits for a token that a step in flight is making, or has ended."""
+    return session.finished or session.num_cached_tokens >= len(session.token_ids)

@@ -16,7 +16,7 @@ from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, Sc
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
 from ..request.session import InferenceSession, SessionTimes
-from .admission import fifo, those_to_go_on
+from .admission import fifo, those_to_go_on, wants_token
 from .core import EngineCore
 from .landed import Landed
 from .queue import Queue
@@ -69,6 +69,7 @@ class OnlineScheduler:
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
         self._ended = Queue()  # no longer running, but a step in flight still writes to their blocks
         self._failure: BaseException | None = None  # why blocks could not be given back
+        self.before_landing: Callable[[], None] = nothing  # called when the host is about to wait for the device
 
     @property
     def has_work(self) -> bool:
@@ -267,7 +268,10 @@ class OnlineScheduler:
 
     def land_behind(self) -> None:
         """Land all steps but those that the host may be behind."""
-        while self.engine.num_in_flight > self.engine.pipeline.steps_ahead:
+        most = self.engine.pipeline.steps_ahead
+        if self.engine.num_in_flight > most:
+            self.before_landing()
+        while self.engine.num_in_flight > most:
             self.land()
 
     def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:
@@ -290,9 +294,9 @@ class OnlineScheduler:
         except BaseException:  # nobody knows how far it came
             self.engine.drop()
             self._free_ended()
-            for sample in list(filter(_wants_token, self._waiting_forks)):
+            for sample in list(filter(wants_token, self._waiting_forks)):
                 self._free(sample)  # and it stays where it is
-            self._put_back(list(filter(_wants_token, self.running)))
+            self._put_back(list(filter(wants_token, self.running)))
             raise
         self._hand_out(landed)
 
@@ -390,6 +394,5 @@ class OnlineScheduler:
             raise
 
 
-def _wants_token(session: InferenceSession) -> bool:
-    """Whether a session that holds blocks waits for a token that a step in flight is making, or has ended."""
-    return session.finished or session.num_cached_tokens >= len(session.token_ids)
+def nothing() -> None:
+    """Nobody has anything to do while the device works."""

@@ -13,7 +13,7 @@ from ..errors import LogitsError
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
 from .items import End, Item, NewTokenItem
-from .scheduler import NewToken, OnlineScheduler
+from .scheduler import NewToken, OnlineScheduler, nothing
 
 
 class Stepper:
@@ -36,9 +36,11 @@ class Stepper:
         self.closing = False
         self.drain = False
         self.failure: BaseException | None = None
+        self.pending: list[tuple[Mailbox, Item]] = []  # made by the last step, and not handed over yet
         self.thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
         scheduler.engine.hand_over(self.thread)
         scheduler.manager_thread = self.thread
+        scheduler.before_landing = self._hand_over_made
         self.at_exit = partial(_end_and_join, weakref.ref(self), self.thread)
         atexit.register(self.at_exit)  # a thread inside torch must not outlive the interpreter
         try:
@@ -67,11 +69,14 @@ class Stepper:
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                self._answer(self.scheduler.step())
+                self._step()
             self.scheduler.engine.settle()
-            self._answer(self.scheduler.take_new_tokens())
+            self._hand_over_made()
+            self._hand_over(self._items_of(self.scheduler.take_new_tokens()))
         except BaseException as error:  # whatever it is, the readers must hear of it
             self.failure = error
+            with suppress(Exception):  # it may be what has failed
+                self._hand_over_made()
         with self.changed:
             self.closing = True
             unanswered = list(self.mailboxes)
@@ -88,7 +93,28 @@ class Stepper:
         with suppress(Exception):  # it may be what has failed
             self.delivery.flush()
 
+    def _step(self) -> None:
+        """One step. What it has made is handed over in the next one, when the device has work and the host waits.
+
+        Readers that wake while a step is planned would take the lock from the thread that plans it. Where nothing is in
+        flight, there is nothing to wait for: then it is handed over at once.
+        """
+        made = self.scheduler.step()
+        self._hand_over_made()  # of the step before, if this one has not waited
+        self.pending = self._items_of(made)
+        if not (self.pending and self.scheduler.engine.num_in_flight):
+            self._hand_over(self._take_pending())
+
+    def _hand_over_made(self) -> None:
+        if self.pending:
+            self._hand_over(self._take_pending())
+
+    def _take_pending(self) -> list[tuple[Mailbox, Item]]:
+        items, self.pending = self.pending, []
+        return items
+
     def _hand_back(self) -> None:
+        self.scheduler.before_landing = nothing
         self.scheduler.manager_thread = None
         self.scheduler.engine.exclusive.hand_back()
 
@@ -104,6 +130,8 @@ class Stepper:
             for session in new:
                 self.scheduler.submit(session)  # here, so that whoever holds the lock sees the whole queue
         ends = []
+        if cancelled:
+            self._hand_over_made()
         for session in dict.fromkeys(cancelled):
             self.scheduler.cancel(session)
             ends += self._ends(session)
@@ -111,8 +139,8 @@ class Stepper:
             self._hand_over(ends)
         return not self.closing or (self.drain and self.scheduler.has_work)
 
-    def _answer(self, new_tokens: list[NewToken]) -> None:
-        """Give the readers what a step has made, all at once."""
+    def _items_of(self, new_tokens: list[NewToken]) -> list[tuple[Mailbox, Item]]:
+        """What the readers are to have of a step."""
         # Which token of a request that has ended is its last one.
         last = {s: number for number, (s, _) in enumerate(new_tokens) if s.finish_reason is not None}
         handed: list[tuple[Mailbox, Item]] = []
@@ -128,7 +156,7 @@ class Stepper:
                 handed += self._ends(session)
         while self.scheduler.failed:
             handed += self._ends(self.scheduler.failed.pop(), LogitsError([0]))
-        self._hand_over(handed)
+        return handed
 
     def _hand_over(self, items: list[tuple[Mailbox, Item]]) -> None:
         """If this fails, the requests whose ends are among the items have not been answered."""

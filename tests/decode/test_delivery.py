@@ -148,7 +148,9 @@ SECONDS = st.sampled_from([0.0, 1 / 1024, 10 / 1024, 19 / 1024, 51 / 1024, 3.0])
 HAND_OVERS = st.tuples(SECONDS, st.lists(st.integers(0, BOXES - 1), max_size=12))
 
 
-@given(acts=st.lists(st.one_of(HAND_OVERS, st.just("flush")), max_size=30), rate=st.sampled_from([2.0**-30, 8.0, 128.0]))
+@given(
+    acts=st.lists(st.one_of(HAND_OVERS, st.just("flush")), max_size=30), rate=st.sampled_from([2.0**-30, 8.0, 128.0])
+)
 @settings(max_examples=300, deadline=None)
 def test_any_hand_overs_and_flushes(acts, rate):
     """Each item once, in order and at its hand-over; never more wakes than allowed; the longest sleeper first."""
