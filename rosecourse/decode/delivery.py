@@ -11,11 +11,12 @@ from .parts import Mailbox
 
 
 class Delivery:
-    """Tokens lie in their mailboxes at once; the readers that sleep are woken in turns, so many a second.
+    """Tokens lie in their mailboxes at once; the readers that sleep are woken in turns, at a limited rate.
 
     A thread that wakes wants Python's one lock, for which the thread that steps waits then. Here that takes a share of
-    its time that does not grow with the readers: with r of them a token waits up to r / `wakes_per_second`. A reader
-    that is awake waits for nothing. (vLLM hands the outputs of a step to its front end as one list, and SGLang to its
+    its time that does not grow with the readers: with r of them a token waits up to r / `wakes_per_second`, and a step
+    more, since wakes come at hand-overs only. That holds for a first token, too. A reader that is awake waits for
+    nothing. (vLLM hands the outputs of a step to its front end as one list, and SGLang to its
     detokenizer.)
     """
 
@@ -26,14 +27,14 @@ class Delivery:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.wakes_per_second, self.clock = wakes_per_second, clock
-        self.asleep: dict[Mailbox, None] = {}  # with something to read; whoever has waited longest is first
+        self.waiting: dict[Mailbox, None] = {}  # with something to read; whoever has waited longest is first
         self.last = -1.0  # when wakes were counted last
 
     def hand_over(self, items: Sequence[tuple[Mailbox, Any]]) -> None:
         """What a step has made: each item for its mailbox, in order."""
         for mailbox, item in items:
             mailbox.put(item)
-            self.asleep[mailbox] = None
+            self.waiting[mailbox] = None
         now = self.clock()
         most = max(1.0, (now - self.last) * self.wakes_per_second)
         self._wake(int(most))
@@ -41,9 +42,9 @@ class Delivery:
 
     def flush(self) -> None:
         """No step will come soon: whoever has got something hears of it now."""
-        self._wake(len(self.asleep))
+        self._wake(len(self.waiting))
 
     def _wake(self, most: int) -> None:
-        for mailbox in list(self.asleep)[:most]:
-            del self.asleep[mailbox]
+        for mailbox in list(self.waiting)[:most]:
+            del self.waiting[mailbox]
             mailbox.wake()

@@ -15,20 +15,20 @@ class Delivery:
     most_wakes = 8
 
     def __init__(self, config: EngineConfig) -> None:
-        self.asleep: dict[Mailbox, None] = {}  # with something to read; whoever has waited longest is first
+        self.waiting: dict[Mailbox, None] = {}  # with something to read; whoever has waited longest is first
 
     def hand_over(self, items: Sequence[tuple[Mailbox, Any]]) -> None:
         """What a step has made: each item for its mailbox, in order."""
         for mailbox, item in items:
             mailbox.put(item)
-            self.asleep[mailbox] = None  # whoever waits already keeps its place
+            self.waiting[mailbox] = None  # whoever waits already keeps its place
         self._wake(self.most_wakes)
 
     def flush(self) -> None:
         """No step will come soon: whoever has got something hears of it now."""
-        self._wake(len(self.asleep))
+        self._wake(len(self.waiting))
 
     def _wake(self, most: int) -> None:
-        for mailbox in list(self.asleep)[:most]:
-            del self.asleep[mailbox]
+        for mailbox in list(self.waiting)[:most]:
+            del self.waiting[mailbox]
             mailbox.wake()

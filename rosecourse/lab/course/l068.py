@@ -32,7 +32,7 @@ EXERCISE = Exercise(
         "at most `most_wakes` of them at a hand-over, however many have got something.\n\n"
         "After each step the engine calls `hand_over(items)` with all that the step has made: pairs of a mailbox and "
         "an item, in order. `mailbox.put(item)` lays the item down, and a reader who is awake finds it there. "
-        "`mailbox.wake()` lets a reader look who sleeps; it reads everything that lies there. Several requests may "
+        "`mailbox.wake()` lets a sleeping reader look; it reads everything that lies there. Several requests may "
         "have the same mailbox. When there is no more work, the engine calls `flush()`.\n\n"
         "The engine's own part counts time where yours counts hand-overs: it wakes so many readers a second, because "
         "steps may be short or long. A number of readers at each hand-over is the same on every machine. So `check` "
@@ -115,8 +115,8 @@ from itertools import chain
 
 
 class NightPorter:
-    """Letters go into the pigeonholes at once. Whose letter it is stands in the porter's book, to be called. A page of
-    the book has eight lines, and in each round one page is called."""
+    """Letters go into the pigeonholes at once. Guests with letters are noted in the book, and called page by page. A
+    page of the book has eight lines, and in each round one page is called."""
 
     lines = 8
 

@@ -36,7 +36,7 @@ class WakeRace(CountRace):
 
     what = WHAT
     axis = f"wakes in a step, of {READERS + 1} readers"
-    title = "Lesson {number}: how often readers\nare woken"
+    title = "Lesson {number}: how often readers are woken"
 
     def row(self, counted: Wakes) -> dict[str, float]:
         return {"wakes in a step": counted.each, "longest wait, in steps": counted.longest}
