@@ -28,17 +28,15 @@ from rosecourse.lab.world.in_turns import MOST_WAKES, InTurns
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.mailboxes import Box
 from rosecourse.lab.world.worlds import DELIVERY as WORLD
+from tests.support.cells import part_in
+from tests.support.costly_deliveries import WITHOUT_THE_IDEA
 from tests.support.delivery_parts import RIGHT, Base, QueueAndSet
 from tests.support.verdicts import assert_refused, assert_right_but_costly
-from tests.support.wrong_deliveries import (
-    WITHOUT_THE_IDEA,
-    WRONG,
-    ABookOfItsOwn,
-    FlushesNothing,
-    NoEnds,
-    PutsTwice,
-    Raises,
-)
+from tests.support.wrong_deliveries import WRONG_ENDS, ABookOfItsOwn, FlushesNothing, Raises
+from tests.support.wrong_puts import WRONG_PUTS, NoEnds, PutsTwice
+from tests.support.wrong_turns import WRONG_TURNS
+
+WRONG = WRONG_PUTS | WRONG_TURNS | WRONG_ENDS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,12 +47,6 @@ def known_of_the_course():
 
 def oracle_of(part):
     return DeliveryOracle(Learner(part, WORLD.called_with), SIZES)
-
-
-def cell(source):
-    space = {"__name__": "__main__"}
-    exec(compile(source, "<cell>", "exec"), space)
-    return space["MyDelivery"]
 
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
@@ -74,13 +66,13 @@ def test_what_wakes_more_than_the_idea_leaves_is_told(part):
 
 
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
-    verdict = check(cell(exercise("068")), "068")
+    verdict = check(part_in(exercise("068"), "MyDelivery"), "068")
     assert verdict.cause is Cause.GOAL_MISSED, verdict
     assert str(verdict).startswith("✗ MyDelivery, lesson 068: correct, but without the idea of the lesson.")
 
 
 def test_the_solution_is_the_learners_and_the_courses_own_class_is_not():
-    assert check(cell(solution("068")), "068").passed
+    assert check(part_in(solution("068"), "MyDelivery"), "068").passed
     verdict = check(in_turns.Delivery, "068")
     assert verdict.cause is Cause.NOT_OWN_WORK
     assert "`Delivery.hand_over`" in verdict.not_own
@@ -109,7 +101,11 @@ def test_the_command_takes_a_delivery(tmp_path, capsys, monkeypatch, small_model
 
 
 def test_the_exercise_the_check_and_the_engines_own_delivery_wake_as_many():
-    assert cell(exercise("068")).most_wakes == cell(solution("068")).most_wakes == MOST_WAKES
+    assert (
+        part_in(exercise("068"), "MyDelivery").most_wakes
+        == part_in(solution("068"), "MyDelivery").most_wakes
+        == MOST_WAKES
+    )
     log = DeliveryLog()
     boxes = [LoggedBox(str(n), "asleep", log) for n in range(20)]
     delivery = InTurns(EngineConfig())

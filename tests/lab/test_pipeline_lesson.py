@@ -23,6 +23,7 @@ from rosecourse.lab.world.pipeline_oracle import PipelineOracle
 from rosecourse.lab.world.pipeline_scenarios import NEVER_LATE, PACES, STORIES
 from rosecourse.lab.world.server import Server
 from rosecourse.lab.world.worlds import PIPELINE as WORLD
+from tests.support.cells import part_in
 from tests.support.costly_pipelines import WITHOUT_THE_IDEA
 from tests.support.pipeline_parts import RIGHT, Base, NewMemory, RingOfThree
 from tests.support.verdicts import assert_refused, assert_right_but_costly
@@ -41,12 +42,6 @@ def known_of_the_course():
 
 def oracle_of(part, sizes):
     return PipelineOracle(Learner(part, WORLD.called_with), sizes)
-
-
-def cell(source):
-    space = {"__name__": "__main__"}
-    exec(compile(source, "<cell>", "exec"), space)
-    return space["MyPipeline"]
 
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
@@ -71,7 +66,7 @@ def test_what_costs_more_than_the_idea_leaves_is_told(part):
 
 
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
-    verdict = check(cell(exercise("067")), "067")
+    verdict = check(part_in(exercise("067"), "MyPipeline"), "067")
     assert verdict.cause is Cause.GOAL_MISSED, verdict
     assert str(verdict).startswith("✗ MyPipeline, lesson 067: correct, but without the idea of the lesson.")
     assert "Perhaps:  `steps_ahead` is 0, so that the engine lands each step before the next launch" in str(verdict)
