@@ -266,7 +266,7 @@ def test_a_launch_that_fails_loses_no_first_token(parts, kind, monkeypatch):
         with pytest.raises(kind):
             engine.launch(sessions)
     forgive(engine)
-    engine.settle()
+    assert engine.num_in_flight == 0
     engine.launch(sessions)
     engine.settle()
     assert_as_alone(sessions, 2, 2, 2)
