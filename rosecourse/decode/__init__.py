@@ -3,6 +3,7 @@
 from ..kv.steady import KVBlockManager
 from .copy_blocks import CopyBlocks
 from .delivery import Delivery
+from .device_step import DeviceStep
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
@@ -27,6 +28,7 @@ BEST = DecodeParts(
     copy_blocks=CopyBlocks,
     rows=Rows,
     runner=GraphRunner,
+    device_step=DeviceStep,
 )
 
 __all__ = ["BEST", "DecodeInputs", "DecodeOutputs", "DecodeParts", "DecodeStep"]

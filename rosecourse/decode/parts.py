@@ -130,6 +130,17 @@ class Rows(Protocol):
         ...
 
 
+class DeviceStep(Protocol):
+    """The device's part of a step, in the lessons from 066 on: a function of tensors that stay where they are.
+
+    It is built as `device_step(forward, kv_append, rows, best)`. best: as for a `Runner`.
+    """
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Any:
+        """One more token for each row (`decode.device_step.Outcome`). sampled: whether any row is not greedy."""
+        ...
+
+
 class Runner(Protocol):
     """Brings the operations of a step to the device, in the lessons from 066 on.
 
@@ -266,6 +277,7 @@ class DecodeParts:
     prefill, start: how prompts are computed, and how their first tokens get into a step (`Prefill`, `Start`).
     delivery: how tokens get to readers in other threads (`Delivery`).
     copy_blocks, rows, runner: see `CopyBlocks`, `Rows` and `Runner`. None is a part that the step does without.
+    device_step: what the runner runs (`DeviceStep`).
     """
 
     cache: CacheFactory
@@ -280,12 +292,17 @@ class DecodeParts:
     copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
     rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
     runner: Callable[[Model, Any, EngineConfig], Runner] | None = None
+    device_step: Callable[[Any, Any, Any, Any], DeviceStep] | None = None
 
     def build(self, name: str, model: Model, kv: Any, config: EngineConfig) -> Any:
         """The part of this name, for an engine. Raises `ConfigError` where a step asks for one that is not there."""
+        return self.part(name)(model, kv, config)
+
+    def part(self, name: str) -> Callable[..., Any]:
+        """The part of this name, not built yet. Raises as `build`."""
         part = getattr(self, name)
         require(part is not None, f"the step needs a part `{name}`, and there is none: give it, or another step")
-        return part(model, kv, config)
+        return part
 
     def with_(self, **parts: Any) -> DecodeParts:
         """The same parts with some replaced, such as `BASELINE.with_(kv_append=MyKVAppend)`."""

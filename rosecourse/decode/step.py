@@ -23,7 +23,7 @@ from ..kv.bookkeeping import bookkeeping
 from ..kv.one_table import BlockTable, Copy, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
-from .device_step import DeviceStep, Outcome
+from .device_step import Outcome
 from .parts import CopyBlocks, DecodeParts, Rows, Runner
 from .ranges import range_for
 from .sampling import NO_TOKEN, asked_of, next_tokens
@@ -44,7 +44,7 @@ class DecodeStep:
         self.runner: Runner = parts.build("runner", model, kv, config)
         self.best = self.runner.best
         forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
-        self.runner.start(DeviceStep(forward, kv_append, self.rows, self.best))
+        self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
         self.outcome: Outcome | None = None  # of the last step, if it was called

@@ -20,6 +20,7 @@ from ..models.shape import Model
 from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
 from .copy_blocks import l063_one_by_one
 from .delivery import l035_each_token
+from .device_step import l066_one_by_one
 from .forward import l035_paged
 from .kv_append import (
     l035_per_token,
@@ -243,6 +244,7 @@ LESSONS = ladder(
         "step": l066_one_graph.DecodeStep,
         "rows": l066_rows.Rows,
         "runner": BEST.runner,
+        "device_step": l066_one_by_one.DeviceStep,
         "workload": A,
         "about": "the device's part of a step is recorded once and replayed with one launch",
         "headline": ("total throughput", "mean"),

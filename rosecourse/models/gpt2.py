@@ -7,14 +7,15 @@ two differ only in `attend`, which knows where earlier keys and values are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ..checks import is_count, is_within, shown
 from ..errors import ModelError
+from .ops import Linear, Norm, Ops, PlainOps, Stream
 from .shape import Attend
 
 
@@ -76,30 +77,23 @@ class GPT2Layer:
     """The weights of one transformer layer; names as in the Hugging Face format, with `_` for `.`."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor], prefix: str, shape: GPT2Shape) -> None:
-        self.ln_1_weight = weights[prefix + "ln_1.weight"]
-        self.ln_1_bias = weights[prefix + "ln_1.bias"]
-        self.attn_c_attn_weight = weights[prefix + "attn.c_attn.weight"]
-        self.attn_c_attn_bias = weights[prefix + "attn.c_attn.bias"]
-        self.attn_c_proj_weight = weights[prefix + "attn.c_proj.weight"]
-        self.attn_c_proj_bias = weights[prefix + "attn.c_proj.bias"]
-        self.ln_2_weight = weights[prefix + "ln_2.weight"]
-        self.ln_2_bias = weights[prefix + "ln_2.bias"]
-        self.mlp_c_fc_weight = weights[prefix + "mlp.c_fc.weight"]
-        self.mlp_c_fc_bias = weights[prefix + "mlp.c_fc.bias"]
-        self.mlp_c_proj_weight = weights[prefix + "mlp.c_proj.weight"]
-        self.mlp_c_proj_bias = weights[prefix + "mlp.c_proj.bias"]
+        def norm(name: str) -> Norm:
+            return Norm(weights[f"{prefix}{name}.weight"], weights[f"{prefix}{name}.bias"], shape.layer_norm_eps)
+
+        def linear(name: str) -> Linear:
+            return Linear(weights[f"{prefix}{name}.weight"], weights[f"{prefix}{name}.bias"])
+
+        self.ln_1, self.attn_c_attn, self.attn_c_proj = norm("ln_1"), linear("attn.c_attn"), linear("attn.c_proj")
+        self.ln_2, self.mlp_c_fc, self.mlp_c_proj = norm("ln_2"), linear("mlp.c_fc"), linear("mlp.c_proj")
         self.shape = shape
 
-    def __call__(self, x: torch.Tensor, layer_idx: int, attend: Attend) -> torch.Tensor:
-        C, eps = self.shape.width, self.shape.layer_norm_eps
-        h = F.layer_norm(x, (C,), self.ln_1_weight, self.ln_1_bias, eps)  # [N, C]
-        qkv = torch.addmm(self.attn_c_attn_bias, h, self.attn_c_attn_weight)  # [N, 3 C]
+    def __call__(self, x: Stream, layer_idx: int, attend: Attend, ops: Ops) -> Stream:
+        qkv = ops.norm_linear(x, self.ln_1, self.attn_c_attn)  # [N, 3 C]
         q, k, v = qkv.view(-1, 3, self.shape.num_heads, self.shape.head_dim).unbind(1)  # views [N, H, D]
-        h = attend(layer_idx, q, k, v).reshape(-1, C)
-        x = x + torch.addmm(self.attn_c_proj_bias, h, self.attn_c_proj_weight)
-        h = F.layer_norm(x, (C,), self.ln_2_weight, self.ln_2_bias, eps)
-        h = F.gelu(torch.addmm(self.mlp_c_fc_bias, h, self.mlp_c_fc_weight), approximate="tanh")  # [N, 4 C]
-        return x + torch.addmm(self.mlp_c_proj_bias, h, self.mlp_c_proj_weight)
+        h = attend(layer_idx, q, k, v).reshape(-1, self.shape.width)
+        x = ops.linear_add(h, self.attn_c_proj, x)
+        h = ops.norm_linear_gelu(x, self.ln_2, self.mlp_c_fc)  # [N, 4 C]
+        return ops.linear_add(h, self.mlp_c_proj, x)
 
 
 class GPT2:
@@ -115,17 +109,23 @@ class GPT2:
         self.name = name
         self.wte, self.wpe = weights["wte.weight"], weights["wpe.weight"]
         self.layers = [GPT2Layer(weights, f"h.{i}.", shape) for i in range(shape.num_layers)]
-        self.ln_f_weight, self.ln_f_bias = weights["ln_f.weight"], weights["ln_f.bias"]
+        self.ln_f = Norm(weights["ln_f.weight"], weights["ln_f.bias"], shape.layer_norm_eps)
+        self.ops: Ops = PlainOps()
         self.dtype, self.device = self.wte.dtype, self.wte.device
 
-    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def with_ops(self, ops: Ops) -> GPT2:
+        """The same model, with the same weights, computed with these operations."""
+        model = copy(self)
+        model.ops = ops
+        return model
+
+    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Stream:
         """token_ids, positions: int [N]. Returns [N, C], the output of the last layer for each token."""
-        x = F.embedding(token_ids, self.wte) + F.embedding(positions, self.wpe)
+        x = self.ops.embed(token_ids, positions, self.wte, self.wpe)
         for layer_idx, layer in enumerate(self.layers):
-            x = layer(x, layer_idx, attend)
+            x = layer(x, layer_idx, attend, self.ops)
         return x
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Stream) -> torch.Tensor:
         """hidden [N, C] to logits [N, vocab_size]; the output projection is the token embedding."""
-        h = F.layer_norm(hidden, (self.shape.width,), self.ln_f_weight, self.ln_f_bias, self.shape.layer_norm_eps)
-        return h @ self.wte.T
+        return self.ops.logits(hidden, self.ln_f, self.wte)

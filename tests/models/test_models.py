@@ -80,7 +80,7 @@ def test_it_loads_from_a_folder_with_or_without_the_weights_prefix(tmp_path, mod
 def test_dtypes(model):
     assert model.dtype == torch.float32
     half = load_model(dtype="bfloat16", device="cpu")
-    assert half.dtype == half.layers[0].attn_c_attn_weight.dtype == torch.bfloat16
+    assert half.dtype == half.layers[0].attn_c_attn.weight.dtype == torch.bfloat16
     logits = prefill_logits(half, model.tokenizer.encode(PROMPTS[0]))
     exact = prefill_logits(model, model.tokenizer.encode(PROMPTS[0]))
     assert logits.dtype == torch.bfloat16

@@ -194,11 +194,11 @@ class WatchedWork(DeviceStep):
     """The work, as the part gets it."""
 
     def __init__(self, work: DeviceStep, log: RunLog) -> None:
-        super().__init__(work.forward, work.kv_append, work.rows, work.best)
-        self.log = log
+        self.__dict__.update(work.__dict__)
+        self.work, self.log = work, log
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
-        return self.log.run(super().__call__, self, inputs, sampled)
+        return self.log.run(self.work, self, inputs, sampled)
 
 
 def _noted(work: DeviceStep, inputs: DecodeInputs, sampled: bool, live: int, after_capture: bool) -> Run:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from ...config import EngineConfig
-from ...decode.device_step import DeviceStep, Outcome
+from ...decode.device_step import Outcome
 from ...decode.parts import CopyBlocks, DecodeParts, Rows, Runner
 from ...decode.ranges import range_for
 from ...decode.sampling import NO_TOKEN, asked_of, next_tokens
@@ -42,7 +42,7 @@ class DecodeStep:
         self.runner: Runner = parts.build("runner", model, kv, config)
         self.best = self.runner.best
         forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
-        self.runner.start(DeviceStep(forward, kv_append, self.rows, self.best))
+        self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
         self.outcome: Outcome | None = None  # of the last step
