@@ -7,6 +7,7 @@ from .device_step import DeviceStep
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
+from .ops import LayerOps
 from .parts import DecodeParts
 from .pipeline import Pipeline
 from .prefill import Prefill
@@ -25,6 +26,7 @@ BEST = DecodeParts(
     prefill=Prefill,
     start=Start,
     delivery=Delivery,
+    ops=LayerOps,
     copy_blocks=CopyBlocks,
     rows=Rows,
     runner=GraphRunner,

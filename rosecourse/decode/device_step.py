@@ -1,4 +1,4 @@
-"""The device's part of a decode step: a function of tensors that stay where they are."""
+"""Part `device_step`: what the device does in a step, as a function of tensors that stay where they are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ..kernels import choose, triton_runs_on
 from .inputs import DecodeInputs
 from .parts import ForwardWithAppend, KVAppendByTable, Rows
 from .sampling import Best, next_tokens
@@ -19,7 +20,10 @@ class Outcome(NamedTuple):
 
 
 class DeviceStep:
-    """Forward with append, the advance of the rows, sampling. The host decides nothing in between."""
+    """Forward with append, the advance of the rows, sampling. The host decides nothing in between.
+
+    On a GPU the end of a greedy step is one kernel.
+    """
 
     def __init__(self, forward: ForwardWithAppend, kv_append: KVAppendByTable, rows: Rows, best: Best) -> None:
         self.forward, self.kv_append, self.rows, self.best = forward, kv_append, rows, best
@@ -28,6 +32,9 @@ class DeviceStep:
         """One more token for each row. sampled: whether any row asks for more than the most probable token."""
         size = len(inputs.token_ids)
         logits = self.forward(inputs, self.kv_append(inputs))
+        if not sampled and logits.is_cuda and triton_runs_on(logits.device):
+            view = self.rows.view(size)
+            return Outcome(logits, choose(logits, view.live, view.inputs.token_ids, view.inputs.context_lens))
         self.rows.advance(size)
         tokens = next_tokens(logits, self.rows.asked(size) if sampled else None, self.best)
         self.rows.chosen(size, tokens)

@@ -5,27 +5,23 @@ from __future__ import annotations
 import torch
 
 from ..config import EngineConfig
-from ..kernels import ReferenceAttention, paged_attention_for
+from ..kernels import ReferenceAttention
 from ..kv.one_table import KVBlockManager
 from ..models.shape import Model
+from .attend import AppendFirst, attend_for
 from .inputs import DecodeInputs
 from .parts import Append
 
 
 class DecodeForward:
-    """K and V are written where they belong as soon as a layer has made them, and read where they lie."""
+    """On a GPU attention writes the new K and V into the cache, too; elsewhere that is an operation of its own."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.model = model
-        self.paged_attention = paged_attention_for(kv, model.shape.num_heads)
+        self.attend = attend_for(kv, model.shape.num_heads)
 
     def __call__(self, inputs: DecodeInputs, append: Append) -> torch.Tensor:
-        self.paged_attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
-
-        def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            append(layer_idx, k, v)
-            return self.paged_attention.run(layer_idx, q, k, v)
-
+        attend = self.attend(inputs, append)
         hidden = self.model.hidden(inputs.token_ids, inputs.context_lens, attend)
         return self.model.logits(hidden)
 
@@ -35,4 +31,4 @@ class FixedWidthForward(DecodeForward):
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         super().__init__(model, kv, config)
-        self.paged_attention = ReferenceAttention(kv)
+        self.attend = AppendFirst(ReferenceAttention(kv))

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..checks import require
 from ..config import EngineConfig
 from ..kv.layout import CacheLayout
+from ..models.ops import Ops
 from ..models.shape import Model
 from ..request.session import InferenceSession
 from .in_flight import StepInFlight
@@ -274,6 +275,7 @@ class DecodeParts:
     block_tables, forward, kv_append: see `BlockTables`, `Forward` and `KVAppend`; from lesson 063 on
     `ForwardWithAppend` and `KVAppendByTable`.
     pipeline: when the host reads what a step has made (`Pipeline`).
+    ops: what the layers of the model are computed with in the step (`models.ops.Ops`); prompts take PyTorch's.
     prefill, start: how prompts are computed, and how their first tokens get into a step (`Prefill`, `Start`).
     delivery: how tokens get to readers in other threads (`Delivery`).
     copy_blocks, rows, runner: see `CopyBlocks`, `Rows` and `Runner`. None is a part that the step does without.
@@ -289,6 +291,7 @@ class DecodeParts:
     prefill: Callable[[Model, Any, EngineConfig], Prefill]
     start: Callable[[Any, Any], Start]
     delivery: Callable[[EngineConfig], Delivery]
+    ops: Callable[[Any, EngineConfig], Ops]
     copy_blocks: Callable[[Model, Any, EngineConfig], CopyBlocks] | None = None
     rows: Callable[[Model, Any, EngineConfig], Rows] | None = None
     runner: Callable[[Model, Any, EngineConfig], Runner] | None = None

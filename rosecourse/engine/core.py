@@ -18,6 +18,7 @@ from ..decode import BEST, DecodeParts
 from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, RosecourseError
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
+from ..models.ops import with_ops
 from ..models.shape import Model, require_model
 from ..models.tokenizer import check_length, longest_token
 from ..request.session import InferenceSession, Prompt
@@ -59,7 +60,8 @@ class EngineCore:
             device=model.device,
         )
         self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
-        self.decode_step = parts.step(parts, model, self.kv, self.config)
+        computed = with_ops(model, parts.ops(model, self.config))
+        self.decode_step = parts.step(parts, computed, self.kv, self.config)
         self.pipeline = parts.pipeline(self.decode_step, self.kv, self.config)
         self.start = parts.start(self.decode_step, self.pipeline)
         self.prompts = parts.prefill(model, self.kv, self.config)

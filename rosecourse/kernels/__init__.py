@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Protocol
 
 import torch
 
 from ..kv.layout import CacheLayout
+from . import reference
 from .reference import ReferenceAttention
 from .sparse_attention import SparseAttention
 
@@ -15,17 +17,24 @@ TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
     import triton
 
+    from .add_norm import add_norm
+    from .appending_attention import AppendingAttention
+    from .choose import choose
     from .kv_append import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
 else:
+    add_norm = AppendingAttention = choose = None  # type: ignore[assignment, misc]
     kv_append_by_table = kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
 __all__ = [
     "TRITON_AVAILABLE",
+    "AppendingAttention",
     "PagedAttention",
     "ReferenceAttention",
     "SparseAttention",
     "TritonAttention",
+    "add_norm_on",
+    "choose",
     "kv_append_by_table",
     "kv_append_triton",
     "kv_append_triton_full_batch",
@@ -44,6 +53,9 @@ class PagedAttention(Protocol):
         """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
 
 
+AddNorm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
+
+
 def paged_attention_for(kv: CacheLayout, num_heads: int) -> PagedAttention:
     """The implementation for the device and dtype of a cache: chosen once, when an engine is built.
 
@@ -53,6 +65,11 @@ def paged_attention_for(kv: CacheLayout, num_heads: int) -> PagedAttention:
         return TritonAttention(kv)
     sparse = kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
     return SparseAttention(kv, num_heads) if sparse else ReferenceAttention(kv)
+
+
+def add_norm_on(device: torch.device) -> AddNorm:
+    """The fastest way on a device: `reference.add_norm`, or the same in one kernel."""
+    return add_norm if device.type == "cuda" and TRITON_AVAILABLE else reference.add_norm
 
 
 def triton_runs_on(device: torch.device) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from ..kv.layout import CacheLayout
 from .heads import group_size
@@ -61,6 +62,14 @@ def context_positions(context_lens: torch.Tensor, T: int) -> tuple[torch.Tensor,
     past = position >= context_lens[:, None]
     mask = torch.zeros(past.shape, device=past.device).masked_fill_(past, float("-inf"))
     return position.expand_as(past).masked_fill(past, 0), mask[:, None]
+
+
+def add_norm(
+    x: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x + delta, both [N, C], in their dtype, and the layer norm of it."""
+    total = x + delta
+    return total, F.layer_norm(total, weight.shape, weight, bias, eps)
 
 
 class ReferenceAttention:

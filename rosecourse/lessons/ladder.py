@@ -16,12 +16,13 @@ from ..errors import LessonError
 from ..kv.blocks import KVBlockManager
 from ..kv.one_table import KVBlockManager as KVBlockManagerOfOneTable
 from ..kv.padded import KVBlockManager as KVBlockManagerWithPads
+from ..models.ops import LayerOps
 from ..models.shape import Model
 from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
 from .copy_blocks import l063_one_by_one
 from .delivery import l035_each_token
 from .device_step import l066_one_by_one
-from .forward import l035_paged
+from .forward import l035_paged, l063_append_in_forward
 from .kv_append import (
     l035_per_token,
     l038_batched,
@@ -47,6 +48,7 @@ BASELINE = DecodeParts(
     prefill=l035_by_groups.Prefill,
     start=l035_read_first.Start,
     delivery=l035_each_token.Delivery,
+    ops=LayerOps,
 )
 
 
@@ -207,7 +209,7 @@ LESSONS = ladder(
         "number": "063",
         "title": "slots from the table",
         "step": l063_place_first.DecodeStep,
-        "forward": BEST.forward,
+        "forward": l063_append_in_forward.DecodeForward,
         "kv_append": BEST.kv_append,
         "copy_blocks": l063_one_by_one.CopyBlocks,
         "workload": C,
@@ -270,6 +272,16 @@ LESSONS = ladder(
         "delivery": BEST.delivery,
         "workload": C_ONE,
         "about": "readers are woken in turns, and first tokens stay on the device",
+        "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "069",
+        "title": "fewer kernels",
+        "forward": BEST.forward,
+        "ops": BEST.ops,
+        "device_step": BEST.device_step,
+        "workload": A,
+        "about": "what surrounds the matrix products is done in fewer kernels, and attention appends",
         "headline": ("total throughput", "mean"),
     },
 )

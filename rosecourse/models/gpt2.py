@@ -15,7 +15,7 @@ import torch
 
 from ..checks import is_count, is_within, shown
 from ..errors import ModelError
-from .ops import Linear, Norm, Ops, PlainOps, Stream
+from .ops import LayerOps, Linear, Norm, Ops, Stream
 from .shape import Attend
 
 
@@ -110,7 +110,7 @@ class GPT2:
         self.wte, self.wpe = weights["wte.weight"], weights["wpe.weight"]
         self.layers = [GPT2Layer(weights, f"h.{i}.", shape) for i in range(shape.num_layers)]
         self.ln_f = Norm(weights["ln_f.weight"], weights["ln_f.bias"], shape.layer_norm_eps)
-        self.ops: Ops = PlainOps()
+        self.ops: Ops = LayerOps()
         self.dtype, self.device = self.wte.dtype, self.wte.device
 
     def with_ops(self, ops: Ops) -> GPT2:

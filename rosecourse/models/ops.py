@@ -57,8 +57,11 @@ class Ops(Protocol):
         """norm(x) @ wte.T: [N, vocab_size]; rows may be farther apart than they are long."""
 
 
-class PlainOps:
+class LayerOps:
     """An operation of PyTorch after another. The stream is a tensor [N, C]."""
+
+    def __init__(self, model: Any = None, config: Any = None) -> None:
+        """For a model and the config of an engine: these operations need to know neither."""
 
     def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:
         return F.embedding(token_ids, wte) + F.embedding(positions, wpe)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton.runtime.interpreter as triton_interpreter
 
-from rosecourse.kernels import SparseAttention, paged_attention, reference
+from rosecourse.kernels import SparseAttention, appending_attention, paged_attention, reference
 from tests.support.oracles import attention
 
 INTERPRETED = not torch.cuda.is_available()
@@ -28,6 +28,7 @@ IMPLEMENTATIONS = {
     "reference": reference.paged_attention_decode,
     "sparse": sparse,
     "triton": paged_attention.paged_attention_decode,
+    "appending": appending_attention.attend_and_append,
 }
 
 

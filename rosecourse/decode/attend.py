@@ -1,0 +1,49 @@
+"""Attention of a decode step: the new token's K and V get into the cache before it, or within it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..kernels import AppendingAttention, PagedAttention, paged_attention_for, triton_runs_on
+from ..kv.layout import CacheLayout
+from ..models.shape import Attend
+from .inputs import DecodeInputs
+from .parts import Append
+
+
+class AppendFirst:
+    """One operation writes K and V of a layer, and another one attends."""
+
+    def __init__(self, attention: PagedAttention) -> None:
+        self.attention = attention
+
+    def __call__(self, inputs: DecodeInputs, append: Append) -> Attend:
+        """Attention of one step."""
+        self.attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
+
+        def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            append(layer_idx, k, v)
+            return self.attention.run(layer_idx, q, k, v)
+
+        return attend
+
+
+class AppendWithin:
+    """The kernel that attends has the new K and V in its registers: it writes them, too."""
+
+    def __init__(self, attention: AppendingAttention) -> None:
+        self.attention = attention
+
+    def __call__(self, inputs: DecodeInputs, append: Append) -> Attend:
+        """Attention of one step."""
+        self.attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
+        return self.attention.run
+
+
+def attend_for(kv: CacheLayout, num_heads: int) -> Callable[[DecodeInputs, Append], Attend]:
+    """The way for the device of a cache. num_heads: of q."""
+    if kv.device.type == "cuda" and triton_runs_on(kv.device):
+        return AppendWithin(AppendingAttention(kv))
+    return AppendFirst(paged_attention_for(kv, num_heads))

@@ -1,0 +1,220 @@
+"""The Triton kernel of paged decode attention that also appends: it has the new K and V in its registers.
+
+One program per session and K and V head. The query heads that share it are the rows of a product on the tensor cores,
+which take 16 of them; so grouped-query attention costs no more reads. Where there are few programs and contexts may be
+long, several share a context, and a second kernel puts their parts together: that is Flash-Decoding (Dao et al., 2023).
+The order of the sums depends on the shapes alone.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from ..kv.layout import CacheLayout
+from .compile import compiled
+from .heads import Size, group_size
+from .launch import Launch
+
+LOG2_E = 1.4426950408889634
+TILE = 32  # context positions that a program reads at a time, at most
+LEAST = 16  # rows or columns that a product on the tensor cores has
+LONGEST_ROW = 1024  # blocks of a table row that a program keeps in its registers
+ENOUGH = 128  # programs: so many keep a GPU busy
+MOST_SPLITS = 8  # of a context
+
+
+class Form(NamedTuple):
+    """What the kernel is compiled for, beside the types of its tensors."""
+
+    H: int  # K and V heads
+    GROUP: int  # query heads for each of them
+    D: int
+    BLOCK_SIZE: int
+    MAX_BLOCKS: int  # of a table row
+    SPLITS: int  # of a context
+    TILE: int
+    ROW: int  # a power of two that MAX_BLOCKS fits into; 0 where the table is read at each position
+    FLOAT32: bool  # whether products are in float32, whatever the cache holds
+
+
+@triton.jit
+def _block_of(start, blocks, i, BLOCK_SIZE: tl.constexpr):
+    """The block in which a tile begins, off the row in registers. It must be the block in which it ends, too."""
+    return tl.sum(tl.where(i == start // BLOCK_SIZE, blocks, 0), axis=0).to(tl.int64)
+
+
+@triton.jit(
+    do_not_specialize=["q_stride", "k_stride", "v_stride", "table_stride"],
+    do_not_specialize_on_alignment=["q_ptr", "table_ptr", "lens_ptr", "k_new_ptr", "v_new_ptr"],
+)
+def _attend_and_append_kernel(
+    q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lens_ptr, k_new_ptr, v_new_ptr, out_ptr, parts_ptr,
+    q_stride, k_stride, v_stride, table_stride, scale,
+    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, MAX_BLOCKS: tl.constexpr,
+    SPLITS: tl.constexpr, TILE: tl.constexpr, ROW: tl.constexpr, FLOAT32: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    h, split = tl.program_id(1), tl.program_id(2)
+    g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
+    if ROW:
+        blocks = tl.load(table_ptr + b * table_stride + i, mask=i < MAX_BLOCKS, other=0)
+    context_len = tl.load(lens_ptr + b)
+    dtype = tl.float32 if FLOAT32 else k_cache_ptr.dtype.element_ty
+    in_head = d < D
+    heads = (h * GROUP + g)[:, None] * D + d[None, :]
+    is_head = (g < GROUP)[:, None] & in_head[None, :]
+    q = tl.load(q_ptr + b * q_stride + heads, mask=is_head, other=0.0).to(dtype)
+    k_new = tl.load(k_new_ptr + b * k_stride + h * D + d, mask=in_head, other=0.0)
+    v_new = tl.load(v_new_ptr + b * v_stride + h * D + d, mask=in_head, other=0.0)
+
+    top, total = tl.full((ROWS,), -1e30, tl.float32), tl.zeros((ROWS,), tl.float32)
+    acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    if split == 0:  # the new token is the first one's
+        if ROW:
+            block = _block_of(context_len, blocks, i, BLOCK_SIZE)
+        else:
+            block = tl.load(table_ptr + b * table_stride + context_len // BLOCK_SIZE).to(tl.int64)
+        # int64 before the multiplication: a large pool has more than 2^31 elements.
+        slot = ((block * H + h) * BLOCK_SIZE + context_len % BLOCK_SIZE) * D + d
+        tl.store(k_cache_ptr + slot, k_new, mask=in_head)
+        tl.store(v_cache_ptr + slot, v_new, mask=in_head)
+        top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1) * scale
+        total += 1.0
+        acc += v_new.to(tl.float32)[None, :]
+
+    span = tl.cdiv(tl.cdiv(context_len, TILE), SPLITS) * TILE
+    for start in tl.range(split * span, tl.minimum(context_len, (split + 1) * span), TILE, num_stages=4):
+        position = start + t
+        live = position < context_len
+        if ROW:
+            block = _block_of(start, blocks, i, BLOCK_SIZE)
+        else:
+            block = tl.load(table_ptr + b * table_stride + position // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
+        row = (block * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
+        offsets = row[:, None] * D + d[None, :]
+        mask = live[:, None] & in_head[None, :]
+        k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
+        v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(live[None, :], scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        rescale = tl.exp2(top - new_top)
+        weights = tl.exp2(scores - new_top[:, None])
+        total = total * rescale + tl.sum(weights, axis=1)
+        acc = tl.dot(weights.to(dtype), v, acc * rescale[:, None], input_precision="ieee")
+        top = new_top
+
+    if SPLITS == 1:
+        out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + b * (H * GROUP * D) + heads, out, mask=is_head)
+    else:  # a part is D numbers, the maximum and the sum
+        part = parts_ptr + ((b * H * GROUP + h * GROUP + g) * SPLITS + split) * (D + 2)
+        tl.store(part[:, None] + d[None, :], acc, mask=is_head)
+        tl.store(part + D, top, mask=g < GROUP)
+        tl.store(part + D + 1, total, mask=g < GROUP)
+
+
+@triton.jit
+def _combine_kernel(parts_ptr, out_ptr, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The parts of one session and query head, in their order."""
+    head = tl.program_id(0).to(tl.int64)
+    s, d = tl.arange(0, SPLITS), tl.arange(0, BLOCK_D)
+    part = parts_ptr + (head * SPLITS + s) * (D + 2)
+    acc = tl.load(part[:, None] + d[None, :], mask=(d < D)[None, :], other=0.0)
+    top, total = tl.load(part + D), tl.load(part + D + 1)
+    share = tl.exp2(top - tl.max(top, axis=0))
+    out = tl.sum(acc * share[:, None], axis=0) / tl.sum(total * share, axis=0)
+    tl.store(out_ptr + head * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
+
+
+def form_of(sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool) -> Form:
+    """sizes: those that `group_size` takes, which refuses some of them. splits: a power of two."""
+    (_, D), (_, H, block_size, _) = sizes[:2]
+    # A tile must lie in one block if its block is to be read off the row: else it is looked up for each position.
+    by_row = block_size >= LEAST and max_blocks <= LONGEST_ROW
+    tile = min(TILE, block_size) if by_row else TILE
+    row = triton.next_power_of_2(max_blocks) if by_row else 0
+    return Form(H, group_size(*sizes), D, block_size, max_blocks, splits, tile, row, float32)
+
+
+@cache
+def _launch(dtypes: tuple[torch.dtype, ...], form: Form, aligned: bool, device: torch.device) -> Launch:
+    """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device."""
+    rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
+    constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d}
+    if not aligned:  # left to the JIT, which makes another binary, of narrower reads
+        return Launch(_attend_and_append_kernel, tuple(constants.values()))
+    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], _warps(form), **constants)
+
+
+@cache
+def _launch_combine(dtype: torch.dtype, D: int, splits: int, device: torch.device) -> Launch:
+    block_d = triton.next_power_of_2(D)
+    return compiled(_combine_kernel, [torch.float32, dtype], 1, D=D, SPLITS=splits, BLOCK_D=block_d)
+
+
+def _warps(form: Form) -> int:
+    """One warp waits for nobody; float32 has no tensor cores and needs more registers than one has."""
+    return 4 if form.FLOAT32 else 1
+
+
+def splits_for(programs: int, longest: int) -> int:
+    """Into how many parts contexts of up to so many tokens are split, so that there are enough programs: 1, 2, 4, 8."""
+    wanted = min(ENOUGH // programs, longest // (4 * TILE), MOST_SPLITS)
+    return 1 << max(wanted, 1).bit_length() - 1
+
+
+def attend_and_append(
+    q: torch.Tensor,
+    k_layer: torch.Tensor,
+    v_layer: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    max_context_len: int,
+    k_new: torch.Tensor,
+    v_new: torch.Tensor,
+) -> torch.Tensor:
+    """`reference.paged_attention_decode`, arguments and all; k_new and v_new get to slot context_lens[b] of a session.
+
+    Its block is there, and no other session's. q, k_new and v_new may be views of one fused projection: the heads of a
+    session must be contiguous, sessions any stride apart. k_layer and v_layer must be contiguous, block_table's rows
+    too.
+    """
+    B, H, D = q.shape
+    sizes = (H, D), k_layer.shape, v_layer.shape, k_new.shape[1:], v_new.shape[1:]
+    splits = splits_for(B * k_new.shape[1], max_context_len)
+    float32 = k_layer.dtype == torch.float32 or (k_layer.dtype == torch.bfloat16 and not q.is_cuda)  # interpreted
+    form = form_of(sizes, block_table.shape[1], splits, float32)
+    out = q.new_empty(B, H, D)
+    parts = q.new_empty((B, H, splits, D + 2) if splits > 1 else 0, dtype=torch.float32)
+    tensors = (q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out, parts)
+    aligned = (k_layer.data_ptr() | v_layer.data_ptr()) % 16 == 0
+    launch = _launch(tuple([tensor.dtype for tensor in tensors]), form, aligned, q.device)
+    strides = q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0)
+    launch((B, form.H, splits), *tensors, *strides, LOG2_E * D**-0.5)
+    if splits > 1:
+        _launch_combine(out.dtype, D, splits, q.device)((B * H, 1, 1), parts, out)
+    return out
+
+
+class AppendingAttention:
+    """Paged attention of an engine that keeps one table for all layers; it appends, too."""
+
+    def __init__(self, kv: CacheLayout) -> None:
+        self.kv = kv
+
+    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
+        """block_tables: int [L, B, max_blocks]; the rest as in `attend_and_append`."""
+        self.block_tables = block_tables.unbind()
+        self.context = (context_lens, max_context_len)
+
+    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
+        """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
+        k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
+        return attend_and_append(q, k_layer, v_layer, self.block_tables[layer_idx], *self.context, k_new, v_new)
