@@ -94,6 +94,7 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         graphs=oracle.graphs_seen(),
         flight=oracle.flights_seen(),
         wakes=oracle.wakes_seen(),
+        ops=oracle.ops_seen(),
     )
 
 

@@ -21,6 +21,7 @@ from ..course import course_of
 from ..course.form import Course, KernelCode
 
 LINE_LENGTH = 120
+ALIASES = {"triton.language": "tl", "torch.nn.functional": "F"}  # module -> the name by which everybody knows it
 Definition = TypeVar("Definition", ast.ClassDef, ast.FunctionDef)
 
 
@@ -199,8 +200,8 @@ def _import_lines(names: Iterable[str], origins: dict[str, str], remark: str) ->
 def _import_line(module: str, names: list[str]) -> str:
     if names == [module]:
         return f"import {module}"
-    if module == "triton.language":
-        return "import triton.language as tl"
+    if module in ALIASES:
+        return f"import {module} as {ALIASES[module]}"
     return f"from {module} import {', '.join(sorted(names, key=_by_kind))}"
 
 

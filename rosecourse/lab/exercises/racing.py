@@ -29,6 +29,7 @@ from ..course import COURSES, course_of
 from ..course.form import Course, Track
 from .count_race import CountRace
 from .launch_race import LaunchRace, launches_of
+from .operation_race import OperationRace, operations_of
 from .wait_race import WaitRace, completions_served, waits_of
 from .wake_race import WakeRace, completions_read, wakes_of
 
@@ -36,6 +37,7 @@ COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] 
     "launches": (LaunchRace, launches_of),
     "waits": (WaitRace, waits_of),
     "wakes": (WakeRace, wakes_of),
+    "operations": (OperationRace, operations_of),
 }
 WHOLE_RUNS = Track()
 THAN_THE_COURSES = "than the course's"
@@ -117,7 +119,8 @@ def race(
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Where time says nothing, launches, waits or wakes are counted in its place.
+    takes ten to thirty seconds. Where time says nothing, launches, waits, wakes or
+    operations are counted in its place.
     Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
@@ -179,6 +182,7 @@ def workload_of(track: Track, on_gpu: bool) -> Workload:
     return Workload.of(prompts, params, samples=track.samples)
 
 
+OTHERS_CHANGE = ("delivery", "ops")  # parts beside which others change that may round otherwise on a GPU
 MADE = {"pipeline": completions_served, "delivery": completions_read}  # what is compared, by the kind of part
 
 
@@ -186,8 +190,7 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
     """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
     part = course_of(rung.number).world.part
     made = MADE.get(part, _completions)
-    # Beside a delivery other parts change that may round otherwise on a GPU; whatever the tokens are, it hands them on.
-    expected = made(model, rung.after if part == "delivery" else rung.before)
+    expected = made(model, rung.after if part in OTHERS_CHANGE else rung.before)
     try:
         given = made(model, mine)
     except KeyboardInterrupt:

@@ -55,9 +55,9 @@ SCENE = "`bug.scene(engine)` plays the scene on an engine. It yields "
 class Hunt:
     """One bug hunt: `symptom`, `part` (the broken class), `source` and `listing` (it with line numbers).
 
-    mended: the same class without its fault. right, broken: the lesson's `DecodeParts`, and the same with the broken
-    part. `engines` gives one engine of each, `scene` makes an engine live through what shows the symptom, `key_at`
-    reads its cache, and `answer` checks what was found.
+    mended: the same class without its fault. replaces: its name in `DecodeParts`. right, broken: the lesson's
+    `DecodeParts`, and the same with the broken part. `engines` gives one engine of each, `scene` makes an engine live
+    through what shows the symptom, `key_at` reads its cache, and `answer` checks what was found.
     """
 
     def __init__(self, number: str) -> None:
@@ -72,7 +72,8 @@ class Hunt:
         self.source, self.mended_source = self.bug.source, _mended(self.bug)
         self.part: type = _class_from(self.source, f"<bug hunt {number}>")
         self.mended: type = _class_from(self.mended_source, f"<bug hunt {number}, mended>")
-        self.broken: DecodeParts = self.right.with_(**{course.world.part: self.part})
+        self.replaces = self.bug.part or course.world.part
+        self.broken: DecodeParts = self.right.with_(**{self.replaces: self.part})
 
     def __str__(self) -> str:
         asked = "\n".join(f"  {name}: {question}" for name, question in self.questions.items())

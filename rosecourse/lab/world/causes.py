@@ -51,6 +51,12 @@ class Cause(StrEnum):
     WRONG_READER = "wrong-reader"
     TURN_MISSED = "turn-missed"
     LEFT_ASLEEP = "left-asleep"
+    RESIDUAL_LOST = "residual-lost"
+    RESIDUAL_TWICE = "residual-twice"
+    WRONG_NORM = "wrong-norm"
+    WRONG_PRODUCT = "wrong-product"
+    WRONG_GELU = "wrong-gelu"
+    PADDING_SHOWN = "padding-shown"
     SIZE_LIMIT = "size-limit"
     GOAL_MISSED = "goal-missed"
     RAISES = "raises"
@@ -110,6 +116,12 @@ HEADLINES = {
     Cause.WRONG_READER: "an item comes to another reader",
     Cause.TURN_MISSED: "a reader sleeps longer than its turn takes",
     Cause.LEFT_ASLEEP: "a reader is left asleep",
+    Cause.RESIDUAL_LOST: "something that was added to the residual stream is missing in it",
+    Cause.RESIDUAL_TWICE: "something is added to the residual stream twice",
+    Cause.WRONG_NORM: "the norm is not the one that was asked for",
+    Cause.WRONG_PRODUCT: "the product is not the one that was asked for",
+    Cause.WRONG_GELU: "another function than GELU with the tanh approximation",
+    Cause.PADDING_SHOWN: "numbers of the padding are among the logits",
     Cause.SIZE_LIMIT: "right only up to some size",
     Cause.GOAL_MISSED: "correct, and the lesson's goal is missed",
     Cause.RAISES: "the part raises an exception",

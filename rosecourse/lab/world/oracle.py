@@ -26,6 +26,7 @@ from .given_rows import as_given
 from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
 from .learner import Learner
+from .ops_log import NO_OPS, OpsSeen
 from .pool import Before, Pool, Sizes, Tracked
 from .runner_log import NO_GRAPHS, GraphsSeen
 from .tiny_gpt2 import random_gpt2
@@ -90,6 +91,10 @@ class Oracle(Pool, ABC):
     def wakes_seen(self) -> WakesSeen:
         """Who was woken until now; nothing where a part has no readers."""
         return NO_WAKES
+
+    def ops_seen(self) -> OpsSeen:
+        """What the operations of the last step cost; nothing where a part is not made of them."""
+        return NO_OPS
 
     # -- what a scenario does -----------------------------------------------------------------------------------------
 

@@ -221,12 +221,13 @@ class _Outside(TorchDispatchMode):
         if self.log.counting and func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd):
             with self:
                 return func.decompose(*args, **kwargs)
-        if self.log.counting and _moves_data(func):
+        if self.log.counting and moves_data(func):
             self.log.outside += 1
         return func(*args, **kwargs)
 
 
-def _moves_data(func: Any) -> bool:
+def moves_data(func: Any) -> bool:
+    """Whether an operation of the dispatcher writes anything: views do not, nor does memory that is only reserved."""
     namespace, _, name = func._schema.name.partition("::")
     if namespace == "profiler" or name in NO_DATA:
         return False

@@ -14,6 +14,7 @@ from . import (
     delivery_guard,
     in_turns,
     one_behind,
+    ops_guard,
     pipeline_guard,
     reading_threads,
     rows_oracle,
@@ -27,6 +28,8 @@ from .delivery_oracle import DeliveryOracle
 from .delivery_scenarios import DELIVERIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
+from .ops_oracle import OpsOracle
+from .ops_scenarios import OPS as OPS_SCENARIOS
 from .oracle import AppendOracle, Oracle
 from .pipeline_oracle import PipelineOracle
 from .pipeline_scenarios import PIPELINES
@@ -150,4 +153,13 @@ DELIVERY = World(
     engine=in_turns.by_hand_overs,
     holds="each item once and at its hand-over, every reader in its turn",
     whole=WholeEngine(reading_threads.NAME, reading_threads.read_by_threads),
+)
+OPS = World(
+    "ops",
+    "the operations of a layer",
+    ops_guard.METHODS,
+    OpsOracle,
+    OPS_SCENARIOS,
+    in_an_engine=ops_guard.in_an_engine,
+    holds="each product from the right sum, by the right norm",
 )

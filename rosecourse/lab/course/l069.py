@@ -1,0 +1,266 @@
+"""Lesson 069, fewer kernels: a sum waits for the norm that needs it, attention appends, and a vocabulary is padded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.ops_models import ModelSizes
+from ..world.pool import Tracked
+from ..world.situations import Situation
+from ..world.worlds import OPS
+from . import one_after_another, waiting_sums
+from .costs import Cost, Seen, ideas
+from .form import LINE, Bug, Course, Exercise, Track
+from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyOps",
+    difficulty=2,
+    minutes=35,
+    begins_as=one_after_another.LayerOps,
+    ends_as=waiting_sums.LayerOps,
+    text=(
+        "The cell holds operations that are right, and lets PyTorch do one after another. Let a step move data less "
+        "often, and make the same numbers. `rosecourse.models.ops.Ops` says what each operation promises.\n\n"
+        "`self.add_norm(x, delta, weight, bias, eps)` returns `x + delta` and the layer norm of it. It changes "
+        "neither, and on a GPU it is one kernel, which reads rows that lie one behind another: x and delta are "
+        "`[N, C]`, contiguous, of one dtype. `check` counts it as one operation. Whatever goes through a model from "
+        "`embed` to `logits` is yours: the model hands it on, and does not look inside. A model may normalise it "
+        "twice, or add to it twice before it is normalised, and two of them may be under way.\n\n"
+        "GELU stays an operation of its own here. On a GPU the course's part has it done at the end of the product, "
+        "which PyTorch does on a CPU with another GELU."
+    ),
+    docstring=(
+        "What a layer is computed with around its attention.\n\n"
+        "Goal: two operations fewer in each layer, and one fewer before the first. The product that makes the logits "
+        "has a multiple of 256 columns, whatever the vocabulary, and the logits are those of the vocabulary. Nothing "
+        "that is given is changed, what is returned stays what it is, and no number is read by the host."
+    ),
+    goals={},
+    look=(
+        "Who reads the sum that `linear_add` makes, and which operations come between? What has to go from one to the "
+        "other if the sum is made there?"
+    ),
+    do=(
+        "A stream can hold two tensors: what has been added up, and what is still to be added. `linear_add` only "
+        "multiplies, and leaves its product waiting. The norm that comes next takes both to `add_norm`, and has its "
+        "sum and its norm at once. The sum has to stay in the stream then, with nothing left to wait. Where something "
+        "waits already, or nothing does, the plain operations will do.\n\n"
+        "The embedding is a sum of two, too, and can wait in the same way.\n\n"
+        "For the logits, a copy of `wte` with more rows has more columns when it is transposed. It is as large as "
+        "`wte`, so that it is made once; remember of which `wte` it is the copy. A slice of the product is a view."
+    ),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start_lengths(engine, {"A": 20})
+    yield sessions
+    yield from steps(engine, sessions, 5)
+    sessions |= start_lengths(engine, {"B": 9, "C": 5, "D": 11})
+    yield from steps(engine, sessions, 12)
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    for moment, _, ours, _, theirs in side_by_side(hunt, model):
+        wrong = [name for name, session in ours.items() if session.token_ids != theirs[name].token_ids]
+        if wrong:
+            (name,) = wrong
+            return {"session": {name}, "moment": {str(moment)}, "reads": _neighbours(theirs, name)}
+    raise AssertionError("the broken part makes the right tokens: it is not broken")
+
+
+def _neighbours(sessions: Sessions, name: str) -> set[str]:
+    """Whose blocks lie behind those blocks of a session that a tile begins with, where its own do not."""
+    tables = {name: list(session.table) for name, session in sessions.items()}
+    own = tables[name]
+    behind = {own[n] + 1 for n in range(0, len(own) - 1, 2)} - set(own)
+    return {other for other, table in tables.items() if behind & set(table)}
+
+
+COLLEAGUES_FILE = '''\
+import torch
+
+
+class ReadingRoom:
+    """Attention as a kernel does it, a program for each session. A program shelves its new key and value itself, and
+    reads the shelves in tiles of as many places as it has lanes."""
+
+    lanes = 16
+
+    def __init__(self, model, kv, config):
+        self.model, self.depth = model, kv.block_size
+        self.shelves = list(zip(kv.k_layers, kv.v_layers, strict=True))
+        self.scale = model.shape.head_dim**-0.5
+
+    def __call__(self, inputs, append):
+        self.rows = inputs.block_tables[0].long()
+        self.ends = inputs.context_lens.tolist()
+        read = self.model.hidden(inputs.token_ids, inputs.context_lens, self.attend)
+        return self.model.logits(read)
+
+    def attend(self, floor, q, k, v):
+        programs = range(len(q))
+        return torch.stack([self.program(n, *self.shelves[floor], q[n], k[n], v[n]) for n in programs])
+
+    def program(self, n, keys, values, q, k, v):
+        block, place = self.rows[n, self.ends[n] // self.depth], self.ends[n] % self.depth
+        keys[block, :, place], values[block, :, place] = k, v
+        best, mass = torch.full_like(q[:, :1], -torch.inf), torch.zeros_like(q[:, :1])
+        answer = torch.zeros_like(q)
+        for first in range(0, self.ends[n] + 1, self.lanes):
+            blocks, places = self.tile(n, first, min(first + self.lanes, self.ends[n] + 1))
+            scores = (keys[blocks, :, places] * q).sum(-1, keepdim=True) * self.scale
+            higher = torch.maximum(best, scores.amax(0))
+            faded, weights = (best - higher).exp(), (scores - higher).exp()
+            answer = answer * faded + (weights * values[blocks, :, places]).sum(0)
+            mass, best = mass * faded + weights.sum(0), higher
+        return answer / mass
+
+    def tile(self, n, first, end):
+        """Block and place of each lane: the table is read once for a tile."""
+        lane = torch.arange(end - first)
+        shelf = self.rows[n, first // self.depth] * self.depth + first % self.depth + lane
+        return shelf // self.depth, shelf % self.depth
+'''
+
+
+BUG = Bug(
+    minutes=20,
+    symptom=(
+        "A request that is served alone gets the right words, however long it becomes. It goes on being right when "
+        "others join. But one of these others, right at its start, gets other words from some token on, and never "
+        "comes back; more of them follow later. Which one it is depends on who came when. The cache is in order: "
+        "each key lies where it belongs."
+    ),
+    tools=(
+        "The colleague's part is not one of those that the exercise is about: it is the `forward`, with attention that "
+        "appends, written for a CPU as a kernel would do it. `right.decode_step.forward` and "
+        "`broken.decode_step.forward` are the two.",
+        "`list(session.table)` are a session's blocks, in the order of its tokens, and `engine.kv.block_size` is how "
+        "many of them a block holds.",
+    ),
+    questions={
+        "session": "the name of the session whose words are wrong first",
+        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
+        "reads": "the name of the session whose keys attention reads then, in the place of its own",
+        "line": LINE,
+    },
+    hints={
+        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
+        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "reads": "Print which blocks the colleague's part reads for that session, and look who has them.",
+        "line": "How many blocks does a tile reach over, and how many of them does the part look up?",
+    },
+    source=COLLEAGUES_FILE,
+    fault="        shelf = self.rows[n, first // self.depth] * self.depth + first % self.depth + lane\n"
+    "        return shelf // self.depth, shelf % self.depth\n",
+    mended="        position = first + lane\n"
+    "        return self.rows[n, position // self.depth], position % self.depth\n",
+    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    part="forward",
+    explanation=(
+        "A tile has 16 lanes, and a block has 8 slots. The colleague looks up the block of the tile's first position, "
+        "and takes the slots behind it for the rest, as if a session's blocks lay one behind another. Those of a "
+        "prompt mostly do, since they are handed out together. So do those of a request that grows alone. Among others "
+        "the next free block belongs to whoever asks first: then the second half of a tile reads the keys of a "
+        "neighbour. Nothing raises, because the memory is there, and the numbers are keys. The append looks up its "
+        "own block, so that the cache is right, and only what is read from it is not. With blocks of 16 slots or more "
+        "no tile reaches over a block, and all is well. A kernel that reads its table once for a tile has to refuse "
+        "blocks that are smaller than the tile, or to look up each block that the tile reaches."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InAModel(Situation):
+    """In a model of a vocabulary of its own."""
+
+    vocab_size: int = 97
+
+    def sizes(self, device: str) -> ModelSizes:
+        return ModelSizes(layers=self.layers, max_seq_len=64, vocab_size=self.vocab_size)
+
+
+def as_before(oracle: Any, n: int) -> list[Tracked]:
+    batch = [oracle.start(2 + i % 6) for i in range(n)]
+    for _ in range(3):
+        oracle.step(*batch)
+    return batch
+
+
+def of_other_sizes(oracle: Any, n: int) -> list[Tracked]:
+    """Each step before had another number of sessions."""
+    batch = [oracle.start(2 + i % 6) for i in range(2 * n)]
+    for m in (1, n + 2, 2 * n, n - 1):
+        oracle.step(*batch[:m])
+    return batch[:n]
+
+
+def with_others_beside(oracle: Any, n: int) -> list[Tracked]:
+    """Another engine has stepped in between."""
+    batch, other = as_before(oracle, n), oracle.twin()
+    other.step(other.start(3))
+    return batch
+
+
+STEPS = tuple(
+    InAModel(name, batch, n, layers=layers, once=True, vocab_size=words)
+    for name, batch, n, layers, words in (
+        ("as in the steps before", as_before, 5, 2, 97),
+        ("as in the steps before", as_before, 1, 3, 97),
+        ("as in the steps before, in a model of 300 words", as_before, 3, 1, 300),
+        ("after steps of other sizes", of_other_sizes, 4, 2, 97),
+        ("in one of two engines", with_others_beside, 2, 2, 97),
+    )
+)
+
+
+def which_method(at: Situation, seen: Seen, right: int) -> str:
+    """The method that has more of the operations than it needs."""
+    needs = {"embed": 2, "norm_linear": 2, "norm_linear_gelu": 3, "linear_add": 1, "logits": 2}
+    most = [
+        f"{number} of them are made in a call of `{name}`" for name, number in seen.ops.each if number > needs[name]
+    ]
+    return most[0] if most else ""
+
+
+OPERATIONS = Cost("operations that move data", lambda seen: seen.ops.operations, hint=which_method)
+COLUMNS = Cost(
+    "columns of the last product that are no multiple of 256",
+    lambda seen: seen.ops.columns,
+    sentence="the product that makes the logits has {found} columns in {situation}; the course's part of lesson "
+    "{lesson} gives it a multiple of 256",
+)
+KEPT = Cost(
+    "copies of the embedding",
+    lambda seen: seen.ops.kept,
+    sentence="the part keeps {found} {words} in {situation}; the course's part of lesson {lesson} keeps {right}",
+)
+
+UNTIMED = "there `add_norm` is two operations. A GPU has one kernel for it, and a pause of its own before each kernel"
+
+COURSE = Course(
+    number="069",
+    world=OPS,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=ideas(STEPS, OPERATIONS, COLUMNS, KEPT),
+    track=Track(untimed=UNTIMED, counted="operations"),
+    unseen="what a kernel costs, which product the library picks for a number of columns, and GELU as the end of one",
+)

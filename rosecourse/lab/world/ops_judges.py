@@ -1,0 +1,175 @@
+"""Judges of operations: each product is compared at once, and what it might have been made of names the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .causes import Cause
+from .fault import Fault, PartIsWrong
+from .ops_streams import Stream, Variant, other_products, other_sums
+from .ops_weights import Named, Weights
+
+CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest number and 1
+OTHER_EPS = (1e-5, 1e-6, 1e-12, 0.0, 1e-3, 1e-8)
+UNKNOWN = "what `add_norm` returns is first the sum, which goes on, and then its norm, which the product takes"
+FORGOTTEN = "keep what waits in the stream, which goes from one operation to the next, and not in the part"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A product that was asked for. linear: None for the logits. gelu: whether GELU comes behind it."""
+
+    method: str
+    stream: Stream
+    norm: Named
+    linear: Named | None
+    gelu: bool = False
+
+    def __str__(self) -> str:
+        return f"`{self.method}` of {self.norm}" + (f" and {self.linear.name}" if self.linear else "")
+
+
+class Judge:
+    """Of one model. strange: what belongs to other streams, steps and models, which must not get into these.
+
+    before: what each method has returned in the step before, by what was asked.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.strangers: list[Weights] = []  # other models that the same part computes
+        self.strange: list[Variant] = []
+        self.before: dict[str, Tensor] = {}
+
+    def norm(self, x: Tensor, norm: Named) -> Tensor:
+        return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+
+    def right(self, asked: Asked) -> Tensor:
+        """What is asked for, from the sum on."""
+        return self._behind(asked, self.norm(asked.stream.total, asked.norm))
+
+    def look(self, asked: Asked, found: Tensor, names: Sequence[str]) -> None:
+        """Raises `PartIsWrong` unless what was found is what was asked for. names: of the sessions of the rows."""
+        right, given = self.right(asked), found.double()
+        if len(found) != len(right):
+            what = f"{asked} has {len(found)} rows for {len(right)} sessions"
+            raise PartIsWrong(Fault(what, cause=Cause.INTERFACE))
+        if _close(given, right, found.dtype):
+            self.before[str(asked)] = right
+            return
+        row = int((given - right).abs().nan_to_num(nan=torch.inf).amax(dim=1).argmax())
+        column = int((given[row] - right[row]).abs().nan_to_num(nan=torch.inf).argmax())
+        first = max(0, min(column, right.shape[1] - 3))
+        cause, why, reason = self._why(asked, given, right, found.dtype)
+        details = (
+            f"expected: {_some(right[row, first:])}, from number {first} of the row on",
+            f"found:    {_some(given[row, first:])}",
+            *([f"because: {why}"] if why else []),
+        )
+        what = f"{asked} is not right for session {names[row]} (row {row} of {len(right)})"
+        raise PartIsWrong(Fault(what, details, reason, cause=cause))
+
+    def _behind(self, asked: Asked, normed: Tensor) -> Tensor:
+        """What comes of a norm."""
+        if asked.linear is None:
+            return normed @ self.weights.wte.T
+        product = normed @ asked.linear.weight + asked.linear.bias
+        return F.gelu(product, approximate="tanh") if asked.gelu else product
+
+    # -- why ----------------------------------------------------------------------------------------------------------
+
+    def _why(self, asked: Asked, found: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Cause, str, str]:
+        for variant in self._variants(asked):
+            if _close(found, variant.numbers, dtype):
+                return variant.cause, variant.what, FORGOTTEN if variant.cause is Cause.STATE_KEPT else ""
+        if asked.linear is None and (zero := int((found == 0).all(dim=0).sum())):
+            return Cause.PADDING_SHOWN, f"the logits of {zero} words are 0, as those of a padding of zeros are", ""
+        for row in range(len(right)):
+            if len(right) > 1 and _close(found, right[row : row + 1].expand_as(right), dtype):
+                return Cause.WRONG_SESSION, f"all rows are that of row {row}", ""
+        if len(right) > 1 and _close(found.sort(dim=0).values, right.sort(dim=0).values, dtype):
+            return Cause.WRONG_SESSION, "these are the right rows, in another order", ""
+        return Cause.VALUES_CHANGED, "", UNKNOWN
+
+    def _variants(self, asked: Asked) -> Iterator[Variant]:
+        """What may have been computed in the place of what was asked for, one thing being wrong."""
+        for one in other_sums(asked.stream, self.strange):
+            yield one._replace(numbers=self._behind(asked, self.norm(one.numbers, asked.norm)))
+        total = asked.stream.total
+        for one in self._other_norms(total, asked.norm):
+            yield one._replace(numbers=self._behind(asked, one.numbers))
+        normed = self.norm(total, asked.norm)
+        yield from self._other_logits(normed) if asked.linear is None else self._other_products(asked, normed)
+        earlier = self.before.get(str(asked))
+        if earlier is not None and earlier.shape == self.right(asked).shape:
+            yield Variant(Cause.STATE_KEPT, "this is what the step before has made", earlier)
+
+    def _other_norms(self, x: Tensor, norm: Named) -> Iterator[Variant]:
+        plain = F.layer_norm(x, norm.weight.shape, eps=norm.eps)
+        wrong = Cause.WRONG_NORM
+        yield Variant(wrong, "what goes into the product is not normalised", x)
+        yield Variant(wrong, f"the weight of {norm} is left out", plain + norm.bias)
+        yield Variant(wrong, f"the bias of {norm} is left out", plain * norm.weight)
+        yield Variant(wrong, f"weight and bias of {norm} are left out", plain)
+        yield Variant(wrong, "it is normalised twice", self.norm(self.norm(x, norm), norm))
+        for eps in OTHER_EPS:
+            if eps != norm.eps:
+                normed = F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, eps)
+                yield Variant(wrong, f"eps is {eps:g}; {norm} has {norm.eps:g}", normed)
+        rms = x * (x.square().mean(dim=1, keepdim=True) + norm.eps).rsqrt()
+        yield Variant(wrong, "the mean is not taken away", rms * norm.weight + norm.bias)
+        if x.shape[1] > 1:
+            centred = x - x.mean(dim=1, keepdim=True)
+            unbiased = centred * (x.var(dim=1, keepdim=True) + norm.eps).rsqrt()
+            yield Variant(wrong, "the variance is divided by C - 1, not by C", unbiased * norm.weight + norm.bias)
+        for other in self.weights.norms.values():
+            if other is not norm:
+                cause = Cause.WRONG_LAYER if other.layer != norm.layer else wrong
+                yield Variant(cause, f"it is normalised by {other}, not by {norm}", self.norm(x, other))
+        for stranger in self.strangers:
+            for other in stranger.norms.values():
+                if other.weight.shape == norm.weight.shape:
+                    what = f"it is normalised by {other} of another model, which the same part computes"
+                    yield Variant(Cause.STATE_KEPT, what, self.norm(x, other))
+
+    def _other_products(self, asked: Asked, normed: Tensor) -> Iterator[Variant]:
+        assert asked.linear is not None
+        for one in other_products(normed, asked.linear, self.weights):
+            gelu = F.gelu(one.numbers, approximate="tanh")
+            yield one._replace(numbers=gelu if asked.gelu else one.numbers)
+        product = normed @ asked.linear.weight + asked.linear.bias
+        wrong = Cause.WRONG_GELU
+        if not asked.gelu:
+            yield Variant(wrong, "GELU comes behind it, and none is asked for", F.gelu(product, approximate="tanh"))
+            return
+        yield Variant(wrong, "it is the exact GELU, not the one with tanh", F.gelu(product))
+        yield Variant(wrong, "there is no GELU behind the product", product)
+        yield Variant(wrong, "ReLU stands in the place of GELU", F.relu(product))
+        yield Variant(wrong, "it is x * sigmoid(1.702 x)", product * torch.sigmoid(1.702 * product))
+        yield Variant(wrong, "SiLU stands in the place of GELU", F.silu(product))
+        twice = F.gelu(F.gelu(product, approximate="tanh"), approximate="tanh")
+        yield Variant(wrong, "GELU comes twice", twice)
+
+    def _other_logits(self, normed: Tensor) -> Iterator[Variant]:
+        most = len(self.weights.wte)
+        for stranger in self.strangers:
+            if stranger.wte.shape[1] == normed.shape[1]:
+                logits = F.pad(normed @ stranger.wte.T, (0, most))[:, :most]
+                what = "it is a product with the embedding of another model, which the same part computes"
+                yield Variant(Cause.STATE_KEPT, what, logits)
+
+
+def _close(found: Tensor, right: Tensor, dtype: torch.dtype) -> bool:
+    if found.shape != right.shape:
+        return False
+    most = 1 + right.abs().max().item()
+    return bool(((found - right).abs() <= CLOSE[dtype] * most).all())
+
+
+def _some(numbers: Tensor) -> str:
+    return ", ".join(f"{number:.4g}" for number in numbers[:3].tolist())

@@ -1,0 +1,37 @@
+"""What a part keeps of the size of a model's embedding: its copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from ...models.gpt2 import GPT2
+
+DEEPEST = 4  # containers and objects within one another
+
+
+def copies_kept(part: Any, model: GPT2) -> int:
+    """How many tensors at least as large as the embedding a part holds, but for those of the model itself."""
+    own = {weight.untyped_storage().data_ptr() for weight in model.weights.values()}
+    own |= {weight.untyped_storage().data_ptr() for weight in (model.wte, model.wpe)}
+    most = model.wte.untyped_storage().nbytes()
+    held = {
+        storage.data_ptr()
+        for tensor in _tensors(vars(part) if hasattr(part, "__dict__") else (), DEEPEST)
+        for storage in [tensor.untyped_storage()]
+        if storage.nbytes() >= most
+    }
+    return len(held - own)
+
+
+def _tensors(value: Any, deep: int) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif deep and not isinstance(value, str | bytes | type | GPT2):
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+        if not inside and hasattr(value, "__dict__") and not callable(value):
+            inside = vars(value).values()
+        for one in inside:
+            yield from _tensors(one, deep - 1)
