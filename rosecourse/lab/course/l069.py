@@ -138,10 +138,10 @@ class ReadingRoom:
 BUG = Bug(
     minutes=20,
     symptom=(
-        "A request that is served alone gets the right words, however long it becomes. It goes on being right when "
-        "others join. But one of these others, right at its start, gets other words from some token on, and never "
-        "comes back; more of them follow later. Which one it is depends on who came when. The cache is in order: "
-        "each key lies where it belongs."
+        "A request that is served alone gets the right words, however long it becomes, and goes on being right when "
+        "others join. One of these others is right at its start, gets other words from some token on, and never comes "
+        "back. Nobody else does. Which one it is depends on who came when. The keys of all of them lie in the cache "
+        "where they belong."
     ),
     tools=(
         "The colleague's part is not one of those that the exercise is about: it is the `forward`, with attention that "
