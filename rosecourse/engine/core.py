@@ -21,6 +21,7 @@ from ..kv.prefix_cache import PrefixCache
 from ..models.shape import Model, require_model
 from ..models.tokenizer import check_length, longest_token
 from ..request.session import InferenceSession, Prompt
+from ..request.text import Pieces
 from .auditing import audit_cache
 from .exclusive import Exclusive
 from .landed import Landed, landed_of
@@ -144,6 +145,11 @@ class EngineCore:
     @cached_property
     def _longest_token(self) -> int | None:
         return longest_token(self.model.tokenizer)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The texts of tokens, for whoever reads this engine's requests."""
+        return Pieces(self.model.tokenizer)
 
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
