@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokenizers.decoders import ByteLevel, DecodeStream
@@ -25,18 +26,23 @@ class Pieces(dict[int, str | None]):
 
     A byte-level tokenizer turns tokens into bytes one by one, so that a whole character is the same after any text. To
     look it up takes a tenth of the time of a stream. Each piece is made when it is first asked for.
-    are_known: whether the tokenizer is such a one; else all are None.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.backend = tokenizer.backend_tokenizer
-        cleans_up = getattr(tokenizer, "clean_up_tokenization_spaces", False)  # it looks at several tokens at once
-        self.are_known = isinstance(self.backend.decoder, ByteLevel) and not cleans_up
+
+    @cached_property
+    def are_known(self) -> bool:
+        """Whether the tokenizer is such a one; else all pieces are None."""
+        cleans_up = getattr(self.tokenizer, "clean_up_tokenization_spaces", False)  # it looks at several tokens at once
+        return isinstance(self.tokenizer.backend_tokenizer.decoder, ByteLevel) and not cleans_up
 
     def __missing__(self, token_id: int) -> str | None:
-        text = self.backend.decode([token_id], skip_special_tokens=True) if self.are_known else INCOMPLETE
-        self[token_id] = piece = None if text.endswith(INCOMPLETE) else text
+        piece = None
+        if self.are_known:
+            text = self.tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=True)
+            piece = None if text.endswith(INCOMPLETE) else text
+        self[token_id] = piece
         return piece
 
 
@@ -62,7 +68,7 @@ class TextDecoder:
         if self._stream is None:
             self._stream = DecodeStream(skip_special_tokens=True)
         self._token_ids.append(token_id)
-        piece = self._stream.step(pieces.backend, token_id) or ""
+        piece = self._stream.step(pieces.tokenizer.backend_tokenizer, token_id) or ""
         if last:
             piece = pieces.tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._length :]
         self._length += len(piece)
