@@ -143,12 +143,12 @@ class Stepper:
         return not self.closing or (self.drain and self.scheduler.has_work)
 
     def _items_of(self, new_tokens: list[NewToken]) -> Handed:
-        """What the readers are to have of a step; for a `SharedQueue`, tokens between two ends are one item."""
+        """What the readers are to have of a step. For a `SharedQueue`, all tokens are one item, or one between ends."""
         # Which token of a request that has ended is its last one.
         last = {s: number for number, (s, _) in enumerate(new_tokens) if s.finish_reason is not None}
         handed: Handed = []
         mailboxes = self.mailboxes
-        shared, together = None, []  # a queue, and the tokens of its last item, to which more come
+        together: dict[Mailbox, list[NewToken]] = {}  # shared queue -> tokens of its last item, to which more come
         for number, token in enumerate(new_tokens):
             session, token_id = token
             mailbox = mailboxes.get(session)
@@ -157,12 +157,12 @@ class Stepper:
             if last and last.get(session) == number:
                 handed.append((mailbox, NewTokenItem(session, token_id, session.finish_reason)))
                 handed += self._ends(session)
-                shared = None
-            elif mailbox is shared:
-                together.append(token)
+                together.pop(mailbox, None)
+            elif (tokens := together.get(mailbox)) is not None:
+                tokens.append(token)
             elif isinstance(mailbox, SharedQueue):
-                shared, together = mailbox, [token]
-                handed.append((mailbox, Tokens(together)))
+                together[mailbox] = [token]
+                handed.append((mailbox, Tokens(together[mailbox])))
             else:  # as NewTokenItem(...), without the call of a function written in Python
                 handed.append((mailbox, tuple.__new__(NewTokenItem, (session, token_id, None))))
         while self.scheduler.failed:
