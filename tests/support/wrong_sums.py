@@ -207,7 +207,7 @@ WRONG_SUMS = {
     Unbiased: (Cause.WRONG_NORM, "the variance is divided by C - 1, not by C"),
     WaitsInThePart: (Cause.STATE_KEPT, "of another stream is in it"),
     OneStream: (Cause.STATE_KEPT, "it is another stream, which has nothing to do with this one"),
-    KeepsAll: (Cause.STATE_KEPT, "holds 16 tensors more"),
+    KeepsAll: (Cause.STATE_KEPT, "holds 8 tensors more"),
     NormedBySize: (Cause.STATE_KEPT, "this is what the step before has made"),
     SpreadsABias: (Cause.OUTSIDE, "its kernel reads N rows of C numbers each from x and from delta"),
 }
