@@ -17,6 +17,7 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
+from rosecourse.lab.exercises.operation_race import operations_of
 from rosecourse.lab.world.mailboxes import Box
 from rosecourse.measure.counters import count_step
 from rosecourse.measure.one_step import one_step
@@ -88,13 +89,17 @@ def wakes_of_ten(delivery):
 
 def counted(engine, number):
     """What four steps count: in a block, over its end, with a fork, and after it. Of a pipeline, steps in flight; of a
-    delivery, wakes."""
+    delivery, wakes; of the operations of a layer, those that move data."""
     sessions = start(engine, (6, 6, 6))
     part, found = COURSES[number].world.part, []
     if part == "pipeline":
         return [one_step(engine, sessions) or engine.num_in_flight for _ in range(4)]
     if part == "delivery":
         return wakes_of_ten(engine.delivery)
+    if part == "ops":
+        return operations_of(
+            lesson(number).after.with_(ops=lambda *_: engine.decode_step.runner.work.forward.model.ops), engine.model
+        )
     if part not in engine.decode_step.stages:
         part = "plan" if part == "rows" else "forward"  # it is called there
     for step in range(4):

@@ -138,20 +138,20 @@ class ReadingRoom:
 BUG = Bug(
     minutes=20,
     symptom=(
-        "A request that is served alone gets the right words, however long it becomes. It goes on being right when "
-        "others join. But one of these others, right at its start, gets other words from some token on, and never "
-        "comes back; more of them follow later. Which one it is depends on who came when. The cache is in order: "
-        "each key lies where it belongs."
+        "A request that is served alone gets the right words, however long it becomes, and goes on being right when "
+        "others join. One of these others is right at its start, gets other words from some token on, and never comes "
+        "back. Nobody else does. Which one it is depends on who came when. The keys of all of them lie in the cache "
+        "where they belong."
     ),
     tools=(
-        "The colleague's part is not one of those that the exercise is about: it is the `forward`, with attention that "
-        "appends, written for a CPU as a kernel would do it. `right.decode_step.forward` and "
-        "`broken.decode_step.forward` are the two.",
+        "The colleague's part is not the one that the exercise is about: it is the `forward`, with attention that "
+        "appends, written for a CPU as a kernel would do it. `broken.decode_step.runner.work.forward` is the object in "
+        "its engine; it has the block tables of the last step.",
         "`list(session.table)` are a session's blocks, in the order of its tokens, and `engine.kv.block_size` is how "
         "many of them a block holds.",
     ),
     questions={
-        "session": "the name of the session whose words are wrong first",
+        "session": "the name of the session whose words are wrong",
         "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
         "reads": "the name of the session whose keys attention reads then, in the place of its own",
         "line": LINE,

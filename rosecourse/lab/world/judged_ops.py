@@ -91,5 +91,7 @@ class JudgedOps:
                     raise PartIsWrong(Fault(told, reason=HELD, cause=Cause.BUFFER_REUSED))
 
     def strange_of(self, stream: Stream, whose: str) -> list[Variant]:
-        """The additions to a stream, as what must not get into another one."""
-        return [Variant(Cause.STATE_KEPT, f"{term.name} of {whose} is in it", term.right) for term in stream.terms]
+        """The additions to a stream, and their sum, as what must not get into another one."""
+        kept = Cause.STATE_KEPT
+        terms = [Variant(kept, f"{term.name} of {whose} is in it", term.right) for term in stream.terms]
+        return [*terms, Variant(kept, f"it is {whose}, which has nothing to do with this one", stream.total)]

@@ -1,4 +1,4 @@
-"""What a part keeps of the size of a model's embedding: its copies."""
+"""What a part keeps: copies of a model's embedding, and whatever else is a tensor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,20 @@ def copies_kept(part: Any, model: GPT2) -> int:
     most = model.wte.untyped_storage().nbytes()
     held = {
         storage.data_ptr()
-        for tensor in _tensors(vars(part) if hasattr(part, "__dict__") else (), DEEPEST)
+        for tensor in _held_by(part)
         for storage in [tensor.untyped_storage()]
         if storage.nbytes() >= most
     }
     return len(held - own)
+
+
+def tensors_kept(part: Any) -> int:
+    """How many tensors a part holds."""
+    return len({id(tensor) for tensor in _held_by(part)})
+
+
+def _held_by(part: Any) -> Iterator[Tensor]:
+    yield from _tensors(getattr(part, "__dict__", {}), DEEPEST)
 
 
 def _tensors(value: Any, deep: int) -> Iterator[Tensor]:

@@ -122,9 +122,14 @@ class _Counting(TorchDispatchMode):
 def _add_norm_under_way() -> FrameType | None:
     """The call of `add_norm` from which an operation comes; None for one that comes from elsewhere."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not add_norm.__code__:
+    while frame is not None and not _is_add_norm(frame):
         frame = frame.f_back
     return frame
+
+
+def _is_add_norm(frame: FrameType) -> bool:
+    """Whether it is a call of `add_norm` itself, and not of its code with other functions in it."""
+    return frame.f_code is add_norm.__code__ and frame.f_globals is add_norm.__globals__
 
 
 def _wrong_arguments(given: dict[str, Any]) -> Fault | None:

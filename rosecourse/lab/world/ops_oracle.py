@@ -21,8 +21,8 @@ from .fault import Fault, PartIsWrong
 from .judged_ops import JudgedOps
 from .learner import Learner
 from .ops_guard import GuardedOps
-from .ops_judges import CLOSE, Judge
-from .ops_kept import copies_kept
+from .ops_judges import CLOSE, FORGOTTEN, Judge
+from .ops_kept import copies_kept, tensors_kept
 from .ops_log import OpsLog, OpsSeen
 from .ops_models import ModelSizes
 from .ops_streams import Stream
@@ -122,6 +122,18 @@ class OpsOracle(Oracle):
             stream = self.ops.linear_add(self._some(batch), model.layers[0].attn_c_proj, stream)
             model.logits(stream)
         self._end(batch, keys_values)
+
+    def steps_that_leave_nothing(self, *batch: Tracked, number: int) -> None:
+        """So many steps, after some. Raises `PartIsWrong` if the part holds more tensors after them than before."""
+        for _ in range(number):
+            self.step(*batch)
+        before = tensors_kept(self.part)
+        for _ in range(number):
+            self.step(*batch)
+        more = tensors_kept(self.part) - before
+        if more > 0:
+            what = f"after {number} steps more of the same sessions the part holds {more} tensors more"
+            raise PartIsWrong(Fault(what, reason=FORGOTTEN, cause=Cause.STATE_KEPT))
 
     def recorded(self, *batch: Tracked) -> None:
         """A graph records a step, after a warm-up, and is replayed for other words at other positions."""

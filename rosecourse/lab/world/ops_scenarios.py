@@ -76,6 +76,10 @@ def two_engines(oracle: OpsOracle) -> None:
     _in_turn(oracle, oracle.twin())
 
 
+def many_steps(oracle: OpsOracle) -> None:
+    oracle.steps_that_leave_nothing(*[oracle.start(n) for n in (2, 4)], number=8)
+
+
 def _in_turn(oracle: OpsOracle, other: OpsOracle) -> None:
     batches = [(world, [world.start(n) for n in (3, 6, 2)]) for world in (oracle, other)]
     for n in (3, 1, 2, 3):
@@ -138,6 +142,7 @@ OPS: tuple[Scenario[OpsOracle], ...] = (
     Scenario("a stream that is asked for its logits twice", asked_twice, SIZES),
     Scenario("layers that normalise a stream twice, and then add twice", together, replace(SIZES, kind=ParallelGPT2)),
     Scenario("a model that adds nothing to its embedding", together, replace(SIZES, kind=EmbeddingAlone)),
+    Scenario("many steps", many_steps, SIZES),
     Scenario("two streams under way", two_streams, SIZES),
     Scenario("two models with one part", two_models, SIZES),
     Scenario("two models of other vocabularies with one part", two_vocabularies, SIZES),

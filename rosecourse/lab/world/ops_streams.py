@@ -103,3 +103,4 @@ def other_sums(stream: Stream, strange: list[Variant]) -> Iterator[Variant]:
         if one.numbers.shape == total.shape:
             yield Variant(one.cause, one.what, total + one.numbers)
             yield Variant(one.cause, one.what, total - last.right + one.numbers)
+            yield one
