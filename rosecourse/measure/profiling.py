@@ -31,7 +31,7 @@ BEFORE = "rosecourse.step_before"
 
 # What the full names of kernels contain, by their kind, one of `timeline.KIND_LABELS`; the first that fits counts.
 KINDS = {
-    "attention": re.compile(r"attn|attention|flash|fmha", re.IGNORECASE),
+    "attention": re.compile(r"attn|attend|attention|flash|fmha", re.IGNORECASE),
     "append": re.compile(r"kv_append"),
     "matrix": re.compile(r"gemm|gemv|cutlass|cublas|nvjet|splitk|xmma", re.IGNORECASE),
     "copy": re.compile(r"^Mem(cpy|set)"),

@@ -15,9 +15,10 @@ SECOND_HALF = {
     "063": ["step", "forward", "kv_append", "copy_blocks"],
     "064": ["step", "block_tables", "rows"],
     "065": ["copy_blocks"],
-    "066": ["cache", "step", "rows", "runner"],
+    "066": ["cache", "step", "rows", "runner", "device_step"],
     "067": ["step", "pipeline", "rows"],
     "068": ["cache", "pipeline", "prefill", "start", "delivery", "rows"],
+    "069": ["forward", "ops", "device_step"],
 }
 # The most lines that a part of the second half may add; 062's cache is a file of its own with a shorter story.
 MOST_ADDED = {"cache": 160, "rows": 110, "step": 40, "runner": 80}
@@ -75,7 +76,7 @@ def test_a_part_that_is_replaced_keeps_its_name_and_its_order():
 def test_parts_appear_and_go():
     appear = [(rung.number, name) for rung, name, old, new in changed_parts() if old is None]
     gone = [(rung.number, name) for rung, name, old, new in changed_parts() if new is None]
-    assert (appear, gone) == ([("063", "copy_blocks"), ("064", "rows"), ("066", "runner")], [("064", "block_tables")])
+    assert (appear, gone) == ([("063", "copy_blocks"), ("064", "rows"), ("066", "runner"), ("066", "device_step")], [("064", "block_tables")])
 
 
 def test_a_lesson_is_a_short_diff_of_the_live_source():
