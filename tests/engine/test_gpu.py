@@ -19,7 +19,7 @@ from rosecourse import (
 )
 from rosecourse.decode.rows import Asked, asked_by
 from rosecourse.decode.sampling import next_tokens
-from rosecourse.kernels import kv_append
+from rosecourse.kernels import AppendingAttention, kv_append
 from rosecourse.kernels import paged_attention as paged
 from rosecourse.kernels.paged_attention import TritonAttention
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
@@ -46,9 +46,10 @@ def test_greedy_tokens_equal_transformers(exact, hf_model, parts):
     engine.kv.audit([], engine.prefix_cache.entries())
 
 
-def test_the_triton_kernel_is_what_runs(exact):
-    engine = InferenceEngine(exact)
-    assert isinstance(engine.decode_step.runner.work.forward.paged_attention, TritonAttention)
+def test_a_triton_kernel_is_what_runs(exact):
+    before, best = (InferenceEngine(exact, None, lesson(number).after) for number in ("068", "best"))
+    assert isinstance(before.decode_step.runner.work.forward.paged_attention, TritonAttention)
+    assert isinstance(best.decode_step.runner.work.forward.attend.attention, AppendingAttention)
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 0.1)])
