@@ -57,7 +57,11 @@ def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]]
     rows = ([(name, 1) for name in before], list(after))
     for number, (boxes, style) in enumerate(zip(rows, SIDES, strict=True)):
         top, left = number * (ROW + ROOM) + ROOM, 0
-        ax.text(0, top - 0.12, f"{'before' if number == 0 else 'after'}: {len(boxes)} kernels", color=INK, va="bottom")
+        told, behind = (
+            f"{('before', 'after')[number]}: {len(boxes)} kernels",
+            {"facecolor": "white", "edgecolor": "none"},
+        )
+        ax.text(0.05, top - 0.14, told, color=INK, va="bottom", bbox=behind | {"pad": 1}, zorder=3)
         for name, width in boxes:
             joined = number == 1 and width > 1
             frame: dict[str, Any] = {"edgecolor": INK, "linewidth": 2.0 if joined else 1.0}
@@ -69,6 +73,6 @@ def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]]
                 for edge in (left + 0.05, left + width - 0.05):
                     ax.plot([edge, edge], [top - ROOM, top], color=INK, linewidth=0.8, linestyle=":")
             left += width
-    ax.set(title=title, xlim=(-0.05, len(before) + 0.05), ylim=(2 * (ROW + ROOM), 0))
+    ax.set(title=title, xlim=(-0.05, len(before) + 0.05), ylim=(2 * (ROW + ROOM) + 0.1, 0))
     ax.set_axis_off()
     ax.title.set_visible(True)
