@@ -40,14 +40,14 @@ class TokenReader(Iterator[list[Read]]):
     ) -> InferenceSession:
         """Queue a request; its tokens come with the others'. Any thread may; see `SchedulerManager.submit`."""
         session = self._manager.new_session(prompt, params, scheduled)
-        self._requests[session] = Reading(session, self._manager.scheduler.engine.pieces)
         try:
+            self._requests[session] = Reading(session, self._manager.scheduler.engine.pieces)
             self._manager.accept(session, self._queue)
-        except BaseException:
+            return session
+        except BaseException:  # an interrupt, say: nobody has got the session
             self._requests.pop(session, None)
             self._manager.cancel(session)
             raise
-        return session
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a request. Tokens that are there already can still be read."""

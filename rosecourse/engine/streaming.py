@@ -160,7 +160,7 @@ class SchedulerManager:
         return session
 
     def accept(self, session: InferenceSession, mailbox: Mailbox) -> None:
-        """Queue a session of `new_session`; its items (`engine.items.Item`) go to a mailbox. Raises as `submit`."""
+        """Queue a session of `new_session`. Its items go to a mailbox: those of `engine.items`. Raises as `submit`."""
         with bookkeeping, self._stepper.changed:
             self._check_open()
             self._stepper.mailboxes[session] = mailbox

@@ -386,4 +386,7 @@ def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(s
     names = [name for name in ("block_tables", "forward", "kv_append", "copy_blocks", "rows") if getattr(parts, name)]
     watched_parts = parts.with_(**{name: watched(getattr(parts, name)) for name in names})
     engine = InferenceEngine(small_model, parts=watched_parts)
-    assert built == [(small_model, engine.kv, engine.config)] * len(names)
+    assert [given[1:] for given in built] == [(engine.kv, engine.config)] * len(names)
+    for model, *_ in built:  # the same, computed with the part `ops`
+        assert model.weights is small_model.weights
+        assert isinstance(model.ops, parts.ops)
