@@ -74,7 +74,8 @@ def _attend_and_append_kernel(
     k_new = tl.load(k_new_ptr + b * k_stride + h * D + d, mask=in_head, other=0.0)
     v_new = tl.load(v_new_ptr + b * v_stride + h * D + d, mask=in_head, other=0.0)
 
-    top, total = tl.full((ROWS,), -1e30, tl.float32), tl.zeros((ROWS,), tl.float32)
+    # Below every score, so that a part of nothing weighs nothing; two of -inf would have no difference.
+    top, total = tl.full((ROWS,), -3.4e38, tl.float32), tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
     if split == 0:  # the new token is the first one's
         if ROW:
@@ -139,9 +140,9 @@ def form_of(sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool
     """sizes: those that `group_size` takes, which refuses some of them. splits: a power of two."""
     (_, D), (_, H, block_size, _) = sizes[:2]
     # A tile must lie in one block if its block is to be read off the row: else it is looked up for each position.
-    by_row = block_size >= LEAST and max_blocks <= LONGEST_ROW
-    tile = min(TILE, block_size) if by_row else TILE
-    row = triton.next_power_of_2(max_blocks) if by_row else 0
+    fitting = min(TILE, block_size & -block_size)  # the largest power of two that divides a block
+    by_row = fitting >= LEAST and max_blocks <= LONGEST_ROW
+    tile, row = (fitting, triton.next_power_of_2(max_blocks)) if by_row else (TILE, 0)
     return Form(H, group_size(*sizes), D, block_size, max_blocks, splits, tile, row, float32)
 
 
