@@ -11,6 +11,7 @@ NEED_TRITON = [
     "notebooks/061_triton_full_batch.ipynb",
     "notebooks/063_slots_from_the_table.ipynb",
     "tests/engine/test_gpu.py",
+    "tests/kernels/test_compiler.py",
     "tests/kernels/test_grouped_heads.py",
     "tests/kernels/test_numerics.py",
     "tests/kernels/test_paged_attention.py",

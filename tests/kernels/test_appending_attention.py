@@ -297,12 +297,12 @@ WRONG = {
     "a position too many": ("live = position < context_len", "live = position <= context_len", "not close"),
     "the new token is in no part": ("if split == 0:", "if split == 1:", "is not what it should be"),
     "no rescale of what was summed before": (
-        "rescale = tl.exp2(top - new_top)",
+        "rescale = tl.exp2((top - new_top) * scale)",
         "rescale = tl.exp2(top * 0)",
         "not close",
     ),
     "parts are added as if they had one maximum": (
-        "share = tl.exp2(top - tl.max(top, axis=0))",
+        "share = tl.exp2((top - tl.max(top, axis=0)) * scale)",
         "share = tl.exp2(top * 0)",
         "not close",
     ),
