@@ -1,0 +1,195 @@
+"""The kernel that ends a greedy step, against torch's operations.
+
+On a CPU it goes through the interpreter; on a GPU it runs natively, and `-m gpu` takes it, too.
+"""
+
+import random
+import sys
+
+import pytest
+import torch
+
+from rosecourse.decode.sampling import NO_TOKEN, best_of_each
+from rosecourse.kernels import choose
+from rosecourse.kernels.launch import Launch
+from tests.support.attention_cases import DEVICE, INTERPRETED, let_overflow_raise
+from tests.support.changed_kernels import changed
+
+pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
+MODULE = sys.modules["rosecourse.kernels.choose"]  # the package has a function of that name
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+in_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.fixture(autouse=True)
+def overflow_raises(monkeypatch):
+    let_overflow_raise(monkeypatch)
+
+
+def rows_of_logits(V, dtype, seed=0):
+    """Rows of every kind that there is [B, V]: ties, all equal, tokens that are ruled out, NaN and infinities."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+
+    def normal():
+        return torch.randn(V, generator=generator) * 3
+
+    def with_(*numbers, row=None):
+        row = normal() if row is None else row
+        for number in numbers:
+            row[rng.randrange(V)] = number
+        return row
+
+    nothing = torch.full((V,), -INF)
+    zeros = torch.where(normal() > 0, 0.0, -0.0)
+    kinds = [normal(), normal().round(), normal().clamp(max=0), torch.zeros(V), zeros, with_(-INF), with_(NAN)]
+    kinds += [with_(INF), with_(NAN, INF), with_(NAN, -INF), nothing, with_(-7.0, row=nothing.clone())]
+    kinds += [with_(NAN, row=nothing.clone()), with_(INF, row=nothing.clone()), torch.full((V,), NAN)]
+    kinds += [torch.full((V,), float(torch.finfo(dtype).min)), normal().round() - 1e4]
+    for place in (0, -1):  # the first and the last number of a row
+        kinds.append(normal())
+        kinds[-1][place] = 99.0
+    return torch.stack(kinds).to(DEVICE, dtype)
+
+
+def padded(logits, more, filling, before=0):
+    """The same numbers in rows with others behind them, and some before them."""
+    B, V = logits.shape
+    buffer = torch.full((B, before + V + more), filling, dtype=logits.dtype, device=DEVICE)
+    view = buffer[:, before : before + V]
+    view.copy_(logits)
+    return view
+
+
+def ends_a_step(function, logits):
+    """As torch's operations would: the tokens, the rows' next inputs and lengths, and nothing besides."""
+    B = len(logits)
+    state = torch.arange(4 * (B + 3), device=DEVICE).view(4, B + 3) + 2**40  # the columns of rows, some of them
+    state[1, :B] = torch.arange(B, device=DEVICE) % 2
+    token_ids, live, context_lens = (state[column, :B] for column in range(3))
+    right, was = state.clone(), logits.clone()
+    best = best_of_each(logits)
+    right[0, :B] = best.clamp(min=0)
+    right[2, :B] += live
+    tokens = function(logits, live, token_ids, context_lens)
+    assert tokens.dtype == torch.int64
+    assert tokens.tolist() == best.tolist(), "other tokens"
+    assert state[0].tolist() == right[0].tolist(), "other inputs of the next step"
+    assert state[1:].tolist() == right[1:].tolist(), "other lengths, or a column that is none of its own"
+    assert torch.equal(logits.isnan(), was.isnan())
+    assert torch.equal(logits.nan_to_num(), was.nan_to_num())
+
+
+SIZES = [1, 2, 15, 16, 17, 211, 8191, 8192, 8193, 20001]  # around one tile and two
+
+
+@in_dtypes
+@pytest.mark.parametrize("V", SIZES)
+def test_tokens_lengths_and_nothing_besides(V, dtype):
+    for seed in range(3 if V < 300 else 1):
+        logits = rows_of_logits(V, dtype, seed)
+        assert (best_of_each(logits) == NO_TOKEN).sum() >= 7
+        ends_a_step(choose, logits)
+
+
+@in_dtypes
+@pytest.mark.parametrize("filling", [1e4, INF, NAN, -INF])
+@pytest.mark.parametrize(("V", "more", "before"), [(211, 45, 0), (211, 3, 0), (8189, 3, 0), (37, 9, 2), (1, 15, 0)])
+def test_what_stands_behind_a_row_is_not_of_the_vocabulary(V, more, before, filling, dtype):
+    ends_a_step(choose, padded(rows_of_logits(V, dtype), more, filling, before))
+
+
+def test_the_first_of_equals_wherever_they_are():
+    """Numbers of one lane of a tile, and of other lanes: the first is not always the one of the lowest lane."""
+    places = [(5, 8192 + 5), (7, 8192 + 3), (8192 + 3, 16384 + 1), (0, 19999), (8191, 8192), (16383, 16384)]
+    logits = torch.zeros(len(places), 20000, device=DEVICE)
+    for row, (first, second) in zip(logits, places, strict=True):
+        row[[first, second]] = 1.0
+    ends_a_step(choose, logits)
+    assert best_of_each(logits).tolist() == [first for first, _ in places]
+
+
+@pytest.mark.parametrize("B", [1, 3])
+def test_one_row_and_logits_that_begin_anywhere(B):
+    for V, before in ((50, 0), (50, 1), (64, 3)):
+        logits = padded(rows_of_logits(V, torch.float16)[:B], 16, 1e4, before)
+        assert (logits.data_ptr() % 16 == 0) is (before == 0)
+        ends_a_step(choose, logits)
+
+
+def numbers_read(logits):
+    """How many numbers of each row a launch is told to read, and how far apart rows are."""
+    launches = []
+    integers = [torch.zeros(len(logits), dtype=torch.int64, device=DEVICE) for _ in range(3)]
+    with Launch.handed_to(lambda launch, grid, arguments: launches.append((launch, grid))):
+        choose(logits, *integers)
+    ((launch, grid),) = launches
+    assert grid == (len(logits), 1, 1)
+    stride, read, V, _ = launch.constants
+    assert (stride, V) == (logits.stride(0), logits.shape[1])
+    return read
+
+
+@pytest.mark.parametrize("B", [1, 2, 5])
+@pytest.mark.parametrize("V", [1, 15, 16, 17, 100, 211])
+def test_no_number_behind_the_storage_is_read_and_none_is_left_out(V, B):
+    """The last row ends where its storage ends, or up to 20 numbers before that."""
+    for more in range(20):
+        for before in (0, 1):
+            buffer = torch.zeros(B, before + V + more, dtype=torch.float16, device=DEVICE)
+            for logits in (buffer[:, before : before + V], buffer[-1:, before : before + V]):
+                read = numbers_read(logits)
+                last = logits.storage_offset() + (len(logits) - 1) * logits.stride(0) + read
+                assert V <= read < V + 16
+                assert last <= buffer.numel()
+
+
+def test_rows_of_a_padded_vocabulary_are_read_in_whole_pieces():
+    """Otherwise each number would be read by itself: 50,257 is odd."""
+    assert numbers_read(torch.zeros(3, 50_432, dtype=torch.float16, device=DEVICE)[:, :50_257]) == 50_272
+    assert numbers_read(torch.zeros(3, 50_257, dtype=torch.float16, device=DEVICE)) == 50_257
+    assert numbers_read(torch.zeros(1, 64, device=DEVICE).expand(3, -1)) == 64
+
+
+def test_rows_that_are_the_same_memory():
+    ends_a_step(choose, rows_of_logits(50, torch.float32)[1:2].expand(4, -1))
+
+
+# -- the checks notice ------------------------------------------------------------------------------------------------
+
+
+def all_checks(function):
+    for V in (50, 8200):
+        ends_a_step(function, padded(rows_of_logits(V, torch.float32), 14, 1e4))
+
+
+WRONG = {
+    "takes the last of equals": ("larger = logits > largest", "larger = logits >= largest", "other tokens"),
+    "takes the lowest lane of equals": (
+        "tl.where(largest == best, where, V)",
+        "tl.where(largest == best, v, V)",
+        "other tokens",
+    ),
+    "chooses from what is behind a row": (
+        "tl.where(start + v < V, logits",
+        "tl.where(start + v < READ, logits",
+        "other tokens",
+    ),
+    "passes over NaN": ('logits, float("inf"))  #', 'logits, float("-inf"))  #', "other tokens"),
+    "finds a token in a row of -inf": ('(best > float("-inf")) & ', "", "other tokens"),
+    "finds a token beside +inf": (' & (best < float("inf"))', "", "other tokens"),
+    "takes rows for as far apart as they are long": ("b * STRIDE", "b * V", "other tokens"),
+    "feeds no token to the next step": ("tl.where(finite, token, 0)", "tl.where(finite, token, -1)", "other inputs"),
+    "advances pads": ("tl.load(live_ptr + b)", "1", "other lengths"),
+    "advances the row behind": ("tl.store(lens_ptr + b,", "tl.store(lens_ptr + b + 1,", "other lengths"),
+}
+
+
+def test_the_kernel_passes_all_checks():
+    all_checks(choose)
+
+
+@pytest.mark.parametrize(("old", "new", "why"), WRONG.values(), ids=WRONG)
+def test_the_checks_notice_a_kernel_that(tmp_path, old, new, why):
+    with pytest.raises(AssertionError, match=f"^{why}"):
+        all_checks(changed(MODULE, old, new, tmp_path).choose)
