@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, _addmm_activation
 
 from ..config import EngineConfig
 from ..kernels import add_norm_on
@@ -45,7 +44,7 @@ class LayerOps:
     def norm_linear_gelu(self, x: Residual, norm: Norm, linear: Linear) -> Tensor:
         h = self._norm(x, norm)
         if h.is_cuda:  # on a CPU the private operation is another GELU, without tanh
-            return torch._addmm_activation(linear.bias, h, linear.weight, use_gelu=True)
+            return _addmm_activation(linear.bias, h, linear.weight, use_gelu=True)
         return F.gelu(linear(h), approximate="tanh")
 
     def linear_add(self, h: Tensor, linear: Linear, x: Residual) -> Residual:

@@ -6,9 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
-from ..models.shape import Model
 from ..request.session import InferenceSession
-from ..request.text import StreamedToken
+from ..request.text import Pieces, StreamedToken
 from .items import Item, Reading
 
 
@@ -19,10 +18,10 @@ class AsyncTokenStream(AsyncIterator[StreamedToken]):
     """
 
     def __init__(
-        self, session: InferenceSession, model: Model, queue: asyncio.Queue[Item], cancel: Callable[[], None]
+        self, session: InferenceSession, pieces: Pieces, queue: asyncio.Queue[Item], cancel: Callable[[], None]
     ) -> None:
         self.session = session
-        self._reading = Reading(session, model)
+        self._reading = Reading(session, pieces)
         self._queue = queue
         self._cancel = cancel
 

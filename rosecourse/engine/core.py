@@ -21,7 +21,8 @@ from ..kv.prefix_cache import PrefixCache
 from ..models.ops import with_ops
 from ..models.shape import Model, require_model
 from ..models.tokenizer import check_length, longest_token
-from ..request.session import InferenceSession, Prompt
+from ..request.session import InferenceSession, Prompt, append_tokens
+from ..request.text import Pieces
 from .auditing import audit_cache
 from .exclusive import Exclusive
 from .landed import Landed, landed_of
@@ -68,6 +69,7 @@ class EngineCore:
         self.delivery = parts.delivery(self.config)
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
         self.eos_token_id: int | None = getattr(model.tokenizer, "eos_token_id", None)
+        self.pieces = Pieces(model.tokenizer)  # for all who read requests of this engine
         self.exclusive = Exclusive()
         self._user: Any = None  # the scheduler that is stepping
 
@@ -281,9 +283,7 @@ class EngineCore:
             self._fresh.discard(session)
             if self.prefix_cache:
                 self.prefix_cache.insert(session.prompt_ids, session.table)
-        eos_token_id = self.eos_token_id
-        for session, token_id in new_tokens:
-            session.append(token_id, eos_token_id)
+        append_tokens(new_tokens, self.eos_token_id)
 
     def _settle_for_user(self) -> None:
         """What another scheduler has launched lands first."""

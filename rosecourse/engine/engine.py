@@ -84,7 +84,7 @@ class InferenceEngine(EngineCore):
     def _stream(self, session: InferenceSession) -> Iterator[StreamedToken]:
         scheduler = OnlineScheduler(self)
         scheduler.submit(session)
-        decoder = TextDecoder(self.model.tokenizer)
+        decoder = TextDecoder(self.pieces)
         try:
             try:
                 while scheduler.has_work:

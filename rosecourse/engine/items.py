@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import LogitsError, SchedulerClosed
-from ..models.shape import Model
 from ..request.session import InferenceSession
-from ..request.text import StreamedToken, TextDecoder
+from ..request.text import Pieces, StreamedToken, TextDecoder
+
+NewToken = tuple[InferenceSession, int]
 
 
 class NewTokenItem(NamedTuple):
@@ -28,24 +29,36 @@ class End(NamedTuple):
 Item = NewTokenItem | End
 
 
+class Tokens(NamedTuple):
+    """Tokens that a step has made for one reader of many requests (`token_queue.SharedQueue`), as one item.
+
+    None is the last one of its request.
+    """
+
+    new_tokens: list[NewToken]
+
+
 class Reading:
     """One request as its reader sees it: items become text."""
 
-    def __init__(self, session: InferenceSession, model: Model) -> None:
+    __slots__ = ("_text", "session")
+
+    def __init__(self, session: InferenceSession, pieces: Pieces) -> None:
         self.session = session
-        self._text = TextDecoder(model.tokenizer).text
+        self._text = TextDecoder(pieces).text
 
     def token(self, item: Item) -> StreamedToken | None:
         """The token of an item; None at the end of the request. Raises what `require_well` raises."""
         if isinstance(item, End):
             self.require_well(item)
             return None
-        return self.streamed(item)
+        return self.streamed(item.token_id, item.finish_reason)
 
-    def streamed(self, item: NewTokenItem) -> StreamedToken:
+    def streamed(self, token_id: int, finish_reason: str | None = None) -> StreamedToken:
         """A token with its text."""
-        _, token_id, finish_reason = item
-        return StreamedToken(token_id, self._text(token_id, finish_reason is not None), finish_reason)
+        text = self._text(token_id, finish_reason is not None)
+        # The same as StreamedToken(...), without the call of a function written in Python.
+        return tuple.__new__(StreamedToken, (token_id, text, finish_reason))
 
     def require_well(self, end: End) -> None:
         """Raise `LogitsError` where the model gave no numbers to choose a token by.

@@ -12,9 +12,9 @@ from ..errors import LogitsError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken
-from .items import End, Item, Reading
+from .items import End, Item, Reading, Tokens
 from .streaming import SchedulerManager
-from .token_queue import TokenQueue
+from .token_queue import SharedQueue
 
 Read = tuple[InferenceSession, StreamedToken | LogitsError]
 
@@ -31,7 +31,7 @@ class TokenReader(Iterator[list[Read]]):
         self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
         require_a(SchedulerManager, manager, "manager")
         self._manager = manager
-        self._queue = TokenQueue()
+        self._queue = SharedQueue()
         self._failure: SchedulerClosed | None = None  # which comes after all tokens, and to whoever asks again
         self._read: deque[list[Read]] = deque()  # that an interrupt has kept from its reader
 
@@ -40,7 +40,7 @@ class TokenReader(Iterator[list[Read]]):
     ) -> InferenceSession:
         """Queue a request; its tokens come with the others'. Any thread may; see `SchedulerManager.submit`."""
         session = self._manager.new_session(prompt, params, scheduled)
-        self._requests[session] = Reading(session, self._manager.scheduler.engine.model)
+        self._requests[session] = Reading(session, self._manager.scheduler.engine.pieces)
         try:
             self._manager.accept(session, self._queue)
         except BaseException:
@@ -82,15 +82,19 @@ class TokenReader(Iterator[list[Read]]):
                 session.times.read.append(now)
         return read
 
-    def _read_all(self, items: list[Item]) -> list[Read]:
+    def _read_all(self, items: list[Item | Tokens]) -> list[Read]:
         """What the items are to their reader, but for those of requests that have ended."""
         read: list[Read] = []
         requests = self._requests
         for item in items:
-            if isinstance(item, End):
+            if isinstance(item, Tokens):
+                for session, token_id in item.new_tokens:
+                    if (reading := requests.get(session)) is not None:
+                        read.append((session, reading.streamed(token_id)))
+            elif isinstance(item, End):
                 self._end(item, read)
             elif (reading := requests.get(item.session)) is not None:
-                read.append((item.session, reading.streamed(item)))
+                read.append((item.session, reading.streamed(item.token_id, item.finish_reason)))
         return read
 
     def _end(self, end: End, read: list[Read]) -> None:

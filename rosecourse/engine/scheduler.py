@@ -18,12 +18,11 @@ from ..kv.buffers import index_tensor
 from ..request.session import InferenceSession, SessionTimes
 from .admission import fifo, those_to_go_on, wants_token
 from .core import EngineCore
+from .items import NewToken
 from .landed import Landed
 from .queue import Queue
 from .rules import require_own, require_rule, require_siblings
 from .stats import SchedulerStats
-
-NewToken = tuple[InferenceSession, int]
 
 
 class OnlineScheduler:

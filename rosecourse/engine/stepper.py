@@ -12,8 +12,11 @@ from ..decode.parts import Delivery, Mailbox
 from ..errors import LogitsError
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
-from .items import End, Item, NewTokenItem
-from .scheduler import NewToken, OnlineScheduler, nothing
+from .items import End, Item, NewToken, NewTokenItem, Tokens
+from .scheduler import OnlineScheduler, nothing
+from .token_queue import SharedQueue
+
+Handed = list[tuple[Mailbox, Item | Tokens]]
 
 
 class Stepper:
@@ -36,7 +39,7 @@ class Stepper:
         self.closing = False
         self.drain = False
         self.failure: BaseException | None = None
-        self.pending: list[tuple[Mailbox, Item]] = []  # made by the last step, and not handed over yet
+        self.pending: Handed = []  # made by the last step, and not handed over yet
         self.thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
         scheduler.engine.hand_over(self.thread)
         scheduler.manager_thread = self.thread
@@ -109,7 +112,7 @@ class Stepper:
         if self.pending:
             self._hand_over(self._take_pending())
 
-    def _take_pending(self) -> list[tuple[Mailbox, Item]]:
+    def _take_pending(self) -> Handed:
         items, self.pending = self.pending, []
         return items
 
@@ -139,33 +142,41 @@ class Stepper:
             self._hand_over(ends)
         return not self.closing or (self.drain and self.scheduler.has_work)
 
-    def _items_of(self, new_tokens: list[NewToken]) -> list[tuple[Mailbox, Item]]:
-        """What the readers are to have of a step."""
+    def _items_of(self, new_tokens: list[NewToken]) -> Handed:
+        """What the readers are to have of a step. For a `SharedQueue`, all tokens are one item, or one between ends."""
         # Which token of a request that has ended is its last one.
         last = {s: number for number, (s, _) in enumerate(new_tokens) if s.finish_reason is not None}
-        handed: list[tuple[Mailbox, Item]] = []
+        handed: Handed = []
         mailboxes = self.mailboxes
-        for number, (session, token_id) in enumerate(new_tokens):
+        together: dict[Mailbox, list[NewToken]] = {}  # shared queue -> tokens of its last item, to which more come
+        for number, token in enumerate(new_tokens):
+            session, token_id = token
             mailbox = mailboxes.get(session)
             if mailbox is None:
                 continue
-            if session.finish_reason is None or last[session] != number:
-                handed.append((mailbox, NewTokenItem(session, token_id, None)))
-            else:
+            if last and last.get(session) == number:
                 handed.append((mailbox, NewTokenItem(session, token_id, session.finish_reason)))
                 handed += self._ends(session)
+                together.pop(mailbox, None)
+            elif (tokens := together.get(mailbox)) is not None:
+                tokens.append(token)
+            elif isinstance(mailbox, SharedQueue):
+                together[mailbox] = [token]
+                handed.append((mailbox, Tokens(together[mailbox])))
+            else:  # as NewTokenItem(...), without the call of a function written in Python
+                handed.append((mailbox, tuple.__new__(NewTokenItem, (session, token_id, None))))
         while self.scheduler.failed:
             handed += self._ends(self.scheduler.failed.pop(), LogitsError([0]))
         return handed
 
-    def _hand_over(self, items: list[tuple[Mailbox, Item]]) -> None:
+    def _hand_over(self, items: Handed) -> None:
         """If this fails, the requests whose ends are among the items have not been answered."""
         self.delivery.hand_over(items)
         for _, item in items:
             if isinstance(item, End):
                 self._mailbox_of_ended(item.session)
 
-    def _ends(self, session: InferenceSession, error: BaseException | None = None) -> list[tuple[Mailbox, Item]]:
+    def _ends(self, session: InferenceSession, error: BaseException | None = None) -> Handed:
         """The last item of a request, if it has not been given yet."""
         mailbox = self.mailboxes.get(session)
         return [] if mailbox is None else [(mailbox, End(session, error))]

@@ -38,7 +38,7 @@ class TokenStream(Iterator[StreamedToken]):
         self.session = session
         self._manager = manager
         self._queue = queue
-        self._reading = Reading(session, manager.scheduler.engine.model)
+        self._reading = Reading(session, manager.scheduler.engine.pieces)
         self._read: deque[StreamedToken] = deque()  # that an interrupt has kept from their reader
 
     def __next__(self) -> StreamedToken:
@@ -129,8 +129,8 @@ class SchedulerManager:
         """
         mailbox = self._mailbox_of_loop()
         session = self.new_session(prompt, params, scheduled)
-        model = self.scheduler.engine.model
-        stream = AsyncTokenStream(session, model, mailbox.queue_of(session), partial(self.cancel, session))
+        pieces = self.scheduler.engine.pieces
+        stream = AsyncTokenStream(session, pieces, mailbox.queue_of(session), partial(self.cancel, session))
         try:
             self.accept(session, mailbox)
             return stream

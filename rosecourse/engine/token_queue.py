@@ -58,3 +58,7 @@ class TokenQueue:
             while True:
                 items.append(self._items.popleft())
         return items
+
+
+class SharedQueue(TokenQueue):
+    """The mailbox of one reader of many requests: the tokens of a step lie there as one item (`items.Tokens`)."""

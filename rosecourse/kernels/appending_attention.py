@@ -44,9 +44,29 @@ class Form(NamedTuple):
 
 
 @triton.jit
-def _block_of(start, blocks, i, BLOCK_SIZE: tl.constexpr):
-    """The block in which a tile begins, off the row in registers. It must be the block in which it ends, too."""
-    return tl.sum(tl.where(i == start // BLOCK_SIZE, blocks, 0), axis=0).to(tl.int64)
+def _rows_of(
+    position, start, mask, table_row, blocks, i, h, H: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROW: tl.constexpr
+):
+    """Where the head h of positions from `start` on lies in a layer, seen as rows [num_blocks * H * BLOCK_SIZE, D]."""
+    if ROW:  # all in the block in which they start
+        block = tl.sum(tl.where(i == start // BLOCK_SIZE, blocks, 0), axis=0)
+    else:
+        block = tl.load(table_row + position // BLOCK_SIZE, mask=mask, other=0)
+    # int64 before the multiplication: a large pool has more than 2^31 elements.
+    return (block.to(tl.int64) * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
+
+
+@triton.jit
+def _attend(q, k, v, live, top, total, acc, scale):
+    """The online softmax over one tile more."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    scores = tl.where(live[None, :], scores, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, axis=1))
+    # Scaled after the subtraction, which is exact for scores near the maximum, however large they are.
+    rescale = tl.exp2((top - new_top) * scale)
+    weights = tl.exp2((scores - new_top[:, None]) * scale)
+    acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
+    return new_top, total * rescale + tl.sum(weights, axis=1), acc
 
 
 @triton.jit(
@@ -63,8 +83,8 @@ def _attend_and_append_kernel(
     b = tl.program_id(0).to(tl.int64)
     h, split = tl.program_id(1), tl.program_id(2)
     g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
-    if ROW:
-        blocks = tl.load(table_ptr + b * table_stride + i, mask=i < MAX_BLOCKS, other=0)
+    table_row = table_ptr + b * table_stride
+    blocks = tl.load(table_row + i, mask=i < (MAX_BLOCKS if ROW else 0), other=0)  # all of them, once
     context_len = tl.load(lens_ptr + b)
     dtype = tl.float32 if FLOAT32 else k_cache_ptr.dtype.element_ty
     in_head = d < D
@@ -78,12 +98,7 @@ def _attend_and_append_kernel(
     top, total = tl.full((ROWS,), -3.4e38, tl.float32), tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
     if split == 0:  # the new token is the first one's
-        if ROW:
-            block = _block_of(context_len, blocks, i, BLOCK_SIZE)
-        else:
-            block = tl.load(table_ptr + b * table_stride + context_len // BLOCK_SIZE).to(tl.int64)
-        # int64 before the multiplication: a large pool has more than 2^31 elements.
-        slot = ((block * H + h) * BLOCK_SIZE + context_len % BLOCK_SIZE) * D + d
+        slot = _rows_of(context_len, context_len, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW) * D + d
         tl.store(k_cache_ptr + slot, k_new, mask=in_head)
         tl.store(v_cache_ptr + slot, v_new, mask=in_head)
         top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1)
@@ -94,24 +109,12 @@ def _attend_and_append_kernel(
     for start in tl.range(split * span, tl.minimum(context_len, (split + 1) * span), TILE, num_stages=STAGES):
         position = start + t
         live = position < context_len
-        if ROW:
-            block = _block_of(start, blocks, i, BLOCK_SIZE)
-        else:
-            block = tl.load(table_ptr + b * table_stride + position // BLOCK_SIZE, mask=live, other=0).to(tl.int64)
-        row = (block * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
+        row = _rows_of(position, start, live, table_row, blocks, i, h, H, BLOCK_SIZE, ROW)
         offsets = row[:, None] * D + d[None, :]
         mask = live[:, None] & in_head[None, :]
         k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
         v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        scores = tl.where(live[None, :], scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        # Scaled after the subtraction, which is exact for scores near the maximum, however large they are.
-        rescale = tl.exp2((top - new_top) * scale)
-        weights = tl.exp2((scores - new_top[:, None]) * scale)
-        total = total * rescale + tl.sum(weights, axis=1)
-        acc = tl.dot(weights.to(dtype), v, acc * rescale[:, None], input_precision="ieee")
-        top = new_top
+        top, total, acc = _attend(q, k, v, live, top, total, acc, scale)
 
     if SPLITS == 1:
         out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -105,10 +105,13 @@ class InferenceSession:
             return SessionState.RESERVED
         return SessionState.RUNNING if self.num_cached_tokens < len(self.token_ids) else SessionState.READY
 
-    def append(self, token_id: int, eos_token_id: int | None) -> None:
-        """Take a new token, and finish if it is the last one."""
-        self.token_ids.append(token_id)
-        if token_id == eos_token_id and self.params.stop_on_eos:
-            self.finish_reason = "stop"
-        elif len(self.token_ids) >= self.most_tokens:
-            self.finish_reason = "length"
+
+def append_tokens(new_tokens: Iterable[tuple[InferenceSession, int]], eos_token_id: int | None) -> None:
+    """Let each session take its new token, and finish if it is the last one. One call for all: it is done each step."""
+    for session, token_id in new_tokens:
+        token_ids = session.token_ids
+        token_ids.append(token_id)
+        if token_id == eos_token_id and session.params.stop_on_eos:
+            session.finish_reason = "stop"
+        elif len(token_ids) >= session.most_tokens:
+            session.finish_reason = "length"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from tokenizers.decoders import DecodeStream
+from tokenizers.decoders import ByteLevel, DecodeStream
+
+INCOMPLETE = "\ufffd"  # what a text ends in whose last character is not whole
 
 
 class StreamedToken(NamedTuple):
@@ -18,21 +21,57 @@ class StreamedToken(NamedTuple):
     finish_reason: str | None
 
 
+class Pieces(dict[int, str | None]):
+    """What each token of a tokenizer adds to a text that ends in a whole character; None where only a stream knows.
+
+    A byte-level tokenizer turns tokens into bytes one by one, so that a whole character is the same after any text. To
+    look it up takes a tenth of the time of a stream. Each piece is made when it is first asked for.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    @cached_property
+    def are_known(self) -> bool:
+        """Whether the tokenizer is such a one; else all pieces are None."""
+        cleans_up = getattr(self.tokenizer, "clean_up_tokenization_spaces", False)  # it looks at several tokens at once
+        return isinstance(self.tokenizer.backend_tokenizer.decoder, ByteLevel) and not cleans_up
+
+    def __missing__(self, token_id: int) -> str | None:
+        piece = None
+        if self.are_known:
+            text = self.tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=True)
+            piece = None if text.endswith(INCOMPLETE) else text
+        self[token_id] = piece
+        return piece
+
+
 class TextDecoder:
     """Token ids to pieces of text, one at a time, never half a character."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._backend = tokenizer.backend_tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._token_ids: list[int] = []
-        self._length = 0  # of the text given so far
+    __slots__ = ("_length", "_pieces", "_stream", "_token_ids")
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._stream: DecodeStream | None = None  # None where the text ends in a whole character, and pieces are known
+        self._token_ids: list[int] = []  # those that the stream has got
+        self._length = 0  # of the text that it has given
 
     def text(self, token_id: int, last: bool = False) -> str:
         """What a token adds; with the last one, what is left of a character that never became whole."""
+        if self._stream is None and (piece := self._pieces[token_id]) is not None:
+            return piece
+        return self._streamed(token_id, last)
+
+    def _streamed(self, token_id: int, last: bool) -> str:
+        pieces = self._pieces
+        if self._stream is None:
+            self._stream = DecodeStream(skip_special_tokens=True)
         self._token_ids.append(token_id)
-        piece = self._stream.step(self._backend, token_id) or ""
+        piece = self._stream.step(pieces.tokenizer.backend_tokenizer, token_id) or ""
         if last:
-            piece = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._length :]
+            piece = pieces.tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._length :]
         self._length += len(piece)
+        if piece and pieces.are_known:  # the text ends in a whole character again
+            self._stream, self._token_ids, self._length = None, [], 0
         return piece

@@ -8,7 +8,10 @@ from functools import partial
 import pytest
 
 from rosecourse import LogitsError, OnlineScheduler, QueueFull, RequestError, SchedulerClosed, SchedulerManager
+from rosecourse.engine.items import End, NewTokenItem, Tokens
 from rosecourse.engine.reader import TokenReader
+from rosecourse.engine.token_queue import SharedQueue
+from rosecourse.kv.bookkeeping import bookkeeping
 from tests.support.failing import spoil
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated
 from tests.support.interrupt_story import make_engine as make_story_engine
@@ -120,6 +123,48 @@ def test_two_readers_of_one_manager(manage):
     in_threads(*[partial(read_all, reader, one) for reader, one in zip(readers, got, strict=True)])
     assert [list(one) for one in got] == [[session] for session in sessions]
     assert token_ids(got[0][sessions[0]]) == token_ids(got[1][sessions[1]])
+
+
+# -- the tokens of a step as one item -----------------------------------------------------------------------------
+
+
+def items_of(queue):
+    """What lies there; of its tokens the numbers of the sessions."""
+    with bookkeeping:
+        return [
+            [session.prompt_ids[-1] for session, _ in item.new_tokens]
+            if isinstance(item, Tokens)
+            else (type(item), item.session.prompt_ids[-1])
+            for item in queue.take_all()
+        ]
+
+
+def test_a_reader_has_the_tokens_of_a_step_as_one_item(manage):
+    """Last tokens and ends are items of their own, in the order in which they were made; each queue has its own."""
+    manager, queues = manage(), [SharedQueue(), SharedQueue()]
+    with manager._stepper.changed:  # so that all begin in one step
+        for number, new in enumerate([6, 3, 6, 4]):
+            manager.accept(manager.new_session([1, 2, number], params(new)), queues[number % 2])
+    manager.close(drain=True)
+    one, other = map(items_of, queues)
+    assert one == [[0, 2]] * 5 + [(NewTokenItem, 0), (End, 0), (NewTokenItem, 2), (End, 2)]
+    assert other == [[1, 3]] * 2 + [(NewTokenItem, 1), (End, 1), [3], (NewTokenItem, 3), (End, 3)]
+
+
+@pytest.mark.parametrize("steps", [2, 3, 7])
+def test_a_step_that_returns_the_tokens_of_several(small_pair, manage, scheduler, steps):
+    """As one after a failure does. A request may have several tokens in it, the last one and earlier ones."""
+    step, prompts = scheduler.step, prompts_of([3, 8, 1, 12, 5, 4], 211)
+    scheduler.step = lambda: [token for _ in range(steps) for token in step()]
+    manager = manage()
+    readers = [TokenReader(manager) for _ in range(2)]
+    sessions = [readers[n % 2].submit(prompt, params(5 + n)) for n, prompt in enumerate(prompts)]
+    streams = [manager.submit(prompt, params(5 + n)) for n, prompt in enumerate(prompts)]
+    got = read_all(readers[0]) | read_all(readers[1])
+    expected = [tokens[: 5 + n] for n, tokens in enumerate(hf_greedy(small_pair[0], prompts, 10))]
+    assert [token_ids(got[session]) for session in sessions] == [ids(stream) for stream in streams] == expected
+    for session in sessions:
+        assert [token.finish_reason for token in got[session]] == [None] * (len(got[session]) - 1) + ["length"]
 
 
 # -- cancelled ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from rosecourse import (
     lesson,
 )
 from rosecourse.lessons.kv_append.l035_per_token import KVAppend
-from rosecourse.request.text import TextDecoder
 from tests.support.oracles import hf_greedy, prompts_of
 
 LONG = SamplingParams(max_new_tokens=80, stop_on_eos=False)
@@ -197,17 +196,6 @@ def test_a_program_may_end_with_requests_running():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_text_is_given_whole_even_if_it_ends_in_half_a_character(model):
-    tokenizer = model.tokenizer
-    half = tokenizer.encode("naïve")  # ï is two bytes, which this vocabulary has one by one
-    cut = next(n for n in range(1, len(half)) if "\ufffd" in tokenizer.decode(half[:n]))
-    decoder = TextDecoder(tokenizer)
-    pieces = [decoder.text(t, last=n == cut - 1) for n, t in enumerate(half[:cut])]
-    assert "".join(pieces) == tokenizer.decode(half[:cut])
-    decoder = TextDecoder(tokenizer)
-    assert "".join(decoder.text(t) for t in half) == "naïve"
 
 
 def test_as_a_context_manager(scheduler):

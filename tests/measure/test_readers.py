@@ -112,8 +112,8 @@ def last_read(monkeypatch):
     """An event: a reader has had the last token of a request."""
     event, streamed = threading.Event(), Reading.streamed
 
-    def reads(self, item):
-        found = streamed(self, item)
+    def reads(self, token_id, finish_reason=None):
+        found = streamed(self, token_id, finish_reason)
         if found.finish_reason is not None:
             event.set()
         return found
@@ -175,11 +175,11 @@ class Broken(Exception):
 def test_what_a_reader_raises_comes_out(monkeypatch, engine, way, at):
     calls, streamed = [], Reading.streamed
 
-    def breaks(self, item):
-        calls.append(item)
+    def breaks(self, *token):
+        calls.append(token)
         if len(calls) == at:
             raise Broken(f"item {at}")
-        return streamed(self, item)
+        return streamed(self, *token)
 
     asked = Workload.of([(n, 2) for n in range(1, 7)], params(8), interval=0.001, readers=way, tokenize_workers=2)
     with monkeypatch.context() as patch:
@@ -316,10 +316,10 @@ def test_a_stream_that_loses_a_token_gives_no_figure(monkeypatch, engine, way):
 
     streamed = Reading.streamed
 
-    def loses(self, item):
-        if item.finish_reason is not None:
+    def loses(self, token_id, finish_reason=None):
+        if finish_reason is not None:
             self.session.times.read = Deaf(self.session.times.read)
-        return streamed(self, item)
+        return streamed(self, token_id, finish_reason)
 
     monkeypatch.setattr(Reading, "streamed", loses)
     with pytest.raises(RequestFailed, match=r"the reader of request 0 had \d tokens of 4"):

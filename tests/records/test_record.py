@@ -34,7 +34,7 @@ def test_the_workloads_are_the_articles():
         "B": (streaming, 64, 256, 16),
         **dict.fromkeys(("C", "C-one", "C-threads", "C-asyncio"), (streaming, 128, 128, 128)),
     }
-    assert [rung.workload.name for rung in LESSONS] == [*"AAABBCACCEAA", "C-one"]
+    assert [rung.workload.name for rung in LESSONS] == [*"AAABBCACCEAA", "C-one", "A"]
 
 
 def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
@@ -147,14 +147,17 @@ def test_a_part_of_the_ladder_is_recorded_in_a_file_of_its_own(tmp_path, monkeyp
 
 
 def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path):
-    """The last lesson that is about a step, and what comes after it, with steps and timelines."""
-    first, last, later = RUNGS[-3:]
-    workload = LESSONS[-2].workload.name
+    """The last lessons, with steps and timelines."""
+    first, before, last = RUNGS[-3:]
+    workload = LESSONS[-1].workload.name
     argv = ["--workloads", f"{workload},steps", *SMALL, "--from", first, "--out", str(tmp_path)]
     assert record.main(argv) == 0
     found = recorded_comparison(last, folder=tmp_path)
-    assert (found.numbers, found.document["workload"]) == ({"before": first, "after": last}, f"{workload}-from-{first}")
-    assert list(recorded_steps(workload, folder=tmp_path, first=first).times.seconds) == [first, last, later]
+    assert (found.numbers, found.document["workload"]) == (
+        {"before": before, "after": last},
+        f"{workload}-from-{first}",
+    )
+    assert list(recorded_steps(workload, folder=tmp_path, first=first).times.seconds) == [first, before, last]
     assert list(recorded_timelines(last, folder=tmp_path)) == ["before", "after"]
     assert recorded_comparison(first, folder=tmp_path) is None
 

@@ -82,9 +82,9 @@ def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, 
     found = steps_of("B", folder=tmp_path)
     calls = {kind: [found.counts[number][kind]["append_token calls"] for number in RUNGS] for kind in STEP_KINDS}
     assert calls == {
-        "inside": [2 * layers] * 2 + [0] * 11,
-        "boundary": [2 * layers] * 3 + [0] * 10,
-        "fork": [2 * layers] * 6 + [0] * 7,  # one session copies, the other has the block to itself
+        "inside": [2 * layers] * 2 + [0] * 12,
+        "boundary": [2 * layers] * 3 + [0] * 11,
+        "fork": [2 * layers] * 6 + [0] * 8,  # one session copies, the other has the block to itself
     }
     copies = [found.counts[number]["fork"]["copy"] for number in ("064", "065")]
     assert copies[0] - copies[1] == 2  # K and V of the one copy
