@@ -1,6 +1,7 @@
 """The engine on a GPU: the same tokens and logits as elsewhere, and a decode step that waits for nothing."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from rosecourse import (
 )
 from rosecourse.decode.rows import Asked, asked_by
 from rosecourse.decode.sampling import next_tokens
-from rosecourse.kernels import kv_append
+from rosecourse.kernels import AppendingAttention, kv_append
+from rosecourse.kernels import appending_attention as appending
 from rosecourse.kernels import paged_attention as paged
 from rosecourse.kernels.paged_attention import TritonAttention
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
@@ -28,6 +30,7 @@ from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
+add_norm, choose = (import_module(f"rosecourse.kernels.{name}") for name in ("add_norm", "choose"))  # not the functions
 PARTS = {"best": BEST, "dense": lesson("061").after.with_(forward=DenseForward)}
 LENGTHS = [1, 5, 63, 64, 65, 127, 128, 129]
 
@@ -46,9 +49,10 @@ def test_greedy_tokens_equal_transformers(exact, hf_model, parts):
     engine.kv.audit([], engine.prefix_cache.entries())
 
 
-def test_the_triton_kernel_is_what_runs(exact):
-    engine = InferenceEngine(exact)
-    assert isinstance(engine.decode_step.runner.work.forward.paged_attention, TritonAttention)
+def test_a_triton_kernel_is_what_runs(exact):
+    before, best = (InferenceEngine(exact, None, lesson(number).after) for number in ("068", "best"))
+    assert isinstance(before.decode_step.runner.work.forward.paged_attention, TritonAttention)
+    assert isinstance(best.decode_step.runner.work.forward.attend.attention, AppendingAttention)
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 0.1)])
@@ -133,6 +137,7 @@ KERNELS = {
     "061": (kv_append._kv_append_kernel, kv_append._kv_append_full_batch_kernel, paged._paged_attn_decode_kernel),
     "065": (kv_append._kv_append_by_table_kernel, paged._paged_attn_decode_kernel),
     "066": (kv_append._kv_append_by_table_kernel, paged._paged_attn_decode_kernel),
+    "069": (appending._attend_and_append_kernel, add_norm._add_norm_kernel, choose._choose_kernel),
 }
 
 

@@ -3,7 +3,7 @@
 On a CPU it goes through the interpreter; on a GPU it runs natively, and `-m gpu` takes it, too.
 """
 
-import sys
+from importlib import import_module
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tests.support.attention_cases import DEVICE, INTERPRETED, let_overflow_rais
 from tests.support.changed_kernels import changed
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
-MODULE = sys.modules["rosecourse.kernels.add_norm"]  # the package has a function of that name
+MODULE = import_module("rosecourse.kernels.add_norm")  # the package has a function of that name
 EPS = 1e-5
 # Half the distance of two neighbouring numbers, relative: what rounding the result may cost. Sums are in float32.
 ROUNDING = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}

@@ -282,13 +282,13 @@ def all_checks(attend):
 
 WRONG = {
     "appends a slot too early": (
-        "+ context_len % BLOCK_SIZE) * D + d",
-        "+ tl.maximum(context_len - 1, 0) % BLOCK_SIZE) * D + d",
+        "_rows_of(context_len, context_len,",
+        "_rows_of(tl.maximum(context_len - 1, 0), context_len,",
         "K is not",
     ),
     "appends into the block of the last token": (
-        "_block_of(context_len, blocks",
-        "_block_of(tl.maximum(context_len - 1, 0), blocks",
+        "_rows_of(context_len, context_len,",
+        "_rows_of(context_len, tl.maximum(context_len - 1, 0),",
         "K is not",
     ),
     "V of the first head": ("v_new_ptr + b * v_stride + h * D + d", "v_new_ptr + b * v_stride + d", "V is not"),

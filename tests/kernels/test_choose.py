@@ -4,7 +4,7 @@ On a CPU it goes through the interpreter; on a GPU it runs natively, and `-m gpu
 """
 
 import random
-import sys
+from importlib import import_module
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from tests.support.attention_cases import DEVICE, INTERPRETED, let_overflow_rais
 from tests.support.changed_kernels import changed
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
-MODULE = sys.modules["rosecourse.kernels.choose"]  # the package has a function of that name
+MODULE = import_module("rosecourse.kernels.choose")  # the package has a function of that name
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 in_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 INF, NAN = float("inf"), float("nan")

@@ -1,0 +1,220 @@
+"""What a layer is computed with around its attention: the operations of 069 against those of PyTorch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rosecourse.decode.ops import MULTIPLE, LayerOps, Residual
+from rosecourse.kernels import TRITON_AVAILABLE, add_norm, add_norm_on
+from rosecourse.models.ops import LayerOps as OneByOne
+from rosecourse.models.ops import Linear, Norm, with_ops
+from tests.support.fewer_kernels import OnAGPU
+
+ON_A_GPU = pytest.param(
+    "cuda",
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+)
+DEVICES = pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
+TOLERANCE = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+WIDTH = 24
+
+
+def attend(layer_idx, q, k, v):
+    """Of each token to itself, and a little to what is around it."""
+    return v + 0.1 * torch.tanh(q * k.roll(1, 0)) + 0.01 * layer_idx
+
+
+def run(model, ops, n=7):
+    """Hidden states as far as they say what they are, and logits."""
+    model = with_ops(model, ops)
+    token_ids, positions = torch.arange(n) * 29 % model.shape.vocab_size, torch.arange(n) * 5 % model.shape.context
+    with torch.inference_mode():
+        hidden = model.hidden(token_ids, positions, attend)
+        return hidden, model.logits(hidden)
+
+
+def tensors(*shapes, device="cpu", dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+
+
+def a_norm(**kind):
+    return Norm(*tensors(WIDTH, WIDTH, seed=5, **kind), 1e-5)
+
+
+def a_linear(size=WIDTH, width=WIDTH, **kind):
+    return Linear(*tensors((width, size), size, seed=6, **kind))
+
+
+class Counted:
+    """`add_norm`, and how often it is called."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *args):
+        self.calls += 1
+        return self.function(*args)
+
+
+# -- a whole model ----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_computes_the_same_bits_on_a_cpu(small_model):
+    hidden, logits = run(small_model, LayerOps(small_model, None))
+    right_hidden, right_logits = run(small_model, OneByOne())
+    assert torch.equal(hidden.x, right_hidden)  # the logits have added what waited
+    assert torch.equal(logits, right_logits)
+
+
+def test_a_model_with_the_kernel_computes_the_same(small_model):
+    if not TRITON_AVAILABLE or torch.cuda.is_available():
+        pytest.skip("through the interpreter")
+    ops = LayerOps(small_model, None)
+    ops.add_norm = Counted(add_norm)
+    _, logits = run(small_model, ops)
+    torch.testing.assert_close(logits, run(small_model, OneByOne())[1], atol=2e-5, rtol=2e-5)
+    assert ops.add_norm.calls == 2 * small_model.shape.num_layers + 1  # each norm but none other, the first one too
+
+
+def test_the_residual_is_added_where_a_norm_needs_it(small_model):
+    """Once for each norm, and by nobody else: not a sum is left to an operation of its own."""
+    ops = LayerOps(small_model, None)
+    ops.add_norm = Counted(ops.add_norm)
+    hidden, _ = run(small_model, ops)
+    assert ops.add_norm.calls == 2 * small_model.shape.num_layers + 1
+    assert hidden.delta is None  # the last norm was part of the logits
+
+
+# -- the residual -----------------------------------------------------------------------------------------------------
+
+
+def in_both(story):
+    """What a story computes with the operations of 069, and with those of PyTorch."""
+    token_ids, positions = torch.tensor([3, 0, 4, 3]), torch.tensor([0, 1, 2, 6])
+    wte, wpe = tensors((5, WIDTH), (7, WIDTH), seed=1)
+    fused = LayerOps.__new__(LayerOps)
+    fused.add_norm, fused.padded = add_norm_on(torch.device("cpu")), None
+    return [story(ops, ops.embed(token_ids, positions, wte, wpe), wte) for ops in (fused, OneByOne())]
+
+
+def norms(ops, x, wte):
+    """The second norm of the same stream reads the sum that the first one has made."""
+    other = Norm(*tensors(WIDTH, WIDTH, seed=9), 1e-5)
+    return [
+        ops.norm_linear(x, a_norm(), a_linear(11)),
+        ops.norm_linear(x, other, a_linear(13)),
+        ops.logits(x, other, wte),
+    ]
+
+
+def adds(ops, x, wte):
+    """What waits is added before something else waits."""
+    h, other = tensors((4, 11), (4, 13), seed=2)
+    x = ops.linear_add(h, a_linear(width=11), x)
+    x = ops.linear_add(other, a_linear(width=13), x)
+    return [ops.logits(x, a_norm(), wte)]
+
+
+def branches(ops, x, wte):
+    """Two streams from one: neither sees what is added to the other."""
+    h, other = tensors((4, 11), (4, 13), seed=2)
+    one, two = ops.linear_add(h, a_linear(width=11), x), ops.linear_add(other, a_linear(width=13), x)
+    return [ops.logits(stream, a_norm(), wte) for stream in (one, two, x, one)]
+
+
+def turns(ops, x, wte):
+    """As in a layer, and with GELU."""
+    h = ops.norm_linear(x, a_norm(), a_linear(11))
+    x = ops.linear_add(h, a_linear(width=11), x)
+    h = ops.norm_linear_gelu(x, a_norm(), a_linear(13))
+    x = ops.linear_add(h, a_linear(width=13), x)
+    return [h, ops.logits(x, a_norm(), wte)]
+
+
+@pytest.mark.parametrize("story", [norms, adds, branches, turns])
+def test_streams_that_are_used_in_any_order(story):
+    found, right = in_both(story)
+    assert len(found) == len(right)
+    for one, other in zip(found, right, strict=True):
+        assert torch.equal(one, other)
+
+
+class AddsTwice(LayerOps):
+    """Wrong: what has been added still waits."""
+
+    def _norm(self, x, norm):
+        x.x, normed = self.add_norm(x.x, x.delta, norm.weight, norm.bias, norm.eps)
+        return normed
+
+
+class DropsWhatWaits(LayerOps):
+    """Wrong: only one thing can wait, and the one before is lost."""
+
+    def linear_add(self, h, linear, x):
+        return Residual(x.x, linear(h))
+
+
+class SharesTheStream(LayerOps):
+    """Wrong: the sum is written into the stream that others may still read."""
+
+    def linear_add(self, h, linear, x):
+        x.x, x.delta = x.x if x.delta is None else x.x + x.delta, linear(h)
+        return x
+
+
+@pytest.mark.parametrize(("wrong", "story"), [(AddsTwice, norms), (DropsWhatWaits, adds), (SharesTheStream, branches)])
+def test_the_stories_notice_a_stream_that_is_wrong(monkeypatch, wrong, story):
+    for name, method in vars(wrong).items():
+        if callable(method):
+            monkeypatch.setattr(LayerOps, name, method)
+    found, right = in_both(story)
+    assert not all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
+
+
+# -- a GPU's ----------------------------------------------------------------------------------------------------------
+
+
+@DEVICES
+@pytest.mark.parametrize("vocab_size", [1, 211, 255, 256, 257])
+def test_the_padding_of_the_vocabulary_is_in_no_logits(model, device, vocab_size):
+    """A CPU's tensor that says it is on a GPU: rows as far apart as the padded vocabulary, and the same numbers."""
+    wte, x = tensors((vocab_size, WIDTH), (5, WIDTH), device=device)
+    ops, norm = LayerOps(model, None), a_norm(device=device)
+    ops.add_norm = add_norm_on(torch.device(device))
+    seen = wte.as_subclass(OnAGPU)
+    logits = ops.logits(Residual(x, None), norm, seen).as_subclass(torch.Tensor)
+    assert logits.shape == (5, vocab_size)
+    assert logits.stride(0) % MULTIPLE == 0
+    assert 0 <= logits.stride(0) - vocab_size < MULTIPLE
+    torch.testing.assert_close(logits, norm(x) @ wte.T, atol=1e-5, rtol=1e-5)
+    kept = ops.padded
+    ops.logits(Residual(x, None), norm, seen)
+    assert ops.padded is kept  # padded once
+    other = (wte + 1).as_subclass(OnAGPU)
+    logits = ops.logits(Residual(x, None), norm, other).as_subclass(torch.Tensor)
+    torch.testing.assert_close(logits, norm(x) @ (wte + 1).T, atol=1e-5, rtol=1e-5)
+
+
+def test_on_a_cpu_nothing_is_padded(model):
+    wte, x = tensors((211, WIDTH), (5, WIDTH))
+    ops = LayerOps(model, None)
+    assert ops.logits(Residual(x, None), a_norm(), wte).stride(0) == 211
+    assert ops.padded is None
+
+
+@pytest.mark.parametrize("device", [ON_A_GPU])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("n", [1, 3, 64, 128])
+def test_gelu_at_the_end_of_a_product_is_the_one_of_gpt_2(model, n, dtype, device):
+    """The other GELU, without tanh, is up to 5e-4 away: only float32 can tell."""
+    kind = {"device": device, "dtype": dtype}
+    (x,) = tensors((n, 768), **kind)
+    norm = Norm(*tensors(768, 768, **kind), 1e-5)
+    linear = Linear(tensors((768, 3072), **kind)[0] / 20, tensors((3072,), **kind)[0])
+    ops = LayerOps(model, None)
+    ops.add_norm = add_norm
+    found = ops.norm_linear_gelu(Residual(x, None), norm, linear)
+    h = norm(x).double() @ linear.weight.double() + linear.bias.double()
+    right = F.gelu(h, approximate="tanh")
+    torch.testing.assert_close(found.double(), right, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
