@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
 class DeviceStep:
     """Forward with append, the advance of the rows, sampling. The host decides nothing in between.
 
-    On a GPU the end of a greedy step is one kernel.
+    On a GPU the end of a greedy step is one kernel, which advances the rows, too; `best` is for other steps then.
     """
 
     def __init__(self, forward: ForwardWithAppend, kv_append: KVAppendByTable, rows: Rows, best: Best) -> None:

@@ -70,7 +70,7 @@ class ForwardWithAppend(Protocol):
     """The model over one token per session, in the lessons from 063 on."""
 
     def __call__(self, inputs: DecodeInputs, append: Append) -> Tensor:
-        """Logits [B, vocab_size]. Calls `append` once for each layer."""
+        """Logits [B, vocab_size]. Calls `append` once for each layer, or has attention that appends itself."""
         ...
 
 

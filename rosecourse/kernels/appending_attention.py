@@ -26,6 +26,7 @@ LEAST = 16  # rows or columns that a product on the tensor cores has
 LONGEST_ROW = 1024  # blocks of a table row that a program keeps in its registers
 ENOUGH = 128  # programs: so many keep a GPU busy
 MOST_SPLITS = 8  # of a context
+LARGE_TILE = 8192  # bytes of K, or of V: of larger ones fewer fit into the 99 KB of shared memory that small GPUs have
 
 
 class Form(NamedTuple):
@@ -58,11 +59,12 @@ def _rows_of(
 @triton.jit
 def _attend(q, k, v, live, top, total, acc, scale):
     """The online softmax over one tile more."""
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     scores = tl.where(live[None, :], scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, axis=1))
-    rescale = tl.exp2(top - new_top)
-    weights = tl.exp2(scores - new_top[:, None])
+    # Scaled after the subtraction, which is exact for scores near the maximum, however large they are.
+    rescale = tl.exp2((top - new_top) * scale)
+    weights = tl.exp2((scores - new_top[:, None]) * scale)
     acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
     return new_top, total * rescale + tl.sum(weights, axis=1), acc
 
@@ -76,7 +78,7 @@ def _attend_and_append_kernel(
     q_stride, k_stride, v_stride, table_stride, scale,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, MAX_BLOCKS: tl.constexpr,
     SPLITS: tl.constexpr, TILE: tl.constexpr, ROW: tl.constexpr, FLOAT32: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     h, split = tl.program_id(1), tl.program_id(2)
@@ -99,12 +101,12 @@ def _attend_and_append_kernel(
         slot = _rows_of(context_len, context_len, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW) * D + d
         tl.store(k_cache_ptr + slot, k_new, mask=in_head)
         tl.store(v_cache_ptr + slot, v_new, mask=in_head)
-        top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1) * scale
+        top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1)
         total += 1.0
         acc += v_new.to(tl.float32)[None, :]
 
     span = tl.cdiv(tl.cdiv(context_len, TILE), SPLITS) * TILE
-    for start in tl.range(split * span, tl.minimum(context_len, (split + 1) * span), TILE, num_stages=4):
+    for start in tl.range(split * span, tl.minimum(context_len, (split + 1) * span), TILE, num_stages=STAGES):
         position = start + t
         live = position < context_len
         row = _rows_of(position, start, live, table_row, blocks, i, h, H, BLOCK_SIZE, ROW)
@@ -125,14 +127,14 @@ def _attend_and_append_kernel(
 
 
 @triton.jit
-def _combine_kernel(parts_ptr, out_ptr, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr):
+def _combine_kernel(parts_ptr, out_ptr, scale, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr):
     """The parts of one session and query head, in their order."""
     head = tl.program_id(0).to(tl.int64)
     s, d = tl.arange(0, SPLITS), tl.arange(0, BLOCK_D)
     part = parts_ptr + (head * SPLITS + s) * (D + 2)
     acc = tl.load(part[:, None] + d[None, :], mask=(d < D)[None, :], other=0.0)
     top, total = tl.load(part + D), tl.load(part + D + 1)
-    share = tl.exp2(top - tl.max(top, axis=0))
+    share = tl.exp2((top - tl.max(top, axis=0)) * scale)
     out = tl.sum(acc * share[:, None], axis=0) / tl.sum(total * share, axis=0)
     tl.store(out_ptr + head * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
 
@@ -151,7 +153,8 @@ def form_of(sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool
 def _launch(dtypes: tuple[torch.dtype, ...], form: Form, aligned: bool, device: torch.device) -> Launch:
     """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device."""
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
-    constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d}
+    stages = 4 if form.TILE * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
+    constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d, "STAGES": stages}
     if not aligned:  # left to the JIT, which makes another binary, of narrower reads
         return Launch(_attend_and_append_kernel, tuple(constants.values()))
     return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], _warps(form), **constants)
@@ -160,7 +163,7 @@ def _launch(dtypes: tuple[torch.dtype, ...], form: Form, aligned: bool, device: 
 @cache
 def _launch_combine(dtype: torch.dtype, D: int, splits: int, device: torch.device) -> Launch:
     block_d = triton.next_power_of_2(D)
-    return compiled(_combine_kernel, [torch.float32, dtype], 1, D=D, SPLITS=splits, BLOCK_D=block_d)
+    return compiled(_combine_kernel, [torch.float32, dtype, 1.0], 1, D=D, SPLITS=splits, BLOCK_D=block_d)
 
 
 def _warps(form: Form) -> int:
@@ -201,9 +204,10 @@ def attend_and_append(
     aligned = (k_layer.data_ptr() | v_layer.data_ptr()) % 16 == 0
     launch = _launch(tuple([tensor.dtype for tensor in tensors]), form, aligned, q.device)
     strides = q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0)
-    launch((B, form.H, splits), *tensors, *strides, LOG2_E * D**-0.5)
+    scale = LOG2_E * D**-0.5
+    launch((B, form.H, splits), *tensors, *strides, scale)
     if splits > 1:
-        _launch_combine(out.dtype, D, splits, q.device)((B * H, 1, 1), parts, out)
+        _launch_combine(out.dtype, D, splits, q.device)((B * H, 1, 1), parts, out, scale)
     return out
 
 

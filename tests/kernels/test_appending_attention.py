@@ -282,13 +282,13 @@ def all_checks(attend):
 
 WRONG = {
     "appends a slot too early": (
-        "+ context_len % BLOCK_SIZE) * D + d",
-        "+ tl.maximum(context_len - 1, 0) % BLOCK_SIZE) * D + d",
+        "_rows_of(context_len, context_len,",
+        "_rows_of(tl.maximum(context_len - 1, 0), context_len,",
         "K is not",
     ),
     "appends into the block of the last token": (
-        "_block_of(context_len, blocks",
-        "_block_of(tl.maximum(context_len - 1, 0), blocks",
+        "_rows_of(context_len, context_len,",
+        "_rows_of(context_len, tl.maximum(context_len - 1, 0),",
         "K is not",
     ),
     "V of the first head": ("v_new_ptr + b * v_stride + h * D + d", "v_new_ptr + b * v_stride + d", "V is not"),
@@ -297,12 +297,12 @@ WRONG = {
     "a position too many": ("live = position < context_len", "live = position <= context_len", "not close"),
     "the new token is in no part": ("if split == 0:", "if split == 1:", "is not what it should be"),
     "no rescale of what was summed before": (
-        "rescale = tl.exp2(top - new_top)",
+        "rescale = tl.exp2((top - new_top) * scale)",
         "rescale = tl.exp2(top * 0)",
         "not close",
     ),
     "parts are added as if they had one maximum": (
-        "share = tl.exp2(top - tl.max(top, axis=0))",
+        "share = tl.exp2((top - tl.max(top, axis=0)) * scale)",
         "share = tl.exp2(top * 0)",
         "not close",
     ),

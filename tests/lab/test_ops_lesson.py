@@ -8,13 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rosecourse import InferenceEngine
+from rosecourse import InferenceEngine, lesson
 from rosecourse.kernels.reference import add_norm
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course import one_after_another, waiting_sums
 from rosecourse.lab.course.scenes import key_at, side_by_side
+from rosecourse.lab.exercises import racing
 from rosecourse.lab.exercises.cells import exercise, solution
+from rosecourse.lab.exercises.operation_race import operations_of
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
 from rosecourse.lab.world.causes import Cause
@@ -25,6 +27,7 @@ from rosecourse.lab.world.ops_log import METHODS, OpsLog
 from rosecourse.lab.world.ops_models import ModelSizes
 from rosecourse.lab.world.ops_oracle import OpsOracle
 from rosecourse.lab.world.worlds import OPS as WORLD
+from rosecourse.models.gpt2 import GPT2
 from rosecourse.models.ops import Ops
 from tests.support.cells import part_in
 from tests.support.costly_ops import WITHOUT_THE_IDEA
@@ -266,6 +269,20 @@ def test_operations_race_and_time_does_not(small_model):
 def test_wrong_operations_do_not_race(part, small_model):
     found = race(part, "069", small_model)
     assert f'Nothing was timed: check({part.__name__}, "069") says what is wrong' in found.trouble
+
+
+def test_in_half_precision_tokens_are_compared_in_single(monkeypatch, model):
+    asked = []
+    monkeypatch.setattr(racing, "load_model", lambda **which: asked.append(which) or model)
+    half = GPT2(model.shape, {name: weight.half() for name, weight in model.weights.items()}, model.tokenizer, "half")
+    found = race(Pairs, "069", half)
+    assert asked == [{"device": "cpu", "dtype": "float32"}]
+    assert not found.trouble
+
+
+def test_the_engines_own_operations_are_as_many_as_those_of_the_exercise(small_model):
+    ends = lesson("069").after.with_(ops=waiting_sums.LayerOps)
+    assert operations_of(lesson("069").after, small_model) == operations_of(ends, small_model)
 
 
 def test_the_untouched_cell_races_as_what_was_before(small_model):

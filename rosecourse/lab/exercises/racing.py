@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 
 from ...checks import require, told
@@ -190,6 +191,8 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
     """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
     part = course_of(rung.number).world.part
     made = MADE.get(part, _completions)
+    if part == "ops" and model.dtype != torch.float32:  # right ones round otherwise, and a tie decides for either word
+        model = load_model(device=model.device.type, dtype="float32")
     expected = made(model, rung.after if part in OTHERS_CHANGE else rung.before)
     try:
         given = made(model, mine)
