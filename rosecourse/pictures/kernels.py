@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from ..errors import ConfigError
-from ..measure.kernel_classes import Spent
+from ..measure.kernel_classes import GAPS, Spent
 from .colours import AFTER, BEFORE, INK
 from .labels import BEHIND, SMALL
 
@@ -36,8 +36,8 @@ def draw_spent(ax: Axes, steps: Mapping[str, Mapping[str, Spent]], title: str) -
         ax.barh([tops[name] for name in spent], [one.us for one in spent.values()], BAR * 0.9, label=step, **style)
         for name in names:
             one = spent.get(name, Spent(0, 0.0))
-            kernels = f"{one.kernels:,} kernel{'s' * (one.kernels != 1)}"
-            ax.annotate(f"{one.us:.1f} µs, {kernels}", (one.us, tops[name]), (5, 0), color=INK, **BEHIND)
+            kernels = "" if name == GAPS else f", {one.kernels:,} kernel{'s' * (one.kernels != 1)}"
+            ax.annotate(f"{one.us:.1f} µs{kernels}", (one.us, tops[name]), (5, 0), color=INK, **BEHIND)
     ax.set_yticks([number * row + len(steps) * BAR / 2 for number in range(len(names))], names)
     ax.set(title=title, xlabel="µs of one decode step", xlim=(0, 1.35 * longest), ylim=(len(names) * row, -APART))
     ax.tick_params(axis="both", labelsize=SMALL)
