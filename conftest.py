@@ -10,6 +10,7 @@ LIMIT = 180  # seconds, for each test and for each cell of a notebook
 NEED_TRITON = [
     "notebooks/061_triton_full_batch.ipynb",
     "notebooks/063_slots_from_the_table.ipynb",
+    "notebooks/069_fewer_kernels.ipynb",
     "tests/engine/test_gpu.py",
     "tests/kernels/test_add_norm.py",
     "tests/kernels/test_appending_attention.py",

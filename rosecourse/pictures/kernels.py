@@ -1,0 +1,78 @@
+"""Kernels: what a step spends on each class of them, and which of a layer's become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from ..errors import ConfigError
+from ..measure.kernel_classes import Spent
+from .colours import AFTER, BEFORE, INK
+from .labels import BEHIND, SMALL
+
+BAR, APART = 0.36, 0.28  # heights: of a bar, and between two classes
+ROW, ROOM = 1.0, 0.7  # heights: of a row of boxes, and of what lies between two rows
+SIDES: tuple[dict[str, Any], ...] = (
+    {"facecolor": BEFORE["color"], "hatch": "///", "edgecolor": "white"},
+    {"facecolor": AFTER["color"], "edgecolor": "none"},
+)
+
+
+def draw_spent(ax: Axes, steps: Mapping[str, Mapping[str, Spent]], title: str) -> None:
+    """A bar for each class of kernels and each step, one below the other, with time and number behind it.
+
+    steps: one or two, such as `before` and `after`, to what `spent_by_class` makes of them. Figures of 9 x 5 inches
+    with `layout="constrained"` suit it. Raises `ConfigError` for another number of steps.
+    """
+    if len(steps) not in (1, 2):
+        raise ConfigError(f"{len(steps)} steps to draw: give one or two")
+    names = list(dict.fromkeys(name for spent in steps.values() for name in spent))
+    row, longest = len(steps) * BAR + APART, max(one.us for spent in steps.values() for one in spent.values())
+    for (step, spent), style in zip(steps.items(), SIDES, strict=False):
+        offset = list(steps).index(step) * BAR
+        tops = {name: number * row + offset + BAR / 2 for number, name in enumerate(names)}
+        ax.barh([tops[name] for name in spent], [one.us for one in spent.values()], BAR * 0.9, label=step, **style)
+        for name in names:
+            one = spent.get(name, Spent(0, 0.0))
+            kernels = f"{one.kernels:,} kernel{'s' * (one.kernels != 1)}"
+            ax.annotate(f"{one.us:.1f} µs, {kernels}", (one.us, tops[name]), (5, 0), color=INK, **BEHIND)
+    ax.set_yticks([number * row + len(steps) * BAR / 2 for number in range(len(names))], names)
+    ax.set(title=title, xlabel="µs of one decode step", xlim=(0, 1.35 * longest), ylim=(len(names) * row, -APART))
+    ax.tick_params(axis="both", labelsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.legend(loc="lower right", frameon=False, fontsize=SMALL)
+
+
+def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]], title: str) -> None:
+    """Two rows of boxes: the kernels of a layer in their order, and below them those that do the same work.
+
+    before: their names; after: names, and how many kernels of `before` each replaces. Raises `ConfigError` where that
+    is not all of them.
+    """
+    if sum(width for _, width in after) != len(before):
+        raise ConfigError(f"{len(before)} kernels, and {sum(w for _, w in after)} replaced: give widths of all of them")
+    rows = ([(name, 1) for name in before], list(after))
+    for number, (boxes, style) in enumerate(zip(rows, SIDES, strict=True)):
+        top, left = number * (ROW + ROOM) + ROOM, 0
+        told, behind = (
+            f"{('before', 'after')[number]}: {len(boxes)} kernels",
+            {"facecolor": "white", "edgecolor": "none"},
+        )
+        ax.text(0.05, top - 0.14, told, color=INK, va="bottom", bbox=behind | {"pad": 1}, zorder=3)
+        for name, width in boxes:
+            joined = number == 1 and width > 1
+            frame: dict[str, Any] = {"edgecolor": INK, "linewidth": 2.0 if joined else 1.0}
+            frame["facecolor"] = style["facecolor"] if joined else "white"
+            ax.barh([top + ROW / 2], [width - 0.1], ROW, left=left + 0.05, **frame)
+            ink = "white" if joined else "black"
+            ax.text(left + width / 2, top + ROW / 2, name, ha="center", va="center", color=ink, fontsize=SMALL)
+            if joined:
+                for edge in (left + 0.05, left + width - 0.05):
+                    ax.plot([edge, edge], [top - ROOM, top], color=INK, linewidth=0.8, linestyle=":")
+            left += width
+    ax.set(title=title, xlim=(-0.05, len(before) + 0.05), ylim=(2 * (ROW + ROOM) + 0.1, 0))
+    ax.set_axis_off()
+    ax.title.set_visible(True)

@@ -1,0 +1,63 @@
+"""Kernels of a recorded step by class: each counts once, and what is left of the step are the gaps."""
+
+import pytest
+
+from rosecourse.measure import kernel_classes as classes
+from rosecourse.measure.kernel_classes import Spent, class_of, spent_by_class
+from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
+from rosecourse.records.steps import steps_of
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wanted"),
+    [
+        ("attention", "_attend_and_append_kernel", classes.ATTENTION),
+        ("append", "_kv_append_by_table_kernel", classes.APPEND),
+        ("matrix", "splitKreduce_kernel", classes.PRODUCTS),
+        ("copy", "Memcpy DtoD", classes.COPIES),
+        ("other", "vectorized_layer_norm_kernel", classes.NORMS),
+        ("other", "_add_norm_kernel", classes.NORMS),
+        ("other", "vectorized_elementwise_kernel", classes.ELEMENTWISE),
+        ("other", "_choose_kernel", classes.REST),
+        ("other", "indexSelectSmallIndex", classes.REST),
+    ],
+)
+def test_a_kernel_has_the_class_of_what_it_does(kind, name, wanted):
+    assert class_of(Kernel(name, kind, 0.0, 1.0)) == wanted
+
+
+def step_of(*kernels, plain_us=100.0):
+    start, placed = 0.0, []
+    for kind, name, us in kernels:
+        placed.append(Kernel(name, kind, start, us))
+        start += us + 1.0
+    return Timeline((Range(STEP, 0.0, 200.0),), tuple(placed), "a GPU", plain_us)
+
+
+def test_the_longest_product_is_the_one_with_the_vocabulary():
+    kernels = [("matrix", "gemm", 4.0), ("matrix", "gemm", 30.0), ("matrix", "gemm", 5.0), ("other", "_choose", 2.0)]
+    assert spent_by_class(step_of(*kernels)) == {
+        classes.HEAD: Spent(1, 30.0),
+        classes.PRODUCTS: Spent(2, 9.0),
+        classes.REST: Spent(1, 2.0),
+        classes.GAPS: Spent(4, 59.0),  # of the 100 us that the step takes without the profiler
+    }
+
+
+def test_a_step_without_products_or_gaps():
+    assert spent_by_class(step_of(("copy", "Memcpy DtoH", 3.0), plain_us=2.0)) == {
+        classes.COPIES: Spent(1, 3.0),
+        classes.GAPS: Spent(1, 0.0),  # never less than none
+    }
+
+
+def test_nothing_of_a_recorded_step_is_lost():
+    recorded = steps_of("A", first="066")
+    timeline = recorded.timelines["067"]["inside"]
+    spent = spent_by_class(timeline)
+    assert spent[classes.HEAD].kernels == 1 < spent[classes.APPEND].kernels
+    kernels = {name: one for name, one in spent.items() if name != classes.GAPS}
+    assert sum(one.kernels for one in kernels.values()) == spent[classes.GAPS].kernels == len(timeline.kernels)
+    assert sum(one.us for one in spent.values()) == pytest.approx(
+        timeline.plain_us, rel=0.01
+    )  # the last one ends later

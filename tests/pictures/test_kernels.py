@@ -1,0 +1,59 @@
+"""Kernels as pictures: a bar for each class and step, and boxes that show which kernels become one."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from rosecourse import ConfigError
+from rosecourse.measure.kernel_classes import GAPS, HEAD, NORMS, Spent
+from rosecourse.pictures.kernels import draw_layer, draw_spent
+from tests.support.drawn import assert_readable
+
+BEFORE = {HEAD: Spent(1, 100.0), NORMS: Spent(25, 80.0), GAPS: Spent(150, 70.0)}
+AFTER = {HEAD: Spent(1, 30.0), GAPS: Spent(100, 50.0)}
+
+
+@pytest.fixture
+def ax():
+    figure, ax = plt.subplots(figsize=(9, 4), layout="constrained")
+    yield ax
+    plt.close(figure)
+
+
+def test_a_bar_for_each_class_of_each_step(ax):
+    draw_spent(ax, {"before": BEFORE, "after": AFTER}, "two steps")
+    before, after = ax.containers
+    assert [bar.get_width() for bar in before] == [100.0, 80.0, 70.0]
+    assert [bar.get_width() for bar in after] == [30.0, 50.0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [HEAD, NORMS, GAPS]
+    said = [text.get_text() for text in ax.texts]
+    assert said == [
+        *("100.0 µs, 1 kernel", "80.0 µs, 25 kernels", "70.0 µs, 150 kernels"),
+        *("30.0 µs, 1 kernel", "0.0 µs, 0 kernels", "50.0 µs, 100 kernels"),
+    ]
+    for bars, other in ((before[0], before[1]), (before[0], after[0])):  # each bar has a place of its own
+        assert bars.get_y() + bars.get_height() <= other.get_y()
+    assert_readable(ax)
+
+
+def test_one_step_alone(ax):
+    draw_spent(ax, {"before": BEFORE}, "one step")
+    assert len(ax.containers) == 1
+
+
+@pytest.mark.parametrize("steps", [{}, {"a": BEFORE, "b": AFTER, "c": AFTER}])
+def test_another_number_of_steps_is_refused(ax, steps):
+    with pytest.raises(ConfigError, match="give one or two"):
+        draw_spent(ax, steps, "steps")
+
+
+def test_joined_kernels_stand_below_those_that_they_replace(ax):
+    draw_layer(ax, ["sum", "norm", "product"], [("sum and norm", 2), ("product", 1)], "a layer")
+    spans = [(round(bar.get_x(), 2), round(bar.get_x() + bar.get_width(), 2)) for bar in ax.patches]
+    assert spans == [(0.05, 0.95), (1.05, 1.95), (2.05, 2.95), (0.05, 1.95), (2.05, 2.95)]
+    said = [text.get_text() for text in ax.texts]
+    assert said == ["before: 3 kernels", "sum", "norm", "product", "after: 2 kernels", "sum and norm", "product"]
+
+
+def test_a_kernel_that_nothing_replaces_is_refused(ax):
+    with pytest.raises(ConfigError, match="3 kernels, and 2 replaced"):
+        draw_layer(ax, ["sum", "norm", "product"], [("sum and norm", 2)], "a layer")
