@@ -130,8 +130,8 @@ WRONG = {
     "adds twice": ("total = x + tl.load", "total = x + 2 * tl.load", "the sum"),
     "writes the sum to x": ("tl.store(sum_ptr +", "tl.store(x_ptr +", "an input has changed"),
     "divides by the padded size": (
-        "mean = tl.sum(total, axis=0) / C",
-        "mean = tl.sum(total, axis=0) / BLOCK_C",
+        "tl.div_rn(tl.sum(total, axis=0), C * 1.0)",
+        "tl.div_rn(tl.sum(total, axis=0), BLOCK_C * 1.0)",
         "the norm",
     ),
     "counts the padding's distance from the mean": ("tl.where(inside, total - mean, 0.0)", "total - mean", "the norm"),

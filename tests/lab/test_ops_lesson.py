@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from rosecourse import InferenceEngine, lesson
+from rosecourse.commands import lab
 from rosecourse.kernels.reference import add_norm
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
@@ -83,6 +84,16 @@ def test_a_verdict_says_what_was_tried():
     assert f"{len(WORLD.scenarios)} scenarios" in said
     assert "each product from the right sum, by the right norm" in said
     assert "operations that move data, columns of the last product that are no multiple of 256" in said
+
+
+def test_the_command_takes_operations(tmp_path, capsys, monkeypatch, small_model):
+    monkeypatch.setattr(racing, "load_model", lambda: small_model)
+    file = tmp_path / "mine.py"
+    file.write_text(solution("069"))
+    assert lab.main([f"{file}:MyOps", "--lesson", "069"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("✓ MyOps, lesson 069: passed.")
+    assert "operations in a step, 7 in a layer" in said
 
 
 def test_a_fault_says_which_operation_of_which_layer_and_whose_row():
