@@ -12,8 +12,9 @@ import torch
 from triton.runtime import driver
 
 VOCABULARY = 16384  # a matrix with so many outputs, or more, is taken for that of the logits
-MOST_ROWS = 64  # of a tile
-MOST_ROWS_OF_LOGITS = 128
+MOST_ROWS = 256  # of a product: with more the library, which reads the rows less often, wins
+TALLEST = 64  # rows of a tile
+TALLEST_OF_LOGITS = 128
 LEAST = 16  # rows, columns or inputs that a product on the tensor cores has
 ENOUGH = 96  # programs: so many keep a GPU busy
 SHORTEST = 256  # inputs that are worth a program of their own
@@ -71,7 +72,7 @@ def tiles_for(rows: int, inputs: int, outputs: int, itemsize: int, limit: int) -
     itemsize: bytes of a number. limit: bytes of shared memory that a program may have (`shared_memory_of`).
     """
     of_logits = outputs >= VOCABULARY
-    bm = min(max(LEAST, 1 << (rows - 1).bit_length()), MOST_ROWS_OF_LOGITS if of_logits else MOST_ROWS)
+    bm = min(max(LEAST, 1 << (rows - 1).bit_length()), TALLEST_OF_LOGITS if of_logits else TALLEST)
     tuned = TUNED[max(least for least in TUNED if least <= rows)]
     found = tuned.get((inputs, VOCABULARY if of_logits else outputs)) if itemsize == 2 else None
     tiles = _default(bm, -(-rows // bm), inputs, outputs) if found is None else Tiles(bm, *found)
