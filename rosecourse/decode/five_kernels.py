@@ -42,7 +42,7 @@ class LayerOps:
             self._fold_all(model)
 
     def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Stream:
-        if self.fused is None or len(token_ids) > MOST_ROWS:
+        if self.fused is None or len(token_ids) > self.fused.most_rows:
             return self.library.embed(token_ids, positions, wte, wpe)
         return self.fused.embed(token_ids, positions, wte, wpe)
 
@@ -89,7 +89,7 @@ class LayerOps:
         with torch.no_grad():
             first = model.with_ops(_Meeting(self._map))
             first.logits(first.hidden(one, one, lambda layer_idx, q, k, v: q))
-        rows = (1, MOST_ROWS)
+        rows = (1, self.fused.most_rows)
         if not all(self.fused.fits(n, found.weight) for n in rows for found in self.maps.values()):
             self.fused = None
             self.maps.clear()

@@ -18,7 +18,7 @@ from .compile import compiled
 from .ends import choose_of_tiles_kernel, embed_kernel, head_kernel
 from .launch import Launch
 from .linear import linear_kernel
-from .tiles import Tiles, shared_memory_of, tiles_for
+from .tiles import MOST_ROWS, Tiles, shared_memory_of, tiles_for
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 COUNTERS = 4096  # tiles of a product that come in parts
@@ -70,8 +70,10 @@ class FusedLinears:
     """The operations for one device and dtype; in a CUDA graph, too. One stream of work at a time may use them.
 
     A product that has too few tiles for the device is computed in parts. Who comes last adds them up in their order, so
-    equal rows give equal bits.
+    the same call gives the same bits.
     """
+
+    most_rows = MOST_ROWS
 
     def __init__(self, device: torch.device, dtype: torch.dtype, pdl: bool = False) -> None:
         """pdl: whether a kernel may start before the one before it has ended (compute capability 9 and up)."""
@@ -91,6 +93,7 @@ class FusedLinears:
         token_ids, positions: int [B]; wte [V, C], wpe [context, C].
         """
         B, C = len(token_ids), wte.shape[1]
+        require(0 < B <= self.most_rows, f"{B} rows for small products: give 1 to {self.most_rows}")
         x, stats = wte.new_empty(B, C), wte.new_empty(2, 1, B, dtype=torch.float32)
         tensors = (token_ids, positions, wte, wpe, x, stats)
         constants = (C, triton.next_power_of_2(C), self.pdl)
