@@ -108,7 +108,8 @@ class FusedLinears:
         return out
 
     def linear_add(self, h: Tensor, w: Folded, x: Stream) -> Stream:
-        """x + h @ w.T + b, summed in float32 and rounded once, in place of x; h [B, in] contiguous."""
+        """x + h @ w.T + b, summed in float32 and rounded once, in place of x; h [B, in]."""
+        h = h.contiguous()
         if h.data_ptr() % 16:  # the kernel reads 16 bytes at a time
             h = h.clone()
         return Stream(x.x, *self._linear(h, w, x.x, add=True))

@@ -15,7 +15,6 @@ from tests.support.small_products import (
     EPS,
     ROUNDING,
     Guards,
-    guarded,
     is_close,
     normed,
     numbers,
@@ -124,15 +123,17 @@ def test_the_same_call_gives_the_same_bits(dtype, B, K, N):
         assert torch.equal(linears.norm_linear(stream, w, EPS), first)
 
 
-def test_rows_that_are_not_aligned_are_copied():
+def test_rows_that_are_not_aligned_or_far_apart_are_copied():
     linears, w = FusedLinears(DEVICE, torch.float16), folded(None, None, *weights(64, 32, torch.float16)[2:])
-    h, memory = numbers(2, 64, dtype=torch.float16), torch.full((2 * 64 + 1,), float("nan"), device=DEVICE)
-    moved = memory.half()[1:].view(2, 64).copy_(h)
+    h = numbers(2, 64, dtype=torch.float16)
+    moved = torch.zeros(2 * 64 + 1, device=DEVICE, dtype=torch.float16)[1:].view(2, 64).copy_(h)
+    apart = torch.zeros(2, 192, device=DEVICE, dtype=torch.float16)[:, 64:128].copy_(h)
     assert moved.data_ptr() % 16
-    xs = [numbers(2, 32, dtype=torch.float16) for _ in range(2)]
-    for x, rows in zip(xs, (h, moved), strict=True):
-        linears.linear_add(guarded(rows) if rows is h else rows, w, Stream(x, torch.empty(0), 32))
-    assert torch.equal(*xs)
+    xs = [numbers(2, 32, dtype=torch.float16) for _ in range(3)]
+    for x, rows in zip(xs, (h, moved, apart), strict=True):
+        linears.linear_add(rows, w, Stream(x, torch.empty(0), 32))
+    assert torch.equal(xs[1], xs[0])
+    assert torch.equal(xs[2], xs[0])
 
 
 def test_what_the_kernels_do_not_take(guards):
