@@ -53,7 +53,7 @@ def next_logits(model, ops, steps=2):
 
 def test_logits_are_those_of_the_plain_operations(pair):
     plain, five = (next_logits(pair[1], ops) for ops in (PlainOps, LayerOps))
-    torch.testing.assert_close(five, plain, atol=2e-6 * float(plain.abs().max()), rtol=0)
+    torch.testing.assert_close(five, plain, atol=5e-6 * float(plain.abs().max()), rtol=0)
 
 
 def greedy(engine, vocab_size):

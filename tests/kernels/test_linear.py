@@ -54,6 +54,16 @@ def test_embed(dtype, B, C):
     torch.testing.assert_close(stream.stats.double(), stats_of(stream.x, C), atol=1e-5, rtol=1e-5)
 
 
+def test_an_embedding_of_more_than_2_to_the_31_numbers():
+    """Memory that is not used is not touched."""
+    C = 1024
+    wte = torch.empty(2**31 // C + 2, C, dtype=torch.float16, device=DEVICE)
+    wte[-1] = numbers(C, dtype=torch.float16)
+    last, wpe = torch.tensor([len(wte) - 1], device=DEVICE), numbers(2, C, dtype=torch.float16)
+    stream = FusedLinears(DEVICE, torch.float16).embed(last, torch.ones_like(last), wte, wpe)
+    assert torch.equal(stream.x, (wte[-1] + wpe[1])[None])
+
+
 @by_dtype
 @pytest.mark.parametrize("gelu", [False, True], ids=["", "gelu"])
 @pytest.mark.parametrize(("B", "K", "N"), SIZES + IN_PARTS)
@@ -102,6 +112,7 @@ def test_a_norm_reads_what_a_sum_has_left(dtype, B, C):
 
 
 @by_dtype
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy's, inside the interpreter
 def test_a_row_with_nan_touches_no_other(dtype):
     linears, w = FusedLinears(DEVICE, dtype), folded(*weights(40, 33, dtype))
     x = numbers(18, 40, dtype=dtype)
