@@ -98,6 +98,16 @@ def test_the_tiles_of_gpt2():
     test_a_product_and_a_sum(torch.float16, 2, 3072, 768)
 
 
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="takes minutes through the interpreter")
+@pytest.mark.parametrize("B", [1, 16, 40, 64, 100, 128, 256])
+def test_all_tiles_of_gpt2(B):
+    for _ in range(5):  # a pipeline with a buffer too few is right now and then
+        test_a_norm_and_a_product(torch.float16, False, B, 768, 2304)
+        test_a_norm_and_a_product(torch.float16, True, B, 768, 3072)
+        test_a_product_and_a_sum(torch.float16, B, 768, 768)
+        test_a_product_and_a_sum(torch.float16, B, 3072, 768)
+
+
 @by_dtype
 @pytest.mark.parametrize(("B", "C"), [(1, 33), (17, 100), (66, 96)])
 def test_a_norm_reads_what_a_sum_has_left(dtype, B, C):
