@@ -20,21 +20,27 @@ if TRITON_AVAILABLE:
     from .add_norm import add_norm
     from .appending_attention import AppendingAttention
     from .choose import choose
+    from .fused import Folded, FusedLinears, Head, folded
     from .kv_append import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
 else:
     add_norm = AppendingAttention = choose = None  # type: ignore[assignment, misc]
+    Folded = FusedLinears = Head = folded = None  # type: ignore[assignment, misc]
     kv_append_by_table = kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
 __all__ = [
     "TRITON_AVAILABLE",
     "AppendingAttention",
+    "Folded",
+    "FusedLinears",
+    "Head",
     "PagedAttention",
     "ReferenceAttention",
     "SparseAttention",
     "TritonAttention",
     "add_norm_on",
     "choose",
+    "folded",
     "kv_append_by_table",
     "kv_append_triton",
     "kv_append_triton_full_batch",

@@ -1,0 +1,180 @@
+"""The Triton kernel of a matrix product with few rows, and what it shares with the kernel of the logits.
+
+Decoding multiplies a handful of rows by large matrices: the time goes into reading the matrices. Each is read once,
+and what stands around the product is done on its way. The layer norm before it needs no pass of its own. With the gain
+and the bias of the norm in the matrix (`fused.folded`; TransformerLens folds norms so), norm(x) @ W.T + b is
+(x @ W'.T - mean(x) * colsum(W')) / std(x) + b': only the mean and the deviation of each row are wanted, and the kernel
+before has left those (CUTLASS hands them from product to product, too, in its example 37).
+
+They come from the kernel before because Triton 3.6 gives a tile of a pipelined loop that feeds both `tl.dot` and other
+arithmetic one buffer too few, and the result is wrong without a word.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .tiles import MOST_ROWS
+
+LINE = tl.constexpr(128)  # bytes that the memory gives at a time
+APART = tl.constexpr(MOST_ROWS)  # the stats of two tiles: a number that is known lets the reads of them be wide
+
+
+@triton.jit
+def depend(PDL: tl.constexpr):
+    """Programmatic dependent launch: what comes after this reads what the kernel before has written.
+
+    Then the next kernel may start; by its own wait it comes no further than this one's end.
+    """
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
+def ask_for(w_ptr, n, begin, K: tl.constexpr, SPAN: tl.constexpr):
+    """Have the rows n of a matrix, from column `begin` on, brought into the L2 cache: 64 lines of each at most."""
+    EACH: tl.constexpr = LINE * 8 // w_ptr.dtype.element_ty.primitive_bitwidth
+    LINES: tl.constexpr = 16 if SPAN <= 16 * EACH else 64
+    k = tl.minimum(begin + tl.arange(0, LINES) * EACH, K - 1)
+    lines = w_ptr + n[:, None] * K + k[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0", "=r,l", [lines.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def product(
+    x_ptr, w_ptr, m, n, begin, K: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, FLOAT32: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """x[m, begin : begin + SPAN] @ w[n, begin : begin + SPAN].T, float32. EVEN: all of that is there."""
+    k = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in tl.range(begin, begin + SPAN, BK, num_stages=STAGES):
+        x_tile = x_ptr + m[:, None] * K + (start + k)[None, :]
+        w_tile = w_ptr + n[:, None] * K + (start + k)[None, :]
+        if EVEN:
+            x = tl.load(x_tile)
+            w = tl.load(w_tile)
+        else:
+            inside = (start + k < K)[None, :]
+            x = tl.load(x_tile, mask=inside, other=0.0)
+            w = tl.load(w_tile, mask=inside, other=0.0)
+        if FLOAT32:
+            x, w = x.to(tl.float32), w.to(tl.float32)
+        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def stats_of(stats_ptr, m, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr):
+    """What is known of the rows m, tile by tile: means, and sums of squared distances from them [TILES2, BM].
+
+    Of rows that are not there it is anything.
+    """
+    TILES: tl.constexpr = (K + WIDTH - 1) // WIDTH
+    t = tl.arange(0, TILES2)[:, None]
+    at = stats_ptr + t * APART + m[None, :]
+    return tl.load(at, mask=t < TILES, other=0.0), tl.load(at + TILES * APART, mask=t < TILES, other=0.0)
+
+
+@triton.jit
+def leave_stats(stats_ptr, x, tile, m, in_rows, K: tl.constexpr, WIDTH: tl.constexpr):
+    """The same of one tile of rows that are K long, x [BM, >= WIDTH] with zeros where the row has ended."""
+    TILES: tl.constexpr = (K + WIDTH - 1) // WIDTH
+    c = tl.arange(0, x.shape[1])
+    count = tl.minimum(K - tile * WIDTH, WIDTH)
+    mean = tl.sum(x, axis=1) / count
+    centred = tl.where((c < count)[None, :], x - mean[:, None], 0.0)
+    tl.store(stats_ptr + tile * APART + m, mean, mask=in_rows)
+    tl.store(stats_ptr + (TILES + tile) * APART + m, tl.sum(centred * centred, axis=1), mask=in_rows)
+
+
+@triton.jit
+def normed(acc, means, squares, colsum, eps, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr):
+    """x @ w.T -> (x - mean(x)) / std(x) @ w.T, for rows of which `stats_of` has told (Chan, Golub and LeVeque, 1979).
+
+    A mean of squares less the square of the mean would lose a small deviation beside a large mean.
+    """
+    count = tl.minimum(tl.maximum(K - tl.arange(0, TILES2) * WIDTH, 0), WIDTH).to(tl.float32)[:, None]
+    mean = tl.sum(means * count, axis=0) / K
+    apart = means - mean[None, :]
+    std = tl.sqrt(tl.sum(squares + apart * apart * count, axis=0) / K + eps)
+    return (acc - mean[:, None] * colsum[None, :]) / std[:, None]
+
+
+@triton.jit
+def is_last(part_ptr, counter_ptr, acc, split, SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Hand in a part of a tile [BM, BN]; whether all others have come."""
+    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    tl.store(part_ptr + split * BM * BN + at, acc)
+    tl.debug_barrier()  # all threads have stored before one of them counts
+    return tl.atomic_add(counter_ptr, 1) == SPLITS - 1
+
+
+@triton.jit
+def sum_of_parts(part_ptr, counter_ptr, SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """The parts of a tile in their order, whoever came last; the counter is 0 again."""
+    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for split in tl.static_range(SPLITS):
+        acc += tl.load(part_ptr + split * BM * BN + at, cache_modifier=".cg")
+    tl.store(counter_ptr, 0)
+    return acc
+
+
+@triton.jit(do_not_specialize=["rows"])
+def linear_kernel(
+    x_ptr, w_ptr, bias_ptr, colsum_ptr, stats_ptr, out_ptr, new_stats_ptr, parts_ptr, counters_ptr, rows, eps,
+    N: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
+    FLOAT32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out = norm(x) @ w.T + bias, with GELU if wanted; or ADD: out += x @ w.T + bias, and what is known of its rows.
+
+    WIDTH: of the tiles that stats come in; 0: there is no norm.
+    """
+    tile_m, tile_n, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    m, c = tile_m * BM + tl.arange(0, BM), tl.arange(0, BN)
+    n = tile_n * BN + c
+    in_rows, in_columns = m < rows, n < N
+    m_read = tl.minimum(m, rows - 1)  # past the end the last row and the last column are read again: no mask is needed
+    c_read = tl.minimum(c, N - 1 - tile_n * BN)
+    SPAN: tl.constexpr = (K + SPLITS * BK - 1) // (SPLITS * BK) * BK
+    w_ptr += tile_n.to(tl.int64) * BN * K
+    bias = tl.load(bias_ptr + n, mask=in_columns, other=0.0)  # what the end needs is asked for at the start
+    if WIDTH:
+        colsum = tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
+    if PDL:
+        ask_for(w_ptr, c_read, split * SPAN, K, SPAN)
+    depend(PDL)
+    at = out_ptr + m[:, None] * N + n[None, :]
+    inside = in_rows[:, None] & in_columns[None, :]
+    if WIDTH:
+        means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
+    if ADD:
+        old = tl.load(at, mask=inside, other=0.0)
+    EVEN: tl.constexpr = K % (SPLITS * BK) == 0
+    acc = product(x_ptr, w_ptr, m_read, c_read, split * SPAN, K, SPAN, EVEN, FLOAT32, BM, BN, BK, STAGES)
+    last = True
+    if SPLITS > 1:
+        tile = tile_n * tl.num_programs(0) + tile_m
+        last = is_last(parts_ptr + tile * SPLITS * BM * BN, counters_ptr + tile, acc, split, SPLITS, BM, BN)
+        if last:
+            acc = sum_of_parts(parts_ptr + tile * SPLITS * BM * BN, counters_ptr + tile, SPLITS, BM, BN)
+    if last:
+        if WIDTH:
+            acc = normed(acc, means, squares, colsum, eps, K, WIDTH, TILES2)
+        acc += bias[None, :]
+        if GELU:  # x / 2 (1 + tanh(inner))
+            acc = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
+        if ADD:
+            acc += old.to(tl.float32)
+        rounded = acc.to(out_ptr.dtype.element_ty)
+        tl.store(at, rounded, mask=inside)
+        if ADD:  # of the numbers that the next one reads
+            kept = tl.where(in_columns[None, :], rounded.to(tl.float32), 0.0)
+            leave_stats(new_stats_ptr, kept, tile_n, m, in_rows, N, BN)

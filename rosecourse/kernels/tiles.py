@@ -1,0 +1,113 @@
+"""How large the tiles of the small matrix products are: by the number of rows, and by the shape of the matrix.
+
+A tile of the result takes the time of its own reads: many small tiles keep the whole GPU reading, large ones read the
+rows less often. One choice for all numbers of rows costs up to 15 % of a step (GPT-2 124M on an H200).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from triton.runtime import driver
+
+VOCABULARY = 16384  # a matrix with so many outputs, or more, is taken for that of the logits
+MOST_ROWS = 256  # of a product: with more the library, which reads the rows less often, wins
+TALLEST = 64  # rows of a tile
+TALLEST_OF_LOGITS = 128
+LEAST = 16  # rows, columns or inputs that a product on the tensor cores has
+ENOUGH = 96  # programs: so many keep a GPU busy
+SHORTEST = 256  # inputs that are worth a program of their own
+UNLIMITED = 1 << 30  # what a device without shared memory, a CPU, is taken to have of it
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """BM x BN numbers of the result, in `splits` parts of the inputs, BK inputs at a time.
+
+    stages: of the pipeline that reads ahead, each with its own buffers. warps: of a program.
+    """
+
+    BM: int
+    BN: int
+    BK: int
+    splits: int
+    stages: int
+    warps: int
+
+    def bytes_for(self, itemsize: int) -> int:
+        """Shared memory that a program has for its buffers."""
+        return self.stages * (self.BM + self.BN) * self.BK * itemsize
+
+
+# From so many rows on: (inputs, outputs) of a matrix to BN, BK, splits, stages, warps. Tuned for GPT-2 124M on an H200.
+TUNED = {
+    1: {
+        (768, 2304): (32, 128, 1, 5, 4),
+        (768, 768): (16, 128, 1, 3, 2),
+        (768, 3072): (32, 128, 1, 5, 4),
+        (3072, 768): (16, 64, 6, 5, 2),
+        (768, VOCABULARY): (128, 128, 1, 2, 4),
+    },
+    64: {
+        (768, 2304): (32, 128, 1, 5, 4),
+        (768, 768): (16, 128, 1, 3, 4),
+        (768, 3072): (32, 128, 1, 5, 4),
+        (3072, 768): (16, 128, 2, 5, 4),
+        (768, VOCABULARY): (128, 64, 1, 4, 4),
+    },
+    128: {
+        (768, 2304): (64, 64, 1, 8, 4),
+        (768, 768): (32, 128, 1, 6, 4),
+        (768, 3072): (64, 64, 1, 8, 4),
+        (3072, 768): (32, 128, 2, 6, 4),
+        (768, VOCABULARY): (128, 64, 1, 3, 4),
+    },
+}
+
+
+def tiles_for(rows: int, inputs: int, outputs: int, itemsize: int, limit: int) -> Tiles | None:
+    """The tiles of a product of so many rows with a matrix of [outputs, inputs]; None where none fit.
+
+    itemsize: bytes of a number. limit: bytes of shared memory that a program may have (`shared_memory_of`).
+    """
+    of_logits = outputs >= VOCABULARY
+    bm = min(max(LEAST, 1 << (rows - 1).bit_length()), TALLEST_OF_LOGITS if of_logits else TALLEST)
+    tuned = TUNED[max(least for least in TUNED if least <= rows)]
+    found = tuned.get((inputs, VOCABULARY if of_logits else outputs)) if itemsize == 2 else None
+    tiles = _default(bm, -(-rows // bm), inputs, outputs) if found is None else Tiles(bm, *found)
+    return fitting(tiles, itemsize, limit)
+
+
+def _default(bm: int, row_tiles: int, inputs: int, outputs: int) -> Tiles:
+    """For a shape that nobody has tuned."""
+    if outputs >= VOCABULARY:
+        return Tiles(bm, 64, 64, 1, 3, 4)
+    programs = row_tiles * -(-outputs // 32)
+    splits = 1
+    while splits < 8 and programs * splits < ENOUGH and inputs // (2 * splits) >= SHORTEST:
+        splits *= 2
+    return Tiles(bm, 32, 64, splits, 4, 4)
+
+
+def fitting(tiles: Tiles, itemsize: int, limit: int) -> Tiles | None:
+    """These tiles or smaller ones, with buffers that fit into `limit` bytes; None where none do."""
+    while tiles.bytes_for(itemsize) > limit:
+        if tiles.stages > 2:
+            tiles = replace(tiles, stages=tiles.stages - 1)
+        elif tiles.BK > 2 * LEAST:
+            tiles = replace(tiles, BK=tiles.BK // 2)
+        elif max(tiles.BM, tiles.BN) > LEAST:
+            larger = "BM" if tiles.BM > tiles.BN else "BN"
+            tiles = replace(tiles, **{larger: getattr(tiles, larger) // 2})
+        else:
+            return None
+    return tiles
+
+
+def shared_memory_of(device: torch.device) -> int:
+    """Bytes of shared memory that a program on a device may have."""
+    if device.type != "cuda":
+        return UNLIMITED
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])

@@ -1,0 +1,49 @@
+"""Which tiles a product gets: they fit into the device's shared memory, and there is a counter for each in parts."""
+
+import itertools
+
+import pytest
+
+from rosecourse.kernels.fused import COUNTERS
+from rosecourse.kernels.tiles import LEAST, MOST_ROWS, TUNED, VOCABULARY, Tiles, fitting, tiles_for
+
+LIMITS = {"H200": 232448, "consumer": 101376, "T4": 65536}
+ROWS = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, MOST_ROWS]
+SHAPES = [*TUNED[1], (768, 50257), (1, 1), (33, 70), (4096, 12288), (16384, 4096), (1024, 1)]
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_they_fit_and_can_be_computed(limit, itemsize):
+    for rows, (inputs, outputs) in itertools.product(ROWS, SHAPES):
+        tiles = tiles_for(rows, inputs, outputs, itemsize, limit)
+        assert tiles is not None
+        assert tiles.bytes_for(itemsize) <= limit
+        for size in (tiles.BM, tiles.BN, tiles.BK):
+            assert size >= LEAST
+            assert size & (size - 1) == 0
+        assert 2 * max(rows, LEAST) > tiles.BM
+        in_parts = -(-rows // tiles.BM) * -(-outputs // tiles.BN) if tiles.splits > 1 else 0
+        assert in_parts <= COUNTERS
+
+
+def test_the_tuned_ones_are_those_of_the_rows_and_the_shape():
+    limit = LIMITS["H200"]
+    assert tiles_for(1, 3072, 768, 2, limit) == Tiles(16, *TUNED[1][3072, 768])
+    assert tiles_for(63, 3072, 768, 2, limit) == Tiles(64, *TUNED[1][3072, 768])
+    assert tiles_for(64, 3072, 768, 2, limit) == Tiles(64, *TUNED[64][3072, 768])
+    assert tiles_for(256, 768, 50257, 2, limit) == Tiles(128, *TUNED[128][768, VOCABULARY])
+    assert tiles_for(64, 3072, 768, 4, limit) != tiles_for(64, 3072, 768, 2, limit)
+    assert all(named.keys() == TUNED[1].keys() for named in TUNED.values())
+    assert all(outputs <= VOCABULARY for _, outputs in TUNED[1])
+
+
+def test_what_is_too_large_gets_smaller():
+    large = Tiles(64, 64, 64, 1, 8, 4)
+    assert large.bytes_for(2) == 131072
+    assert fitting(large, 2, 131072) is large
+    assert fitting(large, 2, 131071) == Tiles(64, 64, 64, 1, 7, 4)
+    assert fitting(large, 2, 20000) == Tiles(64, 64, 32, 1, 2, 4)
+    assert fitting(large, 2, 10000) == Tiles(32, 32, 32, 1, 2, 4)
+    assert fitting(large, 2, 4096) == Tiles(16, 16, 32, 1, 2, 4)
+    assert fitting(large, 2, 4095) is None
