@@ -21,6 +21,7 @@ from ..engine.stats import SchedulerStats
 from ..engine.streaming import SchedulerManager
 from ..errors import RequestFailed
 from ..request.session import InferenceSession, Prompt, SessionTimes, samples_of
+from .garbage import old_objects_spared
 from .metrics import throughput
 from .readers import READERS
 from .whole_runs import Answer, require_read, require_whole
@@ -167,6 +168,7 @@ class Arrival(NamedTuple):
     request: Request
 
 
+@old_objects_spared()
 def run_scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler] = OnlineScheduler) -> Run:
     """A scheduler (`OnlineScheduler` or `OfflineScheduler`) steps in this thread until all requests are done.
 
@@ -201,6 +203,7 @@ def run_offline(engine: InferenceEngine, workload: Workload) -> Run:
     return run_scheduler(engine, workload, OfflineScheduler)
 
 
+@old_objects_spared()
 def run_streaming(engine: InferenceEngine, workload: Workload) -> Run:
     """Requests arrive at their scheduled times, whatever the engine does; a thread steps, and each stream is read.
 

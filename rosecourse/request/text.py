@@ -38,8 +38,8 @@ class Pieces(dict[int, str | None]):
         return isinstance(self.tokenizer.backend_tokenizer.decoder, ByteLevel) and not cleans_up
 
     def __missing__(self, token_id: int) -> str | None:
-        piece = None
-        if self.are_known:
+        piece = "" if self.tokenizer is None else None  # an engine of token ids alone has no texts
+        if piece is None and self.are_known:
             text = self.tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=True)
             piece = None if text.endswith(INCOMPLETE) else text
         self[token_id] = piece

@@ -164,3 +164,8 @@ def test_a_piece_is_made_once():
     for _ in range(3):
         assert by_decoder(pieces, [5, 6, 5], whole=True) == ["a" * 5, "a" * 6, "a" * 5]
     assert asked == [5, 6]
+
+
+def test_without_a_tokenizer_there_is_no_text():
+    decoder = TextDecoder(Pieces(None))
+    assert [decoder.text(token_id, last=token_id == 9) for token_id in (3, 200, 9)] == ["", "", ""]
