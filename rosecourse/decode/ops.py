@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from torch import Tensor, _addmm_activation, float32
+from torch import Tensor, _addmm_activation
 
 from ..config import EngineConfig
 from ..kernels import add_norm_on
@@ -43,7 +43,7 @@ class LayerOps:
 
     def norm_linear_gelu(self, x: Residual, norm: Norm, linear: Linear) -> Tensor:
         h = self._norm(x, norm)
-        if h.is_cuda and h.dtype != float32:  # on a CPU the private operation is another GELU, without tanh
+        if h.is_cuda:  # on a CPU the private operation is another GELU, without tanh
             return _addmm_activation(linear.bias, h, linear.weight, use_gelu=True)
         return F.gelu(linear(h), approximate="tanh")
 
