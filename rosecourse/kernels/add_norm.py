@@ -29,7 +29,7 @@ def _add_norm_kernel(
     rounded = total.to(sum_ptr.dtype.element_ty)  # what the next one reads is what is normalised here
     tl.store(sum_ptr + row + c, rounded, mask=inside)
     total = rounded.to(tl.float32)
-    mean = tl.div_rn(tl.sum(total, axis=0), C * 1.0)  # rounded well: of equal numbers it is the number itself
+    mean = tl.div_rn(tl.sum(total, axis=0), C * 1.0)  # `div_rn`: the mean of equal numbers is that number
     centred = tl.where(inside, total - mean, 0.0)
     std = tl.sqrt(tl.sum(centred * centred, axis=0) / C + eps)
     normed = centred / std * weight + bias

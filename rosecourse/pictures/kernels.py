@@ -61,7 +61,7 @@ def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]]
             f"{('before', 'after')[number]}: {len(boxes)} kernels",
             {"facecolor": "white", "edgecolor": "none"},
         )
-        ax.text(0.05, top - 0.14, told, color=INK, va="bottom", bbox=behind | {"pad": 1}, zorder=3)
+        ax.text(0.15, top - 0.14, told, color=INK, va="bottom", bbox=behind | {"pad": 1}, zorder=3)
         for name, width in boxes:
             joined = number == 1 and width > 1
             frame: dict[str, Any] = {"edgecolor": INK, "linewidth": 2.0 if joined else 1.0}

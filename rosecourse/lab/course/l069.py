@@ -28,20 +28,21 @@ EXERCISE = Exercise(
     ends_as=waiting_sums.LayerOps,
     text=(
         "The cell holds operations that are right, and lets PyTorch do one after another. Let a step move data less "
-        "often, and make the same numbers. `rosecourse.models.ops.Ops` says what each operation promises.\n\n"
-        "`self.add_norm(x, delta, weight, bias, eps)` returns `x + delta` and the layer norm of it. It changes "
-        "neither, and on a GPU it is one kernel, which reads rows that lie one behind another: x and delta are "
-        "`[N, C]`, contiguous, of one dtype. `check` counts it as one operation. Whatever goes through a model from "
-        "`embed` to `logits` is yours: the model hands it on, and does not look inside. A model may normalise it "
-        "twice, or add to it twice before it is normalised, and two of them may be under way.\n\n"
+        "often, and make the same numbers. Pad the vocabulary, too: the product that makes the logits gets a multiple "
+        "of 256 columns. `rosecourse.models.ops.Ops` says what each operation promises.\n\n"
+        "`self.add_norm(x, delta, weight, bias, eps)` returns `x + delta` and the layer norm of this sum. It changes "
+        "neither `x` nor `delta`, and on a GPU it is one kernel, which reads rows that lie one after another: both are "
+        "`[N, C]`, contiguous, of one dtype. `check` counts it as one operation. What the stream from `embed` to "
+        "`logits` is made of is up to you: the model hands it on, and does not look inside. A model may normalise a "
+        "stream twice, or add to it twice before it is normalised, and two streams may be under way.\n\n"
         "GELU stays an operation of its own here. On a GPU the course's part has it done at the end of the product, "
         "which PyTorch does on a CPU with another GELU."
     ),
     docstring=(
         "What a layer is computed with around its attention.\n\n"
         "Goal: two operations fewer in each layer, and one fewer before the first. The product that makes the logits "
-        "has a multiple of 256 columns, whatever the vocabulary, and the logits are those of the vocabulary. Nothing "
-        "that is given is changed, what is returned stays what it is, and no number is read by the host."
+        "has a multiple of 256 columns, whatever the vocabulary, and the logits are those of the vocabulary. No tensor "
+        "that is given is changed, a tensor once returned is not changed later, and the host reads no number."
     ),
     goals={},
     look=(
@@ -172,11 +173,13 @@ BUG = Bug(
     truth=truth,
     part="forward",
     explanation=(
+        "At moment 11 session C gets its first wrong token, since attention reads keys of D: the block is looked up "
+        "once for a tile, in line 42.\n\n"
         "A tile has 16 lanes, and a block has 8 slots. The colleague looks up the block of the tile's first position, "
-        "and takes the slots behind it for the rest, as if a session's blocks lay one behind another. Those of a "
+        "and takes the slots after it for the rest, as if a session's blocks lay one after another. Those of a "
         "prompt mostly do, since they are handed out together. So do those of a request that grows alone. Among others "
         "the next free block belongs to whoever asks first: then the second half of a tile reads the keys of a "
-        "neighbour. Nothing raises, because the memory is there, and the numbers are keys. The append looks up its "
+        "neighbour. No error is raised, because the memory is there, and the numbers are keys. The append looks up its "
         "own block, so that the cache is right, and only what is read from it is not. With blocks of 16 slots or more "
         "no tile reaches over a block, and all is well. A kernel that reads its table once for a tile has to refuse "
         "blocks that are smaller than the tile, or to look up each block that the tile reaches."

@@ -54,7 +54,7 @@ class LayerOps:
         return normed
 
     def _padded(self, wte: Tensor) -> Tensor:
-        """wte with rows of zeros behind it, made once."""
+        """wte with rows of zeros after it, made once."""
         if self.padded is None or self.padded[0] is not wte:
             self.padded = wte, F.pad(wte, (0, 0, 0, -len(wte) % self.multiple))
         return self.padded[1]
