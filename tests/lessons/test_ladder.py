@@ -21,7 +21,7 @@ SECOND_HALF = {
     "069": ["forward", "ops", "device_step"],
 }
 # The most lines that a part of the second half may add; 062's cache is a file of its own with a shorter story.
-MOST_ADDED = {"cache": 160, "rows": 110, "step": 40, "runner": 80}
+MOST_ADDED = {"cache": 160, "rows": 110, "step": 40, "runner": 80, "ops": 40}
 NEW_NAMES = {("063", "step")}  # K and V are no longer appended after the forward, so the step's name goes
 
 

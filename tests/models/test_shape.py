@@ -89,7 +89,7 @@ def test_heads_that_cannot_share(num_heads):
 
 
 def test_few_modules_know_a_family():
-    """Those that load it, the lab's tiny model, and the comparison with `transformers`."""
+    """Those that load it, the lab's small models, and the comparison with `transformers`."""
     package = Path(rosecourse.__file__).parent
     known = {
         path
@@ -97,6 +97,7 @@ def test_few_modules_know_a_family():
         if re.search(r"^from (\S*\.)?gpt2 import", path.read_text(), re.MULTILINE)
     }
     allowed = ["models/folder.py", "models/load.py", "measure/rivals.py", "lab/world/tiny_gpt2.py"]
+    allowed += [f"lab/world/ops_{name}.py" for name in ("kept", "models", "weights")]
     assert {str(path.relative_to(package)) for path in known} == set(allowed)
 
 

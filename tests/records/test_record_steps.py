@@ -90,7 +90,7 @@ def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, 
     assert copies[0] - copies[1] == 2  # K and V of the one copy
     assert [found.counts[number]["inside"]["bytes handed to the device"] for number in RUNGS[-3:]] == [0, 0, 0]
     for number in RUNGS[1:]:
-        if number not in ("061", "068"):  # for so small a batch, and for no step
+        if number not in ("061", "068", "069"):  # for so small a batch, for no step, and for no CPU
             assert list(recorded_timelines(number, folder=tmp_path)) == ["before", "after"]
         else:
             with pytest.raises(LessonError, match=f"lesson {number} runs the same code"):
