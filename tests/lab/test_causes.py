@@ -112,16 +112,17 @@ class BlocksOfEight(Right):
         super().__call__(sessions, keys, values if self.right else keys)
 
 
-def limit(part):
+def limit(part, cause=Cause.NOTHING_WRITTEN):
     trial = judging.trial_of(part, judging.lesson("038"))
     sizes = [scenario.sizes for scenario in trial.course.world.scenarios]
-    return size_limits.limit_of(trial, sizes, Fault("", cause=Cause.NOTHING_WRITTEN))
+    return size_limits.limit_of(trial, sizes, Fault("", cause=cause))
 
 
 def test_a_limit_of_the_batch_is_found(monkeypatch):
     monkeypatch.setattr(size_limits, "MOST_SESSIONS", 24)
     assert limit(EightRows) == "everything is right up to 8 sessions in a step, and wrong from 9 on"
     assert limit(Right) == ""
+    assert limit(EightRows, Cause.STATE_KEPT) == ""  # by chance, and in small pools too
 
 
 def test_a_part_for_blocks_of_one_size():

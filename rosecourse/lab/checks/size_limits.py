@@ -77,6 +77,8 @@ def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
         return _right_at_one_size(trial, fault)
     if any(_is_wrong(trial, probe) for probe in OTHERS):
         return ""
+    if fault.cause is Cause.STATE_KEPT and any(map(_is_small, sizes)):  # it came with an address, by chance
+        return ""
     for dimension in DIMENSIONS:
         most = max(map(dimension.of, sizes))
         if most > dimension.start and _is_wrong(trial, dimension.at(most)):
@@ -84,6 +86,16 @@ def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
             if limit:
                 return limit
     return ""
+
+
+def _is_small(sizes: Sizes) -> bool:
+    """Whether no size of a pool is beyond those at which the story is played first."""
+    return (
+        sizes.block_size <= BASE.block_size
+        and sizes.num_blocks <= BASE.num_blocks
+        and sizes.heads <= BASE.heads
+        and sizes.head_dim <= BASE.head_dim
+    )
 
 
 def _right_at_one_size(trial: Trial, fault: Fault) -> str:
