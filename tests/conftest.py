@@ -1,6 +1,8 @@
 """Fixtures that the tests share."""
 
 import os
+import random
+from collections import defaultdict
 
 import torch
 
@@ -53,3 +55,22 @@ def manage(scheduler):
     """Makes SchedulerManagers over `scheduler`, which are closed at the end."""
     with managers(scheduler) as make:
         yield make
+
+
+EVERY_CASE = bool(os.environ.get("EVERY_CASE"))  # `make adversary`
+SEED = 14
+
+
+def pytest_collection_modifyitems(config, items):
+    """Of a test that is marked `drawn(n)` n cases are left, drawn by a seed."""
+    cases = defaultdict(list)
+    for item in items:
+        if not EVERY_CASE and (drawn := item.get_closest_marker("drawn")):
+            cases[item.path, item.originalname, drawn.args[0]].append(item)
+    left_out = set()
+    for (_, name, n), all_of_them in cases.items():
+        if len(all_of_them) > n:
+            left_out |= set(all_of_them) - set(random.Random(f"{name} {SEED}").sample(all_of_them, n))
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]

@@ -20,7 +20,7 @@ import torch
 from ..checks import is_count, shown
 from ..errors import BlockError, KVCacheExhausted
 from .buffers import index_tensor
-from .pool import KVPool
+from .pool import KVPool, is_each_once
 
 
 class BlockTable(list[list[int]]):
@@ -327,7 +327,7 @@ class KVBlockManager(KVPool):
                     f"layer {layer_idx}: without an owner are {idle}, not {self._idle_block_ids[layer_idx]}"
                 )
             used = [i.block_index for i in self._block_infos.values() if i.layer == layer_idx]
-            if sorted([*free, *used]) != list(range(self.num_blocks)):
+            if not is_each_once([*free, *used], self.num_blocks):
                 raise BlockError(f"layer {layer_idx}: free and used blocks do not add up to the pool")
 
     def _check_order(self, block_ids: list[int]) -> None:

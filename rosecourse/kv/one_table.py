@@ -21,7 +21,7 @@ import torch
 from ..checks import is_count, shown
 from ..errors import BlockError, KVCacheExhausted
 from .buffers import index_tensor
-from .pool import KVPool
+from .pool import KVPool, is_each_once
 
 
 class BlockTable(list[int]):
@@ -287,5 +287,5 @@ class KVBlockManager(KVPool):
         idle = {block for block, info in self._block_infos.items() if info.owners == 0}
         if idle != set(self._idle_blocks):
             raise BlockError(f"without an owner are {idle}, not {set(self._idle_blocks)}")
-        if sorted([*self._free_block_indices, *self._block_infos]) != list(range(self.num_blocks)):
+        if not is_each_once([*self._free_block_indices, *self._block_infos], self.num_blocks):
             raise BlockError("free and used blocks do not add up to the pool")

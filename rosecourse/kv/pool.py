@@ -61,3 +61,8 @@ class KVPool:
             )
         self.k_layers[layer_idx][block_indices, :, slots] = keys
         self.v_layers[layer_idx][block_indices, :, slots] = values
+
+
+def is_each_once(numbers: list[int], n: int) -> bool:
+    """Whether these are 0 to n - 1, each once, in any order."""
+    return len(numbers) == len(set(numbers)) == n and (not n or (min(numbers) >= 0 and max(numbers) < n))

@@ -2,7 +2,6 @@
 
 import os
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,8 +16,7 @@ SHOWN = [part for part in adversaries() if part.shows_here and (TRITON_AVAILABLE
 
 @pytest.fixture(scope="module")
 def drawn():
-    with ThreadPoolExecutor(os.cpu_count()) as several:  # each is judged in a process of its own
-        return list(several.map(judged, random.Random(SEED).sample(SHOWN, DRAWN)))
+    return judged(random.Random(SEED).sample(SHOWN, DRAWN), processes=os.cpu_count() or 1)
 
 
 def told(all_judged):
@@ -75,5 +73,5 @@ def test_a_part_that_takes_too_long_has_no_verdict(tmp_path):
     path = tmp_path / "038_x.py"
     path.write_text('"""lesson: 038\nverdict: wrong\ncause: hangs\nshows: cpu\n"""\nimport time; time.sleep(60)\n')
     [part] = adversaries(tmp_path)
-    said = judged(part, limit=1.0)
+    [said] = judged([part], limit=1.0)
     assert (said.passed, said.text) == (None, "no verdict in 1 seconds")

@@ -25,6 +25,7 @@ def test_a_right_part_lives_through_every_story(part):
     live_through(part)
 
 
+@pytest.mark.drawn(2)
 @needs_triton
 @pytest.mark.parametrize("part", RIGHT)
 def test_a_right_part_without_a_kernel_is_correct_and_lacks_it(part):
@@ -48,6 +49,7 @@ def test_the_courses_own_part_is_right_and_not_the_learners():
     assert "the kernel `_kv_append_by_table_kernel`" in verdict.not_own
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "063"), *WRONG[part])
@@ -59,6 +61,7 @@ def test_an_offset_of_32_bits_is_found_where_the_cache_is_large():
         live_through(OwnKernelIn32Bits, "cpu", {"far_offsets"})
 
 
+@pytest.mark.drawn(2)
 @needs_triton
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):

@@ -51,11 +51,13 @@ def test_what_the_exercise_gives_is_the_learners():
     assert not verdict.not_own
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "064"), *WRONG[part])
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "064"), WITHOUT_THE_IDEA[part])

@@ -9,12 +9,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
 
 FOLDER = Path(__file__).parents[1] / "lab" / "adversary"
 ROOT = FOLDER.parents[2]
@@ -23,15 +28,30 @@ KERNEL_LESSON = "061"  # its kernels run in Triton's interpreter
 KINDS = ("refused", "exact", "wrong cause", "passed wrongly", "right passed", "right refused", "no verdict")
 
 JUDGE = """
-import importlib.util, json, sys
-path, name, lesson = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("learner_part", path)
-module = sys.modules["learner_part"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+import importlib.util, json, os, signal, sys
 from rosecourse.lab import check
-verdict = check(getattr(module, name), lesson)
-print()
-print(json.dumps({"passed": verdict.passed, "cause": verdict.cause and verdict.cause.value, "text": str(verdict)}))
+
+def judge(path, name, lesson):
+    spec = importlib.util.spec_from_file_location("learner_part", path)
+    module = sys.modules["learner_part"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    verdict = check(getattr(module, name), lesson)
+    return {"passed": verdict.passed, "cause": verdict.cause and verdict.cause.value, "text": str(verdict)}
+
+for line in sys.stdin:  # a fork for each: what one part does to the process does not reach the next
+    *part, limit = json.loads(line)
+    if not os.fork():
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        said = {}
+        try:
+            said = judge(*part)
+        except BaseException as error:
+            said = {"text": f"{type(error).__name__}: {error}"}
+        finally:
+            print("\\n" + json.dumps(said), flush=True)
+            os._exit(0)
+    status = os.waitstatus_to_exitcode(os.wait()[1])
+    print("\\n" + json.dumps({"ended": status}), flush=True)
 """
 
 
@@ -97,21 +117,43 @@ def _read(path: Path) -> Adversary:
     return Adversary(path, found["lesson"], cause, found["shows"])
 
 
-def judged(part: Adversary, limit: float = LIMIT) -> Judged:
-    """The verdict on a part, from a process of its own that has `limit` seconds."""
-    name = "MyBlockTables" if part.lesson == "036" else "MyKVAppend"
-    command = [sys.executable, "-c", JUDGE, str(part.path), name, part.lesson]
+def judged(parts: Sequence[Adversary], limit: float = LIMIT, processes: int = 1) -> list[Judged]:
+    """The verdicts on parts, in their order; each is made in a process of its own that has `limit` seconds.
+
+    processes: how many parts are judged at a time.
+    """
+    kinds = [[part for part in parts if (part.lesson == KERNEL_LESSON) == kernels] for kernels in (False, True)]
+    shares = [kind[start::processes] for kind in kinds for start in range(processes)]
+    with ThreadPoolExecutor(processes) as several:
+        done = [one for share in several.map(lambda share: _judged_in_turns(share, limit), shares) for one in share]
+    return sorted(done, key=lambda one: parts.index(one.part))
+
+
+def _judged_in_turns(parts: Sequence[Adversary], limit: float) -> list[Judged]:
+    """The verdicts on parts that are all of lesson 061, or none; one interpreter imports the course for them."""
+    if not parts:
+        return []
+    names = {part: "MyBlockTables" if part.lesson == "036" else "MyKVAppend" for part in parts}
+    asked = [json.dumps([str(part.path), names[part], part.lesson, limit]) for part in parts]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment["TRITON_INTERPRET"] = str(int(part.lesson == KERNEL_LESSON))
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
+    environment["TRITON_INTERPRET"] = str(int(parts[0].lesson == KERNEL_LESSON))
+    command = [sys.executable, "-c", JUDGE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, input="\n".join(asked) + "\n")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    found = iter(lines)
+    return [_read_verdict(part, found, limit, done.stderr) for part in parts]
+
+
+def _read_verdict(part: Adversary, found: Iterator[dict[str, Any]], limit: float, errors: str) -> Judged:
+    """What was said of the next part, which is followed by how its process ended."""
+    said = next(found, {"ended": 1})
+    ended = said["ended"] if "ended" in said else next(found)["ended"]
+    if "passed" in said:
+        return Judged(part, said["passed"], said["cause"] or "none", said["text"])
+    if ended == -signal.SIGALRM:
         return Judged(part, None, "none", f"no verdict in {limit:g} seconds")
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["nothing was said"]
-        return Judged(part, None, "none", f"ended with {done.returncode}: {last[0]:.200}")
-    said = json.loads(done.stdout.splitlines()[-1])
-    return Judged(part, said["passed"], said["cause"] or "none", said["text"])
+    last = errors.strip().splitlines()[-1:] or ["nothing was said"]
+    return Judged(part, None, "none", f"ended with {ended}: {said.get('text', last[0]):.200}")
 
 
 def table(all_judged: Sequence[Judged]) -> Iterator[str]:
@@ -150,11 +192,10 @@ def _start(text: str) -> str:
 def main(words: Sequence[str]) -> None:
     """Judge all parts whose names contain one of the words, or all."""
     chosen = [part for part in adversaries() if not words or any(word in str(part) for word in words)]
-    done = []
-    for number, part in enumerate(chosen, start=1):
-        print(f"\r{number} of {len(chosen)}: {part!s:50}", end="", file=sys.stderr, flush=True)
-        done.append(judged(part))
-    print(file=sys.stderr)
+    at_once = 4 * (os.cpu_count() or 1)
+    done: list[Judged] = []
+    for start in tqdm(range(0, len(chosen), at_once), unit_scale=at_once, unit="part"):
+        done += judged(chosen[start : start + at_once], processes=os.cpu_count() or 1)
     print("\n".join(table(done)))
 
 

@@ -17,6 +17,7 @@ from .fault import Fault, PartIsWrong
 
 LIBRARIES = (torch, torch.Tensor, torch.nn.functional, numpy)
 OURS = "rosecourse."
+FOR_THEMSELVES = ("torch", "numpy")  # they replace functions of their own when these are first used
 WITH_OBJECTS = ("rosecourse.kv.", "rosecourse.request.", "rosecourse.models.", "rosecourse.decode.")  # that parts meet
 
 
@@ -66,8 +67,7 @@ class Originals:
         for namespace, functions in self._of:
             now = vars(namespace)
             for name, value in functions.items():
-                replaces_its_own = _package(now.get(name)) in ("torch", "numpy")  # as some do when they are first used
-                if now.get(name) is not value and not replaces_its_own:
+                if now.get(name) is not value and _package(now.get(name)) not in FOR_THEMSELVES:
                     replaced.append(f"{_name_of(namespace)}.{name}")
                     setattr(namespace, name, value)
             for name in _added(namespace, functions):
@@ -84,7 +84,7 @@ def _added(namespace: Any, functions: dict[str, Any]) -> list[str]:
     return [
         name
         for name, value in new
-        if isinstance(value, FunctionType) and _package(value) not in ("torch", "numpy", "rosecourse")
+        if isinstance(value, FunctionType) and _package(value) not in (*FOR_THEMSELVES, "rosecourse")
     ]
 
 
