@@ -155,9 +155,7 @@ def _launch(dtypes: tuple[torch.dtype, ...], form: Form, aligned: bool, device: 
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
     stages = 4 if form.TILE * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d, "STAGES": stages}
-    if not aligned:  # left to the JIT, which makes another binary, of narrower reads
-        return Launch(_attend_and_append_kernel, tuple(constants.values()))
-    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], _warps(form), **constants)
+    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], _warps(form), aligned=aligned, **constants)
 
 
 @cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -190,7 +190,7 @@ def _powers(K: int, width: int) -> int:
 @cache
 def _launch_linear(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
     names = ("N", "K", "WIDTH", "TILES2", "GELU", "ADD", "FLOAT32")
-    constants = dict(zip(names, shape, strict=True))
+    constants: dict[str, Any] = dict(zip(names, shape, strict=True))
     constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "SPLITS": tiles.splits, "STAGES": tiles.stages}
     f32 = torch.float32
     arguments: list[torch.dtype | int | float] = [dtype, dtype, f32, f32, f32, dtype, f32, f32, torch.int32, 0, 1.0]
@@ -200,7 +200,7 @@ def _launch_linear(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl
 @cache
 def _launch_head(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
     names = ("V", "STRIDE", "K", "WIDTH", "TILES2", "FLOAT32")
-    constants = dict(zip(names, shape, strict=True))
+    constants: dict[str, Any] = dict(zip(names, shape, strict=True))
     constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "STAGES": tiles.stages}
     f32 = torch.float32
     arguments: list[torch.dtype | int | float] = [dtype, dtype, f32, f32, f32, dtype, f32, torch.int32, 0, 1.0]
@@ -209,11 +209,11 @@ def _launch_head(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: 
 
 @cache
 def _launch_embed(dtypes: tuple[torch.dtype, ...], constants: tuple[int, ...], device: torch.device) -> Launch:
-    named = dict(zip(("C", "BLOCK_C", "PDL"), constants, strict=True))
+    named: dict[str, Any] = dict(zip(("C", "BLOCK_C", "PDL"), constants, strict=True))
     return compiled(embed_kernel, [*dtypes, 0], launch_pdl=bool(named["PDL"]), **named)
 
 
 @cache
 def _launch_choose(dtypes: tuple[torch.dtype, ...], constants: tuple[int, ...], device: torch.device) -> Launch:
-    named = dict(zip(("TILES", "TILES2", "V", "PDL"), constants, strict=True))
+    named: dict[str, Any] = dict(zip(("TILES", "TILES2", "V", "PDL"), constants, strict=True))
     return compiled(choose_of_tiles_kernel, dtypes, launch_pdl=bool(named["PDL"]), **named)

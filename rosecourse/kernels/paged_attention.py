@@ -86,9 +86,7 @@ def _launch(dtypes: tuple[torch.dtype, ...], sizes: tuple[Size, ...], aligned: b
         "TILE": TILE,
         "BLOCK_D": triton.next_power_of_2(D),
     }
-    if not aligned:  # left to the JIT, which makes another binary, of narrower reads
-        return Launch(_paged_attn_decode_kernel, tuple(constants.values()))
-    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], WARPS, **constants)
+    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], WARPS, aligned=aligned, **constants)
 
 
 def paged_attention_decode(
