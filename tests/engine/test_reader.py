@@ -15,7 +15,7 @@ from rosecourse.kv.bookkeeping import bookkeeping
 from tests.support.failing import spoil
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated
 from tests.support.interrupt_story import make_engine as make_story_engine
-from tests.support.interrupts import Scene, strike_lines
+from tests.support.interrupts import Scene, strike, strike_lines
 from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, params
 from tests.support.oracles import hf_greedy, prompts_of
 
@@ -284,9 +284,10 @@ def story_reader():
 
 
 def check_reader(story, first):
-    """All tokens of its requests come once, the first list among them."""
+    """All tokens of its requests come once, the first list among them, and none of other requests."""
     engine, manager, reader, sessions = story
     got = read_all(reader, take(first, {}) if first else {})
+    assert set(got) == set(sessions)
     for session in sessions:
         assert token_ids(got[session]) == generated()[PROMPTS.index(session.prompt_ids)]
     manager.close()
@@ -316,3 +317,8 @@ def test_an_interrupt_at_any_line_loses_no_list():
 
 def test_a_submit_is_interrupted_at_any_line():
     assert strike_lines(submit_scene, 25, "submit") == 25
+
+
+def test_a_submit_is_interrupted_at_its_last_line():
+    """Where the request is queued, and nobody has got its session yet."""
+    strike(submit_scene(), strike(submit_scene(), None) - 1)
