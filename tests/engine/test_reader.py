@@ -143,12 +143,13 @@ def test_a_reader_has_the_tokens_of_a_step_as_one_item(manage):
     """Last tokens and ends are items of their own, in the order in which they were made; each queue has its own."""
     manager, queues = manage(), [SharedQueue(), SharedQueue()]
     with manager._stepper.changed:  # so that all begin in one step
-        for number, new in enumerate([6, 3, 6, 4]):
-            manager.accept(manager.new_session([1, 2, number], params(new)), queues[number % 2])
+        for number, new in enumerate([5, 4, 6, 4]):
+            manager.accept(manager.new_session([1, 2, number], params(new)), queues[number == 3])
     manager.close(drain=True)
     one, other = map(items_of, queues)
-    assert one == [[0, 2]] * 5 + [(NewTokenItem, 0), (End, 0), (NewTokenItem, 2), (End, 2)]
-    assert other == [[1, 3]] * 2 + [(NewTokenItem, 1), (End, 1), [3], (NewTokenItem, 3), (End, 3)]
+    last = {number: [(NewTokenItem, number), (End, number)] for number in range(4)}
+    assert one == [[0, 1, 2]] * 3 + [[0], *last[1], [2]] + [*last[0], [2]] + last[2]
+    assert other == [[3]] * 3 + last[3]
 
 
 @pytest.mark.parametrize("steps", [2, 3, 7])
