@@ -40,9 +40,7 @@ def _add_norm_kernel(
 def _launch(dtypes: tuple[torch.dtype, ...], C: int, aligned: bool, device: torch.device) -> Launch:
     """A binary belongs to one device."""
     constants = {"C": C, "BLOCK_C": triton.next_power_of_2(C)}
-    if not aligned:  # left to the JIT, which makes another binary, of narrower reads
-        return Launch(_add_norm_kernel, tuple(constants.values()))
-    return compiled(_add_norm_kernel, [*dtypes, 1.0], **constants)
+    return compiled(_add_norm_kernel, [*dtypes, 1.0], aligned=aligned, **constants)
 
 
 def add_norm(

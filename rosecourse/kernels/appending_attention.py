@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..kv.layout import CacheLayout
+from .by_layer import ByLayer
 from .compile import compiled
 from .heads import Size, group_size
 from .launch import Launch
@@ -155,9 +155,7 @@ def _launch(dtypes: tuple[torch.dtype, ...], form: Form, aligned: bool, device: 
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
     stages = 4 if form.TILE * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d, "STAGES": stages}
-    if not aligned:  # left to the JIT, which makes another binary, of narrower reads
-        return Launch(_attend_and_append_kernel, tuple(constants.values()))
-    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], _warps(form), **constants)
+    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], _warps(form), aligned=aligned, **constants)
 
 
 @cache
@@ -211,18 +209,7 @@ def attend_and_append(
     return out
 
 
-class AppendingAttention:
+class AppendingAttention(ByLayer):
     """Paged attention of an engine that keeps one table for all layers; it appends, too."""
 
-    def __init__(self, kv: CacheLayout) -> None:
-        self.kv = kv
-
-    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
-        """block_tables: int [L, B, max_blocks]; the rest as in `attend_and_append`."""
-        self.block_tables = block_tables.unbind()
-        self.context = (context_lens, max_context_len)
-
-    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
-        """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
-        k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
-        return attend_and_append(q, k_layer, v_layer, self.block_tables[layer_idx], *self.context, k_new, v_new)
+    attention = staticmethod(attend_and_append)

@@ -47,9 +47,7 @@ def _launch(
 ) -> Launch:
     """A binary belongs to one device."""
     constants = {"STRIDE": stride, "READ": read, "V": V, "TILE": min(TILE, triton.next_power_of_2(V))}
-    if not aligned:
-        return Launch(_choose_kernel, tuple(constants.values()))
-    return compiled(_choose_kernel, dtypes, WARPS, **constants)
+    return compiled(_choose_kernel, dtypes, WARPS, aligned=aligned, **constants)
 
 
 def choose(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -94,7 +94,7 @@ class FusedLinears:
         """
         B, C = len(token_ids), wte.shape[1]
         require(0 < B <= self.most_rows, f"{B} rows for small products: give 1 to {self.most_rows}")
-        x, stats = wte.new_empty(B, C), _room_for_stats(1, B, self.device)
+        x, stats = wte.new_empty(B, C), _room_for_stats(wte, 1, B)
         tensors = (token_ids, positions, wte, wpe, x, stats)
         constants = (C, triton.next_power_of_2(C), self.pdl)
         launch = _launch_embed(tuple([t.dtype for t in tensors]), constants, self.device)
@@ -154,7 +154,7 @@ class FusedLinears:
         B, (N, K) = len(x), w.weight.shape
         tiles = self._tiles_that_fit(B, w.weight)
         row_tiles, column_tiles = triton.cdiv(B, tiles.BM), triton.cdiv(N, tiles.BN)
-        new_stats = _room_for_stats(column_tiles * add, B, self.device)
+        new_stats = _room_for_stats(x, column_tiles * add, B)
         parts = w.bias.new_empty(row_tiles * column_tiles * tiles.splits * tiles.BM * tiles.BN * (tiles.splits > 1))
         stats, width = (w.bias, 0) if stream is None else (stream.stats, stream.width)
         tensors = (x, *w, stats, out, new_stats, parts, self.counters)
@@ -174,9 +174,12 @@ class FusedLinears:
         return tiles
 
 
-def _room_for_stats(tiles: int, B: int, device: torch.device) -> Tensor:
-    """float32 [2, tiles, B], with room for the most rows that there can be: the kernels read whole tiles of rows."""
-    return torch.empty(2, tiles, MOST_ROWS, device=device)[..., :B]
+def _room_for_stats(like: Tensor, tiles: int, B: int) -> Tensor:
+    """float32 [2, tiles, B] on the device of `like`, with room for the most rows that there can be.
+
+    The kernels read whole tiles of rows, the last one too: what is made of rows that are not there is never stored.
+    """
+    return like.new_empty(2, tiles, MOST_ROWS, dtype=torch.float32)[..., :B]
 
 
 def _powers(K: int, width: int) -> int:
@@ -190,7 +193,7 @@ def _powers(K: int, width: int) -> int:
 @cache
 def _launch_linear(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
     names = ("N", "K", "WIDTH", "TILES2", "GELU", "ADD", "FLOAT32")
-    constants = dict(zip(names, shape, strict=True))
+    constants: dict[str, Any] = dict(zip(names, shape, strict=True))
     constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "SPLITS": tiles.splits, "STAGES": tiles.stages}
     f32 = torch.float32
     arguments: list[torch.dtype | int | float] = [dtype, dtype, f32, f32, f32, dtype, f32, f32, torch.int32, 0, 1.0]
@@ -200,7 +203,7 @@ def _launch_linear(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl
 @cache
 def _launch_head(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
     names = ("V", "STRIDE", "K", "WIDTH", "TILES2", "FLOAT32")
-    constants = dict(zip(names, shape, strict=True))
+    constants: dict[str, Any] = dict(zip(names, shape, strict=True))
     constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "STAGES": tiles.stages}
     f32 = torch.float32
     arguments: list[torch.dtype | int | float] = [dtype, dtype, f32, f32, f32, dtype, f32, torch.int32, 0, 1.0]
@@ -209,11 +212,11 @@ def _launch_head(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: 
 
 @cache
 def _launch_embed(dtypes: tuple[torch.dtype, ...], constants: tuple[int, ...], device: torch.device) -> Launch:
-    named = dict(zip(("C", "BLOCK_C", "PDL"), constants, strict=True))
+    named: dict[str, Any] = dict(zip(("C", "BLOCK_C", "PDL"), constants, strict=True))
     return compiled(embed_kernel, [*dtypes, 0], launch_pdl=bool(named["PDL"]), **named)
 
 
 @cache
 def _launch_choose(dtypes: tuple[torch.dtype, ...], constants: tuple[int, ...], device: torch.device) -> Launch:
-    named = dict(zip(("TILES", "TILES2", "V", "PDL"), constants, strict=True))
+    named: dict[str, Any] = dict(zip(("TILES", "TILES2", "V", "PDL"), constants, strict=True))
     return compiled(choose_of_tiles_kernel, dtypes, launch_pdl=bool(named["PDL"]), **named)

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..kv.layout import CacheLayout
+from .by_layer import ByLayer
 from .compile import compiled
 from .heads import Size, group_size
 from .launch import Launch
@@ -86,9 +86,7 @@ def _launch(dtypes: tuple[torch.dtype, ...], sizes: tuple[Size, ...], aligned: b
         "TILE": TILE,
         "BLOCK_D": triton.next_power_of_2(D),
     }
-    if not aligned:  # left to the JIT, which makes another binary, of narrower reads
-        return Launch(_paged_attn_decode_kernel, tuple(constants.values()))
-    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], WARPS, **constants)
+    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], WARPS, aligned=aligned, **constants)
 
 
 def paged_attention_decode(
@@ -117,27 +115,7 @@ def paged_attention_decode(
     return out
 
 
-class TritonAttention:
+class TritonAttention(ByLayer):
     """Paged attention of an engine, by the Triton kernel."""
 
-    def __init__(self, kv: CacheLayout) -> None:
-        self.kv = kv
-
-    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
-        """block_tables: int [L, B, max_blocks]; the rest as in `paged_attention_decode`."""
-        self.block_tables = block_tables.unbind()
-        self.context_lens = context_lens
-        self.max_context_len = max_context_len
-
-    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
-        """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
-        return paged_attention_decode(
-            q,
-            self.kv.k_layers[layer_idx],
-            self.kv.v_layers[layer_idx],
-            self.block_tables[layer_idx],
-            self.context_lens,
-            self.max_context_len,
-            k_new,
-            v_new,
-        )
+    attention = staticmethod(paged_attention_decode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ..kv.layout import CacheLayout
+from .by_layer import ByLayer
 from .heads import group_size
 
 
@@ -72,18 +72,7 @@ def add_norm(
     return total, F.layer_norm(total, weight.shape, weight, bias, eps)
 
 
-class ReferenceAttention:
+class ReferenceAttention(ByLayer):
     """Paged attention of an engine, in plain torch: where neither Triton nor `SparseAttention` can be used."""
 
-    def __init__(self, kv: CacheLayout) -> None:
-        self.kv = kv
-
-    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
-        """block_tables: int [L, B, max_blocks]; the rest as in `paged_attention_decode`."""
-        self.block_tables = block_tables
-        self.context = (context_lens, max_context_len)
-
-    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
-        """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
-        k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
-        return paged_attention_decode(q, k_layer, v_layer, self.block_tables[layer_idx], *self.context, k_new, v_new)
+    attention = staticmethod(paged_attention_decode)

@@ -14,6 +14,7 @@ from .labels import BEHIND, SMALL
 
 BAR, APART = 0.36, 0.28  # heights: of a bar, and between two classes
 ROW, ROOM = 1.0, 0.7  # heights: of a row of boxes, and of what lies between two rows
+ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # a text that lines may cross
 SIDES: tuple[dict[str, Any], ...] = (
     {"facecolor": BEFORE["color"], "hatch": "///", "edgecolor": "white"},
     {"facecolor": AFTER["color"], "edgecolor": "none"},
@@ -57,11 +58,8 @@ def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]]
     rows = ([(name, 1) for name in before], list(after))
     for number, (boxes, style) in enumerate(zip(rows, SIDES, strict=True)):
         top, left = number * (ROW + ROOM) + ROOM, 0
-        told, behind = (
-            f"{('before', 'after')[number]}: {len(boxes)} kernels",
-            {"facecolor": "white", "edgecolor": "none"},
-        )
-        ax.text(0.15, top - 0.14, told, color=INK, va="bottom", bbox=behind | {"pad": 1}, zorder=3)
+        heading = f"{('before', 'after')[number]}: {len(boxes)} kernels"
+        ax.text(0.15, top - 0.14, heading, color=INK, va="bottom", bbox=ON_WHITE, zorder=3)
         for name, width in boxes:
             joined = number == 1 and width > 1
             frame: dict[str, Any] = {"edgecolor": INK, "linewidth": 2.0 if joined else 1.0}

@@ -28,6 +28,18 @@ PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
 LENGTHS = [1, 4, 17]
 
 
+@pytest.fixture(autouse=True)
+def fresh_memory_is_nan():
+    """The kernels compute with what lies in rows that are not there, and store nothing of it.
+
+    NaN shows where it gets out; any other number could overflow, of which numpy would tell inside the interpreter. On a
+    GPU, torch would refuse operations that have no order.
+    """
+    torch.use_deterministic_algorithms(DEVICE == "cpu")  # fills what `empty` gives, `torch.utils.deterministic`
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture(scope="module")
 def pair(model):
     """A small random GPT-2, of `transformers` and of the engine."""

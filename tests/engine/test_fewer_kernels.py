@@ -8,7 +8,8 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, lesson
 from rosecourse.decode import device_step
-from rosecourse.kernels import appending_attention, choose
+from rosecourse.kernels import AppendingAttention, choose
+from rosecourse.kernels.appending_attention import attend_and_append
 from rosecourse.models.load import from_transformers
 from tests.support.fewer_kernels import BEFORE, INTERPRETED, PADDED
 from tests.support.late_device import Behind
@@ -152,7 +153,6 @@ def test_one_step_behind(tiny, parts):
 def test_the_kernels_are_what_runs(tiny, parts, monkeypatch):
     """Each of a layer's attentions and the end of each step; else these tests would compare 068 with itself."""
     calls = {"attend": 0, "choose": 0}
-    attend = appending_attention.attend_and_append
 
     def counted(name, function):
         def call(*args):
@@ -161,7 +161,7 @@ def test_the_kernels_are_what_runs(tiny, parts, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(appending_attention, "attend_and_append", counted("attend", attend))
+    monkeypatch.setattr(AppendingAttention, "attention", staticmethod(counted("attend", attend_and_append)))
     monkeypatch.setattr(device_step, "choose", counted("choose", choose))
     scheduled(engine_of(tiny, parts), prompts_of([2, 4], 211), 4)
     assert calls == {"attend": 3 * 2, "choose": 3}

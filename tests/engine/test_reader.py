@@ -15,7 +15,7 @@ from rosecourse.kv.bookkeeping import bookkeeping
 from tests.support.failing import spoil
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated
 from tests.support.interrupt_story import make_engine as make_story_engine
-from tests.support.interrupts import Scene, strike_lines
+from tests.support.interrupts import Scene, strike, strike_lines
 from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, params
 from tests.support.oracles import hf_greedy, prompts_of
 
@@ -143,12 +143,13 @@ def test_a_reader_has_the_tokens_of_a_step_as_one_item(manage):
     """Last tokens and ends are items of their own, in the order in which they were made; each queue has its own."""
     manager, queues = manage(), [SharedQueue(), SharedQueue()]
     with manager._stepper.changed:  # so that all begin in one step
-        for number, new in enumerate([6, 3, 6, 4]):
-            manager.accept(manager.new_session([1, 2, number], params(new)), queues[number % 2])
+        for number, new in enumerate([5, 4, 6, 4]):
+            manager.accept(manager.new_session([1, 2, number], params(new)), queues[number == 3])
     manager.close(drain=True)
     one, other = map(items_of, queues)
-    assert one == [[0, 2]] * 5 + [(NewTokenItem, 0), (End, 0), (NewTokenItem, 2), (End, 2)]
-    assert other == [[1, 3]] * 2 + [(NewTokenItem, 1), (End, 1), [3], (NewTokenItem, 3), (End, 3)]
+    last = {number: [(NewTokenItem, number), (End, number)] for number in range(4)}
+    assert one == [[0, 1, 2]] * 3 + [[0], *last[1], [2]] + [*last[0], [2]] + last[2]
+    assert other == [[3]] * 3 + last[3]
 
 
 @pytest.mark.parametrize("steps", [2, 3, 7])
@@ -284,9 +285,10 @@ def story_reader():
 
 
 def check_reader(story, first):
-    """All tokens of its requests come once, the first list among them."""
+    """All tokens of its requests come once, the first list among them, and none of other requests."""
     engine, manager, reader, sessions = story
     got = read_all(reader, take(first, {}) if first else {})
+    assert set(got) == set(sessions)
     for session in sessions:
         assert token_ids(got[session]) == generated()[PROMPTS.index(session.prompt_ids)]
     manager.close()
@@ -316,3 +318,8 @@ def test_an_interrupt_at_any_line_loses_no_list():
 
 def test_a_submit_is_interrupted_at_any_line():
     assert strike_lines(submit_scene, 25, "submit") == 25
+
+
+def test_a_submit_is_interrupted_at_its_last_line():
+    """Where the request is queued, and nobody has got its session yet."""
+    strike(submit_scene(), strike(submit_scene(), None) - 1)

@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig, lesson
-from rosecourse.commands import lab
 from rosecourse.decode import BEST
 from rosecourse.engine.items import End, NewTokenItem
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course import in_turns
 from rosecourse.lab.course.l068 import BURSTS, NAMES
-from rosecourse.lab.exercises.cells import exercise, solution
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
 from rosecourse.lab.world import reading_threads
@@ -28,7 +26,13 @@ from rosecourse.lab.world.in_turns import MOST_WAKES, InTurns
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.mailboxes import Box
 from rosecourse.lab.world.worlds import DELIVERY as WORLD
-from tests.support.cells import part_in
+from tests.support.cells import (
+    assert_not_own,
+    assert_untouched_is_right,
+    command_on_solution,
+    exercise_of,
+    solution_of,
+)
 from tests.support.costly_deliveries import WITHOUT_THE_IDEA
 from tests.support.delivery_parts import RIGHT, Base, QueueAndSet
 from tests.support.verdicts import assert_refused, assert_right_but_costly
@@ -66,16 +70,11 @@ def test_what_wakes_more_than_the_idea_leaves_is_told(part):
 
 
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
-    verdict = check(part_in(exercise("068"), "MyDelivery"), "068")
-    assert verdict.cause is Cause.GOAL_MISSED, verdict
-    assert str(verdict).startswith("✗ MyDelivery, lesson 068: correct, but without the idea of the lesson.")
+    assert_untouched_is_right("068")
 
 
-def test_the_solution_is_the_learners_and_the_courses_own_class_is_not():
-    assert check(part_in(solution("068"), "MyDelivery"), "068").passed
-    verdict = check(in_turns.Delivery, "068")
-    assert verdict.cause is Cause.NOT_OWN_WORK
-    assert "`Delivery.hand_over`" in verdict.not_own
+def test_the_courses_own_class_is_right_and_not_the_learners():
+    assert_not_own("068", in_turns.Delivery, "hand_over")
 
 
 def test_a_verdict_says_what_was_tried():
@@ -92,20 +91,12 @@ def test_the_hunts_mended_delivery_lives_through_every_story():
 
 def test_the_command_takes_a_delivery(tmp_path, capsys, monkeypatch, small_model):
     monkeypatch.setattr("rosecourse.lab.exercises.racing.load_model", lambda: small_model)
-    file = tmp_path / "mine.py"
-    file.write_text(solution("068"))
-    assert lab.main([f"{file}:MyDelivery", "--lesson", "068"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("✓ MyDelivery, lesson 068: passed.")
+    said = command_on_solution("068", tmp_path, capsys)
     assert "your part: 8 wakes in a step" in said
 
 
 def test_the_exercise_the_check_and_the_engines_own_delivery_wake_as_many():
-    assert (
-        part_in(exercise("068"), "MyDelivery").most_wakes
-        == part_in(solution("068"), "MyDelivery").most_wakes
-        == MOST_WAKES
-    )
+    assert exercise_of("068").most_wakes == solution_of("068").most_wakes == MOST_WAKES
     log = DeliveryLog()
     boxes = [LoggedBox(str(n), "asleep", log) for n in range(20)]
     delivery = InTurns(EngineConfig())

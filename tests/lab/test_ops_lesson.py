@@ -9,14 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from rosecourse import InferenceEngine, lesson
-from rosecourse.commands import lab
 from rosecourse.kernels.reference import add_norm
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course import one_after_another, waiting_sums
 from rosecourse.lab.course.scenes import key_at, side_by_side
 from rosecourse.lab.exercises import racing
-from rosecourse.lab.exercises.cells import exercise, solution
 from rosecourse.lab.exercises.operation_race import operations_of
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
@@ -30,7 +28,7 @@ from rosecourse.lab.world.ops_oracle import OpsOracle
 from rosecourse.lab.world.worlds import OPS as WORLD
 from rosecourse.models.gpt2 import GPT2
 from rosecourse.models.ops import Ops
-from tests.support.cells import part_in
+from tests.support.cells import assert_not_own, assert_untouched_is_right, command_on_solution
 from tests.support.costly_ops import WITHOUT_THE_IDEA
 from tests.support.ops_parts import RIGHT, Base, Pairs
 from tests.support.verdicts import assert_refused, assert_right_but_costly
@@ -67,16 +65,11 @@ def test_what_costs_more_than_the_idea_leaves_is_told(part):
 
 
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
-    verdict = check(part_in(exercise("069"), "MyOps"), "069")
-    assert verdict.cause is Cause.GOAL_MISSED, verdict
-    assert str(verdict).startswith("✗ MyOps, lesson 069: correct, but without the idea of the lesson.")
+    assert_untouched_is_right("069")
 
 
-def test_the_solution_is_the_learners_and_the_courses_own_class_is_not():
-    assert check(part_in(solution("069"), "MyOps"), "069").passed
-    verdict = check(waiting_sums.LayerOps, "069")
-    assert verdict.cause is Cause.NOT_OWN_WORK
-    assert "`LayerOps.linear_add`" in verdict.not_own
+def test_the_courses_own_class_is_right_and_not_the_learners():
+    assert_not_own("069", waiting_sums.LayerOps, "linear_add")
 
 
 def test_a_verdict_says_what_was_tried():
@@ -88,11 +81,7 @@ def test_a_verdict_says_what_was_tried():
 
 def test_the_command_takes_operations(tmp_path, capsys, monkeypatch, small_model):
     monkeypatch.setattr(racing, "load_model", lambda: small_model)
-    file = tmp_path / "mine.py"
-    file.write_text(solution("069"))
-    assert lab.main([f"{file}:MyOps", "--lesson", "069"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("✓ MyOps, lesson 069: passed.")
+    said = command_on_solution("069", tmp_path, capsys)
     assert "operations in a step, 7 in a layer" in said
 
 

@@ -7,15 +7,12 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.commands import lab
 from rosecourse.engine.scheduler import OnlineScheduler
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course import in_step, one_behind
-from rosecourse.lab.exercises.cells import exercise, solution
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
-from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.one_behind import OneBehind
@@ -23,7 +20,7 @@ from rosecourse.lab.world.pipeline_oracle import PipelineOracle
 from rosecourse.lab.world.pipeline_scenarios import NEVER_LATE, PACES, STORIES
 from rosecourse.lab.world.server import Server
 from rosecourse.lab.world.worlds import PIPELINE as WORLD
-from tests.support.cells import part_in
+from tests.support.cells import assert_not_own, assert_untouched_is_right, command_on_solution
 from tests.support.costly_pipelines import WITHOUT_THE_IDEA
 from tests.support.pipeline_parts import RIGHT, Base, NewMemory, RingOfThree
 from tests.support.verdicts import assert_refused, assert_right_but_costly
@@ -66,17 +63,12 @@ def test_what_costs_more_than_the_idea_leaves_is_told(part):
 
 
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
-    verdict = check(part_in(exercise("067"), "MyPipeline"), "067")
-    assert verdict.cause is Cause.GOAL_MISSED, verdict
-    assert str(verdict).startswith("✗ MyPipeline, lesson 067: correct, but without the idea of the lesson.")
-    assert "Perhaps:  `steps_ahead` is 0, so that the engine lands each step before the next launch" in str(verdict)
+    said = assert_untouched_is_right("067")
+    assert "Perhaps:  `steps_ahead` is 0, so that the engine lands each step before the next launch" in said
 
 
 def test_the_courses_own_class_is_right_and_not_the_learners():
-    verdict = check(one_behind.Pipeline, "067")
-    assert verdict.correct
-    assert not verdict.missing
-    assert "`Pipeline.land`" in verdict.not_own
+    assert_not_own("067", one_behind.Pipeline, "land")
 
 
 def test_the_hunts_mended_pipeline_lives_through_every_story():
@@ -85,11 +77,7 @@ def test_the_hunts_mended_pipeline_lives_through_every_story():
 
 
 def test_the_command_takes_a_pipeline(tmp_path, capsys):
-    file = tmp_path / "mine.py"
-    file.write_text(solution("067"))
-    assert lab.main([f"{file}:MyPipeline", "--lesson", "067"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("✓ MyPipeline, lesson 067: passed.")
+    said = command_on_solution("067", tmp_path, capsys)
     assert "Before: 1 such waits in a step; your part: 0; the course's: 0." in said
 
 

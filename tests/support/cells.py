@@ -1,4 +1,10 @@
-"""A learner's cell, run as a notebook runs it."""
+"""A learner's cell, run as a notebook runs it; and what is true of the exercise and the solution of every lesson."""
+
+from rosecourse.commands import lab
+from rosecourse.lab import check
+from rosecourse.lab.course import course_of
+from rosecourse.lab.exercises.cells import exercise, solution
+from rosecourse.lab.world.causes import Cause
 
 
 def part_in(source, name):
@@ -6,3 +12,40 @@ def part_in(source, name):
     space = {"__name__": "__main__"}
     exec(compile(source, "<cell>", "exec"), space)
     return space[name]
+
+
+def exercise_of(number):
+    """The class of a lesson's untouched exercise."""
+    return part_in(exercise(number), course_of(number).exercise.name)
+
+
+def solution_of(number):
+    """The class of a lesson's solution."""
+    return part_in(solution(number), course_of(number).exercise.name)
+
+
+def assert_untouched_is_right(number):
+    """It lacks nothing but the lesson's idea. Returns what the verdict says."""
+    name, verdict = course_of(number).exercise.name, check(exercise_of(number), number)
+    assert verdict.cause is Cause.GOAL_MISSED, verdict
+    assert str(verdict).startswith(f"✗ {name}, lesson {number}: correct, but without the idea of the lesson.")
+    return str(verdict)
+
+
+def assert_not_own(number, courses, method):
+    """The course's class is right and not the learner's; the method is one of those that say so."""
+    verdict = check(courses, number)
+    assert verdict.correct
+    assert not verdict.missing
+    assert verdict.cause is Cause.NOT_OWN_WORK
+    assert f"`{courses.__name__}.{method}`" in verdict.not_own
+
+
+def command_on_solution(number, folder, capsys):
+    """`rosecourse lab` on a file with the solution, which passes. Returns what the command says."""
+    name, file = course_of(number).exercise.name, folder / "mine.py"
+    file.write_text(solution(number))
+    assert lab.main([f"{file}:{name}", "--lesson", number]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"✓ {name}, lesson {number}: passed.")
+    return said

@@ -102,7 +102,8 @@ class Bug:
     source: of the colleague's file, whose last class is the part. fault: the lines of it that are to blame; mended: the
     same put right. tools: what helps to look, markdown, one item each. questions: name -> what is asked; hints: for a
     wrong answer to each. scene: plays on an engine, and yields a `dict` before the first step and after each; yields:
-    what that is, in words. truth: plays it with both engines, and returns the answers.
+    what that is, in words. truth: plays it with both engines, and returns the answers. part: of `DecodeParts`, which
+    the colleague's class replaces; empty is the one that the exercise is about.
     """
 
     minutes: int

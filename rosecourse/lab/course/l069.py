@@ -82,11 +82,14 @@ def truth(hunt: Played, model: Model) -> Truth:
 
 
 def _neighbours(sessions: Sessions, name: str) -> set[str]:
-    """Whose blocks lie behind those blocks of a session that a tile begins with, where its own do not."""
+    """Whose blocks the broken part reads for a session.
+
+    A tile is two blocks long. For its second one the part takes the block of the pool that follows the first.
+    """
     tables = {name: list(session.table) for name, session in sessions.items()}
     own = tables[name]
-    behind = {own[n] + 1 for n in range(0, len(own) - 1, 2)} - set(own)
-    return {other for other, table in tables.items() if behind & set(table)}
+    followers = {own[n] + 1 for n in range(0, len(own) - 1, 2)} - set(own)
+    return {other for other, table in tables.items() if followers & set(table)}
 
 
 COLLEAGUES_FILE = '''\

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
-from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..world.runner_log import RunLog
 from .count_race import CountRace
+from .counted_step import SESSIONS, take_steps
 
-SESSIONS = 3  # of the step that is counted: a bucket has room for one more
 WHAT = "operations that the host launches in a decode step, sampling included; a replay is one launch"
 
 
@@ -49,11 +47,5 @@ def launches_of(parts: DecodeParts, model: Model) -> Launches:
     """What the host launches in a greedy step of an engine with these parts, once it runs."""
     log = RunLog()
     with log.watching():
-        engine = InferenceEngine(model, EngineConfig(max_batch_size=4, max_seq_len=64, prefix_cache=False), parts)
-        params = SamplingParams(max_new_tokens=12, stop_on_eos=False)
-        sessions = [engine.new_session([3 * n + 1] * (n + 4), params) for n in range(SESSIONS)]
-        engine.take_tokens(sessions, engine.prefill(sessions))
-        for _ in range(3):
-            log.begin()
-            engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+        take_steps(parts, model, log)
     return Launches(log.outside, len(log.replays))

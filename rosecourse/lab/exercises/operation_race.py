@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...config import EngineConfig, SamplingParams
+from ...config import EngineConfig
 from ...decode import DecodeParts
-from ...engine.engine import InferenceEngine
 from ...models.ops import Ops
 from ...models.shape import Model
 from ..world.ops_log import LoggedOps, OpsLog
 from .count_race import CountRace
+from .counted_step import take_steps
 
-SESSIONS = 3  # of the step that is counted
 WHAT = (
     "operations that move data around the attention of a decode step, in which `add_norm` is one, as it is one kernel "
     "on a GPU. Views move nothing"
@@ -22,16 +21,16 @@ WHAT = (
 
 @dataclass(frozen=True)
 class Moves:
-    """Of one step. before, behind: in `embed`, and in `logits`. layers: in all layers; layer: in one of them."""
+    """Of one step. embed, logits: in these two operations. layers: in all layers; layer: in one of them."""
 
-    before: int
+    embed: int
     layer: float
     layers: int
-    behind: int
+    logits: int
 
     @property
     def total(self) -> int:
-        return self.before + self.layers + self.behind
+        return self.embed + self.layers + self.logits
 
 
 class OperationRace(CountRace):
@@ -43,9 +42,9 @@ class OperationRace(CountRace):
 
     def row(self, counted: Moves) -> dict[str, float]:
         return {
-            "embedding": counted.before,
+            "embedding": counted.embed,
             "in a layer": counted.layer,
-            "logits": counted.behind,
+            "logits": counted.logits,
             "in a step": counted.total,
         }
 
@@ -67,14 +66,7 @@ def operations_of(parts: DecodeParts, model: Model) -> Moves:
     def logged(model: Any, config: EngineConfig) -> Ops:
         return LoggedOps(parts.ops(model, config), log)
 
-    config = EngineConfig(max_batch_size=4, max_seq_len=64, prefix_cache=False)
-    engine = InferenceEngine(model, config, parts.with_(ops=logged))
-    params = SamplingParams(max_new_tokens=12, stop_on_eos=False)
-    sessions = [engine.new_session([3 * n + 1] * (n + 4), params) for n in range(SESSIONS)]
-    engine.take_tokens(sessions, engine.prefill(sessions))
-    for _ in range(3):
-        log.begin()
-        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
-    around = log.operations["embed"], log.operations["logits"]
-    layers = log.operations.total() - sum(around)
-    return Moves(around[0], layers / model.shape.num_layers, layers, around[1])
+    take_steps(parts.with_(ops=logged), model, log)
+    embed, logits = log.operations["embed"], log.operations["logits"]
+    layers = log.operations.total() - embed - logits
+    return Moves(embed, layers / model.shape.num_layers, layers, logits)

@@ -120,8 +120,7 @@ def race(
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Where time says nothing, launches, waits, wakes or
-    operations are counted in its place.
+    takes ten to thirty seconds. Where time says nothing, launches, waits, wakes or operations are counted in its place.
     Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)

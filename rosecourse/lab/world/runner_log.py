@@ -191,11 +191,13 @@ class RunLog:
 
 
 class WatchedWork(DeviceStep):
-    """The work, as the part gets it."""
+    """The work, as the part gets it: calls of it are noted."""
 
     def __init__(self, work: DeviceStep, log: RunLog) -> None:
-        self.__dict__.update(work.__dict__)
         self.work, self.log = work, log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.work, name)
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         return self.log.run(self.work, self, inputs, sampled)
