@@ -66,7 +66,9 @@ def picture() -> Figure:
     lanes = below.subplots(2, 1)
     timelines = {rung: timeline_of(rung.number, "A") for rung in (found["A"][0], found["A"][-1])}
     for ax, (rung, timeline) in zip(lanes, timelines.items(), strict=True):
-        busy = f"the GPU works for {timeline.busy_us / 1e3:.2g} ms of it, in {len(timeline.kernels):,} kernels"
+        busy = (
+            f"the GPU works for {timeline.busy_us / 1e3:.2g} ms of it, in {len(timeline.kernels):,} kernels and copies"
+        )
         draw_step(ax, timeline, f"Lesson {rung.number}, a decode step: {rung.tpot_ms:.2g} ms; {busy}")
     kinds_legend(lanes[-1], list(timelines.values()))
     return figure
