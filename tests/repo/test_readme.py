@@ -29,15 +29,15 @@ def command_lines():
 
 
 @pytest.mark.parametrize("words", command_lines(), ids=lambda words: " ".join(words)[:60])
-def test_each_command_line_parses(words):
+def test_each_command_line_parses(words, monkeypatch):
     program, name, *flags = words
     assert program == "rosecourse"
     assert name in COMMANDS
     module = import_module(f"rosecourse.commands.{name}")
-    if name == "doctor":
-        assert not flags
-    else:
-        assert module.make_parser().parse_args(flags)
+    parsed = []
+    monkeypatch.setattr(module, "run_command", lambda parser, work, argv: parsed.append(parser.parse_args(argv)))
+    module.main(flags)
+    assert len(parsed) == 1
 
 
 def test_each_command_is_shown():
