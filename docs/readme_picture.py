@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from rosecourse.lessons.workloads import ARTICLES
+from rosecourse.measure.timeline import Timeline
 from rosecourse.pictures.whole_ladder import draw_ladder, draw_step, kinds_legend
 from rosecourse.records.whole_ladder import RecordedRung, timeline_of, whole_ladder
 
@@ -28,15 +29,21 @@ def ladders() -> dict[str, list[RecordedRung]]:
     return {name: whole_ladder(name) for name in ("A", "C")}
 
 
-def ends(ladder: list[RecordedRung]) -> dict[RecordedRung, dict]:
-    """The first and the last rung under workload A, each with its timeline's document."""
-    return {rung: timeline_of(rung.number, "A").document() for rung in (ladder[0], ladder[-1])}
+def ends() -> dict[RecordedRung, Timeline]:
+    """The first and the last rung under workload A, each with a decode step inside a block."""
+    first, *_, last = ladders()["A"]
+    found = {rung: timeline_of(rung.number, "A") for rung in (first, last)}
+    return {rung: timeline for rung, timeline in found.items() if timeline is not None}
 
 
 def facts() -> str:
     """What is drawn, in short. The picture's file says it too, so that a test sees whether it is up to date."""
-    found = ladders()
-    text = json.dumps([[[vars(rung) for rung in rungs] for rungs in found.values()], [*ends(found["A"]).values()]])
+    rungs = [
+        f"{rung.number} {rung.title} {rung.throughput:.0f} {rung.share_of_floor:.4f} {rung.tpot_ms:.3f}"
+        for ladder in ladders().values()
+        for rung in ladder
+    ]
+    text = json.dumps([rungs, [timeline.document() for timeline in ends().values()]])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -64,13 +71,12 @@ def picture() -> Figure:
         sizes = str(ARTICLES[name]).partition(" (")[0]
         draw_ladder(ax, rungs, f"{sizes}:\ntokens per second (share of the floor)", named=number == 0)
     lanes = below.subplots(2, 1)
-    timelines = {rung: timeline_of(rung.number, "A") for rung in (found["A"][0], found["A"][-1])}
-    for ax, (rung, timeline) in zip(lanes, timelines.items(), strict=True):
+    for ax, (rung, timeline) in zip(lanes, ends().items(), strict=True):
         busy = (
             f"the GPU works for {timeline.busy_us / 1e3:.2g} ms of it, in {len(timeline.kernels):,} kernels and copies"
         )
         draw_step(ax, timeline, f"Lesson {rung.number}, a decode step: {rung.tpot_ms:.2g} ms; {busy}")
-    kinds_legend(lanes[-1], list(timelines.values()))
+    kinds_legend(lanes[-1], list(ends().values()))
     return figure
 
 
