@@ -20,6 +20,7 @@ from ..lab.world.worlds import KV_APPEND
 from ..lessons import LESSONS
 from ..models.load import load_model
 from .building import require_threads, set_threads
+from .desk import ShowStatus
 from .flags import add_threads_flag
 from .guard import end_with, guarded
 from .parser import Parser, command_parser, run_command
@@ -60,6 +61,7 @@ def make_parser() -> Parser:
         help=f"what it is to be, and is raced against: {lessons_by_part()}",
     )
     parser.add_argument("--no-race", action="store_true", help="check it, and time nothing")
+    parser.add_argument("--status", action=ShowStatus, help="show how far you have come in the lessons, and end")
     add_threads_flag(parser)
     return parser
 
