@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..lessons import lesson
+from .noting import note_read
 from .places import desk_here
-from .progress import Done, my_progress, note_read
+from .progress import Done, my_progress
 
 NOT_KEPT = "What you do is kept if you open the lessons with `make lab`."
 

@@ -3,14 +3,12 @@
 It is stored only by a process that works in the learner's folder, `my/`: a notebook of the learner's copy, or a command
 that is run there. A test, an author or a command elsewhere stores nothing, and needs no flag for that.
 
-What is stored only grows: the first date of each thing done, and the best race. So it does not matter in which order
-two notebooks that run at the same time write, as long as each reads what the other has written; a lock sees to that.
+What is stored only grows: the first date of each thing done, and the best race. `noting.py` writes it.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,13 +16,9 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from .copies import write_whole
 from .places import desk_here
 
-FILE, LOCK = "progress.json", ".progress.lock"
-PATIENCE = 5.0  # seconds that a lesson waits for another one that is writing; it takes milliseconds
+FILE = "progress.json"
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ def progress_in(folder: Path) -> Progress:
     except ValueError:  # a damaged file, or one that is no text
         aside = path.with_name(f"progress.damaged.{datetime.now():%Y-%m-%d-%H%M%S}.json")
         path.rename(aside)
-        _tell(f"{folder.name}/{FILE} is damaged. It is {aside.name} now, and your progress begins anew.")
+        tell(f"{folder.name}/{FILE} is damaged. It is {aside.name} now, and your progress begins anew.")
         return Progress()
 
 
@@ -116,52 +110,10 @@ def my_progress() -> Progress:
     try:
         return Progress() if folder is None else progress_in(folder)
     except OSError as error:
-        _tell(f"Your progress cannot be read: {error}")
+        tell(f"Your progress cannot be read: {error}")
         return Progress()
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """Say something about the file, beside what a cell shows."""
     print(line, file=sys.stderr)
-
-
-# -- what a lesson tells ------------------------------------------------------------------------------------------
-
-
-def note_read(number: str) -> None:
-    """The last cell of a lesson was reached."""
-    _note(number, Done(read=_today()))
-
-
-def note_built(number: str) -> None:
-    """A part of the learner's has passed the check of a lesson."""
-    _note(number, Done(built=_today()))
-
-
-def note_found(number: str) -> None:
-    """The bug of a lesson was found."""
-    _note(number, Done(found=_today()))
-
-
-def note_race(number: str, said: str, times: float) -> None:
-    """A race has ended, `times` as good as before the lesson. It counts once the lesson's part is built."""
-    if math.isfinite(times):
-        _note(number, Done(race=BestRace(said, times, _today())))
-
-
-def _today() -> str:
-    return date.today().isoformat()
-
-
-def _note(number: str, done: Done) -> None:
-    """Store what was done, if this is the learner's process. What cannot be stored costs a line, and no lesson."""
-    folder = desk_here()
-    if folder is None:
-        return
-    try:
-        with FileLock(folder / LOCK, timeout=PATIENCE):
-            progress = progress_in(folder)
-            if done.race is not None and not progress.of(number).built:
-                return
-            write_whole(folder / FILE, progress.with_(number, done).text())
-    except (OSError, Timeout) as error:
-        _tell(f"Your progress cannot be stored in {folder.name}/{FILE}: {error}")

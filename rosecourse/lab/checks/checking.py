@@ -10,7 +10,7 @@ from functools import partial
 from signal import Signals
 from typing import Any
 
-from ...desk.progress import note_built
+from ...desk.noting import note_built
 from ...lessons import Lesson
 from ...measure.progress import progress
 from ..world.causes import Cause

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from ...checks import require, told
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
-from ...desk.progress import note_race
+from ...desk.noting import note_race
 from ...engine.engine import InferenceEngine
 from ...errors import ConfigError, LessonError, RosecourseError
 from ...lessons import LESSONS, Lesson, lesson

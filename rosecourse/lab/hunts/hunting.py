@@ -19,7 +19,7 @@ import torch
 from ...checks import require, shown
 from ...config import EngineConfig
 from ...decode import DecodeParts
-from ...desk.progress import note_found
+from ...desk.noting import note_found
 from ...engine.engine import InferenceEngine
 from ...errors import LessonError
 from ...kernels import triton_runs_on
