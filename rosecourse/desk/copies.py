@@ -26,7 +26,6 @@ from .places import DESK, NOTEBOOKS
 
 MANIFEST = ".copies.json"
 EXAMPLE = "`make reset LESSON=038`"
-RESET = "`make reset LESSON={}` brings the course's and keeps yours beside it"
 
 
 class State(Enum):
@@ -43,10 +42,10 @@ class State(Enum):
 
 COPIED = (State.MISSING, State.OTHER_OUTPUTS, State.OUTDATED)
 TOLD = {
-    State.MISSING: "is new",
-    State.OUTDATED: "is renewed: the course has changed it, and you had not",
-    State.YOURS_AND_OLDER: f"is yours and is left alone, and the course has a newer one: {RESET}",
-    State.UNKNOWN: f"is not as the course has it, and is left alone: {RESET}",
+    State.MISSING: "new",
+    State.OUTDATED: "renewed, as nothing was written there",
+    State.YOURS_AND_OLDER: "left alone, as you have written there, though the course has something newer",
+    State.UNKNOWN: "left alone, as it is not what the course has and may be yours",
 }
 
 
@@ -64,16 +63,18 @@ class Copies:
         first = not self.folder.exists()
         self.folder.mkdir(exist_ok=True)
         manifest, said = self._read_manifest()
+        names: dict[State, list[str]] = {state: [] for state in State}
         for original in notebooks_in(self.originals):
             state = self._state(original, manifest.get(original.name))
             if state in COPIED:
                 self._copy(original, manifest)
             elif state is State.SAME:
                 manifest[original.name] = Digests.of(original)
-            if state in TOLD:
-                said.append(f"{DESK}/{original.name} {TOLD[state].format(original.name[:3])}")
+            names[state].append(original.name)
         self._write_manifest(manifest)
-        return [f"{DESK}/ is your copy of the notebooks: work there, and git leaves it alone"] if first else said
+        if first:
+            return [f"{DESK}/ is your copy of the notebooks: work there, and git leaves it alone"]
+        return said + [_line(state, names[state]) for state in TOLD if names[state]]
 
     def reset(self, number: str) -> str:
         """Bring one lesson's notebook back as the course has it, and keep the old one beside it; returns what was done.
@@ -138,6 +139,14 @@ class Copies:
     def _write_manifest(self, manifest: dict[str, Digests]) -> None:
         text = json.dumps({"copies": {name: asdict(one) for name, one in sorted(manifest.items())}}, indent=1)
         write_whole(self.folder / MANIFEST, f"{text}\n")
+
+
+def _line(state: State, names: list[str]) -> str:
+    """What is told of the copies that are in one state."""
+    said = f"{DESK}/: {', '.join(name[:3] for name in names)} {TOLD[state]}"
+    if state in COPIED:
+        return said
+    return f"{said}; `make reset LESSON={names[0][:3]}` brings the course's and keeps yours beside it"
 
 
 def write_whole(path: Path, text: str) -> None:
