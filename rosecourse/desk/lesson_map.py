@@ -31,7 +31,7 @@ class LessonMap:
             minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
             figures = recorded_cell(rung, self.recordings[rung.number])
             worth = f"{headline_name(rung)} {figures}" if figures else ""
-            rows.append([f"[{rung.number}]({head.file}) {rung.title}", rung.about, *minutes, worth])
+            rows.append([f"[{rung.number} {rung.title}]({head.file})", rung.about, *minutes, worth])
         return rows
 
     def summary(self) -> str:

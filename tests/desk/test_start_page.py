@@ -24,7 +24,7 @@ def test_the_map_has_a_row_for_each_rung(tmp_path):
     write_recording(tmp_path / "nvidia-h200" / "A.json", twice_as_fast())
     shown = LessonMap(FOLDER, tmp_path)
     rows = shown.rows()
-    assert [row[0] for row in rows] == [f"[{rung.number}]({FILES[rung.number]}) {rung.title}" for rung in LESSONS]
+    assert [row[0] for row in rows] == [f"[{rung.number} {rung.title}]({FILES[rung.number]})" for rung in LESSONS]
     assert [row[1] for row in rows] == [rung.about for rung in LESSONS]
     worth = {rung.number: row[-1] for rung, row in zip(LESSONS, rows, strict=True)}
     assert worth["035"] == ""
