@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .desk import ShowStatus
 from .flags import add_threads_flag
 from .parser import Parser, command_parser, run_command, work_of
 
@@ -29,6 +30,7 @@ def make_parser() -> Parser:
         help=f"what it is to be, and is raced against: {LESSONS_BY_PART}",
     )
     parser.add_argument("--no-race", action="store_true", help="check it, and time nothing")
+    parser.add_argument("--status", action=ShowStatus, help="show how far you have come in the lessons, and end")
     add_threads_flag(parser)
     return parser
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ..errors import RosecourseError
 
 Parsed = TypeVar("Parsed")
+KEPT = 16  # files whose contents stay in memory: a table of all lessons asks for the same few again and again
 
 
 def canonical_bytes(document: dict[str, Any]) -> bytes:
@@ -33,22 +35,29 @@ def read_sealed(
 ) -> Parsed:
     """What `parse` makes of a file's document; `parse` raises `ValueError` for a document that it does not accept.
 
-    what: what the error calls the file, such as `recorded`; remedy: the command that makes it anew. Raises
-    `RosecourseError` for a file that is damaged, of another workload or of another format than `form`.
+    what: what the error calls the file, such as `recorded`; remedy: the command that makes it anew. The same contents
+    give the same object again, so change nothing in it. Raises `RosecourseError` for a file that is damaged, of another
+    workload or of another format than `form`.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-        if not isinstance(document, dict) or document.get("sha256") != seal(document)["sha256"]:
-            raise ValueError("its checksum does not fit")
-        if type(document.get("format")) is not int or document["format"] != form:
-            raise ValueError(f"its format is {document.get('format')!r:.20}, not {form}")
-        if document.get("workload") != workload:
-            raise ValueError(f"it is of workload {document.get('workload')!r:.20}")
-        return parse(document)
+        return _unsealed(path.read_text(encoding="utf-8"), workload, form, parse)
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         why = " ".join(str(getattr(error, "strerror", None) or error).split())
         ways = f"restore it from git, or record it anew with `{remedy}`"
         raise RosecourseError(f"the {what} file {path} cannot be used, {why}: {ways}") from error
+
+
+@lru_cache(maxsize=KEPT)
+def _unsealed(text: str, workload: str, form: int, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+    """What `parse` makes of the text of a file. Raises `ValueError` for one that is not accepted."""
+    document = json.loads(text, parse_constant=_refuse_constant)
+    if not isinstance(document, dict) or document.get("sha256") != seal(document)["sha256"]:
+        raise ValueError("its checksum does not fit")
+    if type(document.get("format")) is not int or document["format"] != form:
+        raise ValueError(f"its format is {document.get('format')!r:.20}, not {form}")
+    if document.get("workload") != workload:
+        raise ValueError(f"it is of workload {document.get('workload')!r:.20}")
+    return parse(document)
 
 
 def _refuse_constant(name: str) -> NoReturn:

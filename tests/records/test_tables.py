@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from rosecourse import LESSONS
+from rosecourse import LESSONS, RosecourseError
+from rosecourse.records.recordings import read_recording
 from rosecourse.records.tables import COLUMNS, lessons_table, published_and_recorded
 from tests.support.recordings import STEPS, document_of, steady, twice_as_fast, write_recording
 
@@ -152,3 +153,14 @@ def test_a_recording_of_the_first_lesson_alone_has_nothing_to_compare(tmp_path, 
 def test_every_line_of_the_table_is_one_of_markdown(results, notebooks):
     lines = lessons_table(notebooks, folder=results).splitlines()
     assert all(re.fullmatch(r"\|( [^|]+ \|| \|){5}", line) for line in lines), lines
+
+
+def test_a_file_is_taken_apart_once_and_anew_when_it_has_changed(results):
+    path = results / "nvidia-h200" / "A.json"
+    read = read_recording(path, "A")
+    assert read_recording(path, "A") is read
+    write_recording(path, twice_as_fast("036", "038"))
+    assert read_recording(path, "A").rungs.keys() == {"036", "038"}
+    path.write_text("{")
+    with pytest.raises(RosecourseError, match="cannot be used"):
+        read_recording(path, "A")
