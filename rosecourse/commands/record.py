@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,24 +60,29 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--commit", metavar="SHA", help="where there is no git: the source's commit, with -dirty if it has been changed"
     )
-    work = parser.add_argument_group("workload (default: as in the articles; D has lengths of its own)")
+    add_articles_flags(parser, "as in the articles")
+    return parser
+
+
+def add_articles_flags(parser: Parser, sizes: str) -> None:
+    """Which model, and other sizes than a workload's own. sizes: what those are, in words."""
+    work = parser.add_argument_group(f"workload (default: {sizes}; D has lengths of its own)")
     work.add_argument("--prompt", default="Hello", help="the text that every request completes, except those of D")
     work.add_argument("--num-requests", type=int, help="in each run")
     work.add_argument("--max-new-tokens", type=int, help="completion tokens per request, except for D")
     work.add_argument("--max-batch-size", type=int, help="most requests decoded, and most prompts computed, together")
     add_model_flags(parser)
     parser.set_defaults(block_size=64, num_blocks=None, no_prefix_cache=True)  # the articles' engine
-    return parser
 
 
 # -- before the work ----------------------------------------------------------------------------------------------
 
 
-def workloads_of(args: argparse.Namespace) -> list[str]:
+def workloads_of(args: argparse.Namespace, known: Sequence[str] = WORKLOADS) -> list[str]:
     """What `--workloads` names, each once."""
     names = list(dict.fromkeys(name.strip() for name in args.workloads.split(",")))
     for name in names:
-        require(name in WORKLOADS, f"there is no workload {name!r:.40}: give some of {','.join(WORKLOADS)}")
+        require(name in known, f"there is no workload {name!r:.40}: give some of {','.join(known)}")
     return names
 
 
@@ -96,16 +101,23 @@ def order_of(name: str, prompt_ids: list[int], parser: Parser, args: argparse.Na
     return Order(prompt_ids, args.seed, config_of(args), command_line(parser, told), flags_of(told), first_of(args))
 
 
-def article_of(name: str, args: argparse.Namespace) -> ArticleWorkload:
+def article_of(name: str, args: argparse.Namespace, known: Mapping[str, ArticleWorkload] = ARTICLES) -> ArticleWorkload:
     """An article's workload, with the sizes that the flags give instead."""
     given = {size: value for size in SIZES if (value := getattr(args, size)) is not None}
-    return replace(ARTICLES[name], **given)
+    return replace(known[name], **given)
 
 
 def traffic_of(model: Model, args: argparse.Namespace) -> MixedTraffic:
     """Mixed traffic for this device, with the sizes that the flags give instead."""
     given = {size: value for size in ("num_requests", "max_batch_size") if (value := getattr(args, size)) is not None}
     return replace(D if model.device.type == "cuda" else D_SMALL, **given)
+
+
+def name_the_model(args: argparse.Namespace) -> None:
+    """On a GPU, take the articles' model where the flags name none."""
+    is_named = args.hf_model_id is not None or args.random_weights is not None
+    if not is_named and resolve_device(args.device).type == "cuda":
+        args.random_weights = RANDOM_WEIGHTS
 
 
 def source_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -159,9 +171,7 @@ class Session:
         )
         require_writable_folder(args.out or RESULTS)
         args.prompt = text_of(args.prompt)
-        is_named = args.hf_model_id is not None or args.random_weights is not None
-        if not is_named and resolve_device(args.device).type == "cuda":
-            args.random_weights = RANDOM_WEIGHTS
+        name_the_model(args)
         self.model = model_of(args)
         self.traffic = traffic_of(self.model, args)
         self.prompt_ids = ids_of(args.prompt, self.model)
