@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import torch
@@ -60,7 +59,7 @@ def measure_pairs(args: argparse.Namespace) -> None:
     engine.new_session([0] * args.prompt_tokens, params)  # refuses what can never be served, before any work
     prompts = torch.randint(1, model.shape.vocab_size, shape, generator=generator).tolist()
     if generate.compiled:
-        print("compiling ...", file=sys.stderr, flush=True)
+        print("Compiling the forward of transformers: up to some minutes ...", flush=True)
     timed = time_pairs(engine, prompts, params, args.pairs, generate)
     if model.dtype == torch.float32 and not timed.same_tokens:
         raise RosecourseError("the tokens differ: a comparison of times would mean nothing; please report this")

@@ -157,5 +157,5 @@ def _compiled_by(first_run: Callable[[], float]) -> float:
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise ConfigError(
             f"torch.compile could not compile the forward of transformers ({why:.200}): install a C++ compiler (g++), "
-            "which it needs on a CPU, or ask for no compiled forward"
+            "which it needs on a CPU, or do without compiling"
         ) from error

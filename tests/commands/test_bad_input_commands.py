@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rosecourse.commands import (
+    benchmark_ladder,
     benchmark_scheduler,
     benchmark_streaming,
     benchmark_transformers,
@@ -26,6 +27,7 @@ COMMANDS = {
     "benchmark_scheduler": benchmark_scheduler,
     "benchmark_streaming": benchmark_streaming,
     "benchmark_transformers": benchmark_transformers,
+    "benchmark_ladder": benchmark_ladder,
     "record": record,
     "doctor": doctor,
     "lab": lab,
@@ -52,6 +54,9 @@ SENSIBLE = {  # values that run, each a small piece of work
     "--dtype": ["float32", "bfloat16"],
     "--lesson": ["035", "061", "best"],
     "--workloads": ["A", "A,C"],
+    "--lessons": ["035,069", "061,062,063"],
+    "--to": ["036", "best"],
+    "--picture": ["out.png"],
     "--rounds": ["5", "9"],
     "--minutes": ["9", "0.5"],
     "--mode": ["online", "offline"],
@@ -72,6 +77,7 @@ SMALL = {  # given first: what follows counts
     "--batch-size": "2",
     "--pairs": "5",
     "--workloads": "A",
+    "--lessons": "035,061",
     "--random-weights": "gpt2",
     "--device": "cpu",
 }
@@ -114,6 +120,7 @@ ODD += [
 ]
 ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "A,,B", "A,A", "mine.py:Part", ":"]
 SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--force", "--no-race"]
+SWITCHES += ["--static-cache"]
 WRONG = ["--nonsense", "--max-new", "--prom", "-h", "-p", "--hf-model-id", "--json", "--seed", "stray", "--help", "-"]
 
 
@@ -167,6 +174,7 @@ def small_machine(model):
         patch.setattr(
             record.Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts]))
         )
+        patch.setattr(benchmark_ladder, "copy_bandwidth", lambda device: 1e10)
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 

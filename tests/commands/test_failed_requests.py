@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 
 from rosecourse.commands import (
     benchmark,
+    benchmark_ladder,
     benchmark_scheduler,
     benchmark_streaming,
     benchmark_transformers,
@@ -28,6 +29,7 @@ COMMANDS = {
     "offline": (benchmark_scheduler, [*FEW, "--mode", "offline"]),
     "streaming": (benchmark_streaming, [*FEW, "--no-stop-on-eos"]),
     "transformers": (benchmark_transformers, ["--batch-size", "2", "--max-new-tokens", "8", "--prompt-tokens", "3"]),
+    "ladder": (benchmark_ladder, ["--lessons", "035,069", "--workloads", "A", "--rounds", "2", *FEW]),
     "record A": (record, ["--workloads", "A", *FEW, *RECORDED]),
     "record B": (record, ["--workloads", "B", *FEW, *RECORDED]),
     "record D": (record, ["--workloads", "D", "--num-requests", "2", *RECORDED]),
@@ -43,10 +45,11 @@ def loads(monkeypatch, model):
 
     def choose(position):
         chosen = model if position is None else sick_model(model, position)
-        for module in (generate, benchmark, benchmark_transformers, record):
+        for module in (generate, benchmark, benchmark_transformers, benchmark_ladder, record):
             monkeypatch.setattr(module, "model_of", lambda args: chosen)
 
-    monkeypatch.setattr("rosecourse.records.recorder.copy_bandwidth", lambda device: 1e10)
+    for module in ("records.recorder", "commands.benchmark_ladder"):
+        monkeypatch.setattr(f"rosecourse.{module}.copy_bandwidth", lambda device: 1e10)
     return choose
 
 
