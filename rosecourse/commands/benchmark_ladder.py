@@ -52,7 +52,7 @@ def make_parser() -> Parser:
     parser = command_parser(
         NAME,
         "Measure rungs of the ladder in turns: the same tokens, interleaved rounds, intervals, and the floor. All of "
-        "them under A and C take one to three minutes on a laptop, and about ten on a GPU, where 035 is slow.",
+        "them under A and C take one to three minutes on a laptop, and about five on a large GPU.",
     )
     parser.add_argument("--workloads", default="A,C", metavar="X,Y", help=f"some of {', '.join(KNOWN)}")
     parser.add_argument("--lessons", metavar="NNN,MMM", help="the engines after these lessons (default: all)")

@@ -32,7 +32,7 @@ class Controls:
         if ipywidgets is None:
             raise ImportError(MISSING)
         self.model, first = model, Setting()
-        lazy = {"continuous_update": False, "style": {"description_width": "7em"}}
+        lazy = {"continuous_update": False, "style": {"description_width": "8em"}}
         self.batch = ipywidgets.IntSlider(value=first.batch, min=1, max=MOST_SESSIONS, description="batch", **lazy)
         self.block_size = ipywidgets.SelectionSlider(
             options=BLOCK_SIZES, value=first.block_size, description="block size", **lazy
@@ -43,9 +43,10 @@ class Controls:
         self.num_blocks = ipywidgets.IntSlider(
             value=first.num_blocks, min=4, max=MOST_BLOCKS, description="blocks in all", **lazy
         )
-        self.session = ipywidgets.Dropdown(options=[], description="session")
+        narrow, small = ipywidgets.Layout(width="11em"), ipywidgets.Layout(width="auto")
+        self.session = ipywidgets.Dropdown(options=[], description="session", layout=narrow)
         self.step, self.fork, self.end, self.again = (
-            ipywidgets.Button(description=name) for name in ("Step", "Fork it", "End it", "Start again")
+            ipywidgets.Button(description=name, layout=small) for name in ("Step", "Fork it", "End it", "Start again")
         )
         self.said, self.map = ipywidgets.HTML(), ipywidgets.HTML()
         settings = (self.batch, self.block_size, self.lengths, self.num_blocks)
