@@ -17,6 +17,7 @@ COMMANDS = {
     "benchmark_scheduler": "measure a scheduler",
     "benchmark_streaming": "measure what a reader of streamed tokens sees",
     "benchmark_transformers": "measure the engine against transformers generate",
+    "benchmark_ladder": "measure the rungs of the ladder in turns",
     "record": "record every rung under each workload",
     "doctor": "say what was found on this machine, and what is missing",
 }

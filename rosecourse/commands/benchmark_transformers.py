@@ -18,6 +18,12 @@ def make_parser() -> Parser:
     parser.add_argument("--prompt-tokens", type=int, default=8, help="length of the random prompts")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs of runs that count")
+    parser.add_argument("--static-cache", action="store_true", help="let transformers use a cache of a fixed size")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="and compile its forward by torch.compile, which takes up to some minutes (needs --static-cache)",
+    )
     add_json_flag(parser)
     add_model_flags(parser)
     add_engine_flags(parser)

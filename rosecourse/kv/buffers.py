@@ -32,7 +32,7 @@ def kv_pool(
     """
     whole = (shape[0], shape[1] + spare_blocks, *shape[2:])
     try:
-        if device.type == "cpu" and 2 * math.prod(whole) * dtype.itemsize > _memory():
+        if device.type == "cpu" and 2 * math.prod(whole) * dtype.itemsize > host_memory():
             raise MemoryError  # else a system that promises more than it has would end the process later
         return torch.empty(whole, dtype=dtype, device=device), torch.empty(whole, dtype=dtype, device=device)
     except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
@@ -42,7 +42,7 @@ def kv_pool(
         ) from error
 
 
-def _memory() -> float:
+def host_memory() -> float:
     """Bytes of memory that this machine has; infinity where the system does not say."""
     names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
     known = all(name in getattr(os, "sysconf_names", {}) for name in names)

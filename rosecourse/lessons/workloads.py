@@ -35,6 +35,16 @@ class ArticleWorkload:
         readers = f", readers: {self.readers}" if self.readers != "sequential" else ""
         return f"{sizes} ({self.benchmark.removeprefix('benchmark_')}{readers})"
 
+    @property
+    def a_quarter(self) -> ArticleWorkload:
+        """The same for a laptop: a quarter of the prompts, of the tokens of each completion, and of the batch."""
+        return replace(
+            self,
+            num_requests=self.num_requests // 4,
+            max_new_tokens=self.max_new_tokens // 4,
+            max_batch_size=self.max_batch_size // 4,
+        )
+
 
 A = ArticleWorkload("A", "benchmark_scheduler", num_requests=64, max_new_tokens=512, max_batch_size=64)
 B = ArticleWorkload("B", "benchmark_streaming", num_requests=64, max_new_tokens=256, max_batch_size=16)
@@ -56,6 +66,7 @@ C_ASYNCIO = replace(C, name="C-asyncio", readers="asyncio")
 
 WITH_STEPS = {work.name: work for work in (A, B, C, E, F)}  # those whose decode steps differ, and are recorded too
 ARTICLES = WITH_STEPS | {work.name: work for work in (C_ONE, C_THREADS, C_ASYNCIO)}
+SMALL = {name: work.a_quarter for name, work in ARTICLES.items()}
 
 
 def name_of_steps(work: ArticleWorkload) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from ..engine.engine import InferenceEngine
 from ..errors import RequestFailed, RosecourseError
 from ..lessons import LESSONS, Lesson
 from ..models.shape import Model
+from .holding import Holding, Lent, all_kept, kept
 from .metrics import UNITS
 from .provenance import device_name
 from .samples import Samples, figure_name
@@ -197,6 +199,12 @@ class Ladder:
         """How many times the throughput of the first rung, for each rung; the first is 1.0 by definition."""
         return self.ratios("total time")
 
+    @property
+    def gains(self) -> list[Ratio]:
+        """How many times the throughput of the rung before, for each rung but the first."""
+        seconds = [rung.seconds for rung in self.rungs]
+        return [ratio(before, after) for before, after in pairwise(seconds)]
+
     def ratios(self, metric: str) -> list[Ratio]:
         """How many times less time each rung takes than the first. metric: a time of `UNITS` in seconds."""
         first = self.rungs[0].values(metric)
@@ -258,7 +266,10 @@ def compare(
 
     runner: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
     """
-    (one, other), conditions = _measure({"before": before, "after": after}, workload, pairs, runner)
+    engines = {"before": before, "after": after}
+    for name, engine in engines.items():
+        require_a(InferenceEngine, engine, name)
+    (one, other), conditions = _measure({name: kept(e) for name, e in engines.items()}, workload, pairs, runner)
     return Comparison(one, other, conditions)
 
 
@@ -269,40 +280,62 @@ def compare_ladder(
     config: EngineConfig | None = None,
     rungs: Sequence[Lesson] = LESSONS,
     runner: Runner = run_scheduler,
+    holding: Holding = all_kept,
 ) -> Ladder:
-    """Like `compare`, with an engine for each rung, as it is after its lesson; all share the model's weights."""
-    engines = {rung.number: InferenceEngine(model, config, rung.after) for rung in rungs}
-    samples, conditions = _measure(engines, workload, rounds, runner)
+    """Like `compare`, with an engine for each rung, as it is after its lesson; all share the model's weights.
+
+    holding: whether all engines are kept, or one is there at a time; see `measure.holding`.
+    """
+
+    def lent(rung: Lesson) -> Lent:
+        return holding(lambda: InferenceEngine(model, config, rung.after), lambda engine: runner(engine, workload))
+
+    samples, conditions = _measure({rung.number: lent(rung) for rung in rungs}, workload, rounds, runner)
     return Ladder(samples, [rung.title for rung in rungs], conditions)
 
 
 def _measure(
-    engines: Mapping[str, InferenceEngine],
+    engines: Mapping[str, Lent],
     workload: Workload,
     rounds: int,
     runner: Runner,
 ) -> tuple[list[Samples], Conditions]:
     require(is_count(rounds), f"{shown(rounds)} runs of each: give 1 or more")
     require_a(Workload, workload, "workload")
-    for name, engine in engines.items():
-        require_a(InferenceEngine, engine, name)
-    done: list[Run] = []
-    alike = workload.all_at_once and all(engine.prefix_cache is None for engine in engines.values())
-    must_agree = alike or next(iter(engines.values())).model.dtype == torch.float32
+    witness = _Witness(workload, rounds)
 
-    def work(name: str, engine: InferenceEngine) -> Run:
+    def work(name: str, lent: Lent) -> Run:
         try:
-            done.append(runner(engine, workload))
-            done[-1].require_whole(workload.params, engine.eos_token_id)
+            with lent() as engine:
+                run = runner(engine, workload)
+                run.require_whole(workload.params, engine.eos_token_id)
+                witness.see(engine, run)
         except RequestFailed as error:
             raise RequestFailed(f"{name}: {error}") from error
-        _require_alike(done[0], done[-1], must_agree)
-        return done[-1]
+        return run
 
     runs_of_each = interleave_all([partial(work, *one) for one in engines.items()], rounds)
     samples = [Samples(name, runs) for name, runs in zip(engines, runs_of_each, strict=True)]
-    conditions = _conditions(next(iter(engines.values())), workload, samples[0].runs[0], rounds)
-    return samples, replace(conditions, same_tokens=all(run.completions == done[0].completions for run in done))
+    return samples, witness.conditions
+
+
+class _Witness:
+    """Sees every run of a comparison, and holds it to the tokens of the first. It keeps no engine."""
+
+    def __init__(self, workload: Workload, rounds: int) -> None:
+        self.workload, self.rounds = workload, rounds
+        self.alike = workload.all_at_once  # whether every run schedules the same batches
+        self.first: Run | None = None
+
+    def see(self, engine: InferenceEngine, run: Run) -> None:
+        """Raise `RosecourseError` for other tokens than the first run's, where rounding cannot be the reason."""
+        if self.first is None:
+            self.first, self.conditions = run, _conditions(engine, self.workload, run, self.rounds)
+            self.exact = engine.model.dtype == torch.float32
+        self.alike = self.alike and engine.prefix_cache is None
+        _require_alike(self.first, run, self.alike or self.exact)
+        if run.completions != self.first.completions:
+            self.conditions = replace(self.conditions, same_tokens=False)
 
 
 def _require_alike(first: Run, other: Run, must_agree: bool) -> None:

@@ -43,6 +43,11 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
             notebook.display_pub.clear_output()
 
 
+def is_watched() -> bool:
+    """Whether this is a notebook before which somebody sits, and not one that a program executes."""
+    return _notebook() is not None
+
+
 def _notebook() -> Any:
     """IPython's shell if this is a notebook before which somebody sits; else None.
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rosecourse.commands import (
+    benchmark_ladder,
     benchmark_scheduler,
     benchmark_streaming,
     benchmark_transformers,
@@ -18,6 +19,7 @@ from rosecourse.commands import (
     lab,
     record,
 )
+from rosecourse.commands.work import benchmark_ladder as climbing
 from rosecourse.commands.work import record as recording
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
@@ -27,6 +29,7 @@ COMMANDS = {
     "benchmark_scheduler": benchmark_scheduler,
     "benchmark_streaming": benchmark_streaming,
     "benchmark_transformers": benchmark_transformers,
+    "benchmark_ladder": benchmark_ladder,
     "record": record,
     "doctor": doctor,
     "lab": lab,
@@ -53,6 +56,9 @@ SENSIBLE = {  # values that run, each a small piece of work
     "--dtype": ["float32", "bfloat16"],
     "--lesson": ["035", "061", "best"],
     "--workloads": ["A", "A,C"],
+    "--lessons": ["035,069", "061,062,063"],
+    "--to": ["036", "best"],
+    "--picture": ["out.png"],
     "--rounds": ["5", "9"],
     "--minutes": ["9", "0.5"],
     "--mode": ["online", "offline"],
@@ -73,6 +79,7 @@ SMALL = {  # given first: what follows counts
     "--batch-size": "2",
     "--pairs": "5",
     "--workloads": "A",
+    "--lessons": "035,061",
     "--random-weights": "gpt2",
     "--device": "cpu",
 }
@@ -115,6 +122,7 @@ ODD += [
 ]
 ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "A,,B", "A,A", "mine.py:Part", ":"]
 SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--force", "--no-race"]
+SWITCHES += ["--static-cache"]
 WRONG = ["--nonsense", "--max-new", "--prom", "-h", "-p", "--hf-model-id", "--json", "--seed", "stray", "--help", "-"]
 
 
@@ -168,6 +176,7 @@ def small_machine(model):
         patch.setattr(
             recording.Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts]))
         )
+        patch.setattr(climbing, "copy_bandwidth", lambda device: 1e10)
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 

@@ -6,6 +6,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rosecourse.commands import (
+    benchmark_ladder,
     benchmark_scheduler,
     benchmark_streaming,
     benchmark_transformers,
@@ -15,6 +16,7 @@ from rosecourse.commands import (
     record,
 )
 from rosecourse.commands.work import benchmark
+from rosecourse.commands.work import benchmark_ladder as climbing
 from rosecourse.commands.work import benchmark_transformers as with_transformers
 from rosecourse.commands.work import generate as completing
 from rosecourse.commands.work import lab as checking
@@ -32,6 +34,7 @@ COMMANDS = {
     "offline": (benchmark_scheduler, [*FEW, "--mode", "offline"]),
     "streaming": (benchmark_streaming, [*FEW, "--no-stop-on-eos"]),
     "transformers": (benchmark_transformers, ["--batch-size", "2", "--max-new-tokens", "8", "--prompt-tokens", "3"]),
+    "ladder": (benchmark_ladder, ["--lessons", "035,069", "--workloads", "A", "--rounds", "2", *FEW]),
     "record A": (record, ["--workloads", "A", *FEW, *RECORDED]),
     "record B": (record, ["--workloads", "B", *FEW, *RECORDED]),
     "record D": (record, ["--workloads", "D", "--num-requests", "2", *RECORDED]),
@@ -47,10 +50,11 @@ def loads(monkeypatch, model):
 
     def choose(position):
         chosen = model if position is None else sick_model(model, position)
-        for module in (completing, benchmark, with_transformers, recording):
+        for module in (completing, benchmark, with_transformers, climbing, recording):
             monkeypatch.setattr(module, "model_of", lambda args: chosen)
 
-    monkeypatch.setattr("rosecourse.records.recorder.copy_bandwidth", lambda device: 1e10)
+    for module in ("records.recorder", "commands.work.benchmark_ladder"):
+        monkeypatch.setattr(f"rosecourse.{module}.copy_bandwidth", lambda device: 1e10)
     return choose
 
 

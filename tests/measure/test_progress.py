@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tqdm.std
 
-from rosecourse.measure.progress import progress
+from rosecourse.measure.progress import is_watched, progress
 from rosecourse.measure.stats import interleave_all
 
 
@@ -101,3 +101,11 @@ def test_interleaved_runs_show_their_progress_between_the_runs(monkeypatch, cloc
     assert all(before == after for before, after in before_and_after)
     assert "runs:  25%" in before_and_after[1][0]
     assert "runs:  75%" in before_and_after[3][0]
+
+
+def test_whether_somebody_watches(monkeypatch):
+    assert not is_watched()
+    notebook(monkeypatch, allow_stdin=False)
+    assert not is_watched()
+    notebook(monkeypatch, allow_stdin=True)
+    assert is_watched()

@@ -6,12 +6,13 @@ import argparse
 
 import torch
 
+from ...checks import require
 from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
 from ...errors import RosecourseError
 from ...lessons import Lesson
 from ...measure.provenance import device_name, provenance
-from ...measure.rivals import PairedRuns, time_pairs
+from ...measure.rivals import Generate, PairedRuns, time_pairs
 from ...measure.stats import ratio
 from ...records.json_file import require_writable_json, write_json
 from ..benchmark_transformers import make_parser
@@ -24,6 +25,8 @@ def run(args: argparse.Namespace) -> None:
     """Time both, print the summary and write the JSON document."""
     require_writable_json(args.json)
     require_counts(args, {"pairs": 2, "prompt_tokens": 1})
+    require(args.static_cache or not args.compile, "--compile needs a cache of a fixed size: add --static-cache")
+    generate = Generate(args.static_cache, args.compile)
     parts = parts_of(args)
     params = SamplingParams(max_new_tokens=args.max_new_tokens, stop_on_eos=False)
     model = model_of(args)
@@ -32,10 +35,12 @@ def run(args: argparse.Namespace) -> None:
     shape = (args.batch_size, args.prompt_tokens)
     engine.new_session([0] * args.prompt_tokens, params)  # refuses what can never be served, before any work
     prompts = torch.randint(1, model.shape.vocab_size, shape, generator=generator).tolist()
-    timed = time_pairs(engine, prompts, params, args.pairs)
+    if generate.compiled:
+        print("Compiling the forward of transformers: up to some minutes ...", flush=True)
+    timed = time_pairs(engine, prompts, params, args.pairs, generate)
     if model.dtype == torch.float32 and not timed.same_tokens:
         raise RosecourseError("the tokens differ: a comparison of times would mean nothing; please report this")
-    print_summary(args, engine, lesson_of(args), timed)
+    print_summary(args, engine, lesson_of(args), generate, timed)
     write_json(
         args.json,
         {
@@ -43,18 +48,23 @@ def run(args: argparse.Namespace) -> None:
             **provenance(),
             "settings": flags_of(args),
             "same_tokens": timed.same_tokens,
+            "transformers_compiling_seconds": timed.compiling,
             "transformers_seconds": timed.transformers,
             "engine_seconds": timed.engine,
         },
     )
 
 
-def print_summary(args: argparse.Namespace, engine: InferenceEngine, rung: Lesson, timed: PairedRuns) -> None:
+def print_summary(
+    args: argparse.Namespace, engine: InferenceEngine, rung: Lesson, generate: Generate, timed: PairedRuns
+) -> None:
     """Medians and means of both, and the ratio with its interval."""
     model, count = engine.model, args.batch_size * args.max_new_tokens
     same = "yes" if timed.same_tokens else f"no ({model.dtype} rounds differently)"
     faster = ratio(timed.transformers, timed.engine)
-    print("=== transformers generate (dynamic cache) and the engine ===")
+    print(f"=== transformers generate ({generate}) and the engine ===")
+    if timed.compiling is not None:
+        print(f"Compiling, and a first run: {timed.compiling:.1f} s, which no figure below holds")
     print(f"Same tokens: {same}, {count} of them, greedy")
     for name, seconds in (("transformers", timed.transformers), (f"rosecourse {rung.number}", timed.engine)):
         step = p50_mean(ms([s / args.max_new_tokens for s in seconds]), ".3f")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +38,11 @@ UNTOLD = ("out", "force", "commit", "minutes")  # flags that no figure depends o
 # -- before the work ----------------------------------------------------------------------------------------------
 
 
-def workloads_of(args: argparse.Namespace) -> list[str]:
+def workloads_of(args: argparse.Namespace, known: Sequence[str] = WORKLOADS) -> list[str]:
     """What `--workloads` names, each once."""
     names = list(dict.fromkeys(name.strip() for name in args.workloads.split(",")))
     for name in names:
-        require(name in WORKLOADS, f"there is no workload {name!r:.40}: give some of {','.join(WORKLOADS)}")
+        require(name in known, f"there is no workload {name!r:.40}: give some of {','.join(known)}")
     return names
 
 
@@ -61,16 +61,23 @@ def order_of(name: str, prompt_ids: list[int], parser: Parser, args: argparse.Na
     return Order(prompt_ids, args.seed, config_of(args), command_line(parser, told), flags_of(told), first_of(args))
 
 
-def article_of(name: str, args: argparse.Namespace) -> ArticleWorkload:
+def article_of(name: str, args: argparse.Namespace, known: Mapping[str, ArticleWorkload] = ARTICLES) -> ArticleWorkload:
     """An article's workload, with the sizes that the flags give instead."""
     given = {size: value for size in SIZES if (value := getattr(args, size)) is not None}
-    return replace(ARTICLES[name], **given)
+    return replace(known[name], **given)
 
 
 def traffic_of(model: Model, args: argparse.Namespace) -> MixedTraffic:
     """Mixed traffic for this device, with the sizes that the flags give instead."""
     given = {size: value for size in ("num_requests", "max_batch_size") if (value := getattr(args, size)) is not None}
     return replace(D if model.device.type == "cuda" else D_SMALL, **given)
+
+
+def name_the_model(args: argparse.Namespace) -> None:
+    """On a GPU, take the articles' model where the flags name none."""
+    is_named = args.hf_model_id is not None or args.random_weights is not None
+    if not is_named and resolve_device(args.device).type == "cuda":
+        args.random_weights = RANDOM_WEIGHTS
 
 
 def source_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -124,9 +131,7 @@ class Session:
         )
         require_writable_folder(args.out or RESULTS)
         args.prompt = text_of(args.prompt)
-        is_named = args.hf_model_id is not None or args.random_weights is not None
-        if not is_named and resolve_device(args.device).type == "cuda":
-            args.random_weights = RANDOM_WEIGHTS
+        name_the_model(args)
         self.model = model_of(args)
         self.traffic = traffic_of(self.model, args)
         self.prompt_ids = ids_of(args.prompt, self.model)
