@@ -13,10 +13,10 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test notebooks wheel soak mutants adversary lint format doctor constraints clean
+.PHONY: help env lab test browser-test notebooks wheel soak mutants adversary lint format doctor constraints clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 env: $(STAMP)  ## Create or update .venv (PYTHON=python3.12 picks the Python)
 
@@ -34,7 +34,7 @@ lab: env  ## Open the notebooks in Jupyter Lab (ARGS='--no-browser --port 8899')
 	$(IN_VENV) jupyter lab notebooks/ $(ALLOW_ROOT) $(ARGS)
 
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
-PYTEST := $(IN_VENV) python -m pytest --nbval --numprocesses logical --maxprocesses 4 --dist loadfile
+PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 --dist loadfile
 
 test: env  ## Lint, run every test and check every notebook, whatever fails (ARGS='-k scheduler')
 	@lint=passed; tests=passed; \
@@ -42,6 +42,10 @@ test: env  ## Lint, run every test and check every notebook, whatever fails (ARG
 	$(PYTEST) $(ARGS) || tests=failed; \
 	echo "lint: $$lint, tests: $$tests"; \
 	test "$$lint $$tests" = 'passed passed'
+
+browser-test: env  ## Drive Jupyter Lab in Chromium, which has to be installed; pictures in build/browser (ARGS='-k dark')
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	$(IN_VENV) python -m pytest tests/browser $(ARGS)
 
 wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
 	$(BIN)/python -m tests.repo.wheel
@@ -81,7 +85,7 @@ SCRATCH := $(VENV)-constraints
 constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
 	$(PYTHON) -m venv --clear $(SCRATCH)
 	grep -E '$(KEPT)' constraints.txt > $(SCRATCH)/kept.txt
-	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,train]'
+	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,browser,train]'
 	$(SCRATCH)/bin/python -m pip freeze --all --exclude-editable --exclude pip > $(SCRATCH)/freeze.txt
 	{ grep '^#' constraints.txt; sed 's/+.*//' $(SCRATCH)/freeze.txt | grep -vE '^(nvidia|cuda)-'; } > $(SCRATCH)/new.txt
 	mv $(SCRATCH)/new.txt constraints.txt

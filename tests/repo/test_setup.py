@@ -108,6 +108,12 @@ def test_make_mutants_installs_its_extra_with_the_constraints():
     assert pip_install_arguments(command) == ["-q", "-c", "constraints.txt", "-e", ".[mutants]"]
 
 
+def test_make_browser_test_installs_its_extra_with_the_constraints_and_runs_its_tests():
+    install, run = make_would_run("browser-test")[-2:]
+    assert pip_install_arguments(install) == ["-q", "-c", "constraints.txt", "-e", ".[browser]"]
+    assert run.endswith("python -m pytest tests/browser ")
+
+
 def test_make_constraints_pins_what_any_extra_needs():
     extras = make_install_arguments("constraints")[-1].strip(".[]").split(",")
     assert sorted(extras) == sorted(EXTRAS)
@@ -153,7 +159,7 @@ def test_make_test_lints_and_runs_pytest(tmp_path):
 
     assert lint == LINT
     command, _, how = pytest_and_flags.partition(" --numprocesses ")
-    assert command == "python -m pytest --nbval"
+    assert command == "python -m pytest --nbval --ignore=tests/browser"
     assert how.split() == ["logical", "--maxprocesses", "4", "--dist", "loadfile"]  # a notebook's cells stay together
     assert made.stdout.splitlines()[-1] == "lint: passed, tests: passed"
     assert made.returncode == 0
