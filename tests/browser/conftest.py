@@ -1,15 +1,18 @@
-"""A Chromium for the tests of what a reader sees. `make browser-test` runs them; `make test` leaves them out."""
+"""A Chromium for the tests of what a reader sees, and a Jupyter Lab. `make browser-test` runs these tests alone."""
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.server import Lab, serving
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")  # of the command, on one system or another
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "browser"
+LINES_OF_LOG = 40
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +38,41 @@ def pictures() -> Path:
     """The folder for screenshots, which git ignores: to be looked at, compared with nothing."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     return PICTURES
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A Jupyter Lab that serves a copy of the tree, shared by all tests."""
+    with serving(tmp_path_factory.mktemp("lab")) as running:
+        yield running
+
+
+@pytest.fixture
+def new_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens pages of a width in pixels; an error in a page's console fails the test at its end."""
+    pages, errors = [], []
+
+    def opened(width: int = 1280) -> Page:
+        page = browser.new_context(viewport={"width": width, "height": 900}).new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        pages.append(page)
+        return page
+
+    try:
+        yield opened
+    finally:
+        for page in pages:
+            page.context.close()
+    assert not errors
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """A test that fails shows the end of Jupyter Lab's log, and leaves a picture of each of its pages."""
+    report = yield
+    lab = getattr(item, "funcargs", {}).get("lab")
+    if report.when == "call" and report.failed and lab:
+        report.sections.append(("Jupyter Lab", "\n".join(lab.log.read_text().splitlines()[-LINES_OF_LOG:])))
+    return report

@@ -1,0 +1,89 @@
+"""A Jupyter Lab of its own for the tests: another copy of the tree, other settings, a free port and a token."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_SOURCE = (".git", ".*_cache", ".venv*", ".hypothesis", ".ipynb_checkpoints", "__pycache__", "*.egg-info")
+NOT_SOURCE += ("build", "dist", "mutants", "my")
+SECONDS_TO_START = 60
+# What Jupyter Lab asks on its first start would lie over the pictures.
+QUIET = {"apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running server. tree: the copy that it serves; log: what it has written."""
+
+    url: str
+    token: str
+    tree: Path
+    log: Path
+
+
+def copy_of_the_tree(folder: Path) -> Path:
+    """What a learner has after cloning, with what has been changed since: lessons that run there dirty nothing here."""
+    return shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*NOT_SOURCE))
+
+
+def environment(tree: Path, folder: Path) -> dict[str, str]:
+    """The environment with this copy's package first, and with folders for what Jupyter and IPython keep."""
+    kept = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
+    lab = {f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
+    return os.environ | kept | lab | {"IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(tree)}
+
+
+def write_settings(folder: Path) -> None:
+    for name, settings in QUIET.items():
+        file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(settings))
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_for(server: subprocess.Popen, runtime: Path, log: Path) -> str:
+    """The address of a server that has started, which it leaves in its runtime folder; the port may be another one."""
+    end = time.monotonic() + SECONDS_TO_START
+    while not (found := list(runtime.glob("jpserver-*.json"))):
+        if server.poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"Jupyter Lab has not started:\n{log.read_text()}")
+        time.sleep(0.1)
+    return f"http://127.0.0.1:{json.loads(found[0].read_text())['port']}/"
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Lab]:
+    """Serves a copy of the tree from an empty folder for as long as the block runs."""
+    tree, log, token = copy_of_the_tree(folder), folder / "jupyter.log", secrets.token_hex(16)
+    write_settings(folder)
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"]
+    command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={free_port()}", f"--ServerApp.root_dir={tree}"]
+    command += [f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
+    with log.open("w") as written:
+        server = subprocess.Popen(
+            command, cwd=tree, env=environment(tree, folder), stdout=written, stderr=subprocess.STDOUT
+        )
+    try:
+        yield Lab(wait_for(server, folder / "runtime", log), token, tree, log)
+    finally:
+        server.terminate()  # it ends its kernels first
+        try:
+            server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
