@@ -13,7 +13,7 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test browser-test notebooks wheel soak mutants adversary lint format doctor constraints clean
+.PHONY: help env lab reset test browser-test notebooks wheel soak mutants adversary lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,8 +30,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,dev]'
 	@touch $@
 
-lab: env  ## Open the notebooks in Jupyter Lab (ARGS='--no-browser --port 8899')
-	$(IN_VENV) jupyter lab notebooks/ $(ALLOW_ROOT) $(ARGS)
+# Jupyter's root is the repository, so that sources and tests are at hand; it opens the learner's copy of the first page.
+lab: env  ## Open my/, your copy of the notebooks, in Jupyter Lab (ARGS='--no-browser --port 8899')
+	$(BIN)/python -m rosecourse desk
+	$(IN_VENV) jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my/000_start_here.ipynb $(ALLOW_ROOT) $(ARGS)
+
+reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours beside it (LESSON=038)
+	$(BIN)/python -m rosecourse desk --reset '$(LESSON)'
 
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 --dist loadfile

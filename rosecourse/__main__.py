@@ -12,6 +12,7 @@ from .commands.ending import ended, interrupts_leave, leave_at_the_end
 
 COMMANDS = {
     "lab": "check a part that you have written, and race it against the course's",
+    "desk": "make or renew my/, your copy of the notebooks",
     "generate": "complete a prompt",
     "benchmark_scheduler": "measure a scheduler",
     "benchmark_streaming": "measure what a reader of streamed tokens sees",

@@ -120,6 +120,14 @@ def add_json_flag(parser: Parser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write command, host, versions and raw samples there")
 
 
+def add_benchmark_flags(parser: Parser) -> None:
+    """The flags of both benchmarks."""
+    add_json_flag(parser)
+    add_workload_flags(parser)
+    add_model_flags(parser)
+    add_engine_flags(parser)
+
+
 # -- values -------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
-"""The learner's lab: predict, build the part, have it checked, race it, see the change, hunt the bug."""
+"""The learner's lab: predict, build the part, have it checked, race it, see the change, hunt the bug, and finish."""
 
+from ..desk.finish import finish
 from .checks.checking import check
 from .checks.verdict import Verdict
 from .exercises.cells import exercise, hints, solution
@@ -14,6 +15,7 @@ __all__ = [
     "check",
     "exercise",
     "explanation",
+    "finish",
     "hints",
     "hunt",
     "predict",

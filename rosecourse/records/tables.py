@@ -128,24 +128,31 @@ def lessons_table(notebooks: Path, gpu: str | None = None, folder: Path = RESULT
         notebook = next(notebooks.glob(f"{rung.number}_*.ipynb"), None)
         number = rung.number if notebook is None else f"[{rung.number}]({notebooks.name}/{notebook.name})"
         lines.append([f"{number} {rung.title}", rung.about, str(rung.workload), _article_cell(rung)])
-        lines[-1].append(_recorded_cell(rung, recordings[rung.number]))
+        lines[-1].append(recorded_cell(rung, recordings[rung.number]))
     return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|\n" for cells in lines)
 
 
 def _article_cell(rung: Lesson) -> str:
     """The figure that the article is about; with its number of requests where it differs from the recorded one."""
     metric, statistic = rung.headline
-    rows = published_figures(rung.number).query("metric == @metric and statistic == @statistic")
+    rows = published_figures(rung.number)
+    rows = rows[(rows.metric == metric) & (rows.statistic == statistic)]
     rows = rows[rows.source.str.startswith(ARTICLE)]
     if rows.empty:
         return ""
     (article,) = rows.itertuples()
-    name = metric.removeprefix("total ") + (f" {statistic}" if statistic in PERCENTILES else "")
     requests = "" if article.workload == str(rung.workload) else f" ({article.workload.partition(' x')[0]})"
-    return f"{name} {article.before:.2f} to {article.after:.2f} {_unit(metric)}{requests}"
+    return f"{headline_name(rung)} {article.before:.2f} to {article.after:.2f} {_unit(metric)}{requests}"
 
 
-def _recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
+def headline_name(rung: Lesson) -> str:
+    """The figure that a lesson is about, such as `TPOT` or `ITL p99`."""
+    metric, statistic = rung.headline
+    return metric.removeprefix("total ") + (f" {statistic}" if statistic in PERCENTILES else "")
+
+
+def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
+    """What a lesson is worth as recorded: its headline's figure before and after, and the ratio with its interval."""
     if not rung.changes:
         return ""
     if recording is None:

@@ -18,6 +18,7 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SOURCE = (".git", ".*_cache", ".venv*", ".hypothesis", "__pycache__", "build", "dist", "mutants", "*.egg-info")
+LEARNERS = "my"
 SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
 WHERE = "import rosecourse.config as c; print(c.PACKAGE); print(c.DATA); print(*(p.name for p in c.DATA.iterdir()))"
 GENERATE = ["generate", "--prompt", "My dear", "--max-new-tokens", "12"]
@@ -35,7 +36,7 @@ def call(*command: object, folder: Path, status: int = 0) -> str:
 
 def make_wheel(python: Path, folder: Path) -> Path:
     """A wheel that is built from a source archive, which is built from a clean copy of the repository."""
-    source = shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    source = shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_SOURCE, LEARNERS))
     call(sys.executable, "-c", SDIST, folder, folder=source)
     (archive,) = folder.glob("*.tar.gz")
     call(python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, archive, folder=folder)

@@ -10,6 +10,7 @@ from functools import partial
 from signal import Signals
 from typing import Any
 
+from ...desk.noting import note_built
 from ...lessons import Lesson
 from ...measure.progress import progress
 from ..world.causes import Cause
@@ -42,6 +43,7 @@ def check(part: type, lesson_number: str) -> Verdict:
     verdict = _judged_apart(part, rung)
     if verdict.passed:
         PASSED.add(rung.number)
+        note_built(rung.number)
     return replace(verdict, remarks=(*verdict.remarks, *edited_since(part)))
 
 

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import pandas as pd
 from matplotlib.axes import Axes
 
+SMALLEST = 1e-3  # what a count of nothing is taken for where it divides
+
 
 @dataclass(frozen=True, repr=False)
 class CountRace(ABC):
@@ -50,6 +52,11 @@ class CountRace(ABC):
     def figures(self) -> list[str]:
         """The figures that count, as they are told: of before, yours and the course's."""
         return [f"{self.figure(one):g}" for one in self.counts.values()]
+
+    def against_before(self) -> tuple[str, float]:
+        """How many times less is counted of yours than before: in words, and as a number."""
+        before, yours, _ = map(self.figure, self.counts.values())
+        return f"{before:g} to {yours:g} {self.axis.partition(' ')[0]}", before / max(yours, SMALLEST)
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from ...checks import require, told
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
+from ...desk.noting import note_race
 from ...engine.engine import InferenceEngine
 from ...errors import ConfigError, LessonError, RosecourseError
 from ...lessons import LESSONS, Lesson, lesson
@@ -41,6 +42,7 @@ COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] 
     "operations": (OperationRace, operations_of),
 }
 WHOLE_RUNS = Track()
+Raced = TypeVar("Raced", "Race", CountRace)
 THAN_THE_COURSES = "than the course's"
 
 
@@ -64,6 +66,11 @@ class Race:
             raise ConfigError("nothing was timed: there are no figures")
         _, yours, course = self.ladder.ratios(self.track.metric)
         return yours, course
+
+    def against_before(self) -> tuple[str, float]:
+        """How many times as fast as before yours is: in words, and as a number."""
+        yours, _ = self.speedups
+        return yours.shown(2), yours.value
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's; empty if nothing was timed."""
@@ -145,7 +152,7 @@ def race(
     on_gpu = model.device.type != "cpu"
     try:
         if course.track.untimed and (course.track.counted == "wakes" or not on_gpu):
-            return _counted(course, racers, model)
+            return _noted(_counted(course, racers, model))
         workload = workload_of(course.track, on_gpu)
         config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
         ladder = compare_ladder(model, workload, rounds, config, racers)
@@ -155,7 +162,14 @@ def race(
         raise
     except BaseException as error:
         return Race(rung.number, name, None, _nothing_timed(f"{name} raised {told(error)}", name, rung.number))
-    return Race(rung.number, name, ladder, track=course.track)
+    raced = Race(rung.number, name, ladder, track=course.track)
+    return _noted(raced) if rounds >= FEWEST_PAIRS else raced
+
+
+def _noted(raced: Raced) -> Raced:
+    """A race that came to its end, which the learner's progress now tells of."""
+    note_race(raced.number, *raced.against_before())
+    return raced
 
 
 def _counted(course: Course, racers: Sequence[Lesson], model: Model) -> CountRace:

@@ -19,6 +19,7 @@ import torch
 from ...checks import require, shown
 from ...config import EngineConfig
 from ...decode import DecodeParts
+from ...desk.noting import note_found
 from ...engine.engine import InferenceEngine
 from ...errors import LessonError
 from ...kernels import triton_runs_on
@@ -151,6 +152,8 @@ class Hunt:
             right["line"] = right["line"] or self._blames(given["line"])
         lines = [self._line(name, given, right) for name in self.questions]
         found = len(given) == len(self.questions) and all(right.values())
+        if found:
+            note_found(self.number)
         return Answer([*lines, "Found. Compare with the explanation below."] if found else lines, found)
 
     def _line(self, name: str, given: Mapping[str, Any], right: Mapping[str, bool]) -> str:

@@ -1,0 +1,55 @@
+"""The map of the lessons, as the start page shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..lessons import LESSONS
+from ..records.comparisons import recorded_comparison
+from ..records.results import RESULTS
+from ..records.tables import headline_name, recorded_cell
+from .notebooks import lessons_in
+from .places import NOTEBOOKS, repository
+
+
+class LessonMap:
+    """A table with a row for each lesson: what changes, how long it takes, and what it is worth.
+
+    folder: with the notebooks, whose heads give the minutes. results: as for `recorded_comparison`.
+    """
+
+    def __init__(self, folder: Path, results: Path = RESULTS) -> None:
+        self.heads = {head.number: head for head in lessons_in(folder)}
+        self.rungs = [rung for rung in LESSONS if rung.number in self.heads]
+        self.recordings = {rung.number: recorded_comparison(rung.number, folder=results) for rung in self.rungs}
+
+    def rows(self) -> list[list[str]]:
+        """Lesson, what changes, minutes to read, to build and to hunt, and the recorded figure of each rung."""
+        rows = []
+        for rung in self.rungs:
+            head = self.heads[rung.number]
+            minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
+            figures = recorded_cell(rung, self.recordings[rung.number])
+            worth = f"{headline_name(rung)} {figures}" if figures else ""
+            rows.append([f"[{rung.number}]({head.file}) {rung.title}", rung.about, *minutes, worth])
+        return rows
+
+    def summary(self) -> str:
+        """How long all of it takes."""
+        minutes = [(head.reading, head.exercise, head.hunt) for head in self.heads.values()]
+        reading, building, hunting = (round(sum(each) / 60) for each in zip(*minutes, strict=True))
+        return f"In all about {reading} hours to read, {building} to build and {hunting} to hunt."
+
+    def __str__(self) -> str:
+        devices = dict.fromkeys(one.conditions.device for one in self.recordings.values() if one is not None)
+        worth = f"recorded on one {' or '.join(devices)}" if devices else "recorded"
+        header = ["lesson", "what changes", "minutes to read", "to build", "to hunt", worth]
+        rows = [header, ["---"] * 2 + ["---:"] * 3 + ["---"], *self.rows()]
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.summary()])
+
+    __repr__ = _repr_markdown_ = __str__
+
+
+def lesson_map() -> LessonMap:
+    """The map for a notebook. Raises `ConfigError` outside the course's repository."""
+    return LessonMap(repository(Path.cwd()) / NOTEBOOKS)

@@ -1,0 +1,59 @@
+"""What a lesson tells: that something was done. It is stored if this process works in the learner's folder.
+
+Two notebooks may write at the same time. In which order they do is all one, since what is stored only grows; that each
+has read what the other has written is what the lock is for.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+
+from filelock import FileLock, Timeout
+
+from .copies import write_whole
+from .places import desk_here
+from .progress import FILE, BestRace, Done, progress_in, tell
+
+LOCK = ".progress.lock"
+PATIENCE = 5.0  # seconds that a lesson waits for another one that is writing; it takes milliseconds
+
+
+def note_read(number: str) -> None:
+    """The last cell of a lesson was reached."""
+    _note(number, Done(read=_today()))
+
+
+def note_built(number: str) -> None:
+    """A part of the learner's has passed the check of a lesson."""
+    _note(number, Done(built=_today()))
+
+
+def note_found(number: str) -> None:
+    """The bug of a lesson was found."""
+    _note(number, Done(found=_today()))
+
+
+def note_race(number: str, said: str, times: float) -> None:
+    """A race has ended, `times` as good as before the lesson. It counts once the lesson's part is built."""
+    if math.isfinite(times):
+        _note(number, Done(race=BestRace(said, times, _today())))
+
+
+def _today() -> str:
+    return date.today().isoformat()
+
+
+def _note(number: str, done: Done) -> None:
+    """Store what was done, if this is the learner's process. What cannot be stored costs a line, and no lesson."""
+    folder = desk_here()
+    if folder is None:
+        return
+    try:
+        with FileLock(folder / LOCK, timeout=PATIENCE):
+            progress = progress_in(folder)
+            if done.race is not None and not progress.of(number).built:
+                return
+            write_whole(folder / FILE, progress.with_(number, done).text())
+    except (OSError, Timeout) as error:
+        tell(f"Your progress cannot be stored in {folder.name}/{FILE}: {error}")
