@@ -49,7 +49,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture
 def new_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages of a width in pixels; an error in a page's console fails the test at its end."""
+    """Opens a page of a width in pixels; an error in its console fails the test at its end."""
     pages, errors = [], []
 
     def opened(width: int = 1280) -> Page:

@@ -1,13 +1,14 @@
 """A notebook in Jupyter Lab, driven as its reader does it: by menus, by keys, and by looking at the cells."""
 
 import json
+from pathlib import Path
 
 from playwright.sync_api import ElementHandle, Page
 
 from tests.browser.server import Lab
 
 PANEL = "jupyterapp.shell.currentWidget"
-LONGEST = 170_000  # milliseconds, for all cells of a lesson; a test has 180 seconds
+LONGEST = 240_000  # milliseconds, for all cells of a lesson, on a machine that has other work
 # An execution ends with its reply, in whichever cell it is. Prompts and the kernel's state alone say nothing about a
 # request that has not been sent yet.
 COUNT_REPLIES = f"""() => {{
@@ -19,9 +20,10 @@ COUNT_REPLIES = f"""() => {{
 }}"""
 KERNEL_IS_IDLE = f"window.jupyterapp && {PANEL}?.sessionContext?.session?.kernel?.status === 'idle'"
 IS_DONE = f"""before => asked > before && asked === answered && {KERNEL_IS_IDLE}
-    && ![...document.querySelectorAll('.jp-InputPrompt')].some(prompt => prompt.textContent.includes('*'))"""
+    && ![...{PANEL}.node.querySelectorAll('.jp-InputPrompt')].some(prompt => prompt.textContent.includes('*'))"""
 IS_RUNNING = f"before => asked > before && {PANEL}.sessionContext.session.kernel.status === 'busy'"
 NUMBER = f"text => {PANEL}.content.widgets.findIndex(cell => cell.model.sharedModel.getSource().includes(text))"
+ELEMENT = f"number => {PANEL}.content.widgets[number].node"
 ERRORS = f"""() => {PANEL}.content.widgets.filter(cell => cell.model.type === 'code').flatMap(
     cell => cell.model.outputs.toJSON().filter(each => each.output_type === 'error' || each.name === 'stderr'))"""
 TOO_WIDE = """() => [...document.querySelectorAll('.jp-WindowedPanel-outer')]
@@ -44,22 +46,36 @@ class Notebook:
     A cell is named by a piece of its source, the first cell that has it.
     """
 
-    def __init__(self, page: Page, lab: Lab, path: str) -> None:
+    def __init__(self, page: Page, lab: Lab, path: str = "") -> None:
+        """path: of the notebook in the repository; without one it is the page that `make lab` opens."""
         self.page = page
-        page.goto(f"{lab.url}lab/tree/{path}?token={lab.token}&reset")
-        self.attach()
+        page.goto(f"{lab.url}{f'lab/tree/{path}' if path else ''}?token={lab.token}{'&reset' if path else ''}")
+        self._attach()
 
-    def attach(self) -> None:
+    def _attach(self) -> None:
         """Waits for the kernel of the notebook that is in front, and listens to it."""
         self.page.wait_for_function(KERNEL_IS_IDLE)
         self.page.evaluate(COUNT_REPLIES)
+
+    def path(self) -> str:
+        """Of the notebook that is in front."""
+        return self.page.evaluate(f"{PANEL}.context.path")
+
+    def follow(self, text: str, link: str) -> None:
+        """Clicks a link in a cell, which opens another notebook."""
+        here = self.path()
+        found = self.cell(text).query_selector(f"a:has-text('{link}')")
+        assert found is not None, link
+        found.click()
+        self.page.wait_for_function(f"here => {PANEL}?.context?.path !== here", arg=here)
+        self._attach()
 
     def cell(self, text: str) -> ElementHandle:
         """The cell's element, with the cell scrolled into view."""
         number = self.page.evaluate(NUMBER, text)
         assert number >= 0, f"no cell has {text!r}"
         self.page.evaluate(f"number => {PANEL}.content.scrollToItem(number, 'start')", number)
-        found = self.page.wait_for_selector(f".jp-Notebook .jp-Cell[data-windowed-list-index='{number}']")
+        found = self.page.evaluate_handle(ELEMENT, number).as_element()
         assert found is not None
         found.scroll_into_view_if_needed()
         return found
@@ -126,6 +142,11 @@ class Notebook:
         outputs = self.cell(text).query_selector(".jp-OutputArea")
         return outputs.text_content() or "" if outputs else ""
 
+    def rows(self, text: str) -> list[list[str]]:
+        """The table that a cell shows, row by row, without its header."""
+        rows = self.cell(text).query_selector_all(".jp-OutputArea tbody tr")
+        return [[(cell.text_content() or "").strip() for cell in row.query_selector_all("td")] for row in rows]
+
     def errors(self) -> list[dict]:
         """What cells have written to stderr, and the exceptions that they ended with."""
         return self.page.evaluate(ERRORS)
@@ -133,6 +154,11 @@ class Notebook:
     def too_wide(self) -> list[int]:
         """The widths of what scrolls sideways as a whole."""
         return self.page.evaluate(TOO_WIDE)
+
+    def picture(self, file: Path, text: str) -> None:
+        """Keeps a picture of the page with this cell on top."""
+        self.cell(text)
+        self.page.screenshot(path=file)
 
     def save(self) -> None:
         self.page.keyboard.press("Control+S")

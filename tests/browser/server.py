@@ -1,15 +1,16 @@
-"""A Jupyter Lab of its own for the tests: another copy of the tree, other settings, a free port and a token."""
+"""What `make lab` starts, for the tests: in a copy of the tree, with settings, a port and a token of its own."""
 
 import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,15 +33,21 @@ class Lab:
 
 
 def copy_of_the_tree(folder: Path) -> Path:
-    """What a learner has after cloning, with what has been changed since: lessons that run there dirty nothing here."""
-    return shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    """What a learner has after `make env`, with this tree's changes: lessons that run there dirty nothing here."""
+    tree = shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    (tree / ".venv").symlink_to(sys.prefix)
+    return tree
 
 
 def environment(tree: Path, folder: Path) -> dict[str, str]:
-    """The environment with this copy's package first, and with folders for what Jupyter and IPython keep."""
+    """The environment with this copy's package first, and with folders for what Jupyter and IPython keep.
+
+    The make that may be running these tests keeps its flags to itself.
+    """
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     kept = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
     lab = {f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
-    return os.environ | kept | lab | {"IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(tree)}
+    return mine | kept | lab | {"IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(tree)}
 
 
 def write_settings(folder: Path) -> None:
@@ -71,19 +78,28 @@ def serving(folder: Path) -> Iterator[Lab]:
     """Serves a copy of the tree from an empty folder for as long as the block runs."""
     tree, log, token = copy_of_the_tree(folder), folder / "jupyter.log", secrets.token_hex(16)
     write_settings(folder)
-    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"]
-    command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={free_port()}", f"--ServerApp.root_dir={tree}"]
-    command += [f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
+    flags = ["--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={free_port()}"]
+    flags += [f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
+    make = ["make", "--old-file=.venv/installed.stamp", "lab", f"ARGS={' '.join(flags)}"]  # installs nothing
     with log.open("w") as written:
         server = subprocess.Popen(
-            command, cwd=tree, env=environment(tree, folder), stdout=written, stderr=subprocess.STDOUT
+            make,
+            cwd=tree,
+            env=environment(tree, folder),
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         yield Lab(wait_for(server, folder / "runtime", log), token, tree, log)
     finally:
-        server.terminate()  # it ends its kernels first
-        try:
+        end(server)
+
+
+def end(server: subprocess.Popen) -> None:
+    """Ends make and the Jupyter Lab that it has started, which ends its kernels first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, number)
+        with suppress(subprocess.TimeoutExpired):
             server.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
