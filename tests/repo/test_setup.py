@@ -16,6 +16,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from rosecourse.desk.places import DESK, START
+from tests.repo import wheel
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -93,7 +96,7 @@ def test_environment_yml_installs_what_make_installs():
     assert shlex.split(" ".join(pip_lines)) == make_install_arguments("env")
 
 
-@pytest.mark.parametrize("target", ["env", "lab", "test", "wheel", "lint", "format", "doctor"])
+@pytest.mark.parametrize("target", ["env", "lab", "reset", "test", "wheel", "lint", "format", "doctor"])
 def test_make_installs_the_package_with_the_constraints(target):
     arguments = make_install_arguments(target)
     extras = re.fullmatch(r"\.\[(.*)\]", arguments[-1]).group(1).split(",")
@@ -101,6 +104,27 @@ def test_make_installs_the_package_with_the_constraints(target):
     assert arguments[:-1] == ["-c", "constraints.txt", "-e"]
     assert extras == ["lab", "dev"]
     assert set(extras) <= EXTRAS.keys()
+
+
+def test_make_lab_opens_the_learners_copy_with_the_repository_as_root():
+    *_, copy, jupyter = make_would_run("lab")
+    assert shlex.split(copy)[-2:] == ["rosecourse", "desk"]
+    words = shlex.split(jupyter)
+    assert words[1:3] == ["jupyter", "lab"]
+    assert "--ServerApp.root_dir=." in words
+    assert f"--LabApp.default_url=/lab/tree/{DESK}/{START}" in words
+
+
+@pytest.mark.parametrize("lesson", ["038", "", "no such; exit 7"])
+def test_make_reset_hands_the_lesson_on(lesson, tmp_path):
+    (ran,), made = make_with_fakes("reset", tmp_path, more=[f"LESSON={lesson}"])
+    assert ran.split() == f"python -m rosecourse desk --reset {lesson}".split()
+    assert made.returncode == 0
+
+
+def test_the_learners_folder_is_left_alone_by_git():
+    assert f"/{DESK}/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert wheel.LEARNERS == DESK
 
 
 def test_make_mutants_installs_its_extra_with_the_constraints():
@@ -134,10 +158,10 @@ case "$FAILING" in *"${0##*/}${1:+ $1}"*) exit 3;; esac
 """
 
 
-def make_with_fakes(target, folder, failing=""):
+def make_with_fakes(target, folder, failing="", more=()):
     """What `make target` ran, and how it ended, where the environment's commands only write down that they were called.
 
-    failing: those that fail, each with its first argument.
+    failing: those that fail, each with its first argument. more: words on the command line.
     """
     if shutil.which("make") is None:
         pytest.skip("needs make")
@@ -150,7 +174,7 @@ def make_with_fakes(target, folder, failing=""):
         shutil.copy(ROOT / name, folder)
     (folder / ".venv" / "installed.stamp").touch()  # the environment is up to date
     env = {"PATH": os.environ["PATH"], "RAN": str(folder / "ran"), "FAILING": failing}
-    made = subprocess.run(["make", target], cwd=folder, env=env, capture_output=True, text=True)
+    made = subprocess.run(["make", target, *more], cwd=folder, env=env, capture_output=True, text=True)
     return (folder / "ran").read_text().splitlines(), made
 
 

@@ -1,0 +1,197 @@
+"""The learner's copy of the notebooks: made once, renewed while nothing is written in it, never lost."""
+
+import json
+import re
+
+import pytest
+
+from rosecourse.commands import desk as command
+from rosecourse.desk.copies import MANIFEST, Copies
+from rosecourse.errors import LessonError
+from tests.desk.conftest import write_notebook
+
+NAMES = ["000_start_here.ipynb", "036_tables.ipynb", "038_append.ipynb"]
+
+
+@pytest.fixture
+def copies(root):
+    made = Copies(root)
+    made.renew()
+    return made
+
+
+def texts(folder):
+    return {path.name: path.read_text() for path in folder.glob("*.ipynb")}
+
+
+def rerun(path):
+    """A notebook as Jupyter leaves it: other outputs, and an empty cell at the end."""
+    document = json.loads(path.read_text())
+    for number, cell in enumerate(document["cells"][1:], start=1):
+        cell |= {"outputs": [{"text": "mine"}], "execution_count": number, "source": cell["source"].splitlines(True)}
+    document["cells"].append({"cell_type": "code", "source": [], "outputs": [], "metadata": {"scrolled": True}})
+    path.write_text(json.dumps(document, indent=1))
+
+
+def test_the_copy_is_made_once(root):
+    copies = Copies(root)
+    assert copies.renew() == ["my/ is your copy of the notebooks: work there, and git leaves it alone"]
+    assert texts(copies.folder) == texts(copies.originals)
+    assert sorted(texts(copies.folder)) == NAMES
+    times = [path.stat().st_mtime_ns for path in sorted(copies.folder.glob("*.ipynb"))]
+    assert copies.renew() == []
+    assert times == [path.stat().st_mtime_ns for path in sorted(copies.folder.glob("*.ipynb"))]  # nothing is rewritten
+
+
+def test_what_is_no_lesson_is_not_copied(root):
+    write_notebook(root / "notebooks" / "scratch.ipynb", "x")
+    copies = Copies(root)
+    copies.renew()
+    assert sorted(texts(copies.folder)) == NAMES
+
+
+def test_a_new_lesson_comes_with_the_next_call(copies):
+    write_notebook(copies.originals / "059_rollover.ipynb", "c = 1")
+    assert copies.renew() == ["my/059_rollover.ipynb is new"]
+    assert texts(copies.folder) == texts(copies.originals)
+
+
+@pytest.mark.parametrize("was_run", [False, True])
+def test_a_copy_in_which_nothing_is_written_is_renewed(copies, was_run):
+    copy = copies.folder / "038_append.ipynb"
+    if was_run:
+        rerun(copy)
+    assert copies.renew() == []
+    write_notebook(copies.originals / copy.name, "b = 2")
+    assert copies.renew() == ["my/038_append.ipynb is renewed: the course has changed it, and you had not"]
+    assert texts(copies.folder) == texts(copies.originals)
+    assert copies.renew() == []
+
+
+def test_the_outputs_of_the_learners_run_stay_while_the_lesson_is_the_same(copies):
+    for name, source in (("036_tables.ipynb", "a = 1"), ("038_append.ipynb", "b = 1")):
+        write_notebook(copies.originals / name, source, outputs=[{"text": "the course's"}])
+    rerun(copies.folder / "038_append.ipynb")
+    own = texts(copies.folder)["038_append.ipynb"]
+    assert copies.renew() == []
+    assert texts(copies.folder)["038_append.ipynb"] == own
+    assert "the course's" in texts(copies.folder)["036_tables.ipynb"]  # which nobody has run
+
+
+@pytest.mark.parametrize("written", ["b = 2", "# a thought\nb = 1"])
+def test_what_is_written_is_kept_whatever_the_course_does(copies, written):
+    copy = copies.folder / "038_append.ipynb"
+    write_notebook(copy, written)
+    mine = copy.read_text()
+    assert copies.renew() == []  # nothing newer
+    write_notebook(copies.originals / copy.name, "b = 3")
+    (line,) = copies.renew()
+    assert line.startswith("my/038_append.ipynb is yours and is left alone, and the course has a newer one")
+    assert "make reset LESSON=038" in line
+    assert copy.read_text() == mine
+    assert copies.renew() == [line]  # it still has
+
+
+def test_a_cell_that_was_added_or_moved_is_written(copies):
+    copy = copies.folder / "036_tables.ipynb"
+    write_notebook(copy, "a = 1", "mine")
+    write_notebook(copies.originals / copy.name, "a = 3")
+    mine = copy.read_text()
+    assert len(copies.renew()) == 1
+    assert copy.read_text() == mine
+
+
+DAMAGES = ["", "{", "[]", '{"copies": 3}', '{"copies": {"038_append.ipynb": {}}}', "\x00\xff", "[" * 100_000, None]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=range(len(DAMAGES)))
+def test_without_a_manifest_nothing_that_differs_is_overwritten(copies, damage):
+    manifest = copies.folder / MANIFEST
+    manifest.unlink() if damage is None else manifest.write_text(damage, encoding="latin-1")
+    write_notebook(copies.folder / "036_tables.ipynb", "mine")
+    write_notebook(copies.originals / "038_append.ipynb", "newer")  # its copy is the course's, but who knows?
+    before = texts(copies.folder)
+    *damaged, first, second = copies.renew()
+    assert damaged == ([] if damage is None else ["my/.copies.json is damaged, and is made anew"])
+    assert [line[:6] for line in (first, second)] == ["my/036", "my/038"]
+    assert all("is not as the course has it, and is left alone" in line for line in (first, second))
+    assert texts(copies.folder) == before
+    # What is as the course has it is known again.
+    write_notebook(copies.originals / "000_start_here.ipynb", "a new map")
+    assert copies.renew()[0] == "my/000_start_here.ipynb is renewed: the course has changed it, and you had not"
+
+
+@pytest.mark.parametrize("damage", ["", "not JSON", '{"cells": 1}', '{"cells": [3]}', '{"cells": [{"source": 3}]}'])
+def test_a_damaged_copy_is_the_learners(copies, damage):
+    copy = copies.folder / "038_append.ipynb"
+    copy.write_text(damage)
+    write_notebook(copies.originals / copy.name, "b = 2")
+    assert "is left alone" in copies.renew()[0]
+    assert copy.read_text() == damage
+
+
+def test_reset_brings_a_lesson_back_and_keeps_the_old_one(copies):
+    copy = copies.folder / "038_append.ipynb"
+    for mine in ("first", "second", "third"):  # within one minute
+        write_notebook(copy, mine)
+        kept = re.fullmatch(r"my/038_append.ipynb is as the course has it; the old one is my/(.*)", copies.reset("038"))
+        assert re.fullmatch(r"038_append\.\d{4}-\d\d-\d\d-\d{4}(-\d)?\.ipynb", kept[1])
+        assert f'"{mine}"' in (copies.folder / kept[1]).read_text()
+        assert copy.read_text() == (copies.originals / copy.name).read_text()
+    assert len(list(copies.folder.glob("038_append.*-*.ipynb"))) == 3
+    assert copies.renew() == []  # the old ones are nobody's copies
+    assert copies.reset("038") == "my/038_append.ipynb is as the course has it: there is nothing to bring back"
+
+
+def test_reset_makes_what_is_missing(root):
+    assert Copies(root).reset("038") == "my/038_append.ipynb is as the course has it"
+    assert [path.name for path in (root / "my").glob("*.ipynb")] == ["038_append.ipynb"]
+
+
+@pytest.mark.parametrize("number", ["", "38", "999", "../x", "038_append.ipynb"])
+def test_reset_of_a_lesson_that_is_not_there(copies, number):
+    before = texts(copies.folder)
+    with pytest.raises(LessonError, match=r"there is no lesson .*: give one of 000, 036, 038, as in `make reset"):
+        copies.reset(number)
+    assert texts(copies.folder) == before
+
+
+def test_no_temporary_file_is_left(copies):
+    write_notebook(copies.folder / "038_append.ipynb", "mine")
+    copies.reset("038")
+    assert [path.name for path in copies.folder.iterdir() if path.suffix == ".tmp"] == []
+
+
+# -- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_makes_and_resets(root, monkeypatch, capsys):
+    (root / "tests").mkdir()
+    monkeypatch.chdir(root / "tests")  # below the repository is in it
+    assert command.main([]) == 0
+    assert capsys.readouterr().out.startswith("my/ is your copy of the notebooks")
+    assert sorted(texts(root / "my")) == NAMES
+    write_notebook(root / "my" / "038_append.ipynb", "mine")
+    assert command.main(["--reset", "038"]) == 0
+    assert "the old one is my/038_append." in capsys.readouterr().out
+    assert command.main([]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_command_ends_in_one_line(root, monkeypatch, capsys):
+    monkeypatch.chdir(root)
+    assert command.main(["--reset", "99"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rosecourse desk: error: there is no lesson '99': give one of 000, 036, 038, as in `make re")
+    assert said.count("\n") == 1
+    (root / "my").write_text("a file")
+    assert command.main([]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_outside_of_the_repository(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command.main([]) == 2
+    said = capsys.readouterr().err
+    assert "is not in the course's repository: run this where notebooks/000_start_here.ipynb is" in said
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,109 @@
+"""The start page agrees with the ladder, and every lesson leads to it and to its neighbours."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rosecourse import LESSONS
+from rosecourse.desk.lesson_map import LessonMap
+from rosecourse.desk.notebooks import cells_of, lessons_in, source_of
+from rosecourse.desk.places import START
+from rosecourse.lab.course import COURSES
+from tests.repo.test_notebook_files import script
+from tests.support.recordings import twice_as_fast, write_recording
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+FILES = {path.name[:3]: path.name for path in sorted(FOLDER.glob("0*.ipynb")) if path.name != START}
+PAGE = cells_of(FOLDER / START)
+TEXT = "\n".join(source_of(cell) for cell in PAGE if cell["cell_type"] == "markdown")
+
+
+def test_the_map_has_a_row_for_each_rung(tmp_path):
+    write_recording(tmp_path / "nvidia-h200" / "A.json", twice_as_fast())
+    shown = LessonMap(FOLDER, tmp_path)
+    rows = shown.rows()
+    assert [row[0] for row in rows] == [f"[{rung.number}]({FILES[rung.number]}) {rung.title}" for rung in LESSONS]
+    assert [row[1] for row in rows] == [rung.about for rung in LESSONS]
+    worth = {rung.number: row[-1] for rung, row in zip(LESSONS, rows, strict=True)}
+    assert worth["035"] == ""
+    assert worth["036"] == "TPOT 8.20 to 4.10 ms: 2.00x [2.00, 2.00]"
+    assert worth["059"] == "ITL p99 not recorded yet"
+    header, line, *table = str(shown).partition("\n\n")[0].splitlines()
+    assert len({row.count("|") for row in (header, line, *table)}) == 1
+    assert header.endswith("recorded on one NVIDIA H200 |")
+
+
+def test_the_minutes_are_those_of_the_courses():
+    heads = {head.number: head for head in lessons_in(FOLDER)}
+    assert all(head.reading for head in heads.values())
+    stated = {number: (head.exercise, head.hunt) for number, head in heads.items()}
+    courses = {number: (course.exercise.minutes, course.bug.minutes) for number, course in COURSES.items()}
+    assert stated == {"035": (0, 0), **{number: courses[number] for number in FILES if number in courses}}
+
+
+def test_the_committed_page_shows_every_lesson():
+    (lesson_map, status) = (cell["outputs"][0]["data"] for cell in PAGE if cell["cell_type"] == "code")
+    links = re.findall(r"\((\d{3}_\w+\.ipynb)\)", "".join(lesson_map["text/markdown"]))
+    assert links == list(FILES.values())
+    rows = "".join(status["text/plain"]).splitlines()[1 : 1 + len(FILES)]
+    assert [row[:3] for row in rows] == list(FILES)
+    assert not any("✓" in row for row in rows)  # whatever its author has done
+
+
+def test_what_the_page_links_to_is_there():
+    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    assert FILES["035"] in links
+    assert all((FOLDER / link).is_file() for link in links)
+
+
+def words():
+    return re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", TEXT)
+
+
+def test_the_glossary_is_in_order_and_has_what_the_lessons_take_as_known():
+    assert words() == sorted(words(), key=str.casefold)
+    said = " ".join(words()).casefold()
+    wanted = (
+        "ttft tpot itl paged block rollover copy-on-write floor prefix cache fork preemption cuda graph replay prefill "
+        "decode row bucket pinned"
+    )
+    assert [word for word in wanted.split() if word not in said] == []
+
+
+def test_each_word_of_the_glossary_is_used_in_a_lesson():
+    text = "\n".join(source_of(cell) for name in FILES.values() for cell in cells_of(FOLDER / name)).casefold()
+    parts = [word.casefold().split(" a, ")[0].split(", ") for word in words()]
+    assert [names for names in parts if not all(name in text for name in names)] == []
+
+
+@pytest.mark.parametrize("number", FILES)
+def test_a_lesson_leads_to_its_neighbours_and_to_the_start_page(number):
+    head, *_, last_code, foot = cells_of(FOLDER / FILES[number])
+    feet = script("notebook_feet")
+    assert f"]({START})" in source_of(head)
+    assert source_of(last_code) == feet.finish_code(number), "run `python docs/notebook_feet.py`"
+    assert source_of(foot) == feet.foot(number, FILES), "run `python docs/notebook_feet.py`"
+
+
+def test_the_feet_of_the_first_and_the_last_lesson():
+    feet = script("notebook_feet")
+    files = {"035": "035_a.ipynb", "036": "036_b.ipynb", "038": "038_c.ipynb"}
+    start = f"[Start page]({START})"
+    assert feet.foot("035", files) == f"**Next:** [036, block-table cache](036_b.ipynb) · {start}"
+    assert feet.foot("038", files) == f"**Previous:** [036, block-table cache](036_b.ipynb) · {start}"
+
+
+def test_feet_are_written_once_and_renewed():
+    feet = script("notebook_feet")
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# 035 · First")])
+    feet.with_end(notebook, "035", {"035": "035_a.ipynb"})
+    notebook.cells[1].execution_count = 7
+    notebook.cells.append(nbformat.v4.new_code_cell("added below the end"))
+    feet.with_end(notebook, "035", {"035": "035_a.ipynb", "036": "036_b.ipynb"})
+    assert [cell.id for cell in notebook.cells[2:]] == ["finish", "foot"]
+    assert notebook.cells[2].execution_count == 7
+    assert "036_b.ipynb" in notebook.cells[3].source
+    assert json.dumps(notebook).count("finish(") == 1
