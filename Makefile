@@ -31,8 +31,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # Jupyter's root is the repository, so that sources and tests are at hand; it opens the learner's copy of the first page.
+# Of a notebook that is not trusted it shows no SVG picture until the cell is run.
+COPIES = $(patsubst notebooks/%,my/%,$(wildcard notebooks/*.ipynb))
 lab: env  ## Open my/, your copy of the notebooks, in Jupyter Lab (ARGS='--no-browser --port 8899')
 	$(BIN)/python -m rosecourse desk
+	@$(IN_VENV) jupyter trust $(COPIES) >/dev/null
 	$(IN_VENV) jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my/000_start_here.ipynb $(ALLOW_ROOT) $(ARGS)
 
 reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours beside it (LESSON=038)

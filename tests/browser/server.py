@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SOURCE = (".git", ".*_cache", ".venv*", ".hypothesis", ".ipynb_checkpoints", "__pycache__", "*.egg-info")
 NOT_SOURCE += ("build", "dist", "mutants", "my")
-SECONDS_TO_START = 60
+SECONDS_TO_START = 120  # with the copies of the notebooks
 # What Jupyter Lab asks on its first start would lie over the pictures.
 QUIET = {"apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}}
 
@@ -30,6 +32,16 @@ class Lab:
     token: str
     tree: Path
     log: Path
+
+    def end_kernels(self) -> None:
+        """So that a notebook that is opened next gets a kernel of its own, in which nothing has been run."""
+        for kernel in self._api("GET", "kernels"):
+            self._api("DELETE", f"kernels/{kernel['id']}")
+
+    def _api(self, method: str, what: str) -> Any:
+        headers = {"Authorization": f"token {self.token}"}
+        with urlopen(Request(f"{self.url}api/{what}", method=method, headers=headers)) as answer:
+            return json.loads(answer.read() or "null")
 
 
 def copy_of_the_tree(folder: Path) -> Path:
@@ -63,14 +75,14 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def wait_for(server: subprocess.Popen, runtime: Path, log: Path) -> str:
-    """The address of a server that has started, which it leaves in its runtime folder; the port may be another one."""
+def started(server: subprocess.Popen, runtime: Path, log: Path) -> dict[str, Any]:
+    """What a server leaves in its runtime folder when it has started: its process and its port, for example."""
     end = time.monotonic() + SECONDS_TO_START
     while not (found := list(runtime.glob("jpserver-*.json"))):
         if server.poll() is not None or time.monotonic() > end:
             raise RuntimeError(f"Jupyter Lab has not started:\n{log.read_text()}")
         time.sleep(0.1)
-    return f"http://127.0.0.1:{json.loads(found[0].read_text())['port']}/"
+    return json.loads(found[0].read_text())
 
 
 @contextmanager
@@ -91,15 +103,11 @@ def serving(folder: Path) -> Iterator[Lab]:
             start_new_session=True,
         )
     try:
-        yield Lab(wait_for(server, folder / "runtime", log), token, tree, log)
+        about = started(server, folder / "runtime", log)
+        yield Lab(f"http://127.0.0.1:{about['port']}/", token, tree, log)
+        os.kill(about["pid"], signal.SIGTERM)  # it ends its kernels, and make ends after it
+        server.wait(timeout=30)
     finally:
-        end(server)
-
-
-def end(server: subprocess.Popen) -> None:
-    """Ends make and the Jupyter Lab that it has started, which ends its kernels first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
-            os.killpg(server.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(timeout=20)
+            os.killpg(server.pid, signal.SIGKILL)  # what is left
+        server.wait()

@@ -10,12 +10,8 @@ pytestmark = pytest.mark.timeout(600)  # a machine with other work
 
 START, LESSON = "my/000_start_here.ipynb", "my/038_batched_append.ipynb"
 FIRST = "035, paged decode: the starting point"
-PART, CHECK, LONG, SHORT = (
-    "class MyKVAppend",
-    'check(MyKVAppend, "038")',
-    "found = compare(",
-    "times = decode_anatomies(",
-)
+PART, CHECK = "class MyKVAppend", 'check(MyKVAppend, "038")'
+LONG, SHORT = "found = compare(", "times = decode_anatomies("
 IMPORTS, PROGRESS = "import rosecourse as rc", "my_status()"
 
 
@@ -85,6 +81,14 @@ def test_a_long_measurement_is_interrupted_and_the_kernel_restarted(lab, new_pag
     notebook.picture(pictures / "038_restarted.png", SHORT)
     notebook.run(IMPORTS)
     assert "NameError" not in notebook.run(SHORT)
+
+
+def test_a_lesson_shows_its_pictures_before_it_is_run(lab, new_page, pictures):
+    notebook = Notebook(new_page(), lab, "my/036_block_table_cache.ipynb")
+    drawn = "after = table_map("
+    assert "Picture(" not in notebook.shown(drawn)
+    assert notebook.cell(drawn).query_selector(".jp-OutputArea :is(svg, img)")
+    notebook.picture(pictures / "036_not_run.png", drawn)
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])

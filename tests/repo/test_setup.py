@@ -107,8 +107,10 @@ def test_make_installs_the_package_with_the_constraints(target):
 
 
 def test_make_lab_opens_the_learners_copy_with_the_repository_as_root():
-    *_, copy, jupyter = make_would_run("lab")
+    *_, copy, trust, jupyter = make_would_run("lab")
     assert shlex.split(copy)[-2:] == ["rosecourse", "desk"]
+    assert f"jupyter trust {DESK}/" in trust
+    assert f" {DESK}/{START} " in trust
     words = shlex.split(jupyter)
     assert words[1:3] == ["jupyter", "lab"]
     assert "--ServerApp.root_dir=." in words
