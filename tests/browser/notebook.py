@@ -9,6 +9,7 @@ from tests.browser.server import Lab
 
 PANEL = "jupyterapp.shell.currentWidget"
 LONGEST = 240_000  # milliseconds, for all cells of a lesson, on a machine that has other work
+INTO_THE_WORK = 700  # milliseconds after a cell has begun, of the many seconds that it takes
 # An execution ends with its reply, in whichever cell it is. Prompts and the kernel's state alone say nothing about a
 # request that has not been sent yet.
 COUNT_REPLIES = f"""() => {{
@@ -109,11 +110,12 @@ class Notebook:
         return self.shown(text)
 
     def interrupt(self, text: str) -> str:
-        """Runs a cell, and interrupts it by I, I as soon as it runs. Returns what it shows."""
+        """Runs a cell, and interrupts it by I, I in the middle of its work. Returns what it shows."""
         before = self.asked()
         self.select(text)
         self.page.keyboard.press("Control+Enter")
         self.page.wait_for_function(IS_RUNNING, arg=before)
+        self.page.wait_for_timeout(INTO_THE_WORK)
         self.page.keyboard.press("i")
         self.page.keyboard.press("i")
         self.page.wait_for_function(IS_DONE, arg=before, timeout=LONGEST)

@@ -72,6 +72,7 @@ def test_a_learner_fails_the_check_mends_the_part_and_passes(lab, new_page, pict
 def test_a_long_measurement_is_interrupted_and_the_kernel_restarted(lab, new_page, pictures):
     notebook = Notebook(new_page(), lab, LESSON)
     notebook.run(IMPORTS)
+    notebook.run(SHORT)
     assert "KeyboardInterrupt" in notebook.interrupt(LONG)
     notebook.run(SHORT)
     assert len(notebook.errors()) == 1  # the interrupt
