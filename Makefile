@@ -13,10 +13,10 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab reset test notebooks wheel soak mutants adversary lint format doctor constraints clean
+.PHONY: help env lab reset test browser-test notebooks wheel soak mutants adversary lint format doctor constraints clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 env: $(STAMP)  ## Create or update .venv (PYTHON=python3.12 picks the Python)
 
@@ -31,15 +31,18 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # Jupyter's root is the repository, so that sources and tests are at hand; it opens the learner's copy of the first page.
+# Of a notebook that is not trusted it shows no SVG picture until the cell is run.
+COPIES = $(patsubst notebooks/%,my/%,$(wildcard notebooks/*.ipynb))
 lab: env  ## Open my/, your copy of the notebooks, in Jupyter Lab (ARGS='--no-browser --port 8899')
 	$(BIN)/python -m rosecourse desk
+	@$(IN_VENV) jupyter trust $(COPIES) >/dev/null
 	$(IN_VENV) jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my/000_start_here.ipynb $(ALLOW_ROOT) $(ARGS)
 
 reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours beside it (LESSON=038)
 	$(BIN)/python -m rosecourse desk --reset '$(LESSON)'
 
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
-PYTEST := $(IN_VENV) python -m pytest --nbval --numprocesses logical --maxprocesses 4 --dist loadfile
+PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 --dist loadfile
 
 test: env  ## Lint, run every test and check every notebook, whatever fails (ARGS='-k scheduler')
 	@lint=passed; tests=passed; \
@@ -47,6 +50,10 @@ test: env  ## Lint, run every test and check every notebook, whatever fails (ARG
 	$(PYTEST) $(ARGS) || tests=failed; \
 	echo "lint: $$lint, tests: $$tests"; \
 	test "$$lint $$tests" = 'passed passed'
+
+browser-test: env  ## Drive Jupyter Lab in Chromium, which has to be installed; pictures in build/browser (ARGS='-k dark')
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	$(IN_VENV) python -m pytest tests/browser $(ARGS)
 
 wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
 	$(BIN)/python -m tests.repo.wheel
@@ -86,7 +93,7 @@ SCRATCH := $(VENV)-constraints
 constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
 	$(PYTHON) -m venv --clear $(SCRATCH)
 	grep -E '$(KEPT)' constraints.txt > $(SCRATCH)/kept.txt
-	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,train]'
+	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,browser,train]'
 	$(SCRATCH)/bin/python -m pip freeze --all --exclude-editable --exclude pip > $(SCRATCH)/freeze.txt
 	{ grep '^#' constraints.txt; sed 's/+.*//' $(SCRATCH)/freeze.txt | grep -vE '^(nvidia|cuda)-'; } > $(SCRATCH)/new.txt
 	mv $(SCRATCH)/new.txt constraints.txt

@@ -30,6 +30,8 @@ NEED_TRITON = [
     "tests/models/test_grouped_model.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
+if not find_spec("playwright"):  # `make browser-test` installs it
+    collect_ignore = [*collect_ignore, "tests/browser"]
 
 
 def pytest_configure(config):

@@ -11,6 +11,7 @@ from matplotlib.image import imread
 from rosecourse import LESSONS, InferenceEngine, lesson
 from rosecourse.commands import benchmark_ladder, record
 from rosecourse.commands.work import benchmark_ladder as climbing
+from rosecourse.commands.work import record as recording
 from rosecourse.lessons.workloads import ARTICLES, SMALL, A
 from rosecourse.measure.floor import share_of_runs
 from rosecourse.measure.holding import all_kept, one_at_a_time
@@ -128,7 +129,7 @@ def test_the_forecast_is_of_the_rounds_that_count(monkeypatch, capsys):
 
 
 def test_mixed_traffic_comes_all_at_once(monkeypatch, capsys):
-    monkeypatch.setattr(record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
+    monkeypatch.setattr(recording, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
     monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
     assert benchmark_ladder.main([*TINY, *TWO, "--workloads", "D", "--rounds", "1"]) == 0
     assert capsys.readouterr().out.startswith("=== D-burst: ")

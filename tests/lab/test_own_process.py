@@ -114,6 +114,16 @@ def test_an_interrupt_ends_the_process():
         os.kill(pids[0], 0)
 
 
+def test_an_interrupt_that_comes_during_the_fork_is_raised_after_it():
+    coming = [signal.SIGINT]
+    os.register_at_fork(after_in_parent=lambda: coming and signal.raise_signal(coming.pop()))
+    former = signal.getsignal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_apart(lambda report: time.sleep(60), nobody)
+    assert signal.getsignal(signal.SIGINT) is former
+
+
 def test_threads_of_the_caller_do_not_hold_up_a_fork():
     """A fork has none of the threads of the pool, which has been at work before it."""
     before = torch.get_num_threads()

@@ -108,8 +108,10 @@ def test_make_installs_the_package_with_the_constraints(target):
 
 
 def test_make_lab_opens_the_learners_copy_with_the_repository_as_root():
-    *before, jupyter = make_would_run("lab")
-    assert [command for command in before if command.split()[-2:] == ["rosecourse", "desk"]]
+    *_, copy, trust, jupyter = make_would_run("lab")
+    assert shlex.split(copy)[-2:] == ["rosecourse", "desk"]
+    assert f"jupyter trust {DESK}/" in trust
+    assert f" {DESK}/{START} " in trust
     words = shlex.split(jupyter)
     assert words[1:3] == ["jupyter", "lab"]
     assert "--ServerApp.root_dir=." in words
@@ -131,6 +133,12 @@ def test_the_learners_folder_is_left_alone_by_git():
 def test_make_mutants_installs_its_extra_with_the_constraints():
     *_, command = (c for c in make_would_run("mutants") if "pip install" in c)
     assert pip_install_arguments(command) == ["-q", "-c", "constraints.txt", "-e", ".[mutants]"]
+
+
+def test_make_browser_test_installs_its_extra_with_the_constraints_and_runs_its_tests():
+    install, run = make_would_run("browser-test")[-2:]
+    assert pip_install_arguments(install) == ["-q", "-c", "constraints.txt", "-e", ".[browser]"]
+    assert run.endswith("python -m pytest tests/browser ")
 
 
 def test_make_constraints_pins_what_any_extra_needs():
@@ -204,7 +212,7 @@ def test_make_test_lints_and_runs_pytest(tmp_path):
 
     assert lint == LINT
     command, _, how = pytest_and_flags.partition(" --numprocesses ")
-    assert command == "python -m pytest --nbval"
+    assert command == "python -m pytest --nbval --ignore=tests/browser"
     assert how.split() == ["logical", "--maxprocesses", "4", "--dist", "loadfile"]  # a notebook's cells stay together
     assert made.stdout.splitlines()[-1] == "lint: passed, tests: passed"
     assert made.returncode == 0

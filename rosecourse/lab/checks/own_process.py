@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -61,12 +61,33 @@ def run_apart(work: Work, hear: Callable[..., object], fork: bool = True, silenc
     raises is raised here. An interrupt ends the process and is raised.
     """
     forked = fork and hasattr(os, "fork")
-    child = _forked(work) if forked else _sent(work)
-    try:
+    with contextlib.ExitStack() as at_end:
+        with _late_interrupt():
+            child = _forked(work) if forked else _sent(work)
+            at_end.callback(child.trace.close)
+            at_end.callback(child.end)
         return _listen(child, hear, silence if forked else START, silence)
+
+
+@contextlib.contextmanager
+def _late_interrupt() -> Iterator[None]:
+    """An interrupt that comes in the block is raised at its end.
+
+    A fork of a large process takes a while. Python handles what came meanwhile in the hooks that it runs afterwards,
+    and whatever a hook raises is lost.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(former):
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
     finally:
-        child.end()
-        child.trace.close()
+        signal.signal(signal.SIGINT, former)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 # -- this side --------------------------------------------------------------------------------------------------------
