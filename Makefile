@@ -70,8 +70,9 @@ notebooks: env  ## Execute all notebooks and write their outputs
 # With warnings as errors: a link to a heading that is gone, a docstring that cannot be read.
 book: env  ## Make pages of the notebooks as they are, and of the docstrings: build/book/index.html
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[book]'
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --doctree-dir build/doctrees docs/book build/book
-	@echo "open build/book/index.html"
+	rm -rf build/book
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --doctree-dir build/doctrees docs/book build/book
+	@echo 'Open build/book/index.html in a browser.'
 
 lint: env  ## Check style, formatting and types
 	$(LINT)

@@ -9,15 +9,14 @@ sys.path.insert(0, str(HERE))  # the extensions beside this file
 
 project = "rosecourse"
 author = "the authors of rosecourse"
-project_copyright = "Apache License 2.0"
+project_copyright = "the authors, under the Apache License 2.0"
 html_title = "rosecourse"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "lesson_pages", "docstrings", "rooms"]
-exclude_patterns = [] if START_PAGE.exists() else ["glossary.md"]
-suppress_warnings = ["toc.empty_glob"]  # of the glossary, where there is no start page
+extensions = ["myst_nb", "sphinx.ext.autodoc", "lesson_pages", "alt_texts", "docstrings", "rooms"]
+exclude_patterns = [] if START_PAGE.exists() else ["look_up/glossary.md"]  # the glossary is a part of it
 language = "en"
 
-# The lessons, as they are committed: `notebooks` is a link to the folder, and the table of contents takes all of it.
+# The lessons, as they are committed: `lesson_pages` copies all notebooks to where Sphinx looks for them.
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # what a cell shows in Markdown has tables and links

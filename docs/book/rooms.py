@@ -1,4 +1,4 @@
-"""Sphinx extension: the directives `public-names`, of the package, and `room`, for the modules of one of its folders."""
+"""Sphinx extension: the directives `public-names`, of the package, and `room`, for the modules of a folder of it."""
 
 import inspect
 from pathlib import Path
