@@ -99,5 +99,6 @@ constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
 	rm -rf $(SCRATCH)
 
 clean:  ## Remove .venv, caches and build outputs
-	rm -rf $(VENV) $(SCRATCH) build dist mutants docs/book/notebooks *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SCRATCH) build dist mutants docs/book/api docs/book/notebooks *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

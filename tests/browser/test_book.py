@@ -22,7 +22,8 @@ LOOK = """() => ({
     too_wide: [document.documentElement, document.querySelector(".content")]
         .filter(e => e.scrollWidth > e.clientWidth).map(e => `${e.className || e.tagName}: ${e.scrollWidth}`),
     missing: [...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.src),
-    untold: [...document.querySelectorAll("img[src$='.svg']")].filter(i => !i.alt || i.alt.includes("/")).map(i => i.src),
+    untold: [...document.querySelectorAll("img[src$='.svg']")]
+        .filter(i => !i.alt || i.alt.includes("/")).map(i => i.src),
     open: [...document.querySelectorAll("article details[open]")].map(d => d.innerText.slice(0, 60)),
     text: document.querySelector("article").innerText.length,
 })"""
