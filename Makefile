@@ -13,7 +13,7 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab reset test browser-test notebooks wheel soak mutants adversary lint format doctor constraints clean
+.PHONY: help env lab reset test browser-test notebooks book wheel soak mutants adversary lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +75,13 @@ notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 	$(BIN)/python docs/shrink_pictures.py notebooks/*.ipynb
 
+# With warnings as errors: a link to a heading that is gone, a docstring that cannot be read.
+book: env  ## Make pages of the notebooks as they are, and of the docstrings: build/book/index.html
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[book]'
+	rm -rf build/book
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --doctree-dir build/doctrees docs/book build/book
+	@echo 'Open build/book/index.html in a browser.'
+
 lint: env  ## Check style, formatting and types
 	$(LINT)
 
@@ -93,12 +100,13 @@ SCRATCH := $(VENV)-constraints
 constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
 	$(PYTHON) -m venv --clear $(SCRATCH)
 	grep -E '$(KEPT)' constraints.txt > $(SCRATCH)/kept.txt
-	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,browser,train]'
+	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,browser,book,train]'
 	$(SCRATCH)/bin/python -m pip freeze --all --exclude-editable --exclude pip > $(SCRATCH)/freeze.txt
 	{ grep '^#' constraints.txt; sed 's/+.*//' $(SCRATCH)/freeze.txt | grep -vE '^(nvidia|cuda)-'; } > $(SCRATCH)/new.txt
 	mv $(SCRATCH)/new.txt constraints.txt
 	rm -rf $(SCRATCH)
 
 clean:  ## Remove .venv, caches and build outputs
-	rm -rf $(VENV) $(SCRATCH) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SCRATCH) build dist mutants docs/book/api docs/book/notebooks *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

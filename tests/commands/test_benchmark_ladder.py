@@ -9,7 +9,7 @@ import torch
 from matplotlib.image import imread
 
 from rosecourse import LESSONS, InferenceEngine, lesson
-from rosecourse.commands import benchmark_ladder, record
+from rosecourse.commands import benchmark_ladder
 from rosecourse.commands.work import benchmark_ladder as climbing
 from rosecourse.commands.work import record as recording
 from rosecourse.lessons.workloads import ARTICLES, SMALL, A
@@ -214,11 +214,11 @@ def test_a_bad_call_costs_one_line_and_no_run(flags, message, tmp_path, monkeypa
 
 def test_on_a_gpu_the_model_is_the_articles(monkeypatch):
     args = parsed()
-    monkeypatch.setattr(record, "resolve_device", lambda device: torch.device("cuda"))
-    record.name_the_model(args)
+    monkeypatch.setattr(recording, "resolve_device", lambda device: torch.device("cuda"))
+    recording.name_the_model(args)
     assert args.random_weights == "gpt2"
     args = parsed("--hf-model-id", "x")
-    record.name_the_model(args)
+    recording.name_the_model(args)
     assert args.random_weights is None
 
 

@@ -1,0 +1,86 @@
+"""Sphinx extension: the notebooks as pages, with the anchors and the links that they have in Jupyter.
+
+Sphinx reads one folder. So the notebooks are copied into it, all of them, under the path that they have in the
+repository.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+NOTEBOOK_LINK = re.compile(r'(<a\b[^>]*\bhref=")(?!\w+:)([^"#]*)\.ipynb((?:#[^"]*)?")')
+
+
+def copy_notebooks(app: Sphinx) -> None:
+    """Copy the notebooks with their times, by which Sphinx sees what has changed, and remove those that are gone."""
+    copies = Path(app.srcdir) / NOTEBOOKS.name
+    copies.mkdir(exist_ok=True)
+    for copy in copies.iterdir():
+        if not (NOTEBOOKS / copy.name).exists():
+            copy.unlink()
+    for notebook in NOTEBOOKS.glob("*.ipynb"):
+        shutil.copy2(notebook, copies)
+
+
+def jupyter_anchor(title: str) -> str:
+    """The anchor of a heading as Jupyter makes it: its text with hyphens for spaces."""
+    return title.replace(" ", "-")
+
+
+def without_widgets(output: dict[str, Any]) -> None:
+    """Leave the picture or the text that an output has beside a widget, since a page has no kernel."""
+    if len(output["data"]) > 1:
+        output["data"].pop(WIDGET, None)
+
+
+def with_page_links(output: dict[str, Any]) -> None:
+    """Let links of an HTML output to notebooks lead to their pages."""
+    html = output["data"].get("text/html")
+    if html is not None:
+        output["data"]["text/html"] = NOTEBOOK_LINK.sub(r"\1\2.html\3", "".join(html))
+
+
+def as_page(source: str) -> str:
+    """The JSON of a notebook, with outputs that a page can show."""
+    notebook = json.loads(source)
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if "data" in output:
+                without_widgets(output)
+                with_page_links(output)
+    return json.dumps(notebook)
+
+
+def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
+    if app.env.doc2path(docname).suffix == ".ipynb":
+        source[0] = as_page(source[0])
+
+
+class SectionOf(SphinxDirective):
+    """The text below a heading of a notebook: `section-of`, with the notebook and the heading."""
+
+    required_arguments = 2
+
+    def run(self) -> list[nodes.Node]:
+        name, heading = self.arguments
+        self.env.note_dependency(NOTEBOOKS / name)
+        for cell in json.loads((NOTEBOOKS / name).read_text())["cells"]:
+            title, _, text = "".join(cell["source"]).partition("\n")
+            if cell["cell_type"] == "markdown" and title.lstrip("# ") == heading:
+                return self.parse_text_to_nodes(text)
+        raise self.error(f"{name} has no Markdown cell that begins with the heading {heading!r}")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("section-of", SectionOf)
+    app.connect("builder-inited", copy_notebooks)
+    app.connect("source-read", read_source)
+    return {"parallel_read_safe": True}

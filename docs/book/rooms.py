@@ -1,0 +1,104 @@
+"""Sphinx extension: the modules of the package, a page for each folder that the README names.
+
+`rooms` lists the pages, `room` has the modules of a folder, `public-names` what the package itself hands on.
+"""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from docstrings import to_rst
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import rosecourse
+
+PACKAGE = Path(rosecourse.__file__).parent
+README = Path(__file__).resolve().parents[2] / "README.md"
+TOP = "."  # the modules that are in no folder
+
+
+def pages() -> dict[str, tuple[str, str]]:
+    """Title and room of each page, in the README's order: from the ground up."""
+    rooms = re.findall(r"(?m)^\* `(\w+)/`", README.read_text())
+    return {"package": ("config and errors", TOP), **{room: (room, room) for room in rooms}}
+
+
+def write_pages(app: Sphinx) -> None:
+    """Write the pages to where Sphinx looks for them."""
+    folder = Path(app.srcdir) / "api"
+    folder.mkdir(exist_ok=True)
+    for page in folder.iterdir():
+        page.unlink()
+    for name, (title, room) in pages().items():
+        (folder / f"{name}.rst").write_text(f"{title}\n{'=' * len(title)}\n\n.. room:: {room}\n")
+
+
+def modules_of(room: str) -> list[str]:
+    """The modules in a folder of the package and in the folders inside it, by their names in the package."""
+    files = (PACKAGE / room).glob("*.py" if room == TOP else "**/*.py")
+    names = [path.relative_to(PACKAGE).with_suffix("").parts for path in files]
+    return [".".join(parts) for parts in sorted(names) if not parts[-1].startswith("_")]
+
+
+def section(title: str, body: str) -> list[str]:
+    return [title, "~" * len(title), "", body, ""]
+
+
+def public_name(name: str) -> str:
+    """A line on what `import rosecourse` gives by a name, with a link to its place among the modules."""
+    thing = getattr(rosecourse, name)
+    if not callable(thing):
+        kind = type(thing[0] if isinstance(thing, list) else thing)
+        many = "a list of" if isinstance(thing, list) else "of class"
+        return f"* ``{name}``: {many} :py:obj:`{kind.__name__} <{kind.__module__}.{kind.__qualname__}>`"
+    first, _, _ = inspect.getdoc(thing).partition("\n\n")
+    summary = " ".join(to_rst(first.splitlines()[:1]))
+    return f"* :py:obj:`{name} <{thing.__module__}.{thing.__qualname__}>`: {summary}"
+
+
+class PublicNames(SphinxDirective):
+    """What `import rosecourse` gives, by the alphabet."""
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(map(public_name, rosecourse.__all__)))
+
+
+class Rooms(SphinxDirective):
+    """The list of the pages."""
+
+    def run(self) -> list[nodes.Node]:
+        lines = [".. toctree::", "   :maxdepth: 1", "", *(f"   /api/{name}" for name in pages())]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+class Room(SphinxDirective):
+    """The modules of a folder of the package, a section each: `.. room:: kv`, or `.. room:: .` for the loose ones.
+
+    Of a folder that has modules only in folders of its own, such as the lab, it is what its package hands on.
+    """
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        room = self.arguments[0]
+        modules = modules_of(room)
+        if room == TOP:
+            lines = []
+        elif any(module.count(".") == 1 for module in modules):
+            lines = [f".. automodule:: rosecourse.{room}", "   :no-members:", ""]
+        else:
+            lines, modules = [f".. automodule:: rosecourse.{room}", "   :imported-members:", ""], []
+        for module in modules:
+            lines += section(module, f".. automodule:: rosecourse.{module}")
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("builder-inited", write_pages)
+    app.add_directive("public-names", PublicNames)
+    app.add_directive("rooms", Rooms)
+    app.add_directive("room", Room)
+    return {"parallel_read_safe": True}

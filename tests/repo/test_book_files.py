@@ -1,0 +1,65 @@
+"""What `make book` makes its pages of: the lists are complete, links meet headings, and docstrings become text."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BOOK = ROOT / "docs" / "book"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+spec = importlib.util.spec_from_file_location("docstrings", BOOK / "docstrings.py")
+docstrings = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(docstrings)
+
+
+def prose_of(path):
+    """The Markdown of a notebook, without blocks of code."""
+    cells = json.loads(path.read_text())["cells"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.sub(r"(?m)^```[\s\S]*?^```|^    .*$", "", text)
+
+
+def anchors_of(path):
+    """As Jupyter makes them: the text of each heading, with hyphens for spaces."""
+    titles = re.findall(r"(?m)^#+ (.*)$", prose_of(path))
+    return {re.sub(r"[`*]", "", title.strip()).replace(" ", "-") for title in titles}
+
+
+ANCHORS = {path.name: anchors_of(path) for path in NOTEBOOKS}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_link_to_a_notebook_or_a_heading_leads_there(path):
+    for name, anchor in re.findall(r"\]\(([^)#:]*\.ipynb|)(?:#([^)]+))?\)", prose_of(path)):
+        target = name or path.name
+        assert target in ANCHORS
+        assert not anchor or unquote(anchor) in ANCHORS[target], f"{target} has no heading for #{anchor}"
+
+
+def test_the_readme_names_every_folder_as_the_book_reads_it():
+    named = re.findall(r"(?m)^\* `(\w+)/`", (ROOT / "README.md").read_text())
+    assert sorted(named) == sorted(path.parent.name for path in (ROOT / "rosecourse").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize(
+    ("docstring", "rst"),
+    [
+        ("Kernels: what is fast.", ["Kernels: what is fast."]),
+        ("keys, values: for each layer.", ["", "* ``keys, values``: for each layer."]),
+        (
+            "Text.\n\nname: of it,\n    long.\nother: more.\nRaises `E`.",
+            ["Text.", "", "", "* ``name``: of it,", "  long.", "* ``other``: more.", "", r"Raises \ :py:obj:`E`\ ."],
+        ),
+        ("As:\n\n    a = b_\n\n    c\n\nText.", ["As:", "", "", "::", "", "    a = b_", "", "    c", "", "", "Text."]),
+        ("It is *free*, `a * b` or 2 * a_.", ["It is *free*, \\ ``a * b``\\  or 2 \\* a\\_."]),
+        ("Two:\n* one\n  long\n* two", ["Two:", "", "* one", "  long", "* two"]),
+        ("It is one\nhalf: of it", ["It is one", "half: of it"]),
+    ],
+)
+def test_a_docstring_becomes_text(docstring, rst):
+    assert docstrings.to_rst(docstring.split("\n")) == rst
