@@ -1,48 +1,84 @@
-"""Draw docs/decode_step.png, the picture of the README, from a run on this machine.
+"""Draw docs/whole_ladder.png, the picture of the README, from data/results, and put its caption into README.md.
 
 python docs/readme_picture.py
 """
 
+import hashlib
+import json
+import re
+from functools import cache
 from pathlib import Path
 
-import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")
+from rosecourse.lessons.workloads import ARTICLES
+from rosecourse.pictures.whole_ladder import draw_ladder, draw_step, kinds_legend
+from rosecourse.records.whole_ladder import RecordedRung, timeline_of, whole_ladder
 
-import matplotlib.pyplot as plt
-import numpy as np
-import torch
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "whole_ladder.png"
+INCHES, DPI = 8.3, 200  # GitHub shows it 830 pixels wide: a point of text is 1.39 of them
+BEGINS = "*Recorded on one "  # of the caption
 
-from rosecourse import BASELINE, EngineConfig, InferenceEngine, SamplingParams, load_model
-from rosecourse.measure.anatomy import CHUNK, decode_anatomies
-from rosecourse.measure.provenance import device_name, package_versions
-from rosecourse.measure.workload import Workload, run_scheduler
-from rosecourse.pictures.plots import itl_along_steps, step_anatomies
 
-BATCH, TOKENS, STEPS = 16, 200, 100
-PARAMS = SamplingParams(max_new_tokens=TOKENS, stop_on_eos=False)
+@cache
+def ladders() -> dict[str, list[RecordedRung]]:
+    """The rungs under each workload that is drawn."""
+    return {name: whole_ladder(name) for name in ("A", "C")}
+
+
+def ends(ladder: list[RecordedRung]) -> dict[RecordedRung, dict]:
+    """The first and the last rung under workload A, each with its timeline's document."""
+    return {rung: timeline_of(rung.number, "A").document() for rung in (ladder[0], ladder[-1])}
+
+
+def facts() -> str:
+    """What is drawn, in short. The picture's file says it too, so that a test sees whether it is up to date."""
+    found = ladders()
+    text = json.dumps([[[vars(rung) for rung in rungs] for rungs in found.values()], [*ends(found["A"]).values()]])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def caption() -> str:
+    """The README's sentence about the picture, in Markdown."""
+    (first, *_, last), (first_c, *_, last_c) = ladders().values()
+    sizes = {name: str(ARTICLES[name]).partition(" (")[0] for name in "AC"}
+    return (
+        f"{BEGINS}{last.device}, a model of GPT-2's shape (124M) in float16: with {sizes['A']}, lesson {last.number} "
+        f"makes {last.throughput:,.0f} tokens a second where lesson {first.number} makes {first.throughput:,.0f}, "
+        f"**{last.throughput / first.throughput:.0f} times** as many; with {sizes['C']}, "
+        f"{last_c.throughput:,.0f} where it makes {first_c.throughput:,.0f}. In brackets is the share of the floor, "
+        "the least time in which the device could read the weights and the cache once in each step.*"
+    )
+
+
+def picture() -> Figure:
+    """The ladder under both workloads above, a decode step of its first and last rung below."""
+    found = ladders()
+    figure = Figure(figsize=(INCHES, 6.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subfigures(2, 1, height_ratios=[4.1, 3.0])
+    axes = above.subplots(1, 2)
+    for number, (ax, (name, rungs)) in enumerate(zip(axes, found.items(), strict=True)):
+        sizes = str(ARTICLES[name]).partition(" (")[0]
+        draw_ladder(ax, rungs, f"{sizes}:\ntokens per second (share of the floor)", named=number == 0)
+    lanes = below.subplots(2, 1)
+    timelines = {rung: timeline_of(rung.number, "A") for rung in (found["A"][0], found["A"][-1])}
+    for ax, (rung, timeline) in zip(lanes, timelines.items(), strict=True):
+        busy = (
+            f"the GPU works for {timeline.busy_us / 1e3:.2g} ms of it, in {len(timeline.kernels):,} kernels and copies"
+        )
+        draw_step(ax, timeline, f"Lesson {rung.number}, a decode step: {rung.tpot_ms:.2g} ms; {busy}")
+    kinds_legend(lanes[-1], list(timelines.values()))
+    return figure
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # at this size more gain little, and measure who else uses the machine
-    model = load_model()
-    engine = InferenceEngine(model, EngineConfig(max_batch_size=BATCH, prefix_cache=False), BASELINE)
-    workload = Workload.of((model.tokenizer.encode("Hello"),) * BATCH, PARAMS)
-    runs = [run_scheduler(engine, workload) for _ in range(6)][1:]  # the first warms up
-    # The median over runs at each position: noise of the machine goes, what belongs to a position stays.
-    itl = np.median([np.diff(run.times[0].tokens) for run in runs], axis=0)
-
-    sessions = [engine.new_session("Hello", PARAMS) for _ in range(BATCH)]
-    engine.take_tokens(sessions, engine.prefill(sessions))
-    times = decode_anatomies({"035": engine}, {"035": sessions}, turns=STEPS // CHUNK)
-
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6.2), height_ratios=[1, 2.2], layout="constrained")
-    step_anatomies(top, times, f"Lesson 035: where a decode step's time goes ({BATCH} requests)")
-    prompt_tokens = len(sessions[0].prompt_ids)
-    itl_along_steps(bottom, itl, prompt_tokens, engine.config.block_size, "Inter-token latency along a request")
-    versions = package_versions()
-    figure.supxlabel(f"measured on {device_name(model.device)}, torch {versions['torch']}", fontsize=8, color="#555555")
-    figure.savefig(Path(__file__).with_name("decode_step.png"), dpi=110)
+    picture().savefig(PICTURE, dpi=DPI, facecolor="white", metadata={"Software": None, "Recorded": facts()})
+    readme = ROOT / "README.md"
+    pattern = rf"(?m)^{re.escape(BEGINS)}.*$"
+    readme.write_text(re.sub(pattern, lambda _: caption(), readme.read_text()))
 
 
 if __name__ == "__main__":

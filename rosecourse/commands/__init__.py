@@ -1,1 +1,1 @@
-"""The commands: `rosecourse <command>`, each a module with its parser and `main`."""
+"""The commands: `rosecourse <command>`, each a module with its parser and `main`; nothing here needs torch."""

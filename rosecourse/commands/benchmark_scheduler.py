@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from ..measure.workload import run_offline, run_scheduler
-from .benchmark import add_benchmark_flags, measure_and_write
-from .flags import add_samples_flag, require_counts
-from .parser import command_parser, run_command
-from .summary import print_scheduler_summary
+from .flags import add_benchmark_flags, add_samples_flag
+from .parser import Parser, command_parser, run_command, work_of
 
 NAME = "benchmark_scheduler"
-MODES = {"online": run_scheduler, "offline": run_offline}
+MODES = ("online", "offline")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+def make_parser() -> Parser:
     parser = command_parser(NAME, "Measure a scheduler: continuous batching (online) or static batches (offline).")
     parser.add_argument("--mode", choices=MODES, default="online", help="continuous batching, or static batches")
     add_samples_flag(parser)
     add_benchmark_flags(parser)
+    return parser
 
-    def benchmark(args: argparse.Namespace) -> None:
-        require_counts(args, {"samples": 1})
-        print_scheduler_summary(args.mode, measure_and_write(parser, args, MODES[args.mode], args.samples))
 
-    return run_command(parser, benchmark, argv)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(make_parser(), work_of(NAME), argv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,9 @@ NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "ma
 DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
 REINSTALL = "run `make env`, or `pip install -c constraints.txt -e .`"
 OLDEST_PYTHON, NEWEST_TESTED = (3, 11), (3, 13)
-PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+ROOT = Path(__file__).resolve().parents[2]  # of a clone
+PYPROJECT = ROOT / "pyproject.toml"
+VENV = ROOT / ".venv"  # what `make env` makes
 
 
 class Problem(Exception):
@@ -33,6 +36,29 @@ def check_python() -> str:
     return f"Python {number}" + (" (the course is tested with 3.11 to 3.13)" if newer else "")
 
 
+def check_environment() -> str:
+    """Which environment this is; and that of `make env`, where it is there and another one is active."""
+    line = activation()
+    return f"environment: {sys.prefix}" + (f"; {VENV} is not active: type `{line}`" if line else "")
+
+
+def activation() -> str | None:
+    """What to type to activate the environment of `make env`; None where it is active, or not there, or not whole."""
+    scripts = "Scripts" if sys.platform == "win32" else "bin"
+    is_whole = any((VENV / scripts / name).is_file() for name in ("rosecourse", "rosecourse.exe"))
+    if not is_whole or Path(sys.prefix).resolve() == VENV.resolve():
+        return None
+    here = VENV / scripts / "activate"
+    path = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
+    return str(path) if sys.platform == "win32" else f". {shlex.quote(str(path))}"
+
+
+def remedy() -> str:
+    """What to do about what cannot be imported: nobody is told to install what an inactive environment has."""
+    line = activation()
+    return f"activate the environment that has it, `{line}` (in fish with `.fish` at its end)" if line else REINSTALL
+
+
 def check_package(name: str) -> str:
     """The package can be imported, and is as new as ours requires."""
     if name == "triton" and sys.platform != "linux":
@@ -42,10 +68,10 @@ def check_package(name: str) -> str:
     except Exception as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == name
         what = "is not installed" if absent else f"cannot be imported ({first_line(error)})"
-        raise Problem(f"{name} {what}: {REINSTALL}") from None
+        raise Problem(f"{name} {what}: {remedy()}") from None
     least = least_version(name)
     if as_numbers(installed) < as_numbers(least):
-        raise Problem(f"{name} {installed} is too old, {least} is needed: {REINSTALL}")
+        raise Problem(f"{name} {installed} is too old, {least} is needed: {remedy()}")
     return f"{name} {installed}"
 
 
@@ -104,7 +130,7 @@ def check_model() -> str:
 
 
 def check_graphs() -> str:
-    """A decode step is one graph where there is a GPU."""
+    """A decode step is one graph where there is a GPU, and what that and the padded vocabulary take of its memory."""
     torch, rosecourse = (import_module(name) for name in ("torch", "rosecourse"))
     if not torch.cuda.is_available():
         return "decode steps: launched one operation after another (CUDA graphs need a GPU)"
@@ -112,7 +138,10 @@ def check_graphs() -> str:
     if not runner.graphs:
         raise Problem("decode steps run without CUDA graphs, which is slower: free some of the GPU's memory, or update")
     graphs = f"{len(runner.graphs)} CUDA graphs, for up to {runner.buckets[-1]} requests"
-    return f"decode steps: {graphs}, in {runner.memory_bytes / 2**20:.0f} MiB"
+    shape = import_module("rosecourse.models.load").RANDOM_SHAPES["gpt2"]
+    padded = import_module("rosecourse.decode.ops").padded_bytes(shape.vocab_size, shape.width, torch.float16)
+    copy = f"{padded / 1e6:.0f} MB for GPT-2 in float16"
+    return f"decode steps: {graphs}, in {runner.memory_bytes / 1e6:.0f} MB, and a padded vocabulary, {copy}"
 
 
 def check_kernel() -> str:
@@ -121,7 +150,7 @@ def check_kernel() -> str:
         specs = import_module("jupyter_client.kernelspec").KernelSpecManager()
         spec = specs.get_kernel_spec("python3")
     except Exception as error:
-        raise Problem(f"no notebook kernel `python3` ({type(error).__name__}): run `make env`") from None
+        raise Problem(f"no notebook kernel `python3` ({type(error).__name__}): {remedy()}") from None
     python = spec.argv[0] if Path(spec.argv[0]).is_absolute() else sys.executable  # Jupyter takes its own for `python`
     code = "import ipykernel, rosecourse, sys; print(sys.version.split()[0])"
     try:  # -P: not from the current folder, which a notebook does not have
@@ -133,7 +162,7 @@ def check_kernel() -> str:
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     """What is checked, by name."""
-    yield "python", check_python
+    yield from (("python", check_python), ("environment", check_environment))
     for name in NEEDED:
         yield name, partial(check_package, name)
     yield from (("device", check_device), ("triton", check_triton), ("model", check_model), ("graphs", check_graphs))
@@ -152,7 +181,7 @@ def finding(name: str, check: Callable[[], str]) -> tuple[str, str]:
     except Problem as problem:
         return "FAIL", str(problem)
     except Exception as error:  # a check that breaks is a finding too
-        return "FAIL", f"{name}: {first_line(error)}: {REINSTALL}"
+        return "FAIL", f"{name}: {first_line(error)}: {remedy()}"
 
 
 def report() -> int:

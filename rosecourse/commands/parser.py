@@ -6,10 +6,11 @@ import argparse
 import io
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from ..checks import one_line
-from .ending import ended
+from .ending import ended, interrupts_leave
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -41,6 +42,20 @@ def command_parser(name: str, description: str) -> Parser:
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
+
+
+def work_of(name: str) -> Callable[[argparse.Namespace], int | None]:
+    """What a command does once its flags are parsed: `run` of a module that is not imported before it is called.
+
+    Importing torch takes seconds, which neither `--help` nor a bad flag should cost.
+    """
+
+    def work(args: argparse.Namespace) -> int | None:
+        with interrupts_leave():
+            module = import_module(f"rosecourse.commands.work.{name}")
+        return module.run(args)
+
+    return work
 
 
 def run_command(

@@ -9,9 +9,9 @@ from rosecourse import LESSONS, lesson
 from rosecourse.commands import (
     generate,
 )
-from rosecourse.commands.building import config_of
 from rosecourse.commands.flags import add_engine_flags
 from rosecourse.commands.parser import command_parser
+from rosecourse.commands.work.building import config_of
 from rosecourse.records.json_file import require_writable_json, write_json
 from tests.support.commands import COMMANDS
 
@@ -107,7 +107,7 @@ def test_an_unwritable_json_is_found_before_the_run(capsys, monkeypatch):
     def never(*_):
         raise AssertionError("the work has begun")
 
-    monkeypatch.setattr("rosecourse.commands.generate.model_of", never)
+    monkeypatch.setattr("rosecourse.commands.work.generate.model_of", never)
     assert_refused("generate", ["--json", "/no/such/folder/x.json"], "cannot be written", capsys)
 
 
@@ -140,5 +140,5 @@ def test_interrupted(monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rosecourse.commands.generate.model_of", interrupt)
+    monkeypatch.setattr("rosecourse.commands.work.generate.model_of", interrupt)
     assert generate.main(["--prompt", "x"]) == 130

@@ -118,7 +118,7 @@ def test_a_json_file_that_cannot_be(capsys, tmp_path, monkeypatch, name, message
     os.mkfifo("fifo")
     os.symlink("loop", "loop")
     before = sorted(os.listdir())
-    monkeypatch.setattr("rosecourse.commands.generate.model_of", None)  # would break if it were called
+    monkeypatch.setattr("rosecourse.commands.work.generate.model_of", None)  # would break if it were called
     assert_refused(capsys, generate.main, [*HELLO, "--json", name], message)
     assert sorted(os.listdir()) == before
     assert (tmp_path / "file").read_text() == "mine"

@@ -19,6 +19,7 @@ from rosecourse.commands import (
     lab,
     record,
 )
+from rosecourse.commands.work import record as recording
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
 
@@ -169,12 +170,12 @@ def small_machine(model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
-        patch.setattr("rosecourse.commands.building.load_model", loaded)
+        patch.setattr("rosecourse.commands.work.building.load_model", loaded)
         patch.setattr(doctor, "checks", lambda: [("python", doctor.check_python)])
         patch.setattr(
-            record.Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts]))
+            recording.Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts]))
         )
-        patch.setattr(benchmark_ladder, "copy_bandwidth", lambda device: 1e10)
+        patch.setattr("rosecourse.commands.work.benchmark_ladder.copy_bandwidth", lambda device: 1e10)
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 

@@ -9,7 +9,9 @@ import torch
 from matplotlib.image import imread
 
 from rosecourse import LESSONS, InferenceEngine, lesson
-from rosecourse.commands import benchmark_ladder, record
+from rosecourse.commands import benchmark_ladder
+from rosecourse.commands.work import benchmark_ladder as climbing
+from rosecourse.commands.work import record
 from rosecourse.lessons.workloads import ARTICLES, SMALL, A
 from rosecourse.measure.floor import share_of_runs
 from rosecourse.measure.holding import all_kept, one_at_a_time
@@ -25,8 +27,8 @@ TWO = ["--lessons", "069,035"]  # in whichever order
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, model):
-    monkeypatch.setattr(benchmark_ladder, "copy_bandwidth", lambda device: 1e10)
-    monkeypatch.setattr(benchmark_ladder, "model_of", lambda args: model)
+    monkeypatch.setattr(climbing, "copy_bandwidth", lambda device: 1e10)
+    monkeypatch.setattr(climbing, "model_of", lambda args: model)
 
 
 def test_a_table_a_file_and_a_picture(tmp_path, capsys):
@@ -100,7 +102,7 @@ def test_where_memory_is_short_there_is_one_engine_at_a_time(short, told, monkey
         return one_at_a_time if short else all_kept
 
     order = spy(monkeypatch)
-    monkeypatch.setattr(benchmark_ladder, "holding_for", holding_for)
+    monkeypatch.setattr(climbing, "holding_for", holding_for)
     assert benchmark_ladder.main([*TINY, *TWO, "--workloads", "A", "--rounds", "1"]) == 0
     assert asked == [(2, 2)]
     out = capsys.readouterr().out
@@ -113,12 +115,12 @@ def test_where_memory_is_short_there_is_one_engine_at_a_time(short, told, monkey
 
 def test_the_forecast_is_of_the_rounds_that_count(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr(benchmark_ladder.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(climbing.time, "perf_counter", lambda: now[0])
 
     def runner(engine, workload):
         now[0] += 2
 
-    forecast = benchmark_ladder.Forecast(runner, runs=3, rounds=5)
+    forecast = climbing.Forecast(runner, runs=3, rounds=5)
     said = []
     for _ in range(18):
         forecast(None, None)
@@ -143,7 +145,7 @@ def parsed(*flags):
 def test_on_a_cpu_every_size_is_a_quarter_of_the_articles(model):
     rungs = (LESSONS[0], LESSONS[1])
     small, given = (
-        benchmark_ladder.tasks_of(args, model, rungs, "")
+        climbing.tasks_of(args, model, rungs, "")
         for args in (parsed("--workloads", "A,E"), parsed("--workloads", "A", "--num-requests", "3"))
     )
     assert [task.name for task in small] == ["A", "E"]
@@ -173,7 +175,7 @@ def test_on_a_cpu_every_size_is_a_quarter_of_the_articles(model):
 )
 def test_rungs_are_named_or_between_two(flags, numbers):
     args = benchmark_ladder.make_parser().parse_args(flags)
-    assert [rung.number for rung in benchmark_ladder.rungs_of(args)] == numbers
+    assert [rung.number for rung in climbing.rungs_of(args)] == numbers
 
 
 @pytest.mark.parametrize(
@@ -222,12 +224,12 @@ def test_on_a_gpu_the_model_is_the_articles(monkeypatch):
 
 def test_the_picture_has_all_ladders(model):
     ladders = [
-        benchmark_ladder.MeasuredLadder.of(model, task, 1, 1e10)
-        for task in benchmark_ladder.tasks_of(
+        climbing.MeasuredLadder.of(model, task, 1, 1e10)
+        for task in climbing.tasks_of(
             parsed("--workloads", "A,F", "--num-requests", "1", "--max-new-tokens", "2"), model, tuple(LESSONS[:2]), ""
         )
     ]
-    one, two = (imread_bytes(benchmark_ladder.draw(some)) for some in (ladders[:1], ladders))
+    one, two = (imread_bytes(climbing.draw(some)) for some in (ladders[:1], ladders))
     assert two[0] == pytest.approx(2 * one[0], abs=2)
     assert one[1] == two[1]
     assert list(ladders[0].table()["share of the floor (%)"]) == pytest.approx(

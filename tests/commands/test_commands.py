@@ -9,13 +9,14 @@ import pytest
 
 from rosecourse import LESSONS, lesson
 from rosecourse.commands import (
-    benchmark,
     benchmark_scheduler,
     benchmark_streaming,
     benchmark_transformers,
-    building,
     generate,
 )
+from rosecourse.commands.work import benchmark, building
+from rosecourse.commands.work import benchmark_transformers as with_transformers
+from rosecourse.commands.work import generate as completing
 from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 from tests.support.commands import COMMANDS
 from tests.support.oracles import hf_greedy
@@ -144,7 +145,7 @@ def forwards(monkeypatch):
         built.append(parts.forward)
         return building.engine_of(args, model, parts, **more)
 
-    for module in (benchmark, benchmark_transformers, generate):
+    for module in (benchmark, with_transformers, completing):
         monkeypatch.setattr(module, "engine_of", engine_of)
     return built
 

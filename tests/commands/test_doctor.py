@@ -8,9 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch as real_torch
 from packaging.requirements import Requirement
 
 from rosecourse.commands import doctor
+from rosecourse.decode import ops
+from rosecourse.models import load
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
@@ -28,7 +31,7 @@ def test_without_torch_every_line_is_there(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert doctor.main() == 1
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(doctor.NEEDED) + 7
+    assert len(lines) == len(doctor.NEEDED) + 8
     assert all(line.startswith(("[OK] ", "[FAIL] ")) for line in lines[:-1])
     assert f"[FAIL] torch is not installed: {doctor.REINSTALL}" in lines
     assert any(line.startswith("[FAIL] device: ModuleNotFoundError: ") for line in lines)
@@ -71,20 +74,60 @@ def test_pythons(monkeypatch, found, fits):
 
 @pytest.mark.parametrize("graphs", [{}, {(8, False): None, (4, False): None}])
 def test_the_graphs_of_a_gpu_and_their_memory_are_told(monkeypatch, graphs):
-    runner = SimpleNamespace(graphs=graphs, buckets=(4, 8), memory_bytes=34 * 2**20)
+    runner = SimpleNamespace(graphs=graphs, buckets=(4, 8), memory_bytes=34 * 10**6)
     rosecourse = SimpleNamespace(
         load_model=lambda: "a model",
         InferenceEngine=lambda model: SimpleNamespace(decode_step=SimpleNamespace(runner=runner)),
     )
     torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
-    monkeypatch.setattr(doctor, "import_module", {"torch": torch, "rosecourse": rosecourse}.get)
+    torch.float16 = real_torch.float16
+    modules = {"torch": torch, "rosecourse": rosecourse, "rosecourse.models.load": load, "rosecourse.decode.ops": ops}
+    monkeypatch.setattr(doctor, "import_module", modules.get)
     if graphs:
-        assert doctor.check_graphs() == "decode steps: 2 CUDA graphs, for up to 8 requests, in 34 MiB"
+        steps = "decode steps: 2 CUDA graphs, for up to 8 requests, in 34 MB"
+        assert doctor.check_graphs() == f"{steps}, and a padded vocabulary, 77 MB for GPT-2 in float16"
     else:
         with pytest.raises(doctor.Problem, match="run without CUDA graphs, which is slower: free some of the GPU's"):
             doctor.check_graphs()
     torch.cuda.is_available = lambda: False
     assert doctor.check_graphs().endswith("(CUDA graphs need a GPU)")
+
+
+@pytest.fixture
+def venv(monkeypatch, tmp_path):
+    """What `make env` has made, in the current folder."""
+    scripts = tmp_path / ".venv" / ("Scripts" if sys.platform == "win32" else "bin")
+    scripts.mkdir(parents=True)
+    (scripts / "rosecourse").touch()
+    monkeypatch.setattr(doctor, "VENV", tmp_path / ".venv")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / ".venv"
+
+
+def test_an_environment_that_is_there_is_to_be_activated_and_not_installed_anew(venv, monkeypatch):
+    assert doctor.check_environment() == f"environment: {sys.prefix}; {venv} is not active: type `. .venv/bin/activate`"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(doctor.Problem) as found:
+        doctor.check_package("pandas")
+    assert str(found.value).startswith(
+        "pandas is not installed: activate the environment that has it, `. .venv/bin/act"
+    )
+
+
+def test_the_line_to_type_is_right_in_another_folder(venv, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert doctor.activation() == f". {venv}/bin/activate"
+
+
+@pytest.mark.parametrize("case", ["active", "not whole"])
+def test_an_environment_that_is_active_or_not_whole_is_not_to_be_activated(venv, monkeypatch, case):
+    if case == "active":
+        monkeypatch.setattr(sys, "prefix", str(venv))
+    else:
+        (venv / "bin" / "rosecourse").unlink()
+    assert doctor.activation() is None
+    assert doctor.check_environment() == f"environment: {sys.prefix}"
+    assert doctor.remedy() == doctor.REINSTALL
 
 
 @pytest.mark.parametrize("python", ["absent", "fails"])
@@ -127,7 +170,7 @@ def test_doctor_finds_all_well(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "All is well."
     assert all(line.startswith("[OK] ") for line in lines[:-1])
-    assert len(lines) == len(doctor.NEEDED) + 7
+    assert len(lines) == len(doctor.NEEDED) + 8
 
 
 def test_doctor_names_a_missing_package_and_the_remedy(capsys, monkeypatch):

@@ -6,7 +6,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rosecourse.commands import (
-    benchmark,
     benchmark_ladder,
     benchmark_scheduler,
     benchmark_streaming,
@@ -16,6 +15,12 @@ from rosecourse.commands import (
     lab,
     record,
 )
+from rosecourse.commands.work import benchmark
+from rosecourse.commands.work import benchmark_ladder as climbing
+from rosecourse.commands.work import benchmark_transformers as with_transformers
+from rosecourse.commands.work import generate as completing
+from rosecourse.commands.work import lab as checking
+from rosecourse.commands.work import record as recording
 from rosecourse.lab.checks.verdict import Verdict
 from tests.support.failing import cancels_one, sick_model
 from tests.support.record_command import written
@@ -45,10 +50,10 @@ def loads(monkeypatch, model):
 
     def choose(position):
         chosen = model if position is None else sick_model(model, position)
-        for module in (generate, benchmark, benchmark_transformers, benchmark_ladder, record):
+        for module in (completing, benchmark, with_transformers, climbing, recording):
             monkeypatch.setattr(module, "model_of", lambda args: chosen)
 
-    for module in ("records.recorder", "commands.benchmark_ladder"):
+    for module in ("records.recorder", "commands.work.benchmark_ladder"):
         monkeypatch.setattr(f"rosecourse.{module}.copy_bandwidth", lambda device: 1e10)
     return choose
 
@@ -131,8 +136,8 @@ def test_the_lab_races_nothing_over_failed_requests(monkeypatch, capsys, model, 
     """All racers fail alike, and so agree: behind the few tokens that are compared before a race."""
     path = tmp_path / "part.py"
     path.write_text("from rosecourse.lessons import lesson\n\n\nclass Mine(lesson('038').after.kv_append):\n    pass\n")
-    monkeypatch.setattr(lab, "check", lambda part, number: Verdict("Mine", "038", done=("it was tried",)))
-    monkeypatch.setattr(lab, "load_model", lambda: sick_model(model, 30))
+    monkeypatch.setattr(checking, "check", lambda part, number: Verdict("Mine", "038", done=("it was tried",)))
+    monkeypatch.setattr(checking, "load_model", lambda: sick_model(model, 30))
     assert lab.main([f"{path}:Mine", "--lesson", "038"]) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()

@@ -2,9 +2,13 @@
 
 import pytest
 
-from rosecourse.commands import flags
+from rosecourse.commands import benchmark_scheduler, flags, lab, record
 from rosecourse.commands.parser import command_parser
+from rosecourse.commands.work import benchmark_scheduler as scheduling
 from rosecourse.engine import admission
+from rosecourse.lab.course import COURSES
+from rosecourse.lab.world.worlds import KV_APPEND
+from rosecourse.lessons import LESSONS, workloads
 from rosecourse.measure import readers
 from rosecourse.models import load
 
@@ -13,6 +17,19 @@ def test_the_choices_are_those_of_the_rooms_below():
     assert tuple(load.DTYPES) == flags.DTYPES
     assert tuple(admission.ADMISSION_POLICIES) == flags.ADMISSION_POLICIES
     assert tuple(readers.READERS) == flags.READERS
+    assert tuple(workloads.ARTICLES) == record.ARTICLES
+    assert tuple(scheduling.RUNNERS) == benchmark_scheduler.MODES
+
+
+def test_the_lessons_of_the_lab_are_those_with_a_course():
+    numbers = {}
+    for rung in LESSONS:
+        if rung.number in COURSES:
+            numbers.setdefault(COURSES[rung.number].world.words, []).append(rung.number)
+    told = [f"{' or '.join(', '.join(known).rsplit(', ', 1))} for {part}" for part, known in numbers.items()]
+    assert "; ".join(told) == lab.LESSONS_BY_PART
+    appends = [rung for rung in LESSONS if rung.number in numbers[KV_APPEND.words] and not rung.kernels]
+    assert appends[-1].number == lab.DEFAULT_LESSON
 
 
 @pytest.fixture

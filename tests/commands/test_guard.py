@@ -10,7 +10,9 @@ import pytest
 
 import rosecourse
 from rosecourse import ConfigError
-from rosecourse.commands import guard, lab
+from rosecourse.commands import lab
+from rosecourse.commands.work import guard
+from rosecourse.commands.work import lab as checking
 from rosecourse.lab.checks.verdict import Verdict
 
 MUTE = "class Mute({}):\n    def __str__(self):\n        raise GeneratorExit\n    __repr__ = __str__\n\nraise Mute\n"
@@ -45,7 +47,7 @@ def state():
 @pytest.mark.parametrize(("text", "says"), FILES.values(), ids=FILES)
 def test_an_import_that_misbehaves_costs_one_line(text, says, tmp_path, capsys, monkeypatch):
     """Hazard 40: nothing is checked then, and the process is as it was."""
-    monkeypatch.setattr(lab, "check", None)  # would break if it were called
+    monkeypatch.setattr(checking, "check", None)  # would break if it were called
     (tmp_path / "part.py").write_text(text)
     before = state()
     with open(os.devnull, "w") as stdout:
@@ -68,13 +70,13 @@ def test_an_interrupt_of_the_import_is_one(tmp_path, capsys):
 def test_an_import_that_does_not_end_is_told(tmp_path, monkeypatch):
     """Hazard 40: `late` ends the process; here it lets the import go on."""
     told = []
-    monkeypatch.setattr(lab, "LONGEST_IMPORT", 0.05)
-    monkeypatch.setattr(lab, "end_late", told.append)
-    monkeypatch.setattr(lab, "TOLD", told, raising=False)
+    monkeypatch.setattr(checking, "LONGEST_IMPORT", 0.05)
+    monkeypatch.setattr(checking, "end_late", told.append)
+    monkeypatch.setattr(checking, "TOLD", told, raising=False)
     (tmp_path / "part.py").write_text(
-        "import time\nfrom rosecourse.commands import lab\nwhile not lab.TOLD:\n    time.sleep(0.01)\n" + MINE
+        "import time\nfrom rosecourse.commands.work import lab\nwhile not lab.TOLD:\n    time.sleep(0.01)\n" + MINE
     )
-    lab.load_part(f"{tmp_path}/part.py:Mine")
+    checking.load_part(f"{tmp_path}/part.py:Mine")
     assert told == ["part.py is still at work after 0.05 seconds"]
 
 
@@ -88,7 +90,9 @@ def test_what_ends_in_time_is_left_alone():
 
 @pytest.mark.parametrize("work", ["while True: pass", "import threading; threading.Event().wait()"])
 def test_as_a_process_what_does_not_end_is_ended(work):
-    code = f"from rosecourse.commands.guard import end_with, guarded\nwith guarded('x', 0.2, end_with):\n    {work}"
+    code = (
+        f"from rosecourse.commands.work.guard import end_with, guarded\nwith guarded('x', 0.2, end_with):\n    {work}"
+    )
     env = os.environ | {"PYTHONPATH": str(Path(rosecourse.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "x is still at work after 0.2 seconds\n")
@@ -101,8 +105,8 @@ def test_a_race_is_guarded_too(tmp_path, capsys, monkeypatch):
         os.close(1)
         return "a race"
 
-    monkeypatch.setattr(lab, "check", lambda part, number: Verdict("Mine", number, done=("tried",)))
-    monkeypatch.setattr(lab, "race", race)
+    monkeypatch.setattr(checking, "check", lambda part, number: Verdict("Mine", number, done=("tried",)))
+    monkeypatch.setattr(checking, "race", race)
     (tmp_path / "part.py").write_text(MINE)
     assert lab.main([f"{tmp_path}/part.py:Mine"]) == 2
     assert capsys.readouterr().err == "rosecourse lab: error: Mine closes stdout, which a part leaves open\n"

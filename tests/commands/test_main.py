@@ -115,12 +115,20 @@ def test_it_generates_in_another_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("module", ["__main__", "commands.flags", "commands.parser", "commands.doctor"])
-def test_what_needs_no_torch_does_not_import_it(tmp_path, module):
-    heavy = ("torch", "triton", "transformers", "numpy", "pandas", "matplotlib")
-    code = f"import sys, rosecourse.{module}; print([name for name in {heavy} if name in sys.modules])"
-    done = in_a_process(tmp_path, python=("-c", code))
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+HEAVY = ("torch", "triton", "transformers", "numpy", "pandas", "matplotlib", "tqdm")
+HELP_OF_ALL = f"""
+import sys
+from rosecourse.__main__ import COMMANDS, main
+ends = [(main([name, "--help"]), main([name, "--nonsense"])) for name in COMMANDS]
+print(set(ends), [name for name in {HEAVY} if name in sys.modules])
+"""
+
+
+def test_neither_help_nor_a_bad_flag_waits_for_torch(tmp_path):
+    done = in_a_process(tmp_path, python=("-c", HELP_OF_ALL))
+    assert done.stdout.count("\nusage: rosecourse ") == len(entry.COMMANDS) - 1
+    assert done.stdout.splitlines()[-1] == "{(0, 2)} []"
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == [f"rosecourse {n}" for n in entry.COMMANDS]
 
 
 def test_the_console_script_is_this_main():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rosecourse import lesson
 from rosecourse.commands import lab
+from rosecourse.commands.work import lab as work
 from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.exercises.racing import Race, race
 from rosecourse.lab.world.fault import Fault
@@ -34,9 +34,9 @@ def calls(monkeypatch):
         race = Raced("the figures")
 
     made = Calls()
-    monkeypatch.setattr(lab, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
+    monkeypatch.setattr(work, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
     monkeypatch.setattr(
-        lab,
+        work,
         "race",
         lambda part, number, model: made.append(("race", part, number)) or made.race,
     )
@@ -76,7 +76,7 @@ def test_the_race_has_the_threads_that_suit_the_model(calls, flags, expected):
 
 
 def test_the_example_is_its_own_and_races(small_model):
-    part = lab.load_part(PART)
+    part = work.load_part(PART)
     assert part.__bases__ == (object,)
     names = {node.attr for node in ast.walk(ast.parse(EXAMPLE.read_text())) if isinstance(node, ast.Attribute)}
     assert not any(name.startswith("_") for name in names)
@@ -97,7 +97,6 @@ def test_a_part_is_checked_then_raced(calls, capsys):
 def test_the_default_is_the_last_lesson_without_triton(calls):
     assert lab.main([PART, "--no-race"]) == 0
     assert [(what, number) for what, _, number in calls] == [("check", "060")]
-    assert not lesson(lab.default_lesson()).kernels
 
 
 def test_a_race_that_was_not_timed_is_told_in_one_line_with_exit_code_2(calls, capsys):
@@ -178,4 +177,4 @@ def test_help_is_no_error(capsys):
 def test_a_file_may_import_its_neighbours(calls, tmp_path):
     (tmp_path / "neighbour_of_mine.py").write_text("class Base:\n    pass\n")
     (tmp_path / "part.py").write_text("from neighbour_of_mine import Base\n\n\nclass Mine(Base):\n    pass\n")
-    assert lab.load_part(f"{tmp_path}/part.py:Mine").__mro__[1].__name__ == "Base"
+    assert work.load_part(f"{tmp_path}/part.py:Mine").__mro__[1].__name__ == "Base"

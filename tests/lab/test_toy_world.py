@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rosecourse import LESSONS, lesson
-from rosecourse.commands import lab
 from rosecourse.decode import DecodeInputs, DecodeOutputs
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
@@ -102,8 +101,3 @@ def test_a_part_of_another_kind_is_checked():
 def test_a_wrong_one_is_refused_and_told_how_it_is_called():
     assert "the logits are not those of the course's forward" in str(check(WrongForward, "997"))
     assert "define `def __call__(self, inputs):`" in str(check(PARTS.kv_append, "997"))
-
-
-def test_the_command_names_the_kind(capsys):
-    assert lab.main(["--help"]) == 0
-    assert "; 997 for a forward" in " ".join(capsys.readouterr().out.split())

@@ -5,9 +5,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rosecourse import LESSONS, InferenceEngine, SamplingParams
-from rosecourse.commands.building import config_of
 from rosecourse.commands.flags import add_engine_flags
 from rosecourse.commands.parser import command_parser
+from rosecourse.commands.work.building import config_of
 from rosecourse.decode import ranges
 
 FORWARD = "roseinfer.model.forward"

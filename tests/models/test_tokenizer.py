@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rosecourse import EngineConfig, InferenceEngine, RequestError
-from rosecourse.commands.building import ids_of
+from rosecourse.commands.work.building import ids_of
 from rosecourse.models.load import SHIPPED_MODEL
 from rosecourse.models.tokenizer import check_length, longest_token
 

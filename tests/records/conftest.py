@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rosecourse.commands import record
+from rosecourse.commands.work import record
 from rosecourse.records import recorder
 from tests.support.record_command import CLEAN
 

@@ -10,6 +10,7 @@ import torch
 
 from rosecourse import LESSONS
 from rosecourse.commands import record
+from rosecourse.commands.work import record as recording
 from rosecourse.errors import LessonError, ModelError
 from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.provenance import driver_version
@@ -94,7 +95,7 @@ def test_every_round_runs_all_rungs_forwards_or_backwards_and_the_first_does_not
 
 def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_path, monkeypatch, capsys):
     traffic = MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60)
-    monkeypatch.setattr(record, "D_SMALL", traffic)
+    monkeypatch.setattr(recording, "D_SMALL", traffic)
     monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
     assert record.main(["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path)]) == 0
     rungs = RUNGS[RUNGS.index("038") :]
@@ -164,7 +165,7 @@ def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path):
 
 
 def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
+    monkeypatch.setattr(recording, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
     monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
     argv = ["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path), "--from", RUNGS[-3]]
     assert record.main(argv) == 0
@@ -192,16 +193,18 @@ def test_git_knows_better_than_the_flag(source):
     parser = record.make_parser()
     source.update(dirty=True)
     told = {"commit": CLEAN["commit"], "dirty": True}
-    assert record.source_of(parser.parse_args([])) == told
-    assert record.source_of(parser.parse_args(["--commit", CLEAN["commit"][:9]])) == told
+    assert recording.source_of(parser.parse_args([])) == told
+    assert recording.source_of(parser.parse_args(["--commit", CLEAN["commit"][:9]])) == told
 
 
 def test_on_a_gpu_the_model_is_the_articles(monkeypatch, capsys):
     def stop(args):
         raise ModelError(f"random weights: {args.random_weights}, folder: {args.hf_model_id}")
 
-    monkeypatch.setattr(record, "resolve_device", lambda device: torch.device("cuda" if device == "auto" else device))
-    monkeypatch.setattr(record, "model_of", stop)
+    monkeypatch.setattr(
+        recording, "resolve_device", lambda device: torch.device("cuda" if device == "auto" else device)
+    )
+    monkeypatch.setattr(recording, "model_of", stop)
     for flags, message in (
         ([], "random weights: gpt2, folder: None"),
         (["--hf-model-id", "x"], "random weights: None, folder: x"),

@@ -1,5 +1,6 @@
 """The set-up files agree: pyproject.toml, constraints.txt, environment.yml, Makefile and .ci/run."""
 
+import json
 import os
 import re
 import shlex
@@ -113,12 +114,38 @@ def test_make_constraints_pins_what_any_extra_needs():
     assert sorted(extras) == sorted(EXTRAS)
 
 
-def test_make_accepts_the_pythons_that_pyproject_accepts():
+def pythons_of_make():
+    """The oldest and the newest Python that `make env` accepts."""
     (check,) = [c for c in make_would_run("env") if "sys.version_info" in c]
-    low, high = (f"{major}.{minor}" for major, minor in re.findall(r"\((\d+), (\d+)\)", check))
+    return [f"{major}.{minor}" for major, minor in re.findall(r"\((\d+), (\d+)\)", check)]
 
+
+def test_make_accepts_the_pythons_that_pyproject_accepts():
+    low, high = pythons_of_make()
     assert PROJECT["requires-python"] == f">={low}"
     assert SpecifierSet(PROJECT["requires-python"]).contains(high)
+
+
+def test_the_other_ways_in_have_a_python_that_is_tested():
+    _, high = pythons_of_make()
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    (conda,) = re.findall(r"python=([\d.]+)", (ROOT / "environment.yml").read_text())
+    for version in (container["image"].removeprefix("python:"), conda):
+        assert SpecifierSet(f"{PROJECT['requires-python']},<={high}").contains(version)
+    target = container["postCreateCommand"].removeprefix("make ")
+    assert make_install_arguments(target) == make_install_arguments("env")
+    assert container["remoteEnv"]["PATH"].startswith("${containerWorkspaceFolder}/.venv/bin:")
+
+
+def test_the_cell_for_hosted_notebooks_installs_the_package_once_it_has_an_address(monkeypatch):
+    cell, ran = (ROOT / "docs" / "hosted_cell.py").read_text(), []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: ran.append(command[1:]))
+    with pytest.raises(SystemExit, match="REPOSITORY is empty: write the address"):
+        exec(cell, {})
+    assert ran == []
+    exec(cell.replace('REPOSITORY = ""', 'REPOSITORY = "https://host/course"'), {})
+    assert ran[0] == ["-m", "pip", "install", "--quiet", "git+https://host/course"]
+    assert ran[1] == ["-m", "rosecourse", "doctor"]
 
 
 LINT = ["ruff check", "ruff format --check", "mypy"]

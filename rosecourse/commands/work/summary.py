@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.engine import InferenceEngine
-from ..lessons import Lesson
-from ..measure.metrics import percentiles
-from ..measure.provenance import device_name, package_versions
-from ..measure.samples import Samples
+from ...engine.engine import InferenceEngine
+from ...lessons import Lesson
+from ...measure.metrics import percentiles
+from ...measure.provenance import device_name, package_versions
+from ...measure.samples import Samples
 
 
 @dataclass(frozen=True)

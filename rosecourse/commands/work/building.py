@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from ..checks import is_count, require, shown
-from ..config import EngineConfig
-from ..decode import DecodeParts
-from ..engine.engine import InferenceEngine
-from ..kv.blocks import KVBlockManager
-from ..lessons import LESSONS, Lesson, lesson
-from ..lessons.forward.dense import DecodeForward as DenseForward
-from ..models.load import load_model, random_model
-from ..models.shape import Model, ModelShape
-from ..models.tokenizer import check_length, longest_token
-from .flags import environment_settings
+from ...checks import is_count, require, shown
+from ...config import EngineConfig
+from ...decode import DecodeParts
+from ...engine.engine import InferenceEngine
+from ...kv.blocks import KVBlockManager
+from ...lessons import LESSONS, Lesson, lesson
+from ...lessons.forward.dense import DecodeForward as DenseForward
+from ...models.load import load_model, random_model
+from ...models.shape import Model, ModelShape
+from ...models.tokenizer import check_length, longest_token
+from ..flags import environment_settings
 
 SMALL_WIDTH = 512  # in a narrower model, a small operation is done before two threads have found each other
 

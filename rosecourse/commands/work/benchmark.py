@@ -8,41 +8,24 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..checks import require
-from ..config import SamplingParams
-from ..engine.admission import ADMISSION_POLICIES
-from ..engine.engine import InferenceEngine
-from ..measure.metrics import DEFINITIONS
-from ..measure.provenance import provenance
-from ..measure.samples import Samples
-from ..measure.workload import Runner, Workload
-from ..records.json_file import require_writable_json, write_json
-from ..records.run_json import plain_run
+from ...checks import require
+from ...config import SamplingParams
+from ...engine.admission import ADMISSION_POLICIES
+from ...engine.engine import InferenceEngine
+from ...measure.metrics import DEFINITIONS
+from ...measure.provenance import provenance
+from ...measure.samples import Samples
+from ...measure.workload import Runner, Workload
+from ...records.json_file import require_writable_json, write_json
+from ...records.run_json import plain_run
+from ..flags import command_line, flags_of, require_counts, text_of
+from ..parser import Parser
 from .building import engine_of, ids_of, lesson_of, model_of, parts_of
-from .flags import (
-    add_engine_flags,
-    add_json_flag,
-    add_model_flags,
-    add_workload_flags,
-    command_line,
-    flags_of,
-    require_counts,
-    text_of,
-)
-from .parser import Parser
 from .summary import Measured
 
 LONGEST_INTERVAL = 3_600_000  # milliseconds: an hour
 LEASTS = {"num_requests": 1, "repeat_runs": 1, "prefill_max_batch_size": 1, "tokenize_workers": 0, "warmup_runs": 0}
 UNITS = "seconds; submitted, admitted, tokens and read count from the start of their run"
-
-
-def add_benchmark_flags(parser: Parser) -> None:
-    """The flags of both benchmarks."""
-    add_json_flag(parser)
-    add_workload_flags(parser)
-    add_model_flags(parser)
-    add_engine_flags(parser)
 
 
 def engine_and_workload(args: argparse.Namespace, samples: int, readers: str) -> tuple[InferenceEngine, Workload]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ..errors import ConfigError
-from .ending import END, LEAVE, REFUSED
+from ...errors import ConfigError
+from ..ending import END, LEAVE, REFUSED
 
 OUTPUTS = {"stdout": 1, "stderr": 2}
 
