@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .flags import add_json_flag
+from .flags import add_articles_flags, add_json_flag
 from .parser import Parser, command_parser, run_command, work_of
-from .record import ARTICLES, MIXED, add_articles_flags
+from .record import ARTICLES, MIXED
 
 NAME = "benchmark_ladder"
 KNOWN = (*ARTICLES, MIXED)

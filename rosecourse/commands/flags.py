@@ -49,6 +49,17 @@ def add_threads_flag(group: Any) -> None:
     )
 
 
+def add_articles_flags(parser: Parser, sizes: str) -> None:
+    """Which model, and other sizes than a workload's own. sizes: what those are, in words."""
+    work = parser.add_argument_group(f"workload (default: {sizes}; D has lengths of its own)")
+    work.add_argument("--prompt", default="Hello", help="the text that every request completes, except those of D")
+    work.add_argument("--num-requests", type=int, help="in each run")
+    work.add_argument("--max-new-tokens", type=int, help="completion tokens per request, except for D")
+    work.add_argument("--max-batch-size", type=int, help="most requests decoded, and most prompts computed, together")
+    add_model_flags(parser)
+    parser.set_defaults(block_size=64, num_blocks=None, no_prefix_cache=True)  # the articles' engine
+
+
 def add_engine_flags(parser: Parser) -> None:
     """Which engine: the lesson's parts, the attention and the cache."""
     group = parser.add_argument_group("engine")

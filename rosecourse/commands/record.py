@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .flags import add_model_flags
+from .flags import add_articles_flags
 from .parser import Parser, command_parser, run_command, work_of
 
 NAME = "record"
@@ -37,17 +37,6 @@ def make_parser() -> Parser:
     )
     add_articles_flags(parser, "as in the articles")
     return parser
-
-
-def add_articles_flags(parser: Parser, sizes: str) -> None:
-    """Which model, and other sizes than a workload's own. sizes: what those are, in words."""
-    work = parser.add_argument_group(f"workload (default: {sizes}; D has lengths of its own)")
-    work.add_argument("--prompt", default="Hello", help="the text that every request completes, except those of D")
-    work.add_argument("--num-requests", type=int, help="in each run")
-    work.add_argument("--max-new-tokens", type=int, help="completion tokens per request, except for D")
-    work.add_argument("--max-batch-size", type=int, help="most requests decoded, and most prompts computed, together")
-    add_model_flags(parser)
-    parser.set_defaults(block_size=64, num_blocks=None, no_prefix_cache=True)  # the articles' engine
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,6 @@ from rosecourse.commands import (
     lab,
     record,
 )
-from rosecourse.commands.work import benchmark_ladder as climbing
 from rosecourse.commands.work import record as recording
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
@@ -176,7 +175,7 @@ def small_machine(model):
         patch.setattr(
             recording.Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts]))
         )
-        patch.setattr(climbing, "copy_bandwidth", lambda device: 1e10)
+        patch.setattr("rosecourse.commands.work.benchmark_ladder.copy_bandwidth", lambda device: 1e10)
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 

@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from rosecourse import LESSONS, InferenceEngine, lesson
 from rosecourse.commands import benchmark_ladder
 from rosecourse.commands.work import benchmark_ladder as climbing
-from rosecourse.commands.work import record as recording
+from rosecourse.commands.work import record
 from rosecourse.lessons.workloads import ARTICLES, SMALL, A
 from rosecourse.measure.floor import share_of_runs
 from rosecourse.measure.holding import all_kept, one_at_a_time
@@ -129,7 +129,7 @@ def test_the_forecast_is_of_the_rounds_that_count(monkeypatch, capsys):
 
 
 def test_mixed_traffic_comes_all_at_once(monkeypatch, capsys):
-    monkeypatch.setattr(recording, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
+    monkeypatch.setattr(record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
     monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
     assert benchmark_ladder.main([*TINY, *TWO, "--workloads", "D", "--rounds", "1"]) == 0
     assert capsys.readouterr().out.startswith("=== D-burst: ")
@@ -214,11 +214,11 @@ def test_a_bad_call_costs_one_line_and_no_run(flags, message, tmp_path, monkeypa
 
 def test_on_a_gpu_the_model_is_the_articles(monkeypatch):
     args = parsed()
-    monkeypatch.setattr(recording, "resolve_device", lambda device: torch.device("cuda"))
-    recording.name_the_model(args)
+    monkeypatch.setattr(record, "resolve_device", lambda device: torch.device("cuda"))
+    record.name_the_model(args)
     assert args.random_weights == "gpt2"
     args = parsed("--hf-model-id", "x")
-    recording.name_the_model(args)
+    record.name_the_model(args)
     assert args.random_weights is None
 
 

@@ -1,4 +1,4 @@
-"""Measure rungs of the ladder under some workloads, in turns, and draw them."""
+"""Rungs of the ladder under some workloads, in turns, as a table and a picture."""
 
 from __future__ import annotations
 
@@ -29,9 +29,15 @@ from ...records.recorder import UNITS
 from ...records.whole_file import require_writable_file, write_whole
 from ..benchmark_ladder import KNOWN, make_parser
 from ..flags import command_line, flags_of, require_counts, text_of
-from ..record import MIXED
 from .building import config_of, ids_of, model_of
-from .record import article_of, name_the_model, require_room, traffic_of, workloads_of
+from .record import (
+    MIXED,
+    article_of,
+    name_the_model,
+    require_room,
+    traffic_of,
+    workloads_of,
+)
 
 LEASTS = {"rounds": 1, "num_requests": 1, "max_new_tokens": 2, "max_batch_size": 1}
 UNTOLD = ("picture",)  # a flag that no figure depends on
