@@ -141,6 +141,14 @@ def test_make_browser_test_installs_its_extra_with_the_constraints_and_runs_its_
     assert run.endswith("python -m pytest tests/browser ")
 
 
+def test_make_book_installs_its_extra_with_the_constraints_and_leaves_no_older_page():
+    install, remove, build, _ = make_would_run("book")[-4:]
+    assert pip_install_arguments(install) == ["-q", "-c", "constraints.txt", "-e", ".[book]"]
+    assert remove == "rm -rf build/book"
+    assert "--fail-on-warning" in build
+    assert build.endswith("docs/book build/book")
+
+
 def test_make_constraints_pins_what_any_extra_needs():
     extras = make_install_arguments("constraints")[-1].strip(".[]").split(",")
     assert sorted(extras) == sorted(EXTRAS)
