@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from tqdm import tqdm
+
+from ..pages.shell import is_watched, kernels_shell
 
 DELAY = 2.0  # seconds before a bar appears
 
@@ -26,7 +27,8 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
     so that a saved notebook holds nothing of it: measure first in a cell, then print. Nothing is shown where nobody
     watches, as when a notebook is executed by a program.
     """
-    notebook = _notebook()
+    shell = kernels_shell()
+    notebook = shell if shell is not None and is_watched(shell) else None
     watched = notebook is not None or sys.stderr.isatty()
     shown = False
     bar = Bar(total=total, desc=what, disable=not watched, delay=DELAY, miniters=1, leave=False)
@@ -41,17 +43,3 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
         bar.close()
         if notebook is not None and shown:
             notebook.display_pub.clear_output()
-
-
-def _notebook() -> Any:
-    """IPython's shell if this is a notebook before which somebody sits; else None.
-
-    Programs that execute notebooks tell the kernel that it cannot ask anybody anything.
-    """
-    ipython = sys.modules.get("IPython")  # not a dependency: it is there if the kernel has brought it
-    shell = ipython.get_ipython() if ipython else None
-    kernel: Any = getattr(shell, "kernel", None)
-    if not hasattr(kernel, "get_parent"):
-        return None
-    request = kernel.get_parent("shell")
-    return shell if request.get("content", {}).get("allow_stdin") else None

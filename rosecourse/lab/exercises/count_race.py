@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.axes import Axes
+
+from ...pages.html import paragraphs
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,4 +76,4 @@ class CountRace(ABC):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return self.table().to_html() + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
+        return self.table().to_html() + paragraphs(self.sentences())
