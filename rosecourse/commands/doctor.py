@@ -14,7 +14,10 @@ from pathlib import Path
 from .ending import interrupts_leave
 from .parser import command_parser, run_command
 
-NEEDED = ("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas", "pygments", "cloudpickle")
+NEEDED = (
+    *("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas", "pygments"),
+    "cloudpickle",
+)
 DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
 REINSTALL = "run `make env`, or `pip install -c constraints.txt -e .`"
 OLDEST_PYTHON, NEWEST_TESTED = (3, 11), (3, 13)

@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from ...pages.html import paragraphs
+from ...pictures.drawing import new_axes
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +66,11 @@ class CountRace(ABC):
         ax.set_xlabel(self.axis)
         ax.set_title(self.title.format(number=self.number))
         ax.set_xlim(0, 1.15 * max(1.0, *lengths))
+
+    def show(self) -> None:
+        """Show the picture in a notebook."""
+        with new_axes(2.6) as ax:
+            self.draw(ax)
 
     def sentences(self) -> list[str]:
         """What may be said, and no more."""

@@ -25,6 +25,7 @@ from ...measure.workload import Workload
 from ...models.load import load_model
 from ...models.shape import Model
 from ...pages.html import WRONG, headline, paragraphs
+from ...pictures.drawing import new_axes
 from ...pictures.plots import race_runs
 from ..course import COURSES, course_of
 from ..course.form import Course, Track
@@ -79,6 +80,12 @@ class Race:
             return
         title = f"Lesson {self.number}: {self.part} on the ladder"
         race_runs(ax, self.ladder, self.track.metric, f"{title}\n{self.track.timed}")
+
+    def show(self) -> None:
+        """Show the picture in a notebook; nothing where nothing was timed."""
+        if self.ladder is not None:
+            with new_axes(3.8) as ax:
+                self.draw(ax)
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
