@@ -38,7 +38,10 @@ def compiled(
     Raises `ConfigError` where there is no device to compile for.
     """
     if isinstance(kernel, triton.JITFunction):  # the interpreter compiles nothing
-        require(torch.cuda.is_available(), NO_DRIVER)
         options = {"launch_pdl": True} if launch_pdl else {}
-        kernel = kernel.warmup(*arguments, grid=(1,), num_warps=num_warps, **options, **constants)
+        try:
+            kernel = kernel.warmup(*arguments, grid=(1,), num_warps=num_warps, **options, **constants)
+        except RuntimeError as error:
+            require("active drivers" not in str(error), NO_DRIVER)
+            raise
     return Launch(kernel, tuple(constants.values()))

@@ -22,13 +22,16 @@ STYLE = """<style>
 :where(.rc-code) :is(.nf, .nc, .fm) { color: var(--jp-mirror-editor-def-color, inherit); font-weight: bold; }
 :where(.rc-code) :is(.nd) { color: var(--jp-mirror-editor-meta-color, inherit); }
 </style>"""
+NUMBER = '<span style="user-select: none; opacity: 0.7">{:3}  </span>'  # not copied with the code
 
 
 def coloured(source: str, numbered: bool = False) -> str:
     """Python as HTML, in a `<pre>`; a line that is told alone may be any piece of a program."""
-    numbers = "inline" if numbered else False
-    shown = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(linenos=numbers, wrapcode=True))
-    return f'{STYLE}<div class="rc-code">{shown}</div>'
+    lines = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)).splitlines()
+    if numbered:
+        lines = [f"{NUMBER.format(n)}{line}" for n, line in enumerate(lines, 1)]
+    text = "\n".join(lines)
+    return f'{STYLE}<div class="rc-code highlight"><pre>{text}\n</pre></div>'
 
 
 @dataclass(frozen=True, repr=False)

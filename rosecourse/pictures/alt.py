@@ -22,9 +22,11 @@ def alt_text(figure: Figure) -> str:
 def _parts(ax: Axes) -> Iterator[str]:
     if not ax.axison and not ax.texts:
         return
-    yield _one_line(ax.get_title()) or "A plot"
+    yield ", ".join(map(_one_line, ax.get_title().splitlines())) or "A drawing"
     labels = {"Vertical": ax.get_ylabel(), "Horizontal": ax.get_xlabel()}
-    yield from (f"{which} axis: {_one_line(label)}" for which, label in labels.items() if label)
+    yield from (
+        f"{which} axis: {', '.join(map(_one_line, label.splitlines()))}" for which, label in labels.items() if label
+    )
     rows = [label for label in _ticks(ax) if not _is_number(label)]
     if rows:
         yield f"Rows or columns: {_listed(rows)}"
@@ -47,7 +49,7 @@ def _series(ax: Axes) -> Iterator[str]:
 
 def _range(values: object) -> str:
     found = np.ma.masked_invalid(np.asarray(values, dtype=float)).compressed()
-    if len(found) < 3:  # a mark, or a line across
+    if len(found) < 4:  # marks, or a line across
         return ""
     return f" ({found.min():.3g} to {found.max():.3g})"
 

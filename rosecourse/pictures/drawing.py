@@ -15,7 +15,7 @@ from ..pages.shell import kernels_shell
 from .alt import alt_text
 
 SCALE = 2  # pixels of the picture for one of the page, each way: sharp on the screens of today
-COLOURS = 96  # more make plots no better, and files larger
+COLOURS = 64  # more make plots no better, and files larger
 
 
 @contextmanager

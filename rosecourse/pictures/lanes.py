@@ -13,7 +13,7 @@ from .labels import SMALL
 
 # None is the colour of one of the first three requests in the pictures of blocks, and neighbouring heads differ in
 # brightness as well as in colour. All are light enough for black text.
-HEADS = ("#D55E00", "#F0E442", "#CC79A7", "#56B4E9")
+HEADS = ("#D55E00", "#BBE3D5", "#CC79A7", "#56B4E9")
 MASKED = "#FFFFFF"
 ELSE = "#ECEFF1"  # elements of the block that this program does not write
 WIDEST = 32  # lanes that can be drawn with their numbers
