@@ -61,7 +61,6 @@ adversary: env  ## Check all wrong parts, those too that were written without a 
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
-	$(BIN)/python docs/shrink_pictures.py notebooks/*.ipynb
 
 lint: env  ## Check style, formatting and types
 	$(LINT)

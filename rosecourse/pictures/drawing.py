@@ -52,7 +52,9 @@ def show(figure: Figure) -> None:
     picture = rendered(figure)
     width, height = (pixels // SCALE for pixels in picture.size)
     data = {"image/png": _png(picture), "text/plain": repr(figure)}
-    about = {"width": width, "height": height, "alt": alt_text(figure)}  # nbconvert reads `alt` here
+    # Where the classic template of nbconvert reads it; JupyterLab shows none. As HTML it would be read everywhere, but
+    # GitHub shows no picture that stands in HTML.
+    about = {"width": width, "height": height, "alt": alt_text(figure)}
     shell.display_pub.publish(data, metadata={"image/png": about})
 
 
