@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,6 +18,11 @@ class Bar(tqdm):
     """tqdm's bar without its thread: nothing is drawn but by `update`, so that it never moves while a clock runs."""
 
     monitor_interval = 0
+    shown = False  # whether anything has been drawn, be it in part because an interrupt has ended it
+
+    def display(self, *args: Any, **kwargs: Any) -> Any:
+        self.shown = True
+        return super().display(*args, **kwargs)
 
 
 @contextmanager
@@ -30,16 +36,12 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
     shell = kernels_shell()
     notebook = shell if shell is not None and is_watched(shell) else None
     watched = notebook is not None or sys.stderr.isatty()
-    shown = False
-    bar = Bar(total=total, desc=what, disable=not watched, delay=DELAY, miniters=1, leave=False)
-
-    def advance() -> None:
-        nonlocal shown
-        shown = bool(bar.update()) or shown
-
+    stream = sys.stderr if notebook is None else sys.stdout  # a notebook shows stderr on red, as if something failed
+    bar = Bar(total=total, desc=what, file=stream, disable=not watched, delay=DELAY, miniters=1, leave=False)
     try:
-        yield advance
+        yield bar.update
     finally:
+        shown = bar.shown
         bar.close()
         if notebook is not None and shown:
             notebook.display_pub.clear_output()

@@ -52,8 +52,8 @@ def show(figure: Figure) -> None:
     picture = rendered(figure)
     width, height = (pixels // SCALE for pixels in picture.size)
     data = {"image/png": _png(picture), "text/plain": repr(figure)}
-    # Where the classic template of nbconvert reads it; JupyterLab shows none. As HTML it would be read everywhere, but
-    # GitHub shows no picture that stands in HTML.
+    # Where the classic template of nbconvert reads it; JupyterLab has no use for it yet. An `<img>` in HTML would be
+    # read everywhere, but renderers that sanitise HTML, as GitHub does, may then drop the picture itself.
     about = {"width": width, "height": height, "alt": alt_text(figure)}
     shell.display_pub.publish(data, metadata={"image/png": about})
 

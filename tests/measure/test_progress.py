@@ -27,6 +27,7 @@ def clock(monkeypatch):
 def shown_on(stream, monkeypatch, clock, each=1.0):
     """What a bar over five pieces of work writes, after each of them and at the end."""
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", stream)
     written = []
     with progress("runs", 5) as advance:
         for _ in range(5):
