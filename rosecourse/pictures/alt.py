@@ -9,11 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 MOST = 24  # texts of one plot that are told
+MOST_NUMBERS = 8  # texts that are nothing but a number
 LONGEST = 1000  # letters in all
 
 
 def alt_text(figure: Figure) -> str:
-    """The titles, axes, series with their ranges, and texts of a figure, in sentences of at most 1,000 letters."""
+    """The titles, axes, series with their ranges, and texts of a figure, in sentences of at most 1,000 letters.
+
+    A drawing without a title says what it is by the label of its axes, `ax.set_label`, which nobody sees.
+    """
     title = [_one_line(figure.get_suptitle())] if figure.get_suptitle() else []
     told = " ".join(_sentence(part) for part in [*title, *(part for ax in figure.axes for part in _parts(ax))])
     return told if len(told) <= LONGEST else f"{told[: LONGEST - 1].rpartition(' ')[0]} …"
@@ -22,7 +26,7 @@ def alt_text(figure: Figure) -> str:
 def _parts(ax: Axes) -> Iterator[str]:
     if not ax.axison and not ax.texts:
         return
-    yield ", ".join(map(_one_line, ax.get_title().splitlines())) or "A drawing"
+    yield ", ".join(map(_one_line, [*ax.get_title().splitlines(), *str(ax.get_label()).splitlines()])) or "A drawing"
     labels = {"Vertical": ax.get_ylabel(), "Horizontal": ax.get_xlabel()}
     yield from (
         f"{which} axis: {', '.join(map(_one_line, label.splitlines()))}" for which, label in labels.items() if label
@@ -34,6 +38,8 @@ def _parts(ax: Axes) -> Iterator[str]:
     if series:
         yield f"Shown: {_listed(series)}"
     texts = [_one_line(text.get_text()) for text in ax.texts if text.get_text().strip() and text.get_visible()]
+    if sum(map(_is_number, texts)) > MOST_NUMBERS:  # such as the numbers of lanes: nobody wants to hear them all
+        texts = [text for text in texts if not _is_number(text)]
     if texts:
         yield f"Written in it: {_listed(texts)}"
 

@@ -13,6 +13,7 @@ from PIL import Image
 from rosecourse.lab.exercises.racing import Race
 from rosecourse.pictures.alt import LONGEST, alt_text
 from rosecourse.pictures.drawing import new_axes, new_figure
+from rosecourse.pictures.lanes import lanes_to_addresses
 
 
 @pytest.fixture
@@ -68,6 +69,15 @@ def test_the_alternative_text_is_read_off_the_plot(published):
     assert alt.startswith("Squares, of numbers. Vertical axis: square. Horizontal axis: number.")
     assert "Shown: after (0 to 81). Written in it: 81 at the end." in alt
     assert alt.endswith("Rows or columns: before; after.")
+
+
+def test_a_drawing_without_a_title_says_what_it_is():
+    with new_figure(3.8) as figure:
+        lanes_to_addresses(figure.subplots(), H=3, D=4, block_size=4, block=1, pos=2, BLOCK_HD=16)
+        alt = alt_text(figure)
+    assert alt.startswith("16 lanes of one program above; below, where they write, which is slot 2 of block 1: 3 heads")
+    assert "masked: hd >= H · D" in alt
+    assert "; 13;" not in alt
 
 
 def test_a_long_text_is_cut_between_words():

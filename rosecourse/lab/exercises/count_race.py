@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 
 from ...pages.html import paragraphs
 from ...pictures.drawing import new_axes
+from ...pictures.tables import whole_numbers
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +56,8 @@ class CountRace(ABC):
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's."""
-        return pd.DataFrame.from_dict({title: self.row(one) for title, one in self.counts.items()}, orient="index")
+        rows = {title: self.row(one) for title, one in self.counts.items()}
+        return whole_numbers(pd.DataFrame.from_dict(rows, orient="index"))
 
     def draw(self, ax: Axes) -> None:
         """A bar for each of the three."""
