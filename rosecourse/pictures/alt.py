@@ -26,8 +26,10 @@ def alt_text(figure: Figure) -> str:
 def _parts(ax: Axes) -> Iterator[str]:
     if not ax.axison and not ax.texts:
         return
-    yield ", ".join(map(_one_line, [*ax.get_title().splitlines(), *str(ax.get_label()).splitlines()])) or "A drawing"
+    about = ", ".join(map(_one_line, [*ax.get_title().splitlines(), *str(ax.get_label()).splitlines()]))
     labels = {"Vertical": ax.get_ylabel(), "Horizontal": ax.get_xlabel()}
+    if about or not any(labels.values()):
+        yield about or "A drawing"
     yield from (
         f"{which} axis: {', '.join(map(_one_line, label.splitlines()))}" for which, label in labels.items() if label
     )
