@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from html import escape
 
+from .html import AS_CODE
+
 # Half transparent, behind text in the theme's own colour: the contrast of the text stays above 7:1 on a white page and
 # on a black one.
 BEHIND = {"+": "rgba(46, 160, 67, 0.22)", "-": "rgba(248, 81, 73, 0.22)", "@": "rgba(128, 128, 128, 0.16)"}
-PAGE = (
-    "overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; line-height: 1.4; "
-    "font-family: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)"
-)
 
 
 def diff_html(diff: str) -> str:
     """A `<pre>` in which each line of a unified diff is a row; without styles it is the text of the diff."""
-    return f'<pre style="{PAGE}">{"".join(map(_row, diff.splitlines()))}</pre>'
+    return f'<pre style="{AS_CODE}">{"".join(map(_row, diff.splitlines()))}</pre>'
 
 
 def _row(line: str) -> str:

@@ -13,6 +13,11 @@ from html import escape
 
 RIGHT, WRONG, OPEN = "✓", "✗", "?"
 SIGN_COLOURS = {RIGHT: "#2E9E4F", WRONG: "#E5484D", OPEN: "#8C8C8C"}  # 3:1 or more on white and on a dark page
+# Of a `<pre>`: lines are wrapped between words, and never inside one.
+AS_CODE = (
+    "overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; line-height: 1.4; "
+    "font-family: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)"
+)
 
 
 def prose(text: str) -> str:

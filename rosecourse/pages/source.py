@@ -11,10 +11,11 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from .html import AS_CODE
+
 # JupyterLab's own colours, which follow its theme; elsewhere bold and italic. A page that has styles for Pygments'
 # classes, as books have, keeps its own: `:where` gives way to them.
 STYLE = """<style>
-:where(.rc-code) pre { white-space: pre-wrap; overflow-wrap: normal; word-break: normal; }
 :where(.rc-code) :is(.k, .kn, .kc, .ow) { color: var(--jp-mirror-editor-keyword-color, inherit); font-weight: bold; }
 :where(.rc-code) :is(.c1, .sd) { color: var(--jp-mirror-editor-comment-color, inherit); font-style: italic; }
 :where(.rc-code) :is(.s1, .s2, .sa, .si) { color: var(--jp-mirror-editor-string-color, inherit); }
@@ -31,7 +32,7 @@ def coloured(source: str, numbered: bool = False) -> str:
     if numbered:
         lines = [f"{NUMBER.format(n)}{line}" for n, line in enumerate(lines, 1)]
     text = "\n".join(lines)
-    return f'{STYLE}<div class="rc-code highlight"><pre>{text}\n</pre></div>'
+    return f'{STYLE}<div class="rc-code highlight"><pre style="{AS_CODE}">{text}\n</pre></div>'
 
 
 @dataclass(frozen=True, repr=False)
