@@ -12,6 +12,9 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Jupyter refuses to run as root (containers, rented GPU machines) unless told to.
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# A kernel of this environment says what to do when a cell in the middle is the first to run.
+RESTART_HINT := c.InteractiveShellApp.extensions = ["rosecourse.pages.restarted"]
+
 .DEFAULT_GOAL := help
 .PHONY: help env lab reset test browser-test notebooks book wheel soak mutants adversary lint format doctor constraints clean
 
@@ -28,6 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	        "Install one and name it: make env PYTHON=python3.12" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,dev]'
+	@mkdir -p $(VENV)/etc/ipython && echo '$(RESTART_HINT)' > $(VENV)/etc/ipython/ipython_kernel_config.py
 	@touch $@
 
 # Jupyter's root is the repository, so that sources and tests are at hand; it opens the learner's copy of the first page.
@@ -73,7 +77,6 @@ adversary: env  ## Check all wrong parts, those too that were written without a 
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
-	$(BIN)/python docs/shrink_pictures.py notebooks/*.ipynb
 
 # With warnings as errors: a link to a heading that is gone, a docstring that cannot be read.
 book: env  ## Make pages of the notebooks as they are, and of the docstrings: build/book/index.html

@@ -16,16 +16,8 @@ from .ending import interrupts_leave
 from .parser import command_parser, run_command
 
 NEEDED = (
-    "torch",
-    "triton",
-    "transformers",
-    "safetensors",
-    "numpy",
-    "tqdm",
-    "matplotlib",
-    "pandas",
-    "cloudpickle",
-    "filelock",
+    *("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas", "pygments"),
+    *("cloudpickle", "filelock"),
 )
 DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
 REINSTALL = "run `make env`, or `pip install -c constraints.txt -e .`"

@@ -15,15 +15,15 @@ from .sparse_attention import SparseAttention
 
 TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
-    import triton
-
     from .add_norm import add_norm
     from .appending_attention import AppendingAttention
     from .choose import choose
+    from .compile import INTERPRETED
     from .fused import Folded, FusedLinears, Head, folded
     from .kv_append import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
 else:
+    INTERPRETED = False
     add_norm = AppendingAttention = choose = None  # type: ignore[assignment, misc]
     Folded = FusedLinears = Head = folded = None  # type: ignore[assignment, misc]
     kv_append_by_table = kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
@@ -79,5 +79,8 @@ def add_norm_on(device: torch.device) -> AddNorm:
 
 
 def triton_runs_on(device: torch.device) -> bool:
-    """Whether Triton kernels can be launched: natively on CUDA, or anywhere through the interpreter if it is on."""
-    return TRITON_AVAILABLE and (device.type == "cuda" or triton.knobs.runtime.interpret)
+    """Whether Triton kernels can be launched: natively on CUDA, or anywhere through the interpreter.
+
+    The interpreter has to be asked for, with TRITON_INTERPRET=1, before Triton is imported.
+    """
+    return TRITON_AVAILABLE and (device.type == "cuda" or INTERPRETED)

@@ -7,8 +7,18 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 
+from ..checks import require
 from .launch import Launch
+
+# Whether the kernels here, and Triton's own functions, were made for the interpreter. They were or were not when they
+# were imported: what the environment says later changes nothing.
+INTERPRETED = bool(triton.knobs.runtime.interpret) and not isinstance(tl.cdiv, triton.JITFunction)
+NO_DRIVER = (
+    "Triton has no device to compile this kernel for (it says `0 active drivers`): there is no GPU, and Triton was "
+    "imported before TRITON_INTERPRET=1 was set. Restart the kernel or the program, and set it first"
+)
 
 
 def compiled(
@@ -29,8 +39,13 @@ def compiled(
     A JIT looks at each argument of each call (its type, whether it is 1 or divisible by 16) to find the binary for it.
     Where one binary serves all, because the kernel asks for no specialisation of what may change, the look can be
     saved.
+    Raises `ConfigError` where there is no device to compile for.
     """
     if aligned and isinstance(kernel, triton.JITFunction):  # the interpreter compiles nothing
         options = {"launch_pdl": True} if launch_pdl else {}
-        kernel = kernel.warmup(*arguments, grid=(1,), num_warps=num_warps, **options, **constants)
+        try:
+            kernel = kernel.warmup(*arguments, grid=(1,), num_warps=num_warps, **options, **constants)
+        except RuntimeError as error:
+            require("active drivers" not in str(error), NO_DRIVER)
+            raise
     return Launch(kernel, tuple(constants.values()))

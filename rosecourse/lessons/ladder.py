@@ -18,6 +18,7 @@ from ..kv.one_table import KVBlockManager as KVBlockManagerOfOneTable
 from ..kv.padded import KVBlockManager as KVBlockManagerWithPads
 from ..models.ops import LayerOps
 from ..models.shape import Model
+from ..pages.diff import diff_html
 from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
 from .copy_blocks import l063_one_by_one
 from .delivery import l035_each_token
@@ -60,6 +61,9 @@ class Diff:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        return diff_html(self.text)
 
     def _repr_markdown_(self) -> str:
         return f"```diff\n{self.text}```"

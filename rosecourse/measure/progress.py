@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..pages.shell import watched_shell
+
 DELAY = 2.0  # seconds before a bar appears
 
 
@@ -16,6 +18,11 @@ class Bar(tqdm):
     """tqdm's bar without its thread: nothing is drawn but by `update`, so that it never moves while a clock runs."""
 
     monitor_interval = 0
+    shown = False  # whether anything has been drawn, be it in part because an interrupt has ended it
+
+    def display(self, *args: Any, **kwargs: Any) -> Any:
+        self.shown = True
+        return super().display(*args, **kwargs)
 
 
 @contextmanager
@@ -26,37 +33,14 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
     so that a saved notebook holds nothing of it: measure first in a cell, then print. Nothing is shown where nobody
     watches, as when a notebook is executed by a program.
     """
-    notebook = _notebook()
+    notebook = watched_shell()
     watched = notebook is not None or sys.stderr.isatty()
-    shown = False
-    bar = Bar(total=total, desc=what, disable=not watched, delay=DELAY, miniters=1, leave=False)
-
-    def advance() -> None:
-        nonlocal shown
-        shown = bool(bar.update()) or shown
-
+    stream = sys.stderr if notebook is None else sys.stdout  # a notebook shows stderr on red, as if something failed
+    bar = Bar(total=total, desc=what, file=stream, disable=not watched, delay=DELAY, miniters=1, leave=False)
     try:
-        yield advance
+        yield bar.update
     finally:
+        shown = bar.shown
         bar.close()
         if notebook is not None and shown:
             notebook.display_pub.clear_output()
-
-
-def is_watched() -> bool:
-    """Whether this is a notebook before which somebody sits, and not one that a program executes."""
-    return _notebook() is not None
-
-
-def _notebook() -> Any:
-    """IPython's shell if this is a notebook before which somebody sits; else None.
-
-    Programs that execute notebooks tell the kernel that it cannot ask anybody anything.
-    """
-    ipython = sys.modules.get("IPython")  # not a dependency: it is there if the kernel has brought it
-    shell = ipython.get_ipython() if ipython else None
-    kernel: Any = getattr(shell, "kernel", None)
-    if not hasattr(kernel, "get_parent"):
-        return None
-    request = kernel.get_parent("shell")
-    return shell if request.get("content", {}).get("allow_stdin") else None

@@ -19,7 +19,6 @@ from .sheet import (
     BOLD,
     CELL,
     FAINT_INK,
-    FOLDED,
     GAP,
     LINE_HEIGHT,
     MARGIN,
@@ -64,22 +63,21 @@ def block_map(
     number of columns that cannot be.
     """
     snapshot, notes = _snapshot_and_notes(kv, tables, layer_idx, highlight, since, columns)
-    shown = _shown(snapshot, notes, columns)
-    inner = cells_width(max(2, min(columns, len(shown))))
+    inner = cells_width(max(2, min(columns, len(snapshot.blocks))))
     sheet = Sheet(inner)
     sheet.heading(_title(snapshot))
     sheet.legend(_legend(snapshot, bool(notes), since is not None))
-    rows = [shown[i : i + columns] for i in range(0, len(shown), columns)]
-    height = cell_height((state, notes.get(state.block_index, [])) for state in shown)
-    for row in rows:
+    height = cell_height((state, notes.get(state.block_index, [])) for state in snapshot.blocks)
+    for row in _rows(snapshot, notes, columns):
+        if len(row) > columns:
+            sheet.line(f"{len(row)} free blocks, #{row[0].block_index} to #{row[-1].block_index}", FAINT_INK)
+            sheet.y += GAP
+            continue
         for column, state in enumerate(row):
             place = (MARGIN + column * (CELL + GAP), sheet.y)
             words = notes.get(state.block_index, [])
             draw_block(sheet.root, place, height, state, snapshot, words, state.block_index in notes)
         sheet.y += height + GAP
-    folded = len(snapshot.blocks) - len(shown)
-    if folded:
-        sheet.line(f"and {folded} more free blocks, #{len(shown)} to #{len(snapshot.blocks) - 1}", FAINT_INK)
     return sheet.picture(f"{_title(snapshot)}. {_count_sessions(snapshot)}", snapshot)
 
 
@@ -345,12 +343,24 @@ def _in_tables(snapshot: Snapshot) -> list[BlockState]:
     return [snapshot.blocks[index] for _, indices in snapshot.tables for index in indices]
 
 
-def _shown(snapshot: Snapshot, notes: Collection[int], columns: int) -> tuple[BlockState, ...]:
-    """All blocks, except the free ones at the end of a large pool."""
-    if len(snapshot.blocks) <= FOLDED:
-        return snapshot.blocks
-    last = max((s.block_index for s in snapshot.blocks if not s.free or s.block_index in notes), default=0)
-    return snapshot.blocks[: (last // columns + 1) * columns]
+def _rows(snapshot: Snapshot, notes: Collection[int], columns: int) -> list[tuple[BlockState, ...]]:
+    """The blocks in rows; neighbouring rows of free blocks are one long row, which is not drawn but counted.
+
+    The first row is drawn in any case, to show what a block looks like, where nothing is in use.
+    """
+    rows: list[tuple[BlockState, ...]] = []
+    in_use = any(not state.free or state.block_index in notes for state in snapshot.blocks)
+    for begin in range(0, len(snapshot.blocks), columns):
+        row = snapshot.blocks[begin : begin + columns]
+        if rows and not _used(row, notes) and not _used(rows[-1], notes) and (in_use or len(rows) > 1):
+            rows[-1] += row
+        else:
+            rows.append(row)
+    return rows
+
+
+def _used(row: Sequence[BlockState], notes: Collection[int]) -> bool:
+    return any(not state.free or state.block_index in notes for state in row)
 
 
 def _strips_in_row(num_tables: int, in_row: int, columns: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart.
+# Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart, with a violet in the
+# place of their yellow, which cannot be seen on white.
 COLOURS = {
     "place": "#CC79A7",
     "copy_blocks": "#56B4E9",
@@ -14,14 +15,14 @@ COLOURS = {
     "kv_append": "#D55E00",
     "runner": "#E69F00",
     "read": "#CCCCCC",
-    "rest": "#F0E442",
+    "rest": "#9A86C8",
 }
 
 INK = "#333333"
 
 # The styles are keyword arguments of matplotlib, each of a type of its own.
 # Before is light and round, after dark and square: they differ without any colour too.
-BEFORE: dict[str, Any] = {"color": "#E69F00", "marker": "o"}
+BEFORE: dict[str, Any] = {"color": "#C47A00", "marker": "o"}
 AFTER: dict[str, Any] = {"color": "#0072B2", "marker": "s"}
 
 # The boundaries of blocks, and the steps in which requests that started later begin theirs; both behind the curves.

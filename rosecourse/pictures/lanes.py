@@ -13,7 +13,7 @@ from .labels import SMALL
 
 # None is the colour of one of the first three requests in the pictures of blocks, and neighbouring heads differ in
 # brightness as well as in colour. All are light enough for black text.
-HEADS = ("#D55E00", "#F0E442", "#CC79A7", "#56B4E9")
+HEADS = ("#D55E00", "#BBE3D5", "#CC79A7", "#56B4E9")
 MASKED = "#FFFFFF"
 ELSE = "#ECEFF1"  # elements of the block that this program does not write
 WIDEST = 32  # lanes that can be drawn with their numbers
@@ -61,6 +61,8 @@ def lanes_to_addresses(ax: Axes, H: int, D: int, block_size: int, block: int, po
     widest = max(BLOCK_HD, per_head)
     ax.set(xlim=(-3.4, widest + 0.2), ylim=(top + 1.25 * H + 0.1, -0.9), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
+    slots = f"slot {pos} of block {block}: {H} heads of {D} numbers, {per_head} addresses apart"
+    ax.set_label(f"{BLOCK_HD} lanes of one program above; below, where they write, which is {slots}")
     _say(ax, -0.2, 0.5, "lane hd", ha="right")
     _say(ax, -0.2, top - 0.35, f"block {block}", ha="right")
     _say(ax, widest / 2, -0.55, f"one program: BLOCK_HD = {BLOCK_HD} lanes, head = hd // {D}, dim = hd % {D}")

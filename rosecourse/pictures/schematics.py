@@ -63,6 +63,7 @@ def pinned_buffer_race(ax: Axes) -> None:
             middle = span.start + span.length / 2
             style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "bbox": box}
             ax.text(middle, y, span.text, color="white" if dark else "black", **style)
+    ax.set_label("Host and device on two time axes, one above the other: without a wait and with one")
     ax.set(xlim=(0, 9.6), ylim=(6.6, -0.1), xticks=[])
     ax.set_yticks([1.15, 2.3, 4.55, 5.7], ["host", "device"] * 2)
     ax.set_xlabel("time (a schematic, not to scale)", fontsize=SMALL)
@@ -77,6 +78,7 @@ def signatures(ax: Axes, one: Sequence[int], other: Sequence[int]) -> None:
     """
     equal = _signature(one) == _signature(other)
     longest = max(len(one), len(other))
+    ax.set_label("Two rows of block ids, each with its signature; the ids that differ are outlined and hatched")
     for top, ids, name in ((0.0, one, "the kept row shows"), (1.3, other, "the list is now")):
         ax.text(-0.25, top + 0.5, name, ha="right", va="center", fontsize=SMALL + 1, color=INK)
         for place, block_id in enumerate(ids):

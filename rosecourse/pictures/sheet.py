@@ -9,8 +9,8 @@ from math import ceil, hypot
 from xml.etree import ElementTree
 
 # Okabe and Ito's colours, which people with the common kinds of colour blindness can tell apart; those that differ most
-# come first.
-OWNER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+# come first. Paul Tol's wine stands in the place of their yellow, which cannot be seen on white.
+OWNER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#882255", "#000000")
 OTHER_COLOUR, CACHED_COLOUR = "#8C8C8C", "#C8C8C8"  # an owner without a name here; a block without any owner
 INK, FAINT_INK, LINE, EMPTY = "#1A1A1A", "#595959", "#8C8C8C", "#ECEFF1"
 
@@ -23,7 +23,6 @@ WIDEST_HEADING = 260  # of a table's heading, that its column is widened for
 BOLD = 1.15  # how much wider bold text is
 SLOTS_DRAWN = 16  # larger blocks get a bar without slots, which would be a few pixels wide
 BANDS = 4  # most colours in a block with many owners; its text says how many there are
-FOLDED = 64  # in a larger pool, the free blocks at the end are only counted
 
 
 # -- what is drawn --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The ladder of steps as a table."""
+"""Tables: the ladder of steps, and whole numbers without a point."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ def steps_table(steps: LadderSteps) -> pd.DataFrame:
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index.name = "rung"
     return table
+
+
+def whole_numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """The table, with columns of floats that are all whole numbers as columns of integers; a missing one stays missing.
+
+    Columns that also hold other numbers are left as they are, so that a column reads in one way.
+    """
+    floats = table.select_dtypes("float")
+    whole = [name for name in floats if (floats[name].dropna() % 1 == 0).all() and floats[name].notna().any()]
+    return table.astype(dict.fromkeys(whole, "Int64"))

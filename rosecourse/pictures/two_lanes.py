@@ -29,7 +29,7 @@ from .sheet import (
 NAME_WIDTH, LANE, BETWEEN = 62, 28, 22  # the lanes' names on the left, a lane's height, and the room for the links
 MOST_STEPS = 60  # that can be drawn
 # Light enough for black text, and of three brightnesses: the words in the bars tell them apart without any colour.
-FILLS = {PLAN: "#7FCDB4", READ: "#F7EE9E", RUN: "#E69F00", WAIT: "white"}
+FILLS = {PLAN: "#7FCDB4", READ: "#E3CFEA", RUN: "#E69F00", WAIT: "white"}
 SAID = {
     PLAN: "plan and launch a step",
     READ: "read its tokens, and hand them out",

@@ -65,7 +65,7 @@ def test_a_hunt_tells_its_symptom_and_what_to_find(number):
     assert found.symptom in str(found)
     assert found.symptom in found._repr_markdown_()
     assert all(f"`{name}`: {question}" in found._repr_markdown_() for name, question in found.questions.items())
-    assert found.listing.splitlines()[0] == "  1  " + found.source.splitlines()[0]
+    assert str(found.listing).splitlines()[0] == "  1  " + found.source.splitlines()[0]
     assert not any(line.strip() in str(found) for line in found.bug.fault.splitlines())
     yields = (
         "readers, a `dict` from name to mailbox" if number == "068" else "live sessions, a `dict` from name to session"

@@ -160,7 +160,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def shown(model, monkeypatch, watched, widgets=True):
-    monkeypatch.setattr(panel, "is_watched", lambda: watched)
+    monkeypatch.setattr(panel, "watched_shell", lambda: object() if watched else None)
     if not widgets:
         monkeypatch.setattr(panel, "ipywidgets", None)
     made = Panel(model)

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.measure.garbage import old_objects_spared
+from rosecourse.measure.garbage import collector_at_rest, old_objects_spared
 from rosecourse.measure.workload import RUNNERS, Workload
 
 PARAMS = SamplingParams(max_new_tokens=3, stop_on_eos=False)
@@ -45,3 +45,19 @@ def test_what_somebody_else_has_frozen_stays_so():
         assert gc.get_freeze_count()
     finally:
         gc.unfreeze()
+
+
+def test_a_collector_at_rest_works_again_whatever_happens():
+    with pytest.raises(KeyError), collector_at_rest():
+        {}[gc.isenabled()]
+    assert gc.isenabled()
+
+
+def test_a_collector_that_somebody_has_switched_off_stays_off():
+    gc.disable()
+    try:
+        with collector_at_rest():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 import tqdm.std
 
-from rosecourse.measure.progress import is_watched, progress
+from rosecourse.measure.progress import progress
 from rosecourse.measure.stats import interleave_all
+from rosecourse.pages.shell import watched_shell
 
 
 class Terminal(io.StringIO):
@@ -27,6 +28,7 @@ def clock(monkeypatch):
 def shown_on(stream, monkeypatch, clock, each=1.0):
     """What a bar over five pieces of work writes, after each of them and at the end."""
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", stream)
     written = []
     with progress("runs", 5) as advance:
         for _ in range(5):
@@ -104,8 +106,8 @@ def test_interleaved_runs_show_their_progress_between_the_runs(monkeypatch, cloc
 
 
 def test_whether_somebody_watches(monkeypatch):
-    assert not is_watched()
+    assert watched_shell() is None
     notebook(monkeypatch, allow_stdin=False)
-    assert not is_watched()
+    assert watched_shell() is None
     notebook(monkeypatch, allow_stdin=True)
-    assert is_watched()
+    assert watched_shell() is not None

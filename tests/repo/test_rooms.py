@@ -10,12 +10,12 @@ from tests.support.house import House, circle
 
 # From the ground up. The package's own door is on the ground: what it hands on counts as imported from where it stands.
 FLOORS = [
-    *("__init__", "errors", "checks", "config"),
+    *("__init__", "errors", "checks", "config", "pages"),
     *("models", "kv", "request", "kernels", "decode", "engine", "lessons", "measure", "records", "pictures", "desk"),
     *("lab/world", "lab/course", "lab/checks", "lab/hunts", "lab/exercises", "lab"),
     *("commands", "__main__"),
 ]
-MOST_ROOMS = 20
+MOST_ROOMS = 21
 MOST_LOOSE_FILES = 5
 LARGEST_SHARE = 0.35  # of the package's lines
 
@@ -105,7 +105,7 @@ def test_a_sound_house_breaks_no_rule(tmp_path):
 
 
 def test_rooms_and_loose_files_are_counted(tmp_path):
-    rooms = {f"lab/room{n}/a.py": "" for n in range(17)} | {"decode/a.py": "", "decode/deep/b.py": ""}
+    rooms = {f"lab/room{n}/a.py": "" for n in range(MOST_ROOMS - 3)} | {"decode/a.py": "", "decode/deep/b.py": ""}
     loose = {f"{name}.py": "" for name in ("errors", "checks", "__main__")}
 
     house = build(tmp_path, rooms | loose)

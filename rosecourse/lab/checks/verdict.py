@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from html import escape
 
+from ...lessons import LESSONS
+from ...pages.html import bullets, headline, paragraph, paragraphs, prose, values
+from ...pages.source import coloured
 from ..world.causes import Cause
 from ..world.fault import Fault
+
+THEIR_LINE = re.compile(r"(?P<place>in line \d+, in [^:]*:) (?P<text>.*)")  # as `error_reading.place` tells it
+IN_WORDS = {"because"}  # details that are no values
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +61,22 @@ class Verdict:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        picture = self.faults[0].picture if self.faults else None
-        drawn = f"<p>The blocks at that moment:</p>{picture.svg}" if picture else ""
-        return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>{drawn}'
+        body = _fault_page(self.faults) if self.faults else self._page()
+        return headline(self._headline()) + body + paragraphs(f"Note: {remark}" for remark in self.remarks)
+
+    def _page(self) -> str:
+        """What stands under the headline of a part that is correct."""
+        page = bullets(self.done) + paragraphs(f"Correct, but {line}" for line in self.missing)
+        page += paragraph(self.hint, "Perhaps:") if self.hint else ""
+        page += paragraph(f"the course's {', '.join(self.not_own)} did the work", "Not your own:") * bool(self.not_own)
+        page += "".join(paragraph(line, "Not checked:") for line in self.unchecked)
+        return page + (paragraph(self._next(), "Next:") if self.passed else "")
+
+    def _next(self) -> str:
+        """What a learner does whose part has passed."""
+        later = [rung for rung in LESSONS if rung.number > self.lesson]
+        then = f" The next lesson is {later[0].number}, {later[0].title}." if later else ""
+        return f'race it, `race({self.part}, "{self.lesson}")`, and compare it with the change, now unfolded.{then}'
 
     def _headline(self) -> str:
         name = f"{self.part}, lesson {self.lesson}"
@@ -83,6 +102,31 @@ class Verdict:
         return lines + [f"  Not checked: {line}" for line in self.unchecked]
 
 
+def _fault_page(faults: tuple[Fault, ...]) -> str:
+    """The first fault in full, with the blocks at that moment, and where there is more of it."""
+    first, also = faults[0], _also(faults)
+    page = (paragraph(first.tried, "Tried:") if first.tried else "") + paragraph(first.what, "Wrong:")
+    page += _details_page(first.details)
+    page += paragraph(first.reason, "Perhaps:") if first.reason else ""
+    page += "<p><b>Also wrong:</b></p>" + bullets(also) if also else ""
+    return page + (f"<p>The blocks at that moment:</p>{first.picture.svg}" if first.picture else "")
+
+
+def _details_page(details: tuple[str, ...]) -> str:
+    """The learner's line in the colours of code, and a table of what was expected and found."""
+    page, rows = "", []
+    for detail in details:
+        line = THEIR_LINE.fullmatch(detail)
+        label, colon, value = detail.partition(": ")
+        if line:
+            page += f"<p>{prose(line['place'])}</p>{coloured(line['text'])}"
+        elif colon and label not in IN_WORDS:
+            rows.append((label, value.strip()))
+        else:
+            page += paragraph(detail)
+    return page + values(rows)
+
+
 def _in_full(fault: Fault) -> list[str]:
     lines = [f"  Tried:    {fault.tried}"] if fault.tried else []
     lines += [f"  Wrong:    {fault.what}", *(f"            {line}" for line in fault.details)]
@@ -90,9 +134,14 @@ def _in_full(fault: Fault) -> list[str]:
 
 
 def _in_short(faults: tuple[Fault, ...]) -> list[str]:
+    also = [f"    {line}" for line in _also(faults)]
+    return ["  Also wrong:", *also] if also else []
+
+
+def _also(faults: tuple[Fault, ...]) -> list[str]:
     """The scenarios in which there is more of it, and what is wrong where that is another fault."""
     lines = []
     for n, fault in enumerate(faults[1:], start=1):
         again = any(fault.same_as(told) for told in faults[:n])
-        lines.append(f"    {fault.tried}" if again else f"    {fault.tried}: {fault.what}")
-    return ["  Also wrong:", *lines] if lines else []
+        lines.append(fault.tried if again else f"{fault.tried}: {fault.what}")
+    return lines

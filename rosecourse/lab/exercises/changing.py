@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...pages.diff import diff_html
+from ...pages.html import folded
 from ..checks.passed import PASSED
 from ..checks.trial import lesson_with_a_part
 
@@ -25,6 +27,9 @@ class Change:
 
     def __repr__(self) -> str:
         return f"the change of lesson {self.number}: {len(self.diff.splitlines())} lines"
+
+    def _repr_html_(self) -> str:
+        return folded(SUMMARY, diff_html(self.diff), self.number in PASSED)
 
     def _repr_markdown_(self) -> str:
         state = " open" if self.number in PASSED else ""

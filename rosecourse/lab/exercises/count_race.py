@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,10 @@ from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.axes import Axes
+
+from ...pages.html import paragraphs
+from ...pictures.drawing import new_axes
+from ...pictures.tables import whole_numbers
 
 SMALLEST = 1e-3  # what a count of nothing is taken for where it divides
 
@@ -60,7 +63,8 @@ class CountRace(ABC):
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's."""
-        return pd.DataFrame.from_dict({title: self.row(one) for title, one in self.counts.items()}, orient="index")
+        rows = {title: self.row(one) for title, one in self.counts.items()}
+        return whole_numbers(pd.DataFrame.from_dict(rows, orient="index"))
 
     def draw(self, ax: Axes) -> None:
         """A bar for each of the three."""
@@ -72,6 +76,11 @@ class CountRace(ABC):
         ax.set_title(self.title.format(number=self.number))
         ax.set_xlim(0, 1.15 * max(1.0, *lengths))
 
+    def show(self) -> None:
+        """Show the picture in a notebook."""
+        with new_axes(2.6) as ax:
+            self.draw(ax)
+
     def sentences(self) -> list[str]:
         """What may be said, and no more."""
         return [f"What is counted: {self.what}.", self.claim(), self.not_timed()]
@@ -82,4 +91,4 @@ class CountRace(ABC):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return self.table().to_html() + "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
+        return self.table().to_html() + paragraphs(self.sentences())

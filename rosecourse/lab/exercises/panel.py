@@ -6,8 +6,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-from ...measure.progress import is_watched
 from ...models.shape import Model
+from ...pages.shell import watched_shell
 from ...pictures.blocks import moments
 from ...pictures.sheet import Picture
 from .playground import MOST_SESSIONS, Playground, Setting
@@ -92,8 +92,9 @@ class Panel:
 
     def __init__(self, model: Model) -> None:
         self.still = still(model)
-        self.controls = Controls(model) if is_watched() and ipywidgets is not None else None
-        if is_watched() and ipywidgets is None:
+        watched = watched_shell() is not None
+        self.controls = Controls(model) if watched and ipywidgets is not None else None
+        if watched and ipywidgets is None:
             print(MISSING)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Equal tokens come first: for a part that gives others, or that fails, nothing is
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -26,6 +25,8 @@ from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
 from ...measure.workload import Workload
 from ...models.load import load_model
 from ...models.shape import Model
+from ...pages.html import WRONG, headline, paragraphs
+from ...pictures.drawing import new_axes
 from ...pictures.plots import race_runs
 from ..course import COURSES, course_of
 from ..course.form import Course, Track
@@ -87,14 +88,21 @@ class Race:
         title = f"Lesson {self.number}: {self.part} on the ladder"
         race_runs(ax, self.ladder, self.track.metric, f"{title}\n{self.track.timed}")
 
+    def show(self) -> None:
+        """Show the picture in a notebook; nothing where nothing was timed."""
+        if self.ladder is not None:
+            with new_axes(3.8) as ax:
+                self.draw(ax)
+
     def __str__(self) -> str:
         return "\n".join(self.sentences())
 
     __repr__ = __str__  # a notebook keeps this beside the HTML: not every moment of every run
 
     def _repr_html_(self) -> str:
-        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
-        return (self.table().round(3).to_html() if self.ladder else "") + sentences
+        if self.ladder is None:
+            return headline(f"{WRONG} {self.trouble}")
+        return self.table().round(3).to_html() + paragraphs(self.sentences())
 
     def sentences(self) -> list[str]:
         """What may be said, and no more; with the provenance."""

@@ -27,6 +27,8 @@ from ...kv.layout import CacheLayout
 from ...lessons import lesson
 from ...models.load import load_model
 from ...models.shape import Model
+from ...pages.html import RIGHT, WRONG, bullets, paragraph
+from ...pages.source import Listing
 from ...request.session import InferenceSession
 from ..course import course_of
 from ..course.form import Bug
@@ -43,6 +45,9 @@ class Answer:
         return "\n".join(self.lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return bullets(map(_marked, self.lines))
 
 
 TOOLS = (
@@ -84,6 +89,12 @@ class Hunt:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        asked = bullets(f"`{name}`: {question}" for name, question in self.questions.items())
+        about = paragraph(f"about {self.bug.minutes} minutes", f"Bug hunt {self.number} ·")
+        helps = paragraph("", "What helps") + bullets(self._tools)
+        return f"{about}{paragraph(self.symptom)}{helps}{paragraph('', 'Find')}{asked}"
+
     def _repr_markdown_(self) -> str:
         asked = "\n".join(f"* `{name}`: {question}" for name, question in self.questions.items())
         tools = "\n".join(f"* {tool}" for tool in self._tools)
@@ -100,9 +111,9 @@ class Hunt:
         return self.bug.config
 
     @property
-    def listing(self) -> str:
-        """The broken class with the numbers of its lines."""
-        return "\n".join(f"{n:3}  {line}".rstrip() for n, line in enumerate(self.source.splitlines(), 1))
+    def listing(self) -> Listing:
+        """The broken class with the numbers of its lines, in colours in a notebook."""
+        return Listing(self.source, numbered=True)
 
     def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
         """A right engine and a broken one over the same weights; their caches hold zeros where nothing is written.
@@ -224,6 +235,14 @@ def explanation(number: str) -> str:
         "<details><summary><b>What it was</b> (after your answer)</summary>\n\n"
         f"{bug_hunt.bug.explanation}\n\n```diff\n{diff}```\n\n</details>\n"
     )
+
+
+def _marked(line: str) -> str:
+    """A line of an answer behind a tick or a cross; one on a question without an answer as it is."""
+    if "no answer yet" in line:
+        return line
+    right = line.endswith(": right") or line.startswith("Found.")
+    return f"{RIGHT if right else WRONG} {line}"
 
 
 def _mended(bug: Bug) -> str:

@@ -1,0 +1,61 @@
+"""Source as a notebook shows it: coloured by Pygments, in colours of the page's theme."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from textwrap import dedent
+from typing import Any
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from .html import AS_CODE
+
+# JupyterLab's own colours, which follow its theme; elsewhere bold and italic. A page that has styles for Pygments'
+# classes, as books have, keeps its own: `:where` gives way to them.
+STYLE = """<style>
+:where(.rc-code) :is(.k, .kn, .kc, .ow) { color: var(--jp-mirror-editor-keyword-color, inherit); font-weight: bold; }
+:where(.rc-code) :is(.c1, .sd) { color: var(--jp-mirror-editor-comment-color, inherit); font-style: italic; }
+:where(.rc-code) :is(.s1, .s2, .sa, .si) { color: var(--jp-mirror-editor-string-color, inherit); }
+:where(.rc-code) :is(.mi, .mf) { color: var(--jp-mirror-editor-number-color, inherit); }
+:where(.rc-code) :is(.nf, .nc, .fm) { color: var(--jp-mirror-editor-def-color, inherit); font-weight: bold; }
+:where(.rc-code) :is(.nd) { color: var(--jp-mirror-editor-meta-color, inherit); }
+</style>"""
+NUMBER = '<span style="user-select: none; opacity: 0.7">{:3}  </span>'  # not copied with the code
+
+
+def coloured(source: str, numbered: bool = False) -> str:
+    """Python as HTML, in a `<pre>`; a line that is told alone may be any piece of a program."""
+    lines = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)).splitlines()
+    if numbered:
+        lines = [f"{NUMBER.format(n)}{line}" for n, line in enumerate(lines, 1)]
+    text = "\n".join(lines)
+    return f'{STYLE}<div class="rc-code highlight"><pre style="{AS_CODE}">{text}\n</pre></div>'
+
+
+@dataclass(frozen=True, repr=False)
+class Listing:
+    """Source that a notebook shows in colours. numbered: whether each line has its number, from 1."""
+
+    source: str
+    numbered: bool = False
+
+    def __str__(self) -> str:
+        if not self.numbered:
+            return self.source
+        return "\n".join(f"{n:3}  {line}".rstrip() for n, line in enumerate(self.source.splitlines(), 1))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return coloured(self.source, self.numbered)
+
+
+def listing(*of: Any) -> Listing:
+    """The source of functions, methods and classes, one after the other, as they are in this very program.
+
+    A text is taken as the source itself.
+    """
+    return Listing("\n".join(one if isinstance(one, str) else dedent(inspect.getsource(one)) for one in of))

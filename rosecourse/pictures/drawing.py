@@ -1,0 +1,71 @@
+"""Figures of matplotlib as a notebook shows them: at twice the resolution, and with an alternative text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from ..pages.shell import kernels_shell
+from .alt import alt_text
+
+SCALE = 2  # pixels of the picture for one of the page, each way: sharp on the screens of today
+COLOURS = 64  # more make plots no better, and files larger
+
+
+@contextmanager
+def new_figure(height: float, width: float = 9.0) -> Iterator[Figure]:
+    """An empty figure, in inches, to draw on; it is shown when the block ends, and where that fails nothing is.
+
+    with new_figure(5.2) as figure:
+        plots.ladder_of_steps(figure, steps, "A decode step, lesson by lesson")
+    """
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    yield figure
+    show(figure)
+
+
+@contextmanager
+def new_axes(height: float, rows: int = 1, columns: int = 1, width: float = 9.0, **more: Any) -> Iterator[Any]:
+    """The axes of a figure that is shown when the block ends: one, or an array of them for more rows or columns.
+
+    height, width: of the whole figure, in inches. more: as of `Figure.subplots`.
+
+    with new_axes(3.6) as ax:
+        plots.itl_along_steps_compared(ax, found, "Lesson 036: token by token")
+    """
+    with new_figure(height, width) as figure:
+        yield figure.subplots(rows, columns, **more)
+
+
+def show(figure: Figure) -> None:
+    """Put a figure into the output of the cell, with its alternative text; elsewhere than in a notebook do nothing."""
+    shell = kernels_shell()
+    if shell is None:
+        return
+    picture = rendered(figure)
+    width, height = (pixels // SCALE for pixels in picture.size)
+    data = {"image/png": _png(picture), "text/plain": repr(figure)}
+    # Where the classic template of nbconvert reads it; JupyterLab has no use for it yet. An `<img>` in HTML would be
+    # read everywhere, but renderers that sanitise HTML, as GitHub does, may then drop the picture itself.
+    about = {"width": width, "height": height, "alt": alt_text(figure)}
+    shell.display_pub.publish(data, metadata={"image/png": about})
+
+
+def rendered(figure: Figure) -> Image.Image:
+    """The figure as a picture of few colours, at `SCALE` times its own resolution, cut to what is drawn on it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=SCALE * figure.dpi, bbox_inches="tight", facecolor="white")
+    return Image.open(buffer).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+
+
+def _png(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

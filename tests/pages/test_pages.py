@@ -1,0 +1,129 @@
+"""HTML of notebooks: escaped, whole without styles, and readable in both themes."""
+
+import re
+
+import pytest
+
+from rosecourse import lesson
+from rosecourse.lab import hunt
+from rosecourse.lab.checks.verdict import Verdict
+from rosecourse.lab.exercises.changing import Change
+from rosecourse.lab.exercises.racing import Race
+from rosecourse.lab.world.causes import Cause
+from rosecourse.lab.world.fault import Fault
+from rosecourse.lessons.ladder import Diff
+from rosecourse.pages.diff import BEHIND, diff_html
+from rosecourse.pages.html import SIGN_COLOURS, bullets, headline, prose, values
+from rosecourse.pages.source import Listing, listing
+from tests.support.stripped import stripped
+
+NASTY = '<img src=x onerror="alert(1)"> & `a<b` **bold**'
+DIFF = "--- before\n+++ after\n@@ -1,3 +1,3 @@\n def f(x):\n-    return x < 1\n+    return x > 1\n \n"
+
+
+def luminance(colour):
+    """The relative luminance of red, green and blue, 0 to 255 each, as WCAG defines it."""
+    parts = [part / 255 for part in colour]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def over(page, rgba):
+    *colour, alpha = map(float, re.findall(r"[\d.]+", rgba))
+    return [alpha * part + (1 - alpha) * behind for part, behind in zip(colour, page, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        prose(NASTY),
+        headline(NASTY),
+        bullets([NASTY]),
+        values([(NASTY, NASTY)]),
+        diff_html(NASTY),
+        Listing(NASTY)._repr_html_(),
+        Race("038", "Mine", None, NASTY)._repr_html_(),
+        Verdict("Mine", "038", (Fault(NASTY, (NASTY, f"in line 3, in f: {NASTY}"), NASTY, NASTY),))._repr_html_(),
+    ],
+)
+def test_everything_is_escaped(page):
+    assert "<img" not in page
+    assert "&lt;" in page
+
+
+def test_code_and_bold_text_in_prose():
+    found = stripped(prose("`a<b` is **not** c*d**e"))
+    assert str(found) == "<code>a&lt;b</code> is <b>not</b> c*d**e"
+
+
+def test_a_diff_is_a_row_for_each_line_and_its_own_text_without_styles():
+    page = diff_html(DIFF)
+    assert page.count("display: block") == len(DIFF.splitlines())
+    assert stripped(page).pre.get_text() == DIFF
+    assert [BEHIND[sign] in page for sign in "+-@"] == [True] * 3
+    assert "overflow-wrap: normal" in page
+    assert "break-all" not in page
+
+
+@pytest.mark.parametrize(("page", "text"), [((255, 255, 255), (33, 33, 33)), ((17, 17, 17), (224, 224, 224))])
+def test_contrasts_in_both_themes(page, text):
+    for rgba in BEHIND.values():
+        assert contrast(over(page, rgba), text) > 7
+    for colour in SIGN_COLOURS.values():
+        assert contrast([int(colour[n : n + 2], 16) for n in (1, 3, 5)], page) > 3
+
+
+def test_diffs_and_changes_show_the_same_text_in_each_form():
+    diff = lesson("036").diff()
+    for shown in (Diff(diff), Change("036", diff)):
+        assert stripped(shown._repr_html_()).pre.get_text() == diff
+        assert diff in shown._repr_markdown_()
+    assert stripped(Change("036", diff)._repr_html_()).details.summary.get_text().startswith("The change")
+
+
+def test_a_listing_keeps_its_lines_whatever_colours_them():
+    part = lesson("036").after.block_tables
+    shown = listing(part.__call__, part)
+    assert str(shown).startswith("def __call__(self")  # no indentation of the class that it stands in
+    assert stripped(shown._repr_html_()).pre.get_text() == str(shown)
+    bug = hunt("036")
+    assert stripped(bug.listing._repr_html_()).pre.get_text().split() == str(bug.listing).split()
+    assert repr(bug.listing) == str(bug.listing)
+    assert '<span class="k">class</span>' in bug.listing._repr_html_()
+
+
+def test_a_verdict_tells_the_learners_line_as_code_and_the_rest_in_words():
+    details = ("in line 12, in write: cache[0] = k", "expected: [1, 2]", "because: the row is old")
+    fault = Fault("it is wrong", details, "a reason", "a scenario", cause=Cause.WRONG_SLOT)
+    verdict = Verdict("Mine", "038", (fault, Fault("more", tried="another scenario")))
+    page = stripped(verdict._repr_html_())
+    assert page.p.b.get_text() == "✗ Mine, lesson 038: not right yet: the right block, and the wrong slot in it."
+    assert page.pre.get_text().strip() == "cache[0] = k"
+    assert [cell.get_text() for cell in page.table.find_all(["th", "td"])] == ["expected", "[1, 2]"]
+    assert page.td.code
+    assert "because: the row is old" in [p.get_text() for p in page.find_all("p")]
+    assert [li.get_text() for li in page.find_all("li")] == ["another scenario: more"]
+
+
+def test_a_verdict_that_has_passed_says_what_is_next():
+    page = stripped(Verdict("Mine", "036", done=("53 scenarios",))._repr_html_()).get_text()
+    assert page.startswith("✓ Mine, lesson 036: passed.")
+    assert 'race it, race(Mine, "036")' in page
+    assert "The next lesson is 038, batched KV append." in page
+    assert "Next:" not in Verdict("Mine", "036", unchecked=("kernels",))._repr_html_()
+
+
+def test_a_hunt_and_its_answers():
+    bug = hunt("036")
+    page = stripped(bug._repr_html_())
+    assert bug.symptom in page.get_text()
+    assert {li.code.get_text() for li in page.find_all("ul")[-1].find_all("li")} == set(bug.questions)
+    answers = stripped(bug.answer(line=1, moment=None)._repr_html_()).find_all("li")
+    assert sorted(li.get_text()[0] for li in answers) == sorted(
+        "✗" + "".join(n[0] for n in bug.questions if n != "line")
+    )

@@ -1,0 +1,104 @@
+"""Figures in a notebook: sharp, with an alternative text, and none where drawing failed."""
+
+import io
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from PIL import Image
+
+from rosecourse.lab.exercises.racing import Race
+from rosecourse.pictures.alt import LONGEST, alt_text
+from rosecourse.pictures.drawing import new_axes, new_figure
+from rosecourse.pictures.lanes import lanes_to_addresses
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """What a cell puts into its output: pairs of data and metadata."""
+    seen = []
+    kernel = SimpleNamespace(get_parent=lambda channel: {})
+    display_pub = SimpleNamespace(publish=lambda data, metadata: seen.append((data, metadata)))
+    shell = SimpleNamespace(kernel=kernel, display_pub=display_pub)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, version_info=(9, 0)))
+    return seen
+
+
+def draw(ax):
+    ax.plot(np.arange(10), np.arange(10) ** 2, color="#D55E00", label="after")
+    ax.set(title="Squares\nof numbers", xlabel="number", ylabel="square")
+    ax.annotate("81 at the end", (9, 81))
+    ax.legend()
+
+
+def test_a_picture_has_twice_the_pixels_of_its_size_on_the_page(published):
+    with new_axes(2.0) as ax:
+        draw(ax)
+    ((data, metadata),) = published
+    about = metadata["image/png"]
+    picture = Image.open(io.BytesIO(data["image/png"]))
+    assert tuple(pixels // 2 for pixels in picture.size) == (about["width"], about["height"])
+    assert about["width"] == pytest.approx(900, abs=40)
+    assert picture.mode == "P"
+    assert data["text/plain"] == "<Figure size 900x200 with 1 Axes>"
+    near = np.abs(np.asarray(picture.convert("RGB")).astype(int) - (0xD5, 0x5E, 0x00)).max(axis=-1)
+    assert (near < 8).sum() > 1000  # the line, in its colour
+
+
+def test_nbconvert_finds_the_alternative_text(published, recwarn):
+    with new_axes(2.0) as ax:
+        draw(ax)
+    ((data, metadata),) = published
+    data = data | {"image/png": "aGVsbG8="}
+    output = new_output("display_data", data=data, metadata=metadata)
+    page, _ = HTMLExporter(template_name="classic").from_notebook_node(
+        new_notebook(cells=[new_code_cell("draw()", outputs=[output])])
+    )
+    assert f'alt="{metadata["image/png"]["alt"]}"' in page
+    assert not [warning for warning in recwarn if "alt" in str(warning.message).lower()]
+
+
+def test_the_alternative_text_is_read_off_the_plot(published):
+    with new_axes(2.0, columns=2) as axes:
+        draw(axes[0])
+        axes[1].bar(["before", "after"], [2, 1])
+    alt = published[0][1]["image/png"]["alt"]
+    assert alt.startswith("Squares, of numbers. Vertical axis: square. Horizontal axis: number.")
+    assert "Shown: after (0 to 81). Written in it: 81 at the end." in alt
+    assert alt.endswith("Rows or columns: before; after.")
+
+
+def test_a_drawing_without_a_title_says_what_it_is():
+    with new_figure(3.8) as figure:
+        lanes_to_addresses(figure.subplots(), H=3, D=4, block_size=4, block=1, pos=2, BLOCK_HD=16)
+        alt = alt_text(figure)
+    assert alt.startswith("16 lanes of one program above; below, where they write, which is slot 2 of block 1: 3 heads")
+    assert "masked: hd >= H · D" in alt
+    assert "; 13;" not in alt
+
+
+def test_a_long_text_is_cut_between_words():
+    with new_figure(2.0) as figure:
+        ax = figure.subplots()
+        for n in range(20):
+            ax.text(0, n, "many words " * 9)
+        alt = alt_text(figure)
+    assert len(alt) <= LONGEST
+    assert alt.endswith(("many …", "words …"))
+
+
+def test_where_drawing_fails_nothing_is_shown(published):
+    with pytest.raises(KeyError), new_axes(2.0) as ax:
+        ax.plot({}["nothing"])
+    Race("038", "Mine", None, "it raised").show()
+    assert not published
+
+
+def test_elsewhere_than_in_a_notebook_nothing_happens(monkeypatch):
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    with new_axes(2.0) as ax:
+        draw(ax)
+    assert ax.get_title() == "Squares\nof numbers"
