@@ -43,8 +43,8 @@ def pictures() -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A Jupyter Lab that serves a copy of the tree."""
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A Jupyter Lab that serves a copy of the tree. It needs no browser, but without one it starts in vain."""
     with serving(tmp_path_factory.mktemp("lab")) as running:
         yield running
 
