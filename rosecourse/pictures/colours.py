@@ -23,7 +23,7 @@ INK = "#333333"
 # The styles are keyword arguments of matplotlib, each of a type of its own.
 # Before is light and round, after dark and square: they differ without any colour too.
 BEFORE: dict[str, Any] = {"color": "#C47A00", "marker": "o"}
-AFTER: dict[str, Any] = {"color": "#0072B2", "marker": "s"}
+AFTER: dict[str, Any] = {"color": "#005A94", "marker": "s"}
 
 # The boundaries of blocks, and the steps in which requests that started later begin theirs; both behind the curves.
 BOUNDARY: dict[str, Any] = {

@@ -11,8 +11,8 @@ from rosecourse.desk.lesson_map import LessonMap
 from rosecourse.desk.notebooks import cells_of, lessons_in, source_of
 from rosecourse.desk.places import START
 from rosecourse.lab.course import COURSES
-from tests.repo.test_notebook_files import script
 from tests.support.recordings import twice_as_fast, write_recording
+from tests.support.scripts import script
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 FILES = {path.name[:3]: path.name for path in sorted(FOLDER.glob("0*.ipynb")) if path.name != START}

@@ -1,6 +1,5 @@
 """What `make book` makes its pages of: the lists are complete, links meet headings, and docstrings become text."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -8,13 +7,13 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.support.scripts import script
+
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "docs" / "book"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
-spec = importlib.util.spec_from_file_location("docstrings", BOOK / "docstrings.py")
-docstrings = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(docstrings)
+docstrings = script("book/docstrings")
 
 
 def prose_of(path):
