@@ -17,6 +17,7 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
+from rosecourse.lab.exercises.narrow import narrowed
 from rosecourse.lab.exercises.operation_race import operations_of
 from rosecourse.lab.world.mailboxes import Box
 from rosecourse.measure.counters import count_step
@@ -156,7 +157,7 @@ def test_check_says_plainly_that_a_gate_before_the_kernel_launches_one_that_writ
 def test_a_cell_is_formatted_and_lints(number, build, tmp_path):
     source = build(number)
     ruff = [sys.executable, "-m", "ruff"]
-    file = ["--stdin-filename", "notebooks/cell.py", "-"]
+    file = ["--stdin-filename", "cell.py", "-"]
     done = subprocess.run([*ruff, "format", *file], input=source, capture_output=True, text=True, check=True)
     assert done.stdout == source
     done = subprocess.run([*ruff, "check", *file], input=source, capture_output=True, text=True, check=False)
@@ -182,7 +183,7 @@ def test_an_exercise_differs_from_its_source_by_what_is_said_of_it(number):
 
 
 def inspect_class(part):
-    tree = ast.parse(Path(sys.modules[part.__module__].__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(narrowed(Path(sys.modules[part.__module__].__file__).read_text(encoding="utf-8")))
     return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == part.__name__)
 
 
@@ -208,7 +209,7 @@ def statements(*trees):
 def own_comments(number):
     """The comments of an exercise that its source does not have."""
     part = before(number)
-    there = {line.strip() for line in inspect.getsource(part).splitlines()}
+    there = {line.strip() for line in narrowed(inspect.getsource(part)).splitlines()}
     lines = [line.strip() for line in exercise(number).splitlines()]
     return [line for line in lines if line.startswith("# ") and line not in there]
 

@@ -115,7 +115,7 @@ def test_the_broken_part_is_another_text_than_the_lessons(number):
 def test_the_colleagues_file_is_formatted_and_lints(number, which):
     source = getattr(hunt(number), which)
     ruff = [sys.executable, "-m", "ruff"]
-    file = ["--stdin-filename", "notebooks/cell.py", "-"]
+    file = ["--stdin-filename", "cell.py", "-"]
     done = subprocess.run([*ruff, "format", *file], input=source, capture_output=True, text=True, check=True)
     assert done.stdout == source
     done = subprocess.run([*ruff, "check", *file], input=source, capture_output=True, text=True, check=False)

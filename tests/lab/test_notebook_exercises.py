@@ -1,6 +1,8 @@
 """The notebooks hold what the lab says: exercises, hints and explanations, to the letter."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,16 @@ def cells_of(number):
     return json.loads(file.read_text(encoding="utf-8"))["cells"]
 
 
-def test_the_notebooks_hold_the_exercises():
+def as_in_notebooks(sources, folder):
+    """Sources, by name, as the formatter of notebooks leaves them."""
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    config = ["--config", NOTEBOOKS / "ruff.toml"]
+    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", "--no-cache", *config, folder], check=True)
+    return {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in sources}
+
+
+def test_the_notebooks_hold_the_exercises(tmp_path):
     held = {}
     for file in sorted(NOTEBOOKS.glob("*.ipynb")):
         cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
@@ -25,7 +36,8 @@ def test_the_notebooks_hold_the_exercises():
         if tagged:
             held[file.name[:3]] = tagged
     assert list(held)[:5] == list(COURSES)[:5]
-    assert held == {number: [exercise(number).rstrip("\n")] for number in held}
+    wanted = as_in_notebooks({number: exercise(number) for number in held}, tmp_path)
+    assert held == {number: [source.rstrip("\n")] for number, source in wanted.items()}
 
 
 @pytest.mark.parametrize("number", [number for number in COURSES if list(NOTEBOOKS.glob(f"{number}_*.ipynb"))])

@@ -32,7 +32,7 @@ EXERCISE = Exercise(
         "with the device. The other methods can stay as they are."
     ),
     docstring=(
-        "The rows of the sessions of the last step, in its order; row b of every tensor is session b's.\n\n"
+        "The rows of the last step's sessions, in its order; row b of every tensor is session b's.\n\n"
         "Goal: a step uploads what has changed, and nothing else. That is nothing inside a block, one number for a new "
         "block or for a token that somebody else has chosen, one row for a session that joins, and no more than the "
         "index of a gather when sessions leave or change places. However many sessions there are, it takes the same "

@@ -107,7 +107,8 @@ class Rows:
         self.sampling = any(session.params.temperature > 0 for session in sessions)
         self.used = self.fields[:, : len(sessions)]
         longest = max(session.num_cached_tokens for session in sessions)
-        tables = self.block_tables[: len(sessions)].expand(self.kv.num_layers, -1, -1)  # all layers read the same
+        # All layers read the same.
+        tables = self.block_tables[: len(sessions)].expand(self.kv.num_layers, -1, -1)
         return DecodeInputs(self.used[TOKEN], self.used[POSITION], longest, tables, sessions)
 
     def _tell(self, row: int, session: InferenceSession, changes: dict[int, int]) -> None:

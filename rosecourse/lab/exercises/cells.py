@@ -19,6 +19,7 @@ from ...errors import LessonError
 from ...lessons import lesson
 from ..course import course_of
 from ..course.form import Course, KernelCode
+from .narrow import narrowed
 
 LINE_LENGTH = 120
 ALIASES = {"triton.language": "tl", "torch.nn.functional": "F"}  # module -> the name by which everybody knows it
@@ -37,7 +38,10 @@ def introduction(number: str) -> str:
 
 
 def exercise(number: str) -> str:
-    """Source of the exercise cell of a lesson: imports, and a class that behaves as the part before the lesson."""
+    """Source of the exercise cell of a lesson: imports, and a class that behaves as the part before the lesson.
+
+    Comments and docstrings are as narrow as its notebook's cells. The formatter of notebooks wraps the code there.
+    """
     course, rung = _course(number), lesson(number)
     asked, kernel_code = course.exercise, course.exercise.kernel_code
     before, after = course.begins_as(rung.before), course.ends_as(rung.after)
@@ -50,7 +54,7 @@ def exercise(number: str) -> str:
         code = f"@triton.jit\ndef {kernel}():\n    pass\n\n\n{code}"
     for anchor, goal in asked.goals.items():
         code = _with_comment(code, anchor, goal)
-    return _imports((before, after), kernel_code, code, asked.wanted) + "\n\n" + code
+    return narrowed(_imports((before, after), kernel_code, code, asked.wanted) + "\n\n" + code)
 
 
 def solution(number: str) -> str:
