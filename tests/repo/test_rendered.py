@@ -12,6 +12,7 @@ from PIL import Image
 from tests.support.stripped import shown_outputs
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))
+START_PAGE = NOTEBOOKS[0]
 LESSONS = [path for path in NOTEBOOKS if path.stem[:3] > "035"]
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -32,7 +33,7 @@ def test_every_picture_is_sharp_and_says_what_it_shows(path):
         width, height = Image.open(io.BytesIO(base64.b64decode(one.text))).size
         assert (width // 2, height // 2) == (about["width"], about["height"])
     drawings = [one for one in outputs_of(path) if one.kind == "image/svg+xml"]
-    assert pictures + drawings
+    assert pictures + drawings or path == START_PAGE
     for one in drawings:
         assert re.search(r"<title>[^<]{20,}</title>", one.text), one.cell
 
