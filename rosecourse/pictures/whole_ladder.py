@@ -88,10 +88,16 @@ def draw_legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
     host = {"host:": "none", **{PART_NAMES[part]: colour for part, colour in parts.items()}, "the rest": REST}
     there = [kind for kind in KIND_LABELS if any(k.kind == kind for one in timelines for k in one.kernels)]
     device = {"GPU:": "none", **{KIND_LABELS[kind]: KIND_COLOURS[kind] for kind in there}}
-    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.2, "borderaxespad": 0}
+    style: dict[str, Any] = {
+        "frameon": False,
+        "fontsize": SMALL,
+        "handlelength": 1.2,
+        "columnspacing": 1.2,
+        "borderaxespad": 0,
+    }
     ax.set_axis_off()
     for place, colours in (("upper left", host), ("lower left", device)):
         patches = [Patch(color=colour) for colour in colours.values()]
-        legend = Legend(ax, patches, list(colours), loc=place, ncols=len(patches), columnspacing=1.2, **style)
+        legend = Legend(ax, patches, list(colours), ncols=len(patches), **style | {"loc": place})
         legend.set_in_layout(False)
         ax.add_artist(legend)

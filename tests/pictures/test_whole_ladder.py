@@ -94,8 +94,9 @@ def test_the_recorded_ladder_shows_the_figures_of_each_lessons_comparison(ladder
 
 def test_the_limit_is_one_for_all_rungs_and_follows_from_what_a_run_must_read(ladder):
     """By hand, of 64 requests x 512 tokens: 511 steps read 247.3 MB each, and 36,864 bytes for every live position."""
-    num_bytes = 511 * 247.3e6 + 64 * 36_864 * sum(range(1, 512))
     recordings = [one for name in names_of("A") if (one := recording_of(name)) is not None]
+    prompt = recordings[0].conditions.prompt_tokens
+    num_bytes = 511 * 247.3e6 + 64 * 36_864 * sum(range(prompt, prompt + 511))
     bandwidth = max(one.document["copy_bytes_per_second"] for one in recordings)
     assert ladder.memory_limit == pytest.approx(64 * 512 * bandwidth / num_bytes, rel=0.001)
 
