@@ -30,7 +30,7 @@ class LessonMap:
             head = self.heads[rung.number]
             minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
             worth = named_cell(rung, self.recordings[rung.number])
-            rows.append([f"[{rung.number} {rung.title}]({head.file})", rung.about, *minutes, worth])
+            rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, worth])
         return rows
 
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: commands parse, code runs, links lead somewhere, figures are those of the records."""
+"""The README and the pages of docs/: commands parse, code runs, links lead somewhere, and figures are recorded ones."""
 
 import json
 import re
