@@ -69,6 +69,12 @@ def test_the_races_that_count_on_a_cpu_are_those_that_are_named():
     assert "No race on a CPU" in notebook
 
 
+def test_the_exercise_that_is_shown_is_the_lessons_own():
+    (shown,) = re.findall(r"(?s)```python\n(.*?)```", TEXT)
+    lesson = "\n".join(source_of(cell) for cell in cells_of(FOLDER / FILES["038"]))
+    assert " ".join(shown.replace("#", "").split()) in " ".join(lesson.replace("#", "").split())
+
+
 def words():
     return re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", TEXT)
 
