@@ -6,6 +6,8 @@ python docs/readme_picture.py
 import hashlib
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +16,8 @@ from matplotlib.figure import Figure
 
 from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.timeline import Timeline
-from rosecourse.pictures.whole_ladder import draw_ladder, draw_step, kinds_legend
-from rosecourse.records.whole_ladder import RecordedRung, timeline_of, whole_ladder
+from rosecourse.pictures.whole_ladder import draw_ladder, draw_legends, draw_step
+from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_of, whole_ladder
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "whole_ladder.png"
@@ -24,59 +26,73 @@ BEGINS = "*Recorded on one "  # of the caption
 
 
 @cache
-def ladders() -> dict[str, list[RecordedRung]]:
-    """The rungs under each workload that is drawn."""
-    return {name: whole_ladder(name) for name in ("A", "C")}
+def ladders() -> dict[str, WholeLadder]:
+    """The ladder under each workload that is drawn. Raises `SystemExit` where one is not recorded."""
+    found = {name: whole_ladder(name) for name in ("A", "C")}
+    if missing := [name for name, ladder in found.items() if ladder is None]:
+        raise SystemExit(f"workload {missing[0]} is not recorded: run `rosecourse record`")
+    return {name: ladder for name, ladder in found.items() if ladder is not None}
 
 
 def ends() -> dict[RecordedRung, Timeline]:
     """The first and the last rung under workload A, each with a decode step inside a block."""
-    first, *_, last = ladders()["A"]
+    first, *_, last = ladders()["A"].rungs
     found = {rung: timeline_of(rung.number, "A") for rung in (first, last)}
     return {rung: timeline for rung, timeline in found.items() if timeline is not None}
 
 
 def facts() -> str:
     """What is drawn, in short. The picture's file says it too, so that a test sees whether it is up to date."""
-    rungs = [
-        f"{rung.number} {rung.title} {rung.throughput:.0f} {rung.share_of_floor:.4f} {rung.tpot_ms:.3f}"
-        for ladder in ladders().values()
-        for rung in ladder
-    ]
-    text = json.dumps([rungs, [timeline.document() for timeline in ends().values()]])
+    text = json.dumps([[asdict(one) for one in ladders().values()], [one.document() for one in ends().values()]])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def sizes_of(name: str) -> str:
+    return str(ARTICLES[name]).partition(" (")[0]
+
+
 def caption() -> str:
-    """The README's sentence about the picture, in Markdown."""
-    (first, *_, last), (first_c, *_, last_c) = ladders().values()
-    sizes = {name: str(ARTICLES[name]).partition(" (")[0] for name in "AC"}
+    """The README's sentences about the picture, in Markdown."""
+    a, *_ = ladders().values()
+    chained = "if the ratios of neighbours, each measured in one session, are multiplied"
+    said = []
+    for name, ladder in ladders().items():
+        first, *_, last = ladder.rungs
+        times = f"**{last.throughput / first.throughput:.0f} times** as many ({ladder.multiplied:.0f} times {chained})"
+        said.append(f"{name}, {sizes_of(name)}: {first.throughput:,.0f} and {last.throughput:,.0f}, {times}")
+        chained = "so multiplied"
+    limits = " and ".join(f"{ladder.memory_limit:,.0f} ({name})" for name, ladder in ladders().items())
     return (
-        f"{BEGINS}{last.device}, a model of GPT-2's shape (124M) in float16: with {sizes['A']}, lesson {last.number} "
-        f"makes {last.throughput:,.0f} tokens a second where lesson {first.number} makes {first.throughput:,.0f}, "
-        f"**{last.throughput / first.throughput:.0f} times** as many; with {sizes['C']}, "
-        f"{last_c.throughput:,.0f} where it makes {first_c.throughput:,.0f}. In brackets is the share of the floor, "
-        "the least time in which the device could read the weights and the cache once in each step.*"
+        f"{BEGINS}{a.device}, a model of GPT-2's shape (124M) in float16. Tokens a second of whole runs in the first "
+        f"lesson and in the last: {'; '.join(said)}. The scale below the bars is the share of what the memory allows, "
+        f"{limits} tokens a second: each step would read the weights and the cache once, and nothing else would take "
+        f"time. The ladder was recorded in parts, {days(a.dates)}. A lesson with two bars was recorded twice: beside "
+        "the lesson before it, and (light) beside the one after it. Only figures of one session can be compared.*"
     )
+
+
+def days(dates: Sequence[str]) -> str:
+    return f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
+
+
+def step_title(rung: RecordedRung, timeline: Timeline) -> str:
+    kernels = f"{len(timeline.kernels):,} kernels and copies"
+    busy = f"the GPU works for {timeline.busy_us / 1e3:.2g} ms of it, in {kernels}"
+    return f"Lesson {rung.number}, a decode step of A: {rung.tpot_ms:.2g} ms; {busy}"
 
 
 def picture() -> Figure:
     """The ladder under both workloads above, a decode step of its first and last rung below."""
-    found = ladders()
-    figure = Figure(figsize=(INCHES, 6.9), layout="constrained")
+    figure = Figure(figsize=(INCHES, 7.4), layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subfigures(2, 1, height_ratios=[4.1, 3.0])
-    axes = above.subplots(1, 2)
-    for number, (ax, (name, rungs)) in enumerate(zip(axes, found.items(), strict=True)):
-        sizes = str(ARTICLES[name]).partition(" (")[0]
-        draw_ladder(ax, rungs, f"{sizes}:\ntokens per second (share of the floor)", named=number == 0)
-    lanes = below.subplots(2, 1)
+    above, below = figure.subfigures(2, 1, height_ratios=[4.3, 3.1])
+    for number, (ax, (name, ladder)) in enumerate(zip(above.subplots(1, 2), ladders().items(), strict=True)):
+        title = f"{name}: {sizes_of(name)}\ntokens per second"
+        draw_ladder(ax, ladder, title, named=number == 0)
+    *lanes, legends = below.subplots(3, 1, height_ratios=[1, 1, 0.5])
     for ax, (rung, timeline) in zip(lanes, ends().items(), strict=True):
-        busy = (
-            f"the GPU works for {timeline.busy_us / 1e3:.2g} ms of it, in {len(timeline.kernels):,} kernels and copies"
-        )
-        draw_step(ax, timeline, f"Lesson {rung.number}, a decode step: {rung.tpot_ms:.2g} ms; {busy}")
-    kinds_legend(lanes[-1], list(ends().values()))
+        draw_step(ax, timeline, step_title(rung, timeline))
+    draw_legends(legends, list(ends().values()))
     return figure
 
 

@@ -1,20 +1,68 @@
-"""Put the table of lessons into README.md, from the ladder, data/published.csv and data/results.
+"""Put the tables into README.md and docs/figures.md, from the ladder, data/*.csv and data/results.
 
 python docs/readme_table.py
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from rosecourse.records.tables import lessons_table
+from rosecourse.lab.course import COURSES
+from rosecourse.lab.course.form import Course
+from rosecourse.records.others import other_engines
+from rosecourse.records.tables import articles_table, lessons_table, markdown_table, workloads_table
+from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
 
 ROOT = Path(__file__).parents[1]
+README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
+NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
+BESIDE = ("A", "C")  # the workloads under which others were measured
+NAMED_BY = ["engine", "version", "configuration"]
+
+
+def race_on_a_cpu(course: Course) -> str:
+    """What a lesson's race compares without a GPU."""
+    timed = f"{course.track.counted}, counted" if course.track.untimed else "time"
+    return NO_RACE.get(course.number, timed)
+
+
+def engines_table() -> str:
+    """Other engines between the first lesson and the last."""
+    ladders = [ladder for name in BESIDE if (ladder := whole_ladder(name)) is not None]
+    others = []
+    for (engine, version, configuration), rows in other_engines().groupby(NAMED_BY, sort=False):
+        rates = {row.workload: rate_of(row.lowest, row.highest) for row in rows.itertuples()}
+        others.append([f"{engine} ({version}): {configuration}", *(rates.get(name, "") for name in BESIDE)])
+    head = ["engine", *(f"{name}, tokens/s" for name in BESIDE)]
+    return markdown_table([head, row_of(ladders, 0), *others, row_of(ladders, -1)])
+
+
+def row_of(ladders: Sequence[WholeLadder], place: int) -> list[str]:
+    """The row of a rung of this course. place: on the ladder."""
+    name = f"**this course, lesson {ladders[0].rungs[place].number}**"
+    return [name, *(f"{ladder.rungs[place].throughput:,.0f}" for ladder in ladders)]
+
+
+def rate_of(lowest: float, highest: float) -> str:
+    return f"{lowest:,.0f}" if lowest == highest else f"{lowest:,.0f} to {highest:,.0f}"
+
+
+def tables() -> dict[Path, list[str]]:
+    """The tables of each file. In the file stands one whose first column has the same head."""
+    races = {number: race_on_a_cpu(course) for number, course in COURSES.items()}
+    return {
+        README: [lessons_table(ROOT / "notebooks", races), workloads_table(), engines_table()],
+        FIGURES: [articles_table()],
+    }
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
-    table = lessons_table(ROOT / "notebooks")
-    readme.write_text(re.sub(r"(?m)^\| lesson \|.*\n(\|.*\n)+", lambda _: table, readme.read_text()))
+    for path, found in tables().items():
+        text = path.read_text()
+        for table in found:
+            head = re.escape(table[: table.index("|", 1) + 1])
+            text = re.sub(rf"(?m)^{head}.*\n(\|.*\n)*", lambda _, table=table: table, text)
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sphinx extension: the modules of the package, a page for each folder that the README names.
+"""Sphinx extension: the modules of the package, a page for each folder that docs/architecture.md names.
 
 `rooms` lists the pages, `room` has the modules of a folder, `public-names` what the package itself hands on.
 """
@@ -16,13 +16,13 @@ from sphinx.util.docutils import SphinxDirective
 import rosecourse
 
 PACKAGE = Path(rosecourse.__file__).parent
-README = Path(__file__).resolve().parents[2] / "README.md"
+ARCHITECTURE = Path(__file__).resolve().parents[1] / "architecture.md"
 TOP = "."  # the modules that are in no folder
 
 
 def pages() -> dict[str, tuple[str, str]]:
-    """Title and room of each page, in the README's order: from the ground up."""
-    rooms = re.findall(r"(?m)^\* `(\w+)/`", README.read_text())
+    """Title and room of each page, in the order of docs/architecture.md: from the ground up."""
+    rooms = re.findall(r"(?m)^\* `(\w+)/`", ARCHITECTURE.read_text())
     return {"package": ("config and errors", TOP), **{room: (room, room) for room in rooms}}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..lessons import LESSONS
 from ..records.comparisons import recorded_comparison
 from ..records.results import RESULTS
-from ..records.tables import headline_name, recorded_cell
+from ..records.tables import named_cell
 from .notebooks import lessons_in
 from .places import NOTEBOOKS, repository
 
@@ -29,9 +29,8 @@ class LessonMap:
         for rung in self.rungs:
             head = self.heads[rung.number]
             minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
-            figures = recorded_cell(rung, self.recordings[rung.number])
-            worth = f"{headline_name(rung)} {figures}" if figures else ""
-            rows.append([f"[{rung.number} {rung.title}]({head.file})", rung.about, *minutes, worth])
+            worth = named_cell(rung, self.recordings[rung.number])
+            rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, worth])
         return rows
 
     def summary(self) -> str:

@@ -12,7 +12,7 @@ from .progress import Done, Progress, my_progress, progress_in
 
 COLUMNS = ("lesson", "read", "part built", "best race against before", "bug found")
 DONE, TO_DO = "✓", "·"
-NOT_KEPT = f"Nothing is kept here. `make lab` opens your own copy of the notebooks, in {DESK}/, which keeps progress."
+NOT_KEPT = f"Progress is kept for your own copy of the notebooks, in {DESK}/. `make lab` opens it."
 
 
 @dataclass(frozen=True, repr=False)

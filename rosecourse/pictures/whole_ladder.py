@@ -6,39 +6,50 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.legend import Legend
 from matplotlib.patches import Patch
 
-from ..checks import require
 from ..measure.anatomy import PART_NAMES
 from ..measure.timeline import KIND_LABELS, PARTS, Timeline
-from ..records.whole_ladder import RecordedRung
+from ..records.whole_ladder import WholeLadder
 from .colours import AFTER, COLOURS, INK, KIND_COLOURS
 from .labels import APART, SMALL, axes_points, text_points
 
 REST = "#DDDDDD"  # of a step: light, so that the parts stand out
 REST_NAME = "wait for the tokens, and hand them out"
-ROOM_FOR_LABELS = 1.72  # times the longest bar
+AGAIN = "#7FACC9"  # the lighter bar of a rung that was recorded twice
+ROW = 0.72  # the height of its bars
+ROOM_FOR_LABELS = 1.62  # times the longest bar
+SHARES = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)  # per cent of the memory's limit
 
 
-def draw_ladder(ax: Axes, rungs: Sequence[RecordedRung], title: str, named: bool = True) -> None:
-    """A bar for each rung, the first lesson on top: tokens/s, with the share of the floor that its steps reach.
+def draw_ladder(ax: Axes, ladder: WholeLadder, title: str, named: bool = True) -> None:
+    """A bar for each rung, the first lesson on top: tokens/s above, below the same as a share of the memory's limit.
 
-    named: whether the rows are labelled with their lessons. Figures in which a row has 0.25 inches suit it. Raises
-    `ConfigError` where there are no rungs.
+    A rung that was recorded twice, beside the one before it and beside the one after it, has two bars of half the
+    height. named: whether the rows are labelled with their lessons. Figures in which a row has 0.25 inches suit it.
     """
-    require(len(rungs) > 0, "there are no rungs to draw: give one or more")
-    throughputs = [rung.throughput for rung in rungs]
-    ax.barh(range(len(rungs)), throughputs, 0.72, color=AFTER["color"])
-    for row, rung in enumerate(rungs):
-        text = f"{rung.throughput:,.0f}  ({100 * rung.share_of_floor:.2g} %)"
-        place = (rung.throughput, row)
+    for row, rung in enumerate(ladder.rungs):
+        again = rung.beside_next
+        figures = [rung.throughput] if again is None else [rung.throughput, again]
+        height = ROW / len(figures)
+        for place, figure in enumerate(figures):
+            ax.barh(
+                row + height * (place - (len(figures) - 1) / 2), figure, height, color=(AFTER["color"], AGAIN)[place]
+            )
         style: dict[str, Any] = {"va": "center", "fontsize": SMALL, "color": INK}
-        ax.annotate(text, place, (4, 0), textcoords="offset points", **style)
-    ax.set(ylim=(len(rungs) - 0.4, -0.6), xlim=(0, ROOM_FOR_LABELS * max(throughputs)), xticks=[])
-    ax.set_yticks(range(len(rungs)), [f"{rung.number} {rung.title}" if named else "" for rung in rungs])
+        text = " and ".join(f"{figure:,.0f}" for figure in figures)
+        ax.annotate(text, (max(figures), row), (4, 0), textcoords="offset points", **style)
+    longest = max(rung.throughput for rung in ladder.rungs)
+    ax.set(ylim=(len(ladder.rungs) - 0.4, -0.6), xlim=(0, ROOM_FOR_LABELS * longest))
+    ax.set_yticks(range(len(ladder.rungs)), [f"{rung.number} {rung.title}" if named else "" for rung in ladder.rungs])
     ax.tick_params(axis="y", length=0, labelsize=SMALL)
-    ax.spines[["top", "right", "bottom"]].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, fontsize=SMALL + 1, loc="left")
+    shares = [percent for percent in SHARES if percent * ladder.memory_limit / 100 < 0.9 * ax.get_xlim()[1]]
+    ax.set_xticks([percent * ladder.memory_limit / 100 for percent in shares], [f"{percent} %" for percent in shares])
+    ax.tick_params(axis="x", labelsize=SMALL)
+    ax.set_xlabel("of what the memory allows", fontsize=SMALL)
 
 
 def draw_step(ax: Axes, timeline: Timeline, title: str) -> None:
@@ -71,15 +82,22 @@ def _draw_part(ax: Axes, colour: str, name: str, start: float, width: float, roo
         ax.text(sum(room) / 2, 0.5, name, ha="center", va="center", fontsize=SMALL, color=ink)
 
 
-def kinds_legend(ax: Axes, timelines: Sequence[Timeline]) -> None:
-    """Below the axes: the kinds of the kernels in these timelines, and their colours."""
+def draw_legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
+    """What the colours of the host's parts and of the kernels in these timelines mean; the axes have nothing else."""
+    parts = {PARTS[r.name]: COLOURS[PARTS[r.name]] for one in timelines for r in one.ranges if r.name in PARTS}
+    host = {"host:": "none", **{PART_NAMES[part]: colour for part, colour in parts.items()}, "the rest": REST}
     there = [kind for kind in KIND_LABELS if any(k.kind == kind for one in timelines for k in one.kernels)]
-    patches = [Patch(color=KIND_COLOURS[kind], label=KIND_LABELS[kind]) for kind in there]
+    device = {"GPU:": "none", **{KIND_LABELS[kind]: KIND_COLOURS[kind] for kind in there}}
     style: dict[str, Any] = {
         "frameon": False,
         "fontsize": SMALL,
         "handlelength": 1.2,
-        "columnspacing": 1.4,
+        "columnspacing": 1.2,
         "borderaxespad": 0,
     }
-    ax.legend(handles=patches, loc="upper left", bbox_to_anchor=(0, -0.06), ncols=len(patches), **style)
+    ax.set_axis_off()
+    for place, colours in (("upper left", host), ("lower left", device)):
+        patches = [Patch(color=colour) for colour in colours.values()]
+        legend = Legend(ax, patches, list(colours), ncols=len(patches), **style | {"loc": place})
+        legend.set_in_layout(False)
+        ax.add_artist(legend)

@@ -1,7 +1,8 @@
-"""Published and recorded figures side by side: of one lesson, and of all lessons as the README shows them."""
+"""Published and recorded figures side by side: of one lesson, and of all lessons as the README and docs show them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -109,27 +110,49 @@ def _workload_of(recording: RecordedComparison) -> str:
     return str(ArticleWorkload(recording.document["workload"], **sizes))
 
 
-# -- the README's table -------------------------------------------------------------------------------------------
+# -- the tables of all lessons -------------------------------------------------------------------------------------
 
 
-def lessons_table(notebooks: Path, gpu: str | None = None, folder: Path = RESULTS) -> str:
+def lessons_table(notebooks: Path, races: Mapping[str, str], gpu: str | None = None, folder: Path = RESULTS) -> str:
     """The README's table of lessons, in markdown: a row for each rung of the ladder.
 
-    A lesson's `headline` is the figure that it is about. Its cells are empty where there is no article, or nothing
-    before the lesson. notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows of those lessons
-    link that have one; gpu and folder: as for `recorded_comparison`.
+    A lesson's `headline` is the figure that it is about; its cell is empty where nothing is before the lesson.
+    notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows of those lessons link that have one.
+    races: what a race on a CPU compares, by the number of the lesson. gpu and folder: as for `recorded_comparison`.
     """
     recordings = {rung.number: recorded_comparison(rung.number, gpu=gpu, folder=folder) for rung in LESSONS}
     devices = dict.fromkeys(one.conditions.device for one in recordings.values() if one is not None)
-    header = ["lesson", "what changes", "workload", "the article's figure, before and after"]
-    header.append(f"recorded on one {' or '.join(devices)}" if devices else "recorded")
-    lines = [header, ["---"] * len(header)]
+    worth = f"recorded on one {' or '.join(devices)}" if devices else "recorded"
+    lines = [["lesson", "what changes", "workload", worth, "race on a CPU"]]
     for rung in LESSONS:
         notebook = next(notebooks.glob(f"{rung.number}_*.ipynb"), None)
         number = rung.number if notebook is None else f"[{rung.number}]({notebooks.name}/{notebook.name})"
-        lines.append([f"{number} {rung.title}", rung.about, str(rung.workload), _article_cell(rung)])
-        lines[-1].append(recorded_cell(rung, recordings[rung.number]))
-    return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|\n" for cells in lines)
+        figures = named_cell(rung, recordings[rung.number])
+        lines.append([f"{number} {rung.title}", rung.about, rung.workload.name, figures, races.get(rung.number, "")])
+    return markdown_table(lines)
+
+
+def articles_table(gpu: str | None = None, folder: Path = RESULTS) -> str:
+    """The articles' figures beside the recorded ones, in markdown: a row for each lesson that has an article."""
+    lines = [["lesson", "workload", "the article, on its author's GPU", "recorded here"]]
+    for rung in LESSONS:
+        if article := _article_cell(rung):
+            recorded = recorded_cell(rung, recorded_comparison(rung.number, gpu=gpu, folder=folder))
+            lines.append([f"{rung.number} {rung.title}", str(rung.workload), article, recorded])
+    return markdown_table(lines)
+
+
+def workloads_table() -> str:
+    """The workloads of the lessons by their letters, in markdown."""
+    works = sorted({rung.workload for rung in LESSONS}, key=lambda work: work.name)
+    return markdown_table([["letter", "workload"], *([work.name, str(work)] for work in works)])
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """A table in markdown, the first line its head."""
+    head, *rows = lines
+    ruled = [head, ["---"] * len(head), *rows]
+    return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|\n" for cells in ruled)
 
 
 def _article_cell(rung: Lesson) -> str:
@@ -161,6 +184,12 @@ def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     before, after = (shown_figure(metric, side.typical(metric, statistic)) for side in recording.sides)
     better = recording.ratio(metric, statistic)
     return f"{before} to {after} {_unit(metric)}: {better.shown(2)}"
+
+
+def named_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
+    """The same with the name of the figure before it; empty for the first lesson."""
+    figures = recorded_cell(rung, recording)
+    return f"{headline_name(rung)} {figures}" if figures else ""
 
 
 def _unit(metric: str) -> str:

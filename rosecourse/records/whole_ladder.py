@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from ..lessons import lesson
+from ..lessons import LESSONS, lesson
 from ..measure.timeline import Timeline
 from .names import names_of
-from .recordings import recording_of
+from .recordings import Recording, recording_of
 from .results import RESULTS
 from .steps import steps_in
 
@@ -17,44 +20,85 @@ from .steps import steps_in
 class RecordedRung:
     """What one rung made of a workload: medians of its runs.
 
-    throughput: tokens/s of whole runs; tpot_ms: the median TPOT; share_of_floor: the least time that its decode steps
-    could take / the time that they took. device: its name.
+    throughput: tokens/s of whole runs, recorded beside the rung before. beside_next: the same from the recording that
+    has the rung after it, where that is another one, else None. tpot_ms: the median TPOT.
     """
 
     number: str
     title: str
     throughput: float
+    beside_next: float | None
     tpot_ms: float
-    share_of_floor: float
-    device: str
 
 
-def whole_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> list[RecordedRung]:
-    """Every recorded rung of the ladder under a workload, from the recording that has the rung before it too.
+@dataclass(frozen=True)
+class WholeLadder:
+    """Every recorded rung under a workload, with the one limit that holds for all of them.
 
-    A recording of a part of the ladder was made on a day of its own: neighbours can be compared to a few per cent,
-    which is why lessons compare them within one recording. workload: such as `A`; gpu and folder: as for
-    `results_file`. Empty where nothing is recorded. Raises `RosecourseError` for a file that is damaged.
+    memory_limit: tokens/s of a run that does nothing but read, in each decode step, the weights and the cache once; at
+    the highest copy bandwidth that was measured beside any rung. multiplied: the ratio of the last rung to the first as
+    the product of the ratios of neighbours, each within one
+    recording. device: its name. dates: of the recordings, in order.
     """
-    found: dict[str, RecordedRung] = {}
-    for name in names_of(workload):
-        recording = recording_of(name, gpu, folder)
-        if recording is None:
-            continue
-        for number in list(recording.rungs)[name != workload :]:  # of a part of the ladder without its first
-            rung = recording.rungs[number]
-            found.setdefault(
-                number,
-                RecordedRung(
-                    number,
-                    lesson(number).title,
-                    rung.typical("total throughput", "mean"),
-                    rung.typical("TPOT", "p50"),
-                    recording.share_of_floor(number),
-                    recording.conditions.device,
-                ),
-            )
-    return list(found.values())
+
+    rungs: tuple[RecordedRung, ...]
+    memory_limit: float
+    multiplied: float
+    device: str
+    dates: tuple[str, ...]
+
+
+def whole_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> WholeLadder | None:
+    """The ladder under a workload, chained from the recordings of its parts; None where nothing is recorded.
+
+    A recording of a part of the ladder was made on a day of its own, and figures of two days are not compared: so a
+    rung at which one recording ends and the next one begins has a figure from each. workload: such as `A`; gpu and
+    folder: as for `results_file`. Raises `RosecourseError` for a file that is damaged.
+    """
+    found = (recording_of(name, gpu, folder) for name in names_of(workload))
+    recordings = [recording for recording in found if recording is not None]
+    if not recordings:
+        return None
+    numbers = [rung.number for rung in LESSONS if any(rung.number in one.rungs for one in recordings)]
+    steps = [(None, numbers[0]), *pairwise(numbers), (numbers[-1], None)]
+    beside = [_recording_with(recordings, {before, after} - {None}) for before, after in steps]
+    ratios = (
+        _throughput(one, after) / _throughput(one, before) if one is not None else math.nan
+        for one, (before, after) in zip(beside[1:-1], pairwise(numbers), strict=True)
+    )
+    return WholeLadder(
+        tuple(_rung(number, one, other) for number, (one, other) in zip(numbers, pairwise(beside), strict=True)),
+        _memory_limit(recordings),
+        math.prod(ratios),
+        recordings[0].conditions.device,
+        tuple(sorted({recording.document["date"][:10] for recording in recordings})),
+    )
+
+
+def _recording_with(recordings: Sequence[Recording], numbers: Set[str | None]) -> Recording | None:
+    """The first that has all these rungs, which is the one that a lesson's comparison is of."""
+    return next((one for one in recordings if numbers <= one.rungs.keys()), None)
+
+
+def _rung(number: str, before: Recording | None, after: Recording | None) -> RecordedRung:
+    """before, after: the recordings that have this rung and the one before it, and this one and the one after it."""
+    recording = before or after
+    assert recording is not None  # one rung is recorded beside another
+    again = _throughput(after, number) if after is not None and after is not recording else None
+    tpot_ms = recording.rungs[number].typical("TPOT", "p50")
+    return RecordedRung(number, lesson(number).title, _throughput(recording, number), again, tpot_ms)
+
+
+def _throughput(recording: Recording, number: str) -> float:
+    return recording.rungs[number].typical("total throughput", "mean")
+
+
+def _memory_limit(recordings: Sequence[Recording]) -> float:
+    """Tokens of a run over the seconds that it takes to move the fewest bytes that a run had to, at the best rate."""
+    documents = [recording.document for recording in recordings]
+    fewest = min(run["decode_bytes"] for one in documents for runs in one["rungs"].values() for run in runs)
+    bandwidth = max(one["copy_bytes_per_second"] for one in documents)
+    return recordings[0].conditions.tokens * bandwidth / fewest
 
 
 def timeline_of(

@@ -172,7 +172,7 @@ def test_the_page_shows_nothing_where_nothing_is_kept(root, monkeypatch):
     monkeypatch.chdir(root / "notebooks")
     status = my_status()
     assert {cell for row in status.rows() for cell in row[1:]} == {"·"}
-    assert status.summary().startswith("Nothing is kept here. `make lab` opens your own copy")
+    assert status.summary().startswith("Progress is kept for your own copy of the notebooks, in my/")
 
 
 def test_status_on_the_terminal(desk, capsys, monkeypatch):

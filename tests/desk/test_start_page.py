@@ -24,7 +24,9 @@ def test_the_map_has_a_row_for_each_rung(tmp_path):
     write_recording(tmp_path / "nvidia-h200" / "A.json", twice_as_fast())
     shown = LessonMap(FOLDER, tmp_path)
     rows = shown.rows()
-    assert [row[0] for row in rows] == [f"[{rung.number} {rung.title}]({FILES[rung.number]})" for rung in LESSONS]
+    titles = {head.number: head.title for head in lessons_in(FOLDER)}  # as the notebooks and the progress have them
+    assert [row[0] for row in rows] == [f"[{n} {titles[n]}]({FILES[n]})" for n in titles]
+    assert list(titles) == [rung.number for rung in LESSONS]
     assert [row[1] for row in rows] == [rung.about for rung in LESSONS]
     worth = {rung.number: row[-1] for rung, row in zip(LESSONS, rows, strict=True)}
     assert worth["035"] == ""
@@ -56,6 +58,21 @@ def test_what_the_page_links_to_is_there():
     links = re.findall(r"\]\(([^)]+)\)", TEXT)
     assert FILES["035"] in links
     assert all((FOLDER / link).is_file() for link in links)
+
+
+def test_the_races_that_count_on_a_cpu_are_those_that_are_named():
+    """And 061, which has none."""
+    counting = [number for number, course in COURSES.items() if course.track.untimed]
+    first, last, without = re.search(r"On a CPU the races of (\d+) to (\d+) count .* and (\d+) has none", TEXT).groups()
+    assert counting == [number for number in COURSES if first <= number <= last]
+    notebook = "\n".join(source_of(cell) for cell in cells_of(FOLDER / FILES[without]))
+    assert "No race on a CPU" in notebook
+
+
+def test_the_exercise_that_is_shown_is_the_lessons_own():
+    (shown,) = re.findall(r"(?s)```python\n(.*?)```", TEXT)
+    lesson = "\n".join(source_of(cell) for cell in cells_of(FOLDER / FILES["038"]))
+    assert " ".join(shown.replace("#", "").split()) in " ".join(lesson.replace("#", "").split())
 
 
 def words():

@@ -1,20 +1,26 @@
 """The whole ladder in one picture: a bar for each rung, and a decode step from its first to its last microsecond."""
 
+from itertools import pairwise
+
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from rosecourse import LESSONS, ConfigError
+from rosecourse import LESSONS
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.pictures.labels import SMALL
-from rosecourse.pictures.whole_ladder import REST_NAME, draw_ladder, draw_step, kinds_legend
+from rosecourse.pictures.whole_ladder import REST_NAME, draw_ladder, draw_legends, draw_step
 from rosecourse.records.comparisons import recorded_comparison
-from rosecourse.records.whole_ladder import RecordedRung, timeline_of, whole_ladder
+from rosecourse.records.names import names_of
+from rosecourse.records.recordings import recording_of
+from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_of, whole_ladder
 
-RUNGS = [
-    RecordedRung("035", "paged decode baseline", 1000.4, 20.0, 0.004, "a GPU"),
-    RecordedRung("036", "block-table cache", 2500.0, 8.0, 0.34, "a GPU"),
-]
+RUNGS = (
+    RecordedRung("035", "paged decode baseline", 1000.4, None, 20.0),
+    RecordedRung("036", "block-table cache", 2500.0, 2600.0, 8.0),
+)
+LADDER = WholeLadder(RUNGS, 10_000.0, 2.6, "a GPU", ("2026-01-02",))
 FORWARD = "roseinfer.model.forward"
 TIMELINE = Timeline(
     ranges=(Range(STEP, 0.0, 100.0), Range(FORWARD, 10.0, 50.0), Range("roseinfer.kv.append_token", 60.0, 1.0)),
@@ -37,22 +43,18 @@ def texts(ax):
     return [one.get_text() for one in shown]
 
 
-def test_a_bar_for_each_rung_with_its_figures(ax):
-    draw_ladder(ax, RUNGS, "a title")
-    assert [bar.get_width() for bar in ax.patches] == [1000.4, 2500.0]
-    said = texts(ax)
-    assert {"a title", "035 paged decode baseline", "1,000  (0.4 %)", "2,500  (34 %)"} <= set(said)
+def test_a_bar_for_each_figure_above_shares_of_the_limit(ax):
+    draw_ladder(ax, LADDER, "a title")
+    assert [bar.get_width() for bar in ax.patches] == [1000.4, 2500.0, 2600.0]
+    assert {"a title", "035 paged decode baseline", "1,000", "2,500 and 2,600"} <= set(texts(ax))
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first lesson is on top
+    shares = {label.get_text(): place for place, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)}
+    assert shares == {"0 %": 0, "10 %": 1000, "20 %": 2000, "30 %": 3000}
 
 
 def test_rows_may_go_without_their_names(ax):
-    draw_ladder(ax, RUNGS, "a title", named=False)
+    draw_ladder(ax, LADDER, "a title", named=False)
     assert "035 paged decode baseline" not in texts(ax)
-
-
-def test_no_rungs_are_refused(ax):
-    with pytest.raises(ConfigError, match="there are no rungs to draw"):
-        draw_ladder(ax, [], "")
 
 
 def test_a_step_has_the_hosts_parts_and_the_devices_kernels(ax):
@@ -66,20 +68,39 @@ def test_a_step_has_the_hosts_parts_and_the_devices_kernels(ax):
     assert "KV append" not in said  # its bar is too narrow
 
 
-def test_the_legend_names_the_kinds_that_are_there(ax):
-    kinds_legend(ax, [TIMELINE])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["attention", "matrix products"]
+def test_the_legends_name_the_parts_and_the_kinds_that_are_there(ax):
+    draw_legends(ax, [TIMELINE])
+    legends = [one for one in ax.get_children() if isinstance(one, Legend)]
+    named = [[text.get_text() for text in legend.get_texts()] for legend in legends]
+    assert named == [["host:", "forward", "KV append", "the rest"], ["GPU:", "attention", "matrix products"]]
 
 
-def test_the_recorded_ladder_has_every_rung_once_with_the_figures_of_its_lesson():
-    found = whole_ladder("A")
-    assert [rung.number for rung in found] == [rung.number for rung in LESSONS]
-    last = recorded_comparison(found[-1].number, "A")
-    assert found[-1].throughput == last.after.typical("total throughput", "mean")
-    assert found[-1].share_of_floor == last.share_of_floor("after")
-    assert timeline_of(found[-1].number, "A").step_kind == "inside"
+@pytest.fixture(scope="module")
+def ladder():
+    return whole_ladder("A")
+
+
+def test_the_recorded_ladder_shows_the_figures_of_each_lessons_comparison(ladder):
+    assert [rung.number for rung in ladder.rungs] == [rung.number for rung in LESSONS]
+    product = 1.0
+    for earlier, rung in pairwise(ladder.rungs):
+        recorded = recorded_comparison(rung.number, "A")
+        before, after = (side.typical("total throughput", "mean") for side in recorded.sides)
+        assert (earlier.beside_next or earlier.throughput, rung.throughput) == (before, after)
+        product *= after / before
+    assert ladder.multiplied == pytest.approx(product)
+    assert timeline_of(ladder.rungs[-1].number, "A").step_kind == "inside"
+
+
+def test_the_limit_is_one_for_all_rungs_and_follows_from_what_a_run_must_read(ladder):
+    """By hand, of 64 requests x 512 tokens: 511 steps read 247.3 MB each, and 36,864 bytes for every live position."""
+    recordings = [one for name in names_of("A") if (one := recording_of(name)) is not None]
+    prompt = recordings[0].conditions.prompt_tokens
+    num_bytes = 511 * 247.3e6 + 64 * 36_864 * sum(range(prompt, prompt + 511))
+    bandwidth = max(one.document["copy_bytes_per_second"] for one in recordings)
+    assert ladder.memory_limit == pytest.approx(64 * 512 * bandwidth / num_bytes, rel=0.001)
 
 
 def test_where_nothing_is_recorded_there_is_no_ladder(tmp_path):
-    assert whole_ladder("A", folder=tmp_path) == []
+    assert whole_ladder("A", folder=tmp_path) is None
     assert timeline_of("035", "A", folder=tmp_path) is None

@@ -6,7 +6,7 @@ import pytest
 
 from rosecourse import LESSONS, RosecourseError
 from rosecourse.records.recordings import read_recording
-from rosecourse.records.tables import COLUMNS, lessons_table, published_and_recorded
+from rosecourse.records.tables import COLUMNS, articles_table, lessons_table, published_and_recorded, workloads_table
 from tests.support.recordings import STEPS, document_of, steady, twice_as_fast, write_recording
 
 
@@ -93,14 +93,14 @@ def cells_of(table):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
-def test_the_table_has_a_row_for_each_rung_with_what_it_changes_and_its_workload(results, notebooks):
-    header, line, *rows = cells_of(lessons_table(notebooks, folder=results))
+def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and_its_race(results, notebooks):
+    header, line, *rows = cells_of(lessons_table(notebooks, {"036": "time"}, folder=results))
     assert header == [
         "lesson",
         "what changes",
         "workload",
-        "the article's figure, before and after",
         "recorded on one NVIDIA H200",
+        "race on a CPU",
     ]
     assert set(line) == {"---"}
     links = [f"[{rung.number}](notebooks/{rung.number}_a_name.ipynb) {rung.title}" for rung in LESSONS]
@@ -108,37 +108,48 @@ def test_the_table_has_a_row_for_each_rung_with_what_it_changes_and_its_workload
     assert [row[1] for row in rows] == [rung.about for rung in LESSONS]
     assert all(rung.about for rung in LESSONS)
     workloads = {row[0][1:4]: row[2] for row in rows}
-    assert workloads["064"] == "128 requests x 128 tokens, batch 128 (streaming)"
-    assert workloads["065"] == "16 prompts x 8 samples x 64 tokens, batch 128 (scheduler)"
-    assert workloads["066"] == "64 requests x 512 tokens, batch 64 (scheduler)"
+    assert (workloads["064"], workloads["065"], workloads["066"]) == ("C", "E", "A")
+    assert [row[-1] for row in rows] == ["", "time", *[""] * (len(LESSONS) - 2)]
 
 
-def test_the_table_shows_the_figure_that_the_article_is_about(results, notebooks):
+def test_the_legend_has_the_workloads_of_the_lessons():
+    _, _, *rows = cells_of(workloads_table())
+    assert [row[0] for row in rows] == ["A", "B", "C", "C-one", "E"]
+    assert rows[0][1] == "64 requests x 512 tokens, batch 64 (scheduler)"
+
+
+def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
     """By hand: the recorded TPOT is 2 x 4 .. 4.4 ms before and 4 .. 4.4 ms after, 4.10 ms in the median run."""
     rungs = {"038": 4, "059": 2, "060": 1}
     document = document_of({number: [steady(n * step) for step in STEPS] for number, n in rungs.items()}, "B")
     write_recording(results / "nvidia-h200" / "B.json", document)
-    _, _, *rows = cells_of(lessons_table(notebooks, folder=results))
-    figures = {row[0][1:4]: row[3:] for row in rows}
-    assert figures["035"] == ["", ""]
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=results))
+    figures = {row[0][1:4]: row[3] for row in rows}
+    assert figures["035"] == ""
+    assert figures["036"] == "TPOT 8.20 to 4.10 ms: 2.00x [2.00, 2.00]"
+    assert figures["062"] == "TPOT not recorded yet"
+    # 2 x 4 tokens in 4 steps: the mean of 2 / step over the five runs
+    assert figures["060"] == "throughput 244 to 488 tokens/s: 2.00x [2.00, 2.00]"
+
+    _, _, *rows = cells_of(articles_table(folder=results))
+    figures = {row[0][:3]: row[2:] for row in rows}
+    assert list(figures) == ["036", "038", "059", "060", "061"]
     assert figures["036"] == ["TPOT 15.33 to 14.97 ms", "8.20 to 4.10 ms: 2.00x [2.00, 2.00]"]
     assert figures["038"] == ["TPOT 14.98 to 6.50 ms", "not recorded yet"]
-    assert figures["062"] == ["", "not recorded yet"]  # of no article
     assert figures["059"] == ["ITL p99 95.34 to 81.67 ms (256 requests)", "16.40 to 8.20 ms: 2.00x [2.00, 2.00]"]
-    rates = "throughput 3807.13 to 3886.10 tokens/s (256 requests)"
-    # 2 x 4 tokens in 4 steps: the mean of 2 / step over the five runs
-    assert figures["060"] == [rates, "244 to 488 tokens/s: 2.00x [2.00, 2.00]"]
+    assert figures["060"][0] == "throughput 3807.13 to 3886.10 tokens/s (256 requests)"
 
 
 def test_the_table_without_any_recording(tmp_path, notebooks):
-    header, _, *rows = cells_of(lessons_table(notebooks, folder=tmp_path / "none"))
-    assert header[-1] == "recorded"
-    assert [row[-1] for row in rows] == ["", *["not recorded yet"] * (len(LESSONS) - 1)]
+    header, _, *rows = cells_of(lessons_table(notebooks, {}, folder=tmp_path / "none"))
+    assert header[3] == "recorded"
+    assert rows[0][3] == ""
+    assert all(row[3].endswith(" not recorded yet") for row in rows[1:])
 
 
 def test_a_lesson_without_a_notebook_has_a_row_without_a_link(tmp_path, notebooks):
     (notebooks / "062_a_name.ipynb").unlink()
-    _, _, *rows = cells_of(lessons_table(notebooks, folder=tmp_path / "none"))
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=tmp_path / "none"))
     names = {row[0].strip("[")[:3]: row[0] for row in rows}
     assert names["062"] == "062 one table for all layers"
     assert names["063"] == "[063](notebooks/063_a_name.ipynb) slots from the table"
@@ -146,12 +157,12 @@ def test_a_lesson_without_a_notebook_has_a_row_without_a_link(tmp_path, notebook
 
 def test_a_recording_of_the_first_lesson_alone_has_nothing_to_compare(tmp_path, notebooks):
     write_recording(tmp_path / "cpu" / "A.json", document_of({"035": [steady(0.01)] * 5}))
-    _, _, first, *_ = cells_of(lessons_table(notebooks, folder=tmp_path))
+    _, _, first, *_ = cells_of(lessons_table(notebooks, {}, folder=tmp_path))
     assert first[3:] == ["", ""]
 
 
 def test_every_line_of_the_table_is_one_of_markdown(results, notebooks):
-    lines = lessons_table(notebooks, folder=results).splitlines()
+    lines = lessons_table(notebooks, {}, folder=results).splitlines()
     assert all(re.fullmatch(r"\|( [^|]+ \|| \|){5}", line) for line in lines), lines
 
 

@@ -40,8 +40,8 @@ def test_a_link_to_a_notebook_or_a_heading_leads_there(path):
         assert not anchor or unquote(anchor) in ANCHORS[target], f"{target} has no heading for #{anchor}"
 
 
-def test_the_readme_names_every_folder_as_the_book_reads_it():
-    named = re.findall(r"(?m)^\* `(\w+)/`", (ROOT / "README.md").read_text())
+def test_every_folder_is_named_where_the_book_reads_it():
+    named = re.findall(r"(?m)^\* `(\w+)/`", (ROOT / "docs" / "architecture.md").read_text())
     assert sorted(named) == sorted(path.parent.name for path in (ROOT / "rosecourse").glob("*/__init__.py"))
 
 

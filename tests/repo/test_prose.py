@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rosecourse.desk.places import START
-from rosecourse.records.tables import lessons_table
+from tests.support.scripts import script
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -84,9 +84,17 @@ def test_code_in_prose_and_formats_are_not_prose():
     assert prose_of({"cell_type": "code", "source": "print(f'{x:.2f} ms')  # 2 ms"}) == ["# 2 ms", " ms"]
 
 
-def test_the_readme_shows_the_table_that_the_ladder_and_the_records_make():
-    table = lessons_table(ROOT / "notebooks")
-    assert table in (ROOT / "README.md").read_text(), "run `python docs/readme_table.py`"
+TABLES = script("readme_table")
+
+
+@pytest.mark.parametrize("path", TABLES.tables(), ids=lambda path: path.name)
+def test_a_page_shows_the_tables_that_the_ladder_and_the_records_make(path):
+    text = path.read_text()
+    for table in TABLES.tables()[path]:
+        assert table in text, "run `python docs/readme_table.py`"
+
+
+def test_every_notebook_has_a_row_in_the_readme():
     assert NOTEBOOKS[0].name == START
-    links = re.findall(r"(?m)^\| \[(\d{3})\]\(notebooks/(.*?)\)", table)
+    links = re.findall(r"(?m)^\| \[(\d{3})\]\(notebooks/(.*?)\)", (ROOT / "README.md").read_text())
     assert links == [(path.stem[:3], path.name) for path in NOTEBOOKS[1:]]  # no notebook without a rung
