@@ -85,9 +85,9 @@ def test_the_pool_is_made_where_it_is_wanted(log, device):
 def test_only_a_pool_in_the_machines_own_memory_is_measured_by_it(log, monkeypatch):
     """At most all of it; what a GPU holds its allocator says."""
     shape = (1, 2, 1, 4, 3)
-    monkeypatch.setattr(buffers, "_memory", lambda: 2 * 24 * 2)
+    monkeypatch.setattr(buffers, "host_memory", lambda: 2 * 24 * 2)
     buffers.kv_pool(shape, torch.float16, CPU)
-    monkeypatch.setattr(buffers, "_memory", lambda: 2 * 24 * 2 - 1)
+    monkeypatch.setattr(buffers, "host_memory", lambda: 2 * 24 * 2 - 1)
     buffers.kv_pool(shape, torch.float16, CUDA)
     assert len(log) == 4
     with pytest.raises(buffers.ConfigError, match="2 KV blocks of 4 tokens do not fit into memory"):
@@ -96,9 +96,9 @@ def test_only_a_pool_in_the_machines_own_memory_is_measured_by_it(log, monkeypat
 
 def test_a_system_that_does_not_tell_its_memory_is_not_asked(monkeypatch):
     monkeypatch.setattr(buffers, "os", SimpleNamespace(sysconf_names={"SC_PAGE_SIZE": 1}))
-    assert buffers._memory() == float("inf")
+    assert buffers.host_memory() == float("inf")
     monkeypatch.setattr(buffers, "os", SimpleNamespace())
-    assert buffers._memory() == float("inf")
+    assert buffers.host_memory() == float("inf")
     names = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
     monkeypatch.setattr(buffers, "os", SimpleNamespace(sysconf_names=names, sysconf=names.get))
-    assert buffers._memory() == 40960
+    assert buffers.host_memory() == 40960
