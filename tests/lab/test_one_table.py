@@ -346,7 +346,7 @@ def test_what_is_kept_of_a_session_that_has_gone_is_found():
     assert met(KeepsTheCount)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITH_THE_IDEA, ids=lambda part: part.__name__)
 def test_a_part_with_the_idea_passes_whoever_wrote_it(part):
@@ -354,7 +354,7 @@ def test_a_part_with_the_idea_passes_whoever_wrote_it(part):
     assert verdict.passed, verdict
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_a_part_without_the_idea_costs_is_told(part):
