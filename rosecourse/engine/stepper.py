@@ -81,6 +81,7 @@ class Stepper:
             with suppress(Exception):  # it may be what has failed
                 self._hand_over_made()
                 made = self.scheduler.take_new_tokens()  # in the step, before it failed
+                self.scheduler.failed.clear()  # they hear of what has ended all
                 self._hand_over(self._items_of([token for token in made if token[0].finish_reason is None]))
         with self.changed:
             self.closing = True

@@ -36,11 +36,13 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
     notebook = watched_shell()
     watched = notebook is not None or sys.stderr.isatty()
     stream = sys.stderr if notebook is None else sys.stdout  # a notebook shows stderr on red, as if something failed
-    bar = Bar(total=total, desc=what, file=stream, disable=not watched, delay=DELAY, miniters=1, leave=False)
+    bar: Bar | None = None
     try:
+        bar = Bar(total=total, desc=what, file=stream, disable=not watched, delay=DELAY, miniters=1, leave=False)
         yield bar.update
     finally:
-        shown = bar.shown
-        bar.close()
+        shown = bar is None or bar.shown  # none: an interrupt came while it was made
+        if bar is not None:
+            bar.close()
         if notebook is not None and shown:
             notebook.display_pub.clear_output()
