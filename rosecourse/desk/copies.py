@@ -21,6 +21,7 @@ from secrets import token_hex
 
 from ..checks import shown
 from ..errors import LessonError
+from ..records.whole_file import write_whole
 from .notebooks import Digests, notebooks_in
 from .places import DESK, NOTEBOOKS
 
@@ -138,7 +139,7 @@ class Copies:
 
     def _write_manifest(self, manifest: dict[str, Digests]) -> None:
         text = json.dumps({"copies": {name: asdict(one) for name, one in sorted(manifest.items())}}, indent=1)
-        write_whole(self.folder / MANIFEST, f"{text}\n")
+        write_whole(self.folder / MANIFEST, f"{text}\n".encode())
 
 
 def _line(state: State, names: list[str]) -> str:
@@ -147,16 +148,6 @@ def _line(state: State, names: list[str]) -> str:
     if state in COPIED:
         return said
     return f"{said}; `make reset LESSON={names[0][:3]}` brings the course's and keeps yours beside it"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file as a whole: a reader sees the old one or the new one, never a part. Raises `OSError`."""
-    temporary = path.with_name(f".{token_hex(8)}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _free_name(path: Path) -> Path:

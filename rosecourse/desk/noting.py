@@ -11,7 +11,7 @@ from datetime import date
 
 from filelock import FileLock, Timeout
 
-from .copies import write_whole
+from ..records.whole_file import write_whole
 from .places import desk_here
 from .progress import FILE, BestRace, Done, progress_in, tell
 
@@ -54,6 +54,6 @@ def _note(number: str, done: Done) -> None:
             progress = progress_in(folder)
             if done.race is not None and not progress.of(number).built:
                 return
-            write_whole(folder / FILE, progress.with_(number, done).text())
+            write_whole(folder / FILE, progress.with_(number, done).text().encode())
     except (OSError, Timeout) as error:
         tell(f"Your progress cannot be stored in {folder.name}/{FILE}: {error}")
