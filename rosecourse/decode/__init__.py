@@ -4,10 +4,10 @@ from ..kv.steady import KVBlockManager
 from .copy_blocks import CopyBlocks
 from .delivery import Delivery
 from .device_step import DeviceStep
+from .five_kernels import LayerOps
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
-from .ops import LayerOps
 from .parts import DecodeParts
 from .pipeline import Pipeline
 from .prefill import Prefill

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..kernels import AppendingAttention, PagedAttention, paged_attention_for, triton_runs_on
+from ..kernels import PagedAttention, paged_attention_for, triton_runs_on
 from ..kv.layout import CacheLayout
 from ..models.shape import Attend
 from .inputs import DecodeInputs
@@ -33,7 +33,7 @@ class AppendFirst:
 class AppendWithin:
     """The kernel that attends has the new K and V in its registers: it writes them, too."""
 
-    def __init__(self, attention: AppendingAttention) -> None:
+    def __init__(self, attention: PagedAttention) -> None:
         self.attention = attention
 
     def __call__(self, inputs: DecodeInputs, append: Append) -> Attend:
@@ -42,8 +42,10 @@ class AppendWithin:
         return self.attention.run
 
 
-def attend_for(kv: CacheLayout, num_heads: int) -> Callable[[DecodeInputs, Append], Attend]:
-    """The way for the device of a cache. num_heads: of q."""
+def attend_for(
+    kv: CacheLayout, num_heads: int, appending: Callable[[CacheLayout], PagedAttention]
+) -> Callable[[DecodeInputs, Append], Attend]:
+    """The way for the device of a cache. num_heads: of q. appending: makes attention that appends, for a GPU."""
     if kv.device.type == "cuda" and triton_runs_on(kv.device):
-        return AppendWithin(AppendingAttention(kv))
+        return AppendWithin(appending(kv))
     return AppendFirst(paged_attention_for(kv, num_heads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..config import EngineConfig
-from ..kernels import ReferenceAttention
+from ..kernels import ReferenceAttention, appending_attention_for
 from ..kv.one_table import KVBlockManager
 from ..models.shape import Model
 from .attend import AppendFirst, attend_for
@@ -18,7 +18,7 @@ class DecodeForward:
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.model = model
-        self.attend = attend_for(kv, model.shape.num_heads)
+        self.attend = attend_for(kv, model.shape.num_heads, appending_attention_for)
 
     def __call__(self, inputs: DecodeInputs, append: Append) -> torch.Tensor:
         attend = self.attend(inputs, append)

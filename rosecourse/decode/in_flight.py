@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from ..errors import RosecourseError
+from ..kernels.reference import to_host
 from ..request.session import InferenceSession
+
+Copy = Callable[[Tensor, Tensor], None]
 
 
 class StepInFlight:
@@ -35,7 +38,8 @@ class StepInFlight:
 class Slot:
     """Tokens of one step, on their way to the host."""
 
-    def __init__(self, max_rows: int, device: torch.device) -> None:
+    def __init__(self, max_rows: int, device: torch.device, copy: Copy) -> None:
+        self.copy = copy
         self.pinned = device.type == "cuda"
         self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=self.pinned)
         self.copied = torch.cuda.Event() if self.pinned else None
@@ -46,7 +50,7 @@ class Slot:
         self.size = len(tokens)
         if self.size > len(self.host):  # the samples of a prefill may be more than a step has rows
             self.host = torch.empty(self.size, dtype=torch.int64, pin_memory=self.pinned)
-        self.host[: self.size].copy_(tokens, non_blocking=True)
+        self.copy(tokens, self.host[: self.size])
         if self.copied is not None:
             self.copied.record()
 
@@ -64,8 +68,9 @@ class TokenRing:
     scheduler through a buffer of futures.)
     """
 
-    def __init__(self, num_slots: int, max_rows: int, device: torch.device) -> None:
-        self.empty = deque(Slot(max_rows, device) for _ in range(num_slots))
+    def __init__(self, num_slots: int, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
+        """copy: writes tokens, int64 [B] on the device, to memory of the host; nobody waits for it."""
+        self.empty = deque(Slot(max_rows, device, copy) for _ in range(num_slots))
 
     def require_slot(self) -> None:
         """Raise `RosecourseError` where no slot is empty."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..config import EngineConfig
+from ..kernels import to_host_on
 from ..kv.bookkeeping import bookkeeping
 from ..kv.one_table import KVBlockManager
 from ..request.session import InferenceSession
@@ -31,7 +32,7 @@ class Pipeline:
         self.step = step
         self.range = range_for(kv.device, config.nvtx)
         self.steps_ahead = self.ahead_on(kv.device)
-        self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device)
+        self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device, to_host_on(kv.device))
         self.in_flight: deque[StepInFlight] = deque()
         self.last_run: StepInFlight | None = None
 

@@ -72,10 +72,9 @@ class GraphRunner:
         self.best = best_on(kv.device) if self.new_graph is None else best_of_each
         self.buckets = buckets_up_to(config.max_batch_size)
         self.graphs: dict[tuple[int, bool], Graph] = {}  # of a bucket, and whether it samples
+        self.outcomes: dict[tuple[int, bool], Outcome] = {}  # where a replay leaves what it has made
         self.memory_bytes = 0  # that the captures have taken from the device, the kernels that they loaded among them
-        # What a replay leaves behind lies outside the memory that all graphs share.
-        self.logits = torch.empty(self.buckets[-1], model.shape.vocab_size, dtype=model.dtype, device=kv.device)
-        self.tokens = torch.empty(self.buckets[-1], dtype=torch.int64, device=kv.device)
+        self.device = kv.device
 
     def graphs_of(self, device: torch.device) -> Callable[[], Graph] | None:
         """What makes a graph on a device; None where there are none."""
@@ -92,23 +91,22 @@ class GraphRunner:
     def _capture(self, bucket: int, sampled: bool) -> None:
         """Leaves the rows as they are. Where it fails, there are no graphs from then on."""
 
-        def run() -> None:
-            logits, tokens = self.work(self.work.rows.view(bucket).inputs, sampled)
-            self.logits[:bucket].copy_(logits)
-            self.tokens[:bucket].copy_(tokens)
+        def run() -> None:  # its outcome is kept: no other graph gets that memory
+            self.outcomes[bucket, sampled] = self.work(self.work.rows.view(bucket).inputs, sampled)
 
         if self.new_graph is None:
             return
-        free = free_memory(self.logits.device)
+        free = free_memory(self.device)
         try:
             graph = self.new_graph()
             with self.work.rows.all_pads():
                 graph.warm_up(run)
             graph.capture(run)
             self.graphs[bucket, sampled] = graph
-            self.memory_bytes += max(0, free - free_memory(self.logits.device))
+            self.memory_bytes += max(0, free - free_memory(self.device))
         except Exception as error:
             self.graphs.clear()
+            self.outcomes.clear()
             self.new_graph = None
             self.memory_bytes = 0
             first_line = str(error).partition("\n")[0]
@@ -124,7 +122,8 @@ class GraphRunner:
         if graph is None:
             return self.work(inputs, sampled)
         graph.replay()
-        return Outcome(self.logits[:num_rows], self.tokens[:num_rows])
+        logits, tokens = self.outcomes[bucket, sampled]
+        return Outcome(logits[:num_rows], tokens[:num_rows])
 
 
 class CPUGraphRunner(GraphRunner):

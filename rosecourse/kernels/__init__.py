@@ -16,21 +16,24 @@ from .sparse_attention import SparseAttention
 TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
     from .add_norm import add_norm
-    from .appending_attention import AppendingAttention
+    from .appending_attention import AppendingAttention, EarlyAttention
     from .choose import choose
     from .compile import INTERPRETED
+    from .dependent_launch import can_start_early
     from .fused import Folded, FusedLinears, Head, folded
     from .kv_append import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
+    from .to_host import ToHost
 else:
     INTERPRETED = False
-    add_norm = AppendingAttention = choose = None  # type: ignore[assignment, misc]
+    add_norm = AppendingAttention = EarlyAttention = choose = can_start_early = ToHost = None  # type: ignore[assignment, misc]
     Folded = FusedLinears = Head = folded = None  # type: ignore[assignment, misc]
     kv_append_by_table = kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
 __all__ = [
     "TRITON_AVAILABLE",
     "AppendingAttention",
+    "EarlyAttention",
     "Folded",
     "FusedLinears",
     "Head",
@@ -39,12 +42,15 @@ __all__ = [
     "SparseAttention",
     "TritonAttention",
     "add_norm_on",
+    "appending_attention_for",
     "choose",
     "folded",
+    "fused_linears_for",
     "kv_append_by_table",
     "kv_append_triton",
     "kv_append_triton_full_batch",
     "paged_attention_for",
+    "to_host_on",
     "triton_runs_on",
 ]
 
@@ -76,6 +82,21 @@ def paged_attention_for(kv: CacheLayout, num_heads: int) -> PagedAttention:
 def add_norm_on(device: torch.device) -> AddNorm:
     """The fastest way on a device: `reference.add_norm`, or the same in one kernel."""
     return add_norm if device.type == "cuda" and TRITON_AVAILABLE else reference.add_norm
+
+
+def appending_attention_for(kv: CacheLayout) -> AppendingAttention:
+    """Attention that appends, for the device of a cache, where Triton runs: started early where that can be."""
+    return EarlyAttention(kv) if can_start_early(kv.device) else AppendingAttention(kv)
+
+
+def fused_linears_for(device: torch.device, dtype: torch.dtype) -> FusedLinears:
+    """Small matrix products on a device where Triton runs: started early where that can be."""
+    return FusedLinears(device, dtype, pdl=can_start_early(device))
+
+
+def to_host_on(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """How tokens get from a device into pinned memory of the host, which does not wait for them."""
+    return ToHost(device) if device.type == "cuda" and TRITON_AVAILABLE else reference.to_host
 
 
 def triton_runs_on(device: torch.device) -> bool:

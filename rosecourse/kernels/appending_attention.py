@@ -8,7 +8,7 @@ The order of the sums depends on the shapes alone.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ import triton.language as tl
 
 from .by_layer import ByLayer
 from .compile import compiled
+from .dependent_launch import depend
 from .heads import Size, group_size
 from .launch import Launch
 
@@ -41,6 +42,7 @@ class Form(NamedTuple):
     TILE: int
     ROW: int  # a power of two that MAX_BLOCKS fits into; 0 where the table is read at each position
     FLOAT32: bool  # whether products are in float32, whatever the cache holds
+    PDL: bool = False  # whether the kernel may start before the one before it has ended
 
 
 @triton.jit
@@ -77,7 +79,7 @@ def _attend_and_append_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lens_ptr, k_new_ptr, v_new_ptr, out_ptr, parts_ptr,
     q_stride, k_stride, v_stride, table_stride, scale,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, MAX_BLOCKS: tl.constexpr,
-    SPLITS: tl.constexpr, TILE: tl.constexpr, ROW: tl.constexpr, FLOAT32: tl.constexpr,
+    SPLITS: tl.constexpr, TILE: tl.constexpr, ROW: tl.constexpr, FLOAT32: tl.constexpr, PDL: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
@@ -85,7 +87,8 @@ def _attend_and_append_kernel(
     g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
     table_row = table_ptr + b * table_stride
     blocks = tl.load(table_row + i, mask=i < (MAX_BLOCKS if ROW else 0), other=0)  # all of them, once
-    context_len = tl.load(lens_ptr + b)
+    context_len = tl.load(lens_ptr + b)  # like the row, of the step before
+    depend(PDL)
     dtype = tl.float32 if FLOAT32 else k_cache_ptr.dtype.element_ty
     in_head = d < D
     heads = (h * GROUP + g)[:, None] * D + d[None, :]
@@ -139,14 +142,14 @@ def _combine_kernel(parts_ptr, out_ptr, scale, D: tl.constexpr, SPLITS: tl.const
     tl.store(out_ptr + head * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
-def form_of(sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool) -> Form:
+def form_of(sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool, pdl: bool = False) -> Form:
     """sizes: those that `group_size` takes, which refuses some of them. splits: a power of two."""
     (_, D), (_, H, block_size, _) = sizes[:2]
     # A tile must lie in one block if its block is to be read off the row: else it is looked up for each position.
     fitting = min(TILE, block_size & -block_size)  # the largest power of two that divides a block
     by_row = fitting >= LEAST and max_blocks <= LONGEST_ROW
     tile, row = (fitting, triton.next_power_of_2(max_blocks)) if by_row else (TILE, 0)
-    return Form(H, group_size(*sizes), D, block_size, max_blocks, splits, tile, row, float32)
+    return Form(H, group_size(*sizes), D, block_size, max_blocks, splits, tile, row, float32, pdl)
 
 
 @cache
@@ -155,7 +158,8 @@ def _launch(dtypes: tuple[torch.dtype, ...], form: Form, aligned: bool, device: 
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
     stages = 4 if form.TILE * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d, "STAGES": stages}
-    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], _warps(form), aligned=aligned, **constants)
+    arguments: list[torch.dtype | int | float] = [*dtypes, 0, 0, 0, 0, 1.0]
+    return compiled(_attend_and_append_kernel, arguments, _warps(form), form.PDL, aligned, **constants)
 
 
 @cache
@@ -184,18 +188,22 @@ def attend_and_append(
     max_context_len: int,
     k_new: torch.Tensor,
     v_new: torch.Tensor,
+    pdl: bool = False,
 ) -> torch.Tensor:
     """`reference.paged_attention_decode`, arguments and all; k_new and v_new get to slot context_lens[b] of a session.
 
     Its block is there, and no other session's. q, k_new and v_new may be views of one fused projection: the heads of a
     session must be contiguous, sessions any stride apart. k_layer and v_layer must be contiguous, block_table's rows
     too.
+
+    pdl: whether the kernel may start before the one before it has ended (compute capability 9 and up). Block tables and
+    context_lens must be older than that one then.
     """
     B, H, D = q.shape
     sizes = (H, D), k_layer.shape, v_layer.shape, k_new.shape[1:], v_new.shape[1:]
     splits = splits_for(B * k_new.shape[1], max_context_len)
     float32 = k_layer.dtype == torch.float32 or (k_layer.dtype == torch.bfloat16 and not q.is_cuda)  # interpreted
-    form = form_of(sizes, block_table.shape[1], splits, float32)
+    form = form_of(sizes, block_table.shape[1], splits, float32, pdl)
     out = q.new_empty(B, H, D)
     parts = q.new_empty((B, H, splits, D + 2) if splits > 1 else 0, dtype=torch.float32)
     tensors = (q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out, parts)
@@ -213,3 +221,9 @@ class AppendingAttention(ByLayer):
     """Paged attention of an engine that keeps one table for all layers; it appends, too."""
 
     attention = staticmethod(attend_and_append)
+
+
+class EarlyAttention(AppendingAttention):
+    """The same, of which each kernel starts before the one before it has ended."""
+
+    attention = staticmethod(partial(attend_and_append, pdl=True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .linear import ask_for, depend, leave_stats, normed, product, stats_of
+from .dependent_launch import depend
+from .linear import ask_for, leave_stats, normed, product, stats_of
 
 
 @triton.jit(

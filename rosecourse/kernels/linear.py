@@ -14,23 +14,12 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .dependent_launch import depend
 from .tiles import MOST_ROWS
 
 LINE = tl.constexpr(128)  # bytes that the memory gives at a time
 APART = tl.constexpr(MOST_ROWS)  # the stats of two tiles: a number that is known lets the reads of them be wide
-
-
-@triton.jit
-def depend(PDL: tl.constexpr):
-    """Programmatic dependent launch: what comes after this reads what the kernel before has written.
-
-    Then the next kernel may start; by its own wait it comes no further than this one's end.
-    """
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
 
 
 @triton.jit

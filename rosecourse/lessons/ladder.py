@@ -11,6 +11,7 @@ from typing import Any
 from ..checks import shown
 from ..config import EngineConfig
 from ..decode import BEST, DecodeParts
+from ..decode import ops as fewer_kernels
 from ..engine.engine import InferenceEngine
 from ..errors import LessonError
 from ..kv.blocks import KVBlockManager
@@ -23,7 +24,7 @@ from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
 from .copy_blocks import l063_one_by_one
 from .delivery import l035_each_token
 from .device_step import l066_one_by_one
-from .forward import l035_paged, l063_append_in_forward
+from .forward import l035_paged, l063_append_in_forward, l069_attention_appends
 from .kv_append import (
     l035_per_token,
     l038_batched,
@@ -32,9 +33,11 @@ from .kv_append import (
     l061_triton_full_batch,
     l062_one_table,
 )
-from .pipeline import l035_in_step, l067_one_behind
+from .ops import l070_five_kernels
+from .pipeline import l035_in_step, l067_one_behind, l068_first_tokens
 from .prefill import l035_by_groups
 from .rows import l064_rows, l066_rows, l067_rows
+from .runner import l066_copied_out
 from .start import l035_read_first
 from .step import l035_append_after_forward, l063_place_first, l064_rows_that_stay, l066_one_graph
 from .workloads import C_ONE, A, ArticleWorkload, B, C, E
@@ -249,7 +252,7 @@ LESSONS = ladder(
         "cache": KVBlockManagerWithPads,
         "step": l066_one_graph.DecodeStep,
         "rows": l066_rows.Rows,
-        "runner": BEST.runner,
+        "runner": l066_copied_out.GraphRunner,
         "device_step": l066_one_by_one.DeviceStep,
         "workload": A,
         "about": "the device's part of a step is recorded once and replayed with one launch",
@@ -270,7 +273,7 @@ LESSONS = ladder(
         "title": "delivery and start",
         "cache": BEST.cache,
         "rows": BEST.rows,
-        "pipeline": BEST.pipeline,
+        "pipeline": l068_first_tokens.Pipeline,
         "prefill": BEST.prefill,
         "start": BEST.start,
         "delivery": BEST.delivery,
@@ -281,11 +284,30 @@ LESSONS = ladder(
     {
         "number": "069",
         "title": "fewer kernels",
-        "forward": BEST.forward,
-        "ops": BEST.ops,
+        "forward": l069_attention_appends.DecodeForward,
+        "ops": fewer_kernels.LayerOps,
         "device_step": BEST.device_step,
         "workload": A,
         "about": "what surrounds the matrix products is done in fewer kernels, and attention appends",
+        "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "070",
+        "title": "five kernels a layer",
+        "ops": l070_five_kernels.LayerOps,
+        "workload": A,
+        "about": "matrix products of our own for few rows, with what surrounds them inside",
+        "headline": ("total throughput", "mean"),
+    },
+    {
+        "number": "071",
+        "title": "the gaps between kernels",
+        "forward": BEST.forward,
+        "pipeline": BEST.pipeline,
+        "ops": BEST.ops,
+        "runner": BEST.runner,
+        "workload": A,
+        "about": "a kernel starts before the one before it has ended, and nothing is copied between two steps",
         "headline": ("total throughput", "mean"),
     },
 )

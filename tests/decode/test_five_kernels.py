@@ -10,7 +10,6 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, load_model
 from rosecourse.decode import five_kernels
-from rosecourse.decode.five_kernels import LayerOps
 from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.ops import Residual
 from rosecourse.decode.runner import CPUGraphRunner
@@ -19,6 +18,8 @@ from rosecourse.kernels import fused
 from rosecourse.models.gpt2 import GPT2
 from rosecourse.models.load import from_transformers
 from rosecourse.models.ops import LayerOps as PlainOps
+from tests.support import five_kernels as anywhere
+from tests.support.five_kernels import LayerOps
 from tests.support.oracles import hf_greedy, hf_random_gpt2, prompts_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -117,10 +118,11 @@ def test_all_weights_are_met_before_the_first_step(pair):
     """A graph that is captured must find them there."""
     _, model = pair
     ops = LayerOps(model, EngineConfig())
-    before = dict(ops.maps)
+    before = dict(ops.maps.maps)
     assert len(before) == 4 * model.shape.num_layers + 1
     one_token_each(model, ops, torch.arange(3, device=DEVICE))
-    assert ops.maps == before
+    assert ops.maps.maps == before
+    assert ops.maps.num_bytes > sum(len(each.weight) * each.weight.shape[1] * 4 for each in ops.maps)
 
 
 def test_the_choice_does_not_need_logits_that_were_just_made(pair):
@@ -151,11 +153,12 @@ def test_more_rows_than_pay_go_to_the_library(pair):
 def test_an_engine_without_the_kernels_goes_on_with_the_library(pair, monkeypatch, lacking):
     hf, model = pair
     if lacking == "Triton":
-        monkeypatch.setattr(five_kernels, "triton_runs_on", lambda device: False)
+        for module in (five_kernels, anywhere):
+            monkeypatch.setattr(module, "triton_runs_on", lambda device: False)
     else:
         monkeypatch.setattr(fused, "shared_memory_of", lambda device: 1000)
     ops = LayerOps(model, EngineConfig())
-    assert (ops.fused, ops.maps) == (None, {})
+    assert (ops.fused, list(ops.maps)) == (None, [])
     expected = hf_greedy(hf, prompts_of(LENGTHS, model.shape.vocab_size), PARAMS.max_new_tokens)
     assert greedy(engine_of(model, LayerOps), model.shape.vocab_size) == expected
 
@@ -163,4 +166,4 @@ def test_an_engine_without_the_kernels_goes_on_with_the_library(pair, monkeypatc
 def test_other_dtypes_and_other_models():
     assert LayerOps(SimpleNamespace(dtype=torch.float64, device=torch.device("cpu")), EngineConfig()).fused is None
     without = LayerOps(SimpleNamespace(dtype=torch.float32, device=torch.device(DEVICE)), EngineConfig())
-    assert without.maps == {}  # a model that takes no operations
+    assert list(without.maps) == []  # a model that takes no operations

@@ -7,7 +7,7 @@ import torch
 
 from rosecourse import KVCacheExhausted, SamplingParams
 from rosecourse.decode.cpu_graph import CPUGraph
-from rosecourse.decode.runner import CPUGraphRunner, GraphRunner, PaddedRunner, buckets_up_to
+from rosecourse.decode.runner import CPUGraphRunner, PaddedRunner, buckets_up_to
 from tests.support.hazards import pool_bytes
 from tests.support.oracles import prompts_of
 from tests.support.runners import FIXED, KINDS, PARTS, engine_of, random_traffic, sessions_of, step
@@ -164,7 +164,7 @@ def test_the_memory_that_captures_take_is_summed_up(small_model, monkeypatch):
 
 def test_a_cpu_has_no_graphs_of_its_own(small_model):
     runner = engine_of(small_model, PARTS).decode_step.runner
-    assert type(runner) is GraphRunner
+    assert type(runner) is PARTS.runner
     assert runner.graphs == {}
 
 

@@ -72,9 +72,11 @@ def test_the_cache_and_the_rows_stay_where_they_are(small_model, kind):
     engine = engine_of(small_model, KINDS[kind])
     rows, kv, runner = engine.decode_step.rows, engine.kv, engine.decode_step.runner
 
+    greedy = [(size, False) for size in buckets_up_to(11)] if kind == "graphs" else []
+
     def places():
         views = [tensor for size in buckets_up_to(11) for tensor in tensors_of(rows.view(size))]
-        kept = [runner.logits, runner.tokens] if kind == "graphs" else []
+        kept = [made for key in greedy for made in runner.outcomes[key]]
         each = [kv.keys, kv.values, *kv.k_layers, *kv.v_layers, rows.state, *views, *kept]
         return [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in each]
 

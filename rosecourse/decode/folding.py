@@ -1,0 +1,67 @@
+"""Each norm of a model folded into the linear map after it, once, when the engine is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels import Folded, folded
+from ..models.ops import Linear, Norm, Stream
+
+Meet = Callable[[Norm | None, Any], Folded]
+
+
+class FoldedMaps:
+    """By a norm, or None, and what stands after it: a linear map, or the embedding [V, C], whose product are logits."""
+
+    def __init__(self) -> None:
+        self.maps: dict[tuple[Norm | None, Any], Folded] = {}
+
+    def __call__(self, norm: Norm | None, linear: Linear | Tensor) -> Folded:
+        """The two as one, made when they are first met."""
+        if (norm, linear) not in self.maps:
+            weight, bias = (linear.T, None) if isinstance(linear, Tensor) else (linear.weight, linear.bias)
+            gain, shift = (None, None) if norm is None else (norm.weight, norm.bias)
+            self.maps[norm, linear] = folded(gain, shift, weight, bias)
+        return self.maps[norm, linear]
+
+    def meet_all(self, model: Any) -> None:
+        """Fold all that a model has: what is made while a graph is captured is there only when the graph has run."""
+        if hasattr(model, "with_ops"):
+            one = torch.zeros(1, dtype=torch.int64, device=model.device)
+            with torch.no_grad():
+                first = model.with_ops(_Meeting(self))
+                first.logits(first.hidden(one, one, lambda layer_idx, q, k, v: q))
+
+    def __iter__(self) -> Iterator[Folded]:
+        return iter(self.maps.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of the folded weights, which are there beside the model's own."""
+        return sum(part.nbytes for one in self for part in one)
+
+
+class _Meeting:
+    """Operations that compute nothing: a model goes through them to say which norm stands before which weights."""
+
+    def __init__(self, meet: Meet) -> None:
+        self.meet = meet
+
+    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Stream:
+        return None
+
+    def norm_linear(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
+        return linear.weight.new_empty(1, len(self.meet(norm, linear).weight))
+
+    def norm_linear_gelu(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
+        return self.norm_linear(x, norm, linear)
+
+    def linear_add(self, h: Tensor, linear: Linear, x: Stream) -> Stream:
+        self.meet(None, linear)
+
+    def logits(self, x: Stream, norm: Norm, wte: Tensor) -> Tensor:
+        return wte.new_empty(1, len(self.meet(norm, wte).weight))

@@ -1,0 +1,30 @@
+"""Programmatic dependent launch: a kernel may start before the one before it has ended, and waits for that itself.
+
+What a kernel needs from elsewhere (weights, what is two kernels old) can be on its way by then. CUDA's programming
+guide describes it; FlashInfer and TensorRT-LLM launch their decode kernels so.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+OLDEST = (9, 0)  # compute capability
+
+
+@triton.jit
+def depend(PDL: tl.constexpr):
+    """What comes after this reads what the kernel before has written.
+
+    Then the next kernel may start; by its own wait it comes no further than this one's end.
+    """
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+def can_start_early(device: torch.device) -> bool:
+    """Whether kernels on a device can be launched so."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= OLDEST

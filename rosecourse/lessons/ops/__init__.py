@@ -1,0 +1,1 @@
+"""Superseded versions of the part `forward`."""
