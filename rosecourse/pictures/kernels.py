@@ -24,7 +24,7 @@ SIDES: tuple[dict[str, Any], ...] = (
 def draw_spent(ax: Axes, steps: Mapping[str, Mapping[str, Spent]], title: str) -> None:
     """A bar for each class of kernels and each step, one below the other, with time and number behind it.
 
-    steps: one or two, such as `before` and `after`, to what `spent_by_class` makes of them. Figures of 9 x 5 inches
+    steps: one or two, such as `before` and `after`, to what `spent_by_class` makes of them. Figures of 8.2 x 5 inches
     with `layout="constrained"` suit it. Raises `ConfigError` for another number of steps.
     """
     if len(steps) not in (1, 2):
