@@ -276,7 +276,7 @@ def test_the_same_fault_is_told_once():
 def test_the_same_fault_in_other_sessions_is_told_once():
     verdict = check(damaged("038", Wrong("no copy", "", ("038",), ((" or info.owners > 1", ""),))), "038")
     assert len(verdict.faults) == 5
-    assert len({fault.what for fault in verdict.faults}) == 4  # other positions, blocks and sessions
+    assert len({fault.what for fault in verdict.faults}) == 5  # other positions, blocks and sessions
     told = str(verdict).splitlines()
     assert [line[:11].strip() for line in told[1:]] == ["Tried:", "Wrong:", "Perhaps:", "Also in:"]
     assert told[-1].count("(step 1)") == 4
