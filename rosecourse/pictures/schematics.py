@@ -12,7 +12,7 @@ from .labels import SMALL
 
 WAIT = "#CCCCCC"
 STEP_1, STEP_2 = COLOURS["block_tables"], "#E69F00"
-SAME, OTHER = "#009E73", COLOURS["kv_append"]
+SAME, OTHER = "#007A59", COLOURS["kv_append"]
 
 
 class _Span(NamedTuple):
@@ -58,7 +58,7 @@ def pinned_buffer_race(ax: Axes) -> None:
             edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.8}
             hatch = "//" if span.text.startswith("wait") else None
             ax.barh([y], [span.length], 0.95, left=span.start, color=span.colour, hatch=hatch, **edge)
-            dark = span.colour in (STEP_1, OTHER)
+            dark = span.colour == STEP_1
             box = {"facecolor": span.colour, "edgecolor": "none", "pad": 1}
             middle = span.start + span.length / 2
             style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "bbox": box}
