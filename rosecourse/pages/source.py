@@ -14,18 +14,20 @@ from pygments.lexers import PythonLexer
 from .html import AS_CODE, code_row, mixed
 
 # JupyterLab's own colours, which follow its theme, mixed with that of the text because some are faint in one of them;
-# elsewhere bold and italic. A page that has styles for Pygments' classes, as books have, keeps its own: `:where` gives
-# way to them.
+# elsewhere bold and italic. JupyterLab has a style sheet for Pygments' classes too, which has to give way. Another page
+# that has one, such as a book, keeps it: `:where` gives way to that.
 COLOURS = {
-    (".k", ".kn", ".kc", ".ow"): ("keyword", "font-weight: bold"),
-    (".c1", ".sd"): ("comment", "font-style: italic"),
+    (".k", ".kn", ".kc"): ("keyword", "font-weight: bold"),
+    (".ow",): ("operator", "font-weight: bold"),
+    (".c1",): ("comment", "font-style: italic"),
+    (".sd",): ("string", "font-style: italic"),
     (".s1", ".s2", ".sa", ".si"): ("string", ""),
     (".mi", ".mf"): ("number", ""),
     (".nf", ".nc", ".fm"): ("def", "font-weight: bold"),
     (".nd",): ("meta", ""),
 }
 RULES = [
-    f":where(.rc-code) :is({', '.join(classes)}) "
+    f":where(.rc-code) :is({', '.join(classes)}), .jp-OutputArea .rc-code :is({', '.join(classes)}) "
     f"{{ color: {mixed(f'var(--jp-mirror-editor-{name}-color, currentColor)')}; {more} }}"
     for classes, (name, more) in COLOURS.items()
 ]
