@@ -13,7 +13,7 @@ from html import escape, unescape
 
 RIGHT, WRONG, OPEN = "✓", "✗", "?"
 SIGN_COLOURS = {RIGHT: "#2E9E4F", WRONG: "#E5484D", OPEN: "#8C8C8C"}
-SHARE = 60  # % of a colour, the rest being that of the text around it: darker on a white page, lighter on a dark one
+SHARE = 75  # % of a colour, the rest being that of the text around it: darker on a white page, lighter on a dark one
 # Of a `<pre>`: lines are wrapped between words, and never inside one, and are as wide as code in notebooks.
 AS_CODE = (
     "max-width: 100ch; overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; "
