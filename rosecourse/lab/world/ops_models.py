@@ -36,8 +36,7 @@ class EmbeddingAlone(GPT2):
 
 @dataclass(frozen=True)
 class ModelSizes(Sizes):
-    """The same with a model. eps: of its norms. kind: how its layers are joined. mean: what the rows that its norms read
-    have in common, in each of their numbers."""
+    """The same with a model. eps: of its norms. kind: how its layers are joined. mean: of a row that a norm reads."""
 
     vocab_size: int = 97
     eps: float = 1e-5

@@ -24,8 +24,8 @@ from .learner import Learner
 from .ops_guard import GuardedOps
 from .ops_judges import CLOSE, FORGOTTEN, Judge
 from .ops_kept import copies_kept, tensors_kept
-from .ops_log import OpsLog, OpsSeen
 from .ops_launches import GraphOfLaunches
+from .ops_log import OpsLog, OpsSeen
 from .ops_models import ModelSizes
 from .ops_streams import Stream
 from .ops_weights import Weights
