@@ -97,7 +97,8 @@ def truth(hunt: Played, model: Model) -> Truth:
 
 def _left_over(engine: InferenceEngine) -> str:
     """The largest counter that a step has left behind in the last map of layer 0."""
-    model = engine.decode_step.runner.work.forward.model
+    step: Any = engine.decode_step
+    model = step.runner.work.forward.model
     counters = model.ops.handed_in.get(model.layers[0].mlp_c_proj)
     return "" if counters is None else str(int(counters.max()))
 

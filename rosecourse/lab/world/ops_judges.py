@@ -11,10 +11,12 @@ from torch import Tensor
 
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .ops_poison import not_written
 from .ops_streams import Stream, Variant, other_products, other_sums
 from .ops_weights import Named, Weights
 
 CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest number and 1
+WHOLE = "look at the grid, which has to reach over the last rows and columns, and at who writes a tile in the end"
 NEARLY = 5e-2  # of the same
 LARGE = 10  # times as far from 0 as from each other: numbers that lose a digit if they are squared
 DIGITS = "a mean of squares less the square of the mean keeps few digits of a variance: take the mean away first"
@@ -69,7 +71,11 @@ class Judge:
         row = int((given - right).abs().nan_to_num(nan=torch.inf).amax(dim=1).argmax())
         column = int((given[row] - right[row]).abs().nan_to_num(nan=torch.inf).argmax())
         first = max(0, min(column, right.shape[1] - 3))
-        cause, why, reason = self._why(asked, given, right, found.dtype)
+        unwritten = not_written(found)
+        if unwritten.any():
+            cause, why, reason = Cause.HALF_WRITTEN, _unwritten(unwritten), WHOLE
+        else:
+            cause, why, reason = self._why(asked, given, right, found.dtype)
         details = (
             f"expected: {_some(right[row, first:])}, from number {first} of the row on",
             f"found:    {_some(given[row, first:])}",
@@ -185,6 +191,15 @@ def _close(found: Tensor, right: Tensor, dtype: torch.dtype | None) -> bool:
         return False
     most = 1 + right.abs().max().item()
     return bool(((found - right).abs() <= (CLOSE[dtype] if dtype else NEARLY) * most).all())
+
+
+def _unwritten(which: Tensor) -> str:
+    """Which numbers were never written, in words."""
+    columns, rows = which.all(dim=0).nonzero().flatten().tolist(), which.all(dim=1).nonzero().flatten().tolist()
+    words = f"{int(which.sum())} of {which.numel()} numbers were never written, or come of memory that never was"
+    if rows:
+        return f"{words}: all those of row {rows[0]}"
+    return f"{words}: those from column {columns[0]} on" if columns else words
 
 
 def _some(numbers: Tensor) -> str:

@@ -23,7 +23,8 @@ from ...kernels.reference import add_norm
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .ops_launches import Launches
-from .runner_log import moves_data
+from .ops_poison import poison
+from .runner_log import NO_DATA, moves_data
 
 METHODS = ("embed", "norm_linear", "norm_linear_gelu", "linear_add", "logits")
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "mv", "addmv", "linear")
@@ -125,7 +126,10 @@ class _Counting(TorchDispatchMode):
                 self._added = frame
                 self.fault = self.fault or _wrong_arguments(frame.f_locals)
         made = func(*args, **kwargs)
-        if func._schema.name.partition("::")[2] in PRODUCTS:
+        name = func._schema.name.partition("::")[2]
+        if name in NO_DATA:
+            poison(made)
+        if name in PRODUCTS:
             self.columns.append(made.shape[-1])
         return made
 
