@@ -11,10 +11,16 @@ from torch import Tensor
 
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .ops_poison import not_written
 from .ops_streams import Stream, Variant, other_products, other_sums
 from .ops_weights import Named, Weights
 
 CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest number and 1
+WHOLE = "look at the grid, which has to reach over the last rows and columns, and at who writes a tile in the end"
+NEARLY = 5e-2  # of the same
+LARGE = 10  # times as far from 0 as from each other: numbers that lose a digit if they are squared
+DIGITS = "a mean of squares less the square of the mean keeps few digits of a variance: take the mean away first"
+COARSE = "add up in float32, and multiply so, too: of a float32 product Triton keeps 10 bits unless it is asked for all"
 OTHER_EPS = (1e-5, 1e-6, 1e-12, 0.0, 1e-3, 1e-8)
 UNKNOWN = "what `add_norm` returns is first the sum, which goes on, and then its norm, which the product takes"
 FORGOTTEN = "keep what waits in the stream, which goes from one operation to the next, and not in the part"
@@ -65,7 +71,11 @@ class Judge:
         row = int((given - right).abs().nan_to_num(nan=torch.inf).amax(dim=1).argmax())
         column = int((given[row] - right[row]).abs().nan_to_num(nan=torch.inf).argmax())
         first = max(0, min(column, right.shape[1] - 3))
-        cause, why, reason = self._why(asked, given, right, found.dtype)
+        unwritten = not_written(found)
+        if unwritten.any():
+            cause, why, reason = Cause.HALF_WRITTEN, _unwritten(unwritten), WHOLE
+        else:
+            cause, why, reason = self._why(asked, given, right, found.dtype)
         details = (
             f"expected: {_some(right[row, first:])}, from number {first} of the row on",
             f"found:    {_some(given[row, first:])}",
@@ -94,7 +104,18 @@ class Judge:
                 return Cause.WRONG_SESSION, f"all rows are that of row {row}", ""
         if len(right) > 1 and _close(found.sort(dim=0).values, right.sort(dim=0).values, dtype):
             return Cause.WRONG_SESSION, "these are the right rows, in another order", ""
-        return Cause.VALUES_CHANGED, "", UNKNOWN
+        return self._nearly(asked, found, right)
+
+    def _nearly(self, asked: Asked, found: Tensor, right: Tensor) -> tuple[Cause, str, str]:
+        """Why it is not what nobody has thought of: it has too few digits, or nothing is known."""
+        if not _close(found, right, dtype=None):
+            return Cause.VALUES_CHANGED, "", UNKNOWN
+        x = asked.stream.total
+        mean, deviation = x.mean(dim=1).abs().max().item(), x.std(dim=1, correction=0).min().item()
+        if mean > LARGE * deviation:
+            why = f"it is nearly right; the rows have means of up to {mean:.3g} and deviations from {deviation:.2g} on"
+            return Cause.WRONG_NORM, why, DIGITS
+        return Cause.VALUES_CHANGED, "it is nearly right, as with too few digits", COARSE
 
     def _variants(self, asked: Asked) -> Iterator[Variant]:
         """What may have been computed in the place of what was asked for, one thing being wrong."""
@@ -164,11 +185,21 @@ class Judge:
                 yield Variant(Cause.STATE_KEPT, what, logits)
 
 
-def _close(found: Tensor, right: Tensor, dtype: torch.dtype) -> bool:
+def _close(found: Tensor, right: Tensor, dtype: torch.dtype | None) -> bool:
+    """Whether these are the same numbers as they are rounded in a dtype; None: at a glance."""
     if found.shape != right.shape:
         return False
     most = 1 + right.abs().max().item()
-    return bool(((found - right).abs() <= CLOSE[dtype] * most).all())
+    return bool(((found - right).abs() <= (CLOSE[dtype] if dtype else NEARLY) * most).all())
+
+
+def _unwritten(which: Tensor) -> str:
+    """Which numbers were never written, in words."""
+    columns, rows = which.all(dim=0).nonzero().flatten().tolist(), which.all(dim=1).nonzero().flatten().tolist()
+    words = f"{int(which.sum())} of {which.numel()} numbers were never written, or come of memory that never was"
+    if rows:
+        return f"{words}: all those of row {rows[0]}"
+    return f"{words}: those from column {columns[0]} on" if columns else words
 
 
 def _some(numbers: Tensor) -> str:
