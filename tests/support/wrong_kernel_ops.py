@@ -79,17 +79,16 @@ class ByShape(Base):
 
 
 class ByTurns(Base):
-    """Whose turn it is says which weights are wanted."""
-
-    turn = 0
+    """The how manieth of its shape in a step says which weights are wanted."""
 
     def embed(self, *given):
-        self.turn = 0
+        self.turns = []
         return super().embed(*given)
 
     def key(self, norm, linear):
-        self.turn += 1
-        return self.turn
+        shape = tuple(linear.shape) if isinstance(linear, torch.Tensor) else tuple(linear.weight.shape)
+        self.turns.append(shape)
+        return shape, self.turns.count(shape)
 
 
 class OncePerClass(Base):
@@ -187,9 +186,9 @@ class KeepsAll(Base):
 
 
 WRONG = {
-    NoBias: (Cause.WRONG_PRODUCT, "has no bias"),
-    NoMean: (Cause.VALUES_CHANGED, "is not right for session"),
-    NoEps: (Cause.WRONG_NORM, "because: eps is 0; layer 0, ln_1 has 0.1"),
+    NoBias: (Cause.WRONG_PRODUCT, "there is no bias behind the product"),
+    NoMean: (Cause.WRONG_NORM, "the mean is not taken away"),
+    NoEps: (Cause.WRONG_NORM, "because: eps is "),
     Unbiased: (Cause.WRONG_NORM, "the variance is divided by C - 1, not by C"),
     MeanOfSquares: (Cause.WRONG_NORM, "a mean of squares less the square of the mean keeps few digits"),
     PaddingHasADistance: (Cause.VALUES_CHANGED, "is not right for session"),
@@ -197,7 +196,7 @@ WRONG = {
     QuickGelu: (Cause.WRONG_GELU, "it is x * sigmoid(1.702 x)"),
     PastTheRow: (Cause.OUTSIDE, "elements behind the memory of"),
     WholeBlocks: (Cause.VALUES_CHANGED, "is not right for session"),
-    NoRowMask: (Cause.OUTSIDE, "elements behind the memory of `out_ptr`"),
+    NoRowMask: (Cause.OUTSIDE, "elements behind the memory of"),
     HalfPrecision: (Cause.VALUES_CHANGED, "it is nearly right, as with too few digits"),
     OneRowOfTiles: (Cause.HALF_WRITTEN, "were never written"),
     LastTileLeftOut: (Cause.HALF_WRITTEN, "those from column 64 on"),
@@ -206,8 +205,8 @@ WRONG = {
     SumsOfThePlainWeights: (Cause.VALUES_CHANGED, "is not right for session"),
     SquareAsItIs: (Cause.WRONG_PRODUCT, "is transposed; it is [in, out]"),
     GeluEverywhere: (Cause.WRONG_GELU, "GELU comes behind it, and none is asked for"),
-    ByShape: (Cause.WRONG_LAYER, "it is the product of layer 0"),
-    ByTurns: (Cause.STATE_KEPT, "?"),
+    ByShape: (Cause.WRONG_LAYER, "it is made of layer 0, ln_1 and attn_c_attn"),
+    ByTurns: (Cause.STATE_KEPT, "attn_c_attn of another model, which the same part computes"),
     OncePerClass: (Cause.STATE_KEPT, "another"),
     FoldsInPlace: (Cause.INPUTS_CHANGED, "changes h.0.attn.c_attn.weight"),
     IntoItsInput: (Cause.INPUTS_CHANGED, "`linear_add` changes `h`"),
@@ -216,7 +215,7 @@ WRONG = {
     AddsTwice: (Cause.RESIDUAL_TWICE, "is in it twice"),
     NothingAdded: (Cause.RESIDUAL_LOST, "nothing of what came before"),
     PositionOfTheFirst: (Cause.WRONG_SESSION, "is that of the first session for all of them"),
-    ReadsOnTheHost: (Cause.INPUTS_FROZEN, "reads"),
+    ReadsOnTheHost: (Cause.RAISES, "`tolist` reads a tensor on the host while a graph is captured"),
     KeepsAll: (Cause.STATE_KEPT, "tensors more"),
 }
 
@@ -298,6 +297,6 @@ WITHOUT_THE_IDEA = {
     FoldsInEachStep: "of them are made in a call of `norm_linear",
     FoldsForEachSize: "operations and launches in a step of 4 sessions after steps of other sizes",
     ZerosFirst: "2 of them are made in a call of",
-    ReadsTwice: "a launch reads a weight 2 times in a step of 5 sessions as in the step before, in a model of 64 columns",
+    ReadsTwice: "a launch reads a weight 2 times in a step of 5 sessions as in the step before, in a model of 64",
     ARowEach: "a launch reads a weight 5 times",
 }

@@ -42,6 +42,7 @@ class OpsOracle(Oracle):
     keeps_rows = True
     has_limits = False
     enough = 3
+    unknown = "what `add_norm` returns is first the sum, which goes on, and then its norm, which the product takes"
 
     def __init__(self, learner: Learner, sizes: Sizes, guard: GuardedOps | None = None) -> None:
         """guard: of a part that another oracle has built, for another model."""
@@ -51,14 +52,14 @@ class OpsOracle(Oracle):
         self.sessions: list[Tracked] = []
         self.started = 0
         self.model = (sizes if isinstance(sizes, ModelSizes) else ModelSizes(**vars(sizes))).model()
-        self.judge = Judge(Weights(self.model))
+        self.judge = Judge(Weights(self.model), self.unknown)
         self.guard = guard or GuardedOps(learner, self.model, sizes.config())
         self.part = self.guard.made
         self.ops = JudgedOps(self.guard, self.log, self.judge)
 
-    def of_another_model(self, **sizes: Any) -> OpsOracle:
+    def of_another_model(self, **sizes: Any) -> Self:
         """The same object of the part, with another model beside the first one."""
-        other = OpsOracle(self.learner, replace(self.sizes, seed=self.sizes.seed + 1, **sizes), self.guard)
+        other = type(self)(self.learner, replace(self.sizes, seed=self.sizes.seed + 1, **sizes), self.guard)
         other.judge.strangers, self.judge.strangers = [self.judge.weights], [other.judge.weights]
         return other
 
@@ -239,6 +240,14 @@ class OpsOracle(Oracle):
 
     def ops_seen(self) -> OpsSeen:
         return self.log.seen(copies_kept(self.part, self.model))
+
+
+class KernelOpsOracle(OpsOracle):
+    """For operations with kernels of their own."""
+
+    unknown = (
+        "take one number: which row and which column is it made of, how far does the loop go, and what comes then?"
+    )
 
 
 def _mixed(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

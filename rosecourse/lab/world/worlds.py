@@ -30,7 +30,7 @@ from .delivery_scenarios import DELIVERIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
 from .ops_kernel_scenarios import NOWHERE, OPS_IN_KERNELS
-from .ops_oracle import OpsOracle
+from .ops_oracle import KernelOpsOracle, OpsOracle
 from .ops_scenarios import OPS as OPS_SCENARIOS
 from .oracle import AppendOracle, Oracle
 from .pipeline_oracle import PipelineOracle
@@ -168,6 +168,7 @@ OPS = World(
 OPS_WITH_KERNELS = replace(
     OPS,
     words="the operations of a layer, with kernels",
+    oracle=KernelOpsOracle,
     scenarios=NOWHERE,
     scenarios_with_kernels=OPS_IN_KERNELS,
     whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
