@@ -133,7 +133,7 @@ class Workbenches:
         return norm(x) @ wte.T
 
     def product(self, h, linear, sheet):
-        across, down = (-(-n // size) for n, size in ((sheet.shape[1], self.wide), (len(h), self.tall)))
+        across, down = -(-sheet.shape[1] // self.wide), -(-len(h) // self.tall)
         pieces = -(-h.shape[1] // self.deep)
         heap = h.new_empty(down, across, pieces, self.tall, self.wide)
         if linear not in self.handed_in:
@@ -142,7 +142,7 @@ class Workbenches:
         for piece in reversed(range(pieces)):
             for tile in range(down * across):
                 place = divmod(tile, across)
-                rows, columns = (slice(n * size, (n + 1) * size) for n, size in zip(place, (self.tall, self.wide)))
+                rows, columns = (slice(n * s, (n + 1) * s) for n, s in zip(place, (self.tall, self.wide), strict=True))
                 inputs = slice(piece * self.deep, (piece + 1) * self.deep)
                 part = h[rows, inputs] @ linear.weight[inputs, columns]
                 heap[place][piece, : len(part), : part.shape[1]] = part
