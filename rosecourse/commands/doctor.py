@@ -155,9 +155,7 @@ def check_products() -> str:
     model = rosecourse.load_model()
     ours = rosecourse.BEST.ops(model, rosecourse.EngineConfig()).fused
     if ours is None:
-        return (
-            "matrix products: the library's (our own need Triton, and shared memory for their tiles)"
-        )
+        return "matrix products: the library's (our own need Triton, and shared memory for their tiles)"
     shape = import_module("rosecourse.models.load").RANDOM_SHAPES["gpt2"]
     folded = import_module("rosecourse.decode.folding").folded_bytes(shape, torch.float16)
     return (
