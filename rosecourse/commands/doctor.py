@@ -147,6 +147,23 @@ def check_graphs() -> str:
     return f"decode steps: {graphs}, in {runner.memory_bytes / 1e6:.0f} MB, and a padded vocabulary, {copy}"
 
 
+def check_products() -> str:
+    """Whose matrix products a decode step has, and what our own take of the memory."""
+    torch, rosecourse = (import_module(name) for name in ("torch", "rosecourse"))
+    if not torch.cuda.is_available():
+        return "matrix products: the library's (our own, of lesson 070, are for a GPU)"
+    model = rosecourse.load_model()
+    ours = rosecourse.BEST.ops(model, rosecourse.EngineConfig()).fused
+    if ours is None:
+        return "matrix products: the library's (our own need Triton, and shared memory for their tiles)"
+    shape = import_module("rosecourse.models.load").RANDOM_SHAPES["gpt2"]
+    folded = import_module("rosecourse.decode.folding").folded_bytes(shape, torch.float16)
+    return (
+        f"matrix products: our own, for up to {ours.most_rows} rows; their weights, with norms folded in, take "
+        f"{folded / 1e6:.0f} MB more for GPT-2 in float16"
+    )
+
+
 def check_kernel() -> str:
     """The notebooks' kernel is a Python that can import the package."""
     try:
@@ -169,7 +186,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in NEEDED:
         yield name, partial(check_package, name)
     yield from (("device", check_device), ("triton", check_triton), ("model", check_model), ("graphs", check_graphs))
-    yield "kernel", check_kernel
+    yield from (("products", check_products), ("kernel", check_kernel))
 
 
 def first_line(error: Exception) -> str:

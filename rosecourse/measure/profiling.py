@@ -33,7 +33,8 @@ BEFORE = "rosecourse.step_before"
 KINDS = {
     "attention": re.compile(r"attn|attend|attention|flash|fmha", re.IGNORECASE),
     "append": re.compile(r"kv_append"),
-    "matrix": re.compile(r"gemm|gemv|cutlass|cublas|nvjet|splitk|xmma", re.IGNORECASE),
+    # Since lesson 070 our own products, too.
+    "matrix": re.compile(r"gemm|gemv|cutlass|cublas|nvjet|splitk|xmma|\blinear_kernel|\bhead_kernel", re.IGNORECASE),
     "copy": re.compile(r"^Mem(cpy|set)"),
     "other": re.compile(""),
 }

@@ -1,4 +1,4 @@
-"""Kernels: what a step spends on each class of them, and which of a layer's become one."""
+"""Kernels: what a step spends on each class of them or at each place of a layer, and which of a layer's become one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from ..errors import ConfigError
 from ..measure.kernel_classes import GAPS, Spent
+from ..measure.kernel_places import Placed
 from .colours import AFTER, BEFORE, INK
 from .labels import BEHIND, SMALL
 
@@ -43,6 +44,37 @@ def draw_spent(ax: Axes, steps: Mapping[str, Mapping[str, Spent]], title: str) -
             ax.annotate(f"{one.us:.1f} µs{kernels}", (one.us, tops[name]), (5, 0), color=INK, **BEHIND)
     ax.set_yticks([number * row + len(steps) * BAR / 2 for number in range(len(names))], names)
     ax.set(title=title, xlabel="µs of one decode step", xlim=(0, 1.35 * longest), ylim=(len(names) * row, -APART))
+    ax.tick_params(axis="both", labelsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.legend(loc="lower right", frameon=False, fontsize=SMALL)
+
+
+def draw_places(ax: Axes, steps: Mapping[str, Mapping[str, Placed]], floors: Mapping[str, float], title: str) -> None:
+    """A bar for the kernels at each place of a layer in each step, and a line across them: what their bytes would take.
+
+    steps: one or two, such as `before` and `after`, to what `spent_by_place` makes of them. floors: microseconds, by
+    place; only these places are drawn. Figures of 9 x 4 inches with `layout="constrained"` suit it. Raises
+    `ConfigError` for another number of steps.
+    """
+    if len(steps) not in (1, 2):
+        raise ConfigError(f"{len(steps)} steps to draw: give one or two")
+    row = len(steps) * BAR + APART
+    for number, ((step, spent), style) in enumerate(zip(steps.items(), SIDES, strict=False)):
+        tops = [place * row + number * BAR + BAR / 2 for place in range(len(floors))]
+        found = [spent.get(place, Placed(0, 0.0)) for place in floors]
+        ax.barh(tops, [one.us for one in found], BAR * 0.9, label=step, **style)
+        for top, one, floor in zip(tops, found, floors.values(), strict=True):
+            kernels = f"{one.kernels:.0f} kernel{'s' * (one.kernels != 1)}"
+            told = f"{one.us:.1f} µs, {kernels}, {one.us / floor:.1f} times its bytes" if one.kernels else "not seen"
+            ax.annotate(told, (max(one.us, floor), top), (6, 0), color=INK, **BEHIND)
+    for place, floor in enumerate(floors.values()):
+        top = place * row
+        ax.vlines(floor, top - 0.06, top + len(steps) * BAR + 0.02, color="black", linewidth=2.5)
+    ax.vlines([], [], [], color="black", linewidth=2.5, label="its bytes, as fast as a copy")
+    longest = max(one.us for spent in steps.values() for place, one in spent.items() if place in floors)
+    ax.set_yticks([place * row + len(steps) * BAR / 2 for place in range(len(floors))], list(floors))
+    ax.set(title=title, xlabel="µs in one layer", xlim=(0, 1.6 * longest), ylim=(len(floors) * row, -APART))
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)

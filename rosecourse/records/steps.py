@@ -7,7 +7,7 @@ inside a block and of one at a block boundary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from ..lessons.workloads import WITH_STEPS
 from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
 from ..measure.timeline import Timeline
-from .names import FROM, name_from
+from .names import FROM, name_from, names_of
 from .recordings import HEAD
 from .results import RESULTS, require_known, results_file
 from .sealed import read_sealed, require_form
@@ -148,6 +148,17 @@ def steps_of(
     """
     require_known(workload, list(WITH_STEPS), "record of the steps of")
     return steps_in(name_from(workload, first), gpu, folder)
+
+
+def steps_with(
+    numbers: Collection[str], workload: str, kind: str = "inside", gpu: str | None = None, folder: Path = RESULTS
+) -> RecordedSteps | None:
+    """The recorded steps of a workload with timelines of all these rungs, or None where no file has them together.
+
+    numbers: of the lessons. kind: of step, a key of `measure.timeline.STEP_KINDS`. gpu and folder: as for `steps_of`.
+    """
+    files = (steps_in(name, gpu, folder) for name in names_of(workload))
+    return next((file for file in files if file is not None and file.has(kind, numbers)), None)
 
 
 def recorded_steps(

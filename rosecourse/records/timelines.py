@@ -8,9 +8,9 @@ from ..errors import LessonError
 from ..lessons import lesson as lesson_of
 from ..lessons.workloads import name_of_steps
 from ..measure.timeline import STEP_KINDS, Timeline
-from .names import names_of, number_before
+from .names import number_before
 from .results import RESULTS, require_known
-from .steps import steps_in
+from .steps import steps_with
 
 
 def recorded_timelines(
@@ -27,8 +27,7 @@ def recorded_timelines(
     require_known(kind, list(STEP_KINDS), "kind of step")
     before = number_before(rung.number)
     both = {before or rung.number, rung.number}
-    files = (steps_in(name, gpu, folder) for name in names_of(name_of_steps(rung.workload)))
-    found = next((file for file in files if file is not None and file.has(kind, both)), None)
+    found = steps_with(both, name_of_steps(rung.workload), kind, gpu, folder)
     if found is None:
         return None
     if before is None:

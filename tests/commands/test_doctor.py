@@ -12,7 +12,7 @@ import torch as real_torch
 from packaging.requirements import Requirement
 
 from rosecourse.commands import doctor
-from rosecourse.decode import ops
+from rosecourse.decode import folding, ops
 from rosecourse.models import load
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -31,7 +31,7 @@ def test_without_torch_every_line_is_there(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert doctor.main() == 1
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(doctor.NEEDED) + 8
+    assert len(lines) == len(doctor.NEEDED) + 9
     assert all(line.startswith(("[OK] ", "[FAIL] ")) for line in lines[:-1])
     assert f"[FAIL] torch is not installed: {doctor.REINSTALL}" in lines
     assert any(line.startswith("[FAIL] device: ModuleNotFoundError: ") for line in lines)
@@ -91,6 +91,27 @@ def test_the_graphs_of_a_gpu_and_their_memory_are_told(monkeypatch, graphs):
             doctor.check_graphs()
     torch.cuda.is_available = lambda: False
     assert doctor.check_graphs().endswith("(CUDA graphs need a GPU)")
+
+
+@pytest.mark.parametrize("fused", [None, SimpleNamespace(most_rows=256)])
+def test_a_gpu_is_told_whose_products_it_runs_and_their_memory(monkeypatch, fused):
+    made = []
+    best = SimpleNamespace(ops=lambda *given: made.append(given) or SimpleNamespace(fused=fused))
+    rosecourse = SimpleNamespace(load_model=lambda: "a model", EngineConfig=lambda: "a config", BEST=best)
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True), float16=real_torch.float16)
+    modules = {"torch": torch, "rosecourse": rosecourse, "rosecourse.models.load": load}
+    monkeypatch.setattr(doctor, "import_module", (modules | {"rosecourse.decode.folding": folding}).get)
+    said = doctor.check_products()
+    assert made == [("a model", "a config")]
+    if fused is None:
+        assert said.startswith("matrix products: the library's (our own need Triton, and shared memory")
+    else:
+        assert said == (
+            "matrix products: our own, for up to 256 rows; their weights, with norms folded in, take 248 MB more for "
+            "GPT-2 in float16"
+        )
+    torch.cuda.is_available = lambda: False
+    assert doctor.check_products() == "matrix products: the library's (our own, of lesson 070, are for a GPU)"
 
 
 @pytest.fixture
@@ -170,7 +191,7 @@ def test_doctor_finds_all_well(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "All is well."
     assert all(line.startswith("[OK] ") for line in lines[:-1])
-    assert len(lines) == len(doctor.NEEDED) + 8
+    assert len(lines) == len(doctor.NEEDED) + 9
 
 
 def test_doctor_names_a_missing_package_and_the_remedy(capsys, monkeypatch):

@@ -10,6 +10,7 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, load_model
 from rosecourse.decode import five_kernels
+from rosecourse.decode.folding import folded_bytes
 from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.ops import Residual
 from rosecourse.decode.runner import CPUGraphRunner
@@ -122,6 +123,7 @@ def test_all_weights_are_met_before_the_first_step(pair):
     assert len(before) == 4 * model.shape.num_layers + 1
     one_token_each(model, ops, torch.arange(3, device=DEVICE))
     assert ops.maps.maps == before
+    assert ops.maps.num_bytes == folded_bytes(model.shape, model.dtype)
     assert ops.maps.num_bytes > sum(len(each.weight) * each.weight.shape[1] * 4 for each in ops.maps)
 
 

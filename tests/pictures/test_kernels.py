@@ -5,7 +5,8 @@ import pytest
 
 from rosecourse import ConfigError
 from rosecourse.measure.kernel_classes import GAPS, HEAD, NORMS, Spent
-from rosecourse.pictures.kernels import draw_layer, draw_spent
+from rosecourse.measure.kernel_places import FC, QKV, Placed
+from rosecourse.pictures.kernels import draw_layer, draw_places, draw_spent
 from tests.support.drawn import assert_readable
 
 BEFORE = {HEAD: Spent(1, 100.0), NORMS: Spent(25, 80.0), GAPS: Spent(150, 70.0)}
@@ -44,6 +45,25 @@ def test_one_step_alone(ax):
 def test_another_number_of_steps_is_refused(ax, steps):
     with pytest.raises(ConfigError, match="give one or two"):
         draw_spent(ax, steps, "steps")
+
+
+def test_each_place_of_a_layer_has_bars_and_a_line_for_its_bytes(ax):
+    steps = {"before": {QKV: Placed(2, 6.0), FC: Placed(2, 8.0)}, "after": {QKV: Placed(1, 4.0)}}
+    draw_places(ax, steps, {QKV: 2.0, FC: 4.0}, "a layer")
+    before, after = ax.containers
+    assert [bar.get_width() for bar in before] == [6.0, 8.0]
+    assert [bar.get_width() for bar in after] == [4.0, 0.0]
+    assert [text.get_text() for text in ax.texts] == [
+        *("6.0 µs, 2 kernels, 3.0 times its bytes", "8.0 µs, 2 kernels, 2.0 times its bytes"),
+        *("4.0 µs, 1 kernel, 2.0 times its bytes", "not seen"),
+    ]
+    lines = [path.get_segments()[0] for path in ax.collections if path.get_segments()]
+    assert [line[0][0] for line in lines] == [2.0, 4.0]
+    for line, top, bottom in zip(lines, before, after, strict=True):  # across the bars of its place
+        assert line[0][1] < top.get_y() < bottom.get_y() + bottom.get_height() < line[1][1]
+    assert_readable(ax)
+    with pytest.raises(ConfigError, match="0 steps to draw: give one or two"):
+        draw_places(ax, {}, {QKV: 2.0}, "none")
 
 
 def test_joined_kernels_stand_below_those_that_they_replace(ax):

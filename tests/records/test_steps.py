@@ -7,7 +7,7 @@ import pytest
 from rosecourse import ConfigError, LessonError, RosecourseError
 from rosecourse.records.comparisons import recorded_ladder
 from rosecourse.records.sealed import seal
-from rosecourse.records.steps import recorded_steps, steps_of
+from rosecourse.records.steps import recorded_steps, steps_of, steps_with
 from rosecourse.records.timelines import recorded_timelines
 from tests.support.recordings import steps_document, timeline_document, write_recording
 
@@ -178,3 +178,13 @@ def test_a_file_of_another_form_is_refused_though_its_checksum_fits(tmp_path, ch
         assert text.startswith(f"the steps file {path} cannot be used, ")
         assert message in text
         assert text.endswith("restore it from git, or record it anew with `rosecourse record --workloads steps`")
+
+
+def test_the_steps_of_some_rungs_are_in_one_file(results):
+    """Those of the whole ladder come first; a part of it is asked where they lack a rung."""
+    part = steps_document({"061": (48, 48), "062": (0, 0)}, "A-from-061")
+    write_recording(results / "nvidia-h200" / "A-from-061.steps.json", part)
+    assert list(steps_with(["035", "038"], "A", folder=results).ladder.titles) == ["035", "036", "038"]
+    assert list(steps_with(["062"], "A", folder=results).ladder.titles) == ["061", "062"]
+    assert steps_with(["038", "062"], "A", folder=results) is None
+    assert steps_with(["035"], "B", folder=results) is None

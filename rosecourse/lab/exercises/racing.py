@@ -32,7 +32,7 @@ from ..course import COURSES, course_of
 from ..course.form import Course, Track
 from .count_race import CountRace
 from .launch_race import LaunchRace, launches_of
-from .operation_race import OperationRace, operations_of
+from .operation_race import KernelRace, OperationRace, operations_of
 from .wait_race import WaitRace, completions_served, waits_of
 from .wake_race import WakeRace, completions_read, wakes_of
 
@@ -41,6 +41,7 @@ COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] 
     "waits": (WaitRace, waits_of),
     "wakes": (WakeRace, wakes_of),
     "operations": (OperationRace, operations_of),
+    "kernels": (KernelRace, operations_of),
 }
 WHOLE_RUNS = Track()
 Raced = TypeVar("Raced", "Race", CountRace)

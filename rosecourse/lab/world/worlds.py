@@ -15,6 +15,7 @@ from . import (
     in_turns,
     one_behind,
     ops_guard,
+    ops_in_an_engine,
     pipeline_guard,
     reading_threads,
     rows_oracle,
@@ -28,7 +29,8 @@ from .delivery_oracle import DeliveryOracle
 from .delivery_scenarios import DELIVERIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
-from .ops_oracle import OpsOracle
+from .ops_kernel_scenarios import NOWHERE, OPS_IN_KERNELS
+from .ops_oracle import KernelOpsOracle, OpsOracle
 from .ops_scenarios import OPS as OPS_SCENARIOS
 from .oracle import AppendOracle, Oracle
 from .pipeline_oracle import PipelineOracle
@@ -162,4 +164,12 @@ OPS = World(
     OPS_SCENARIOS,
     in_an_engine=ops_guard.in_an_engine,
     holds="each product from the right sum, by the right norm",
+)
+OPS_WITH_KERNELS = replace(
+    OPS,
+    words="the operations of a layer, with kernels",
+    oracle=KernelOpsOracle,
+    scenarios=NOWHERE,
+    scenarios_with_kernels=OPS_IN_KERNELS,
+    whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
 )
