@@ -46,7 +46,10 @@ reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours
 	$(BIN)/python -m rosecourse desk --reset '$(LESSON)'
 
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
-PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 --dist loadfile
+# Files in the order of `testpaths`: sorted by the number of their tests, the slow ones that have few would come last,
+# and keep one process busy while the others have nothing to do.
+PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 \
+    --dist loadfile --no-loadscope-reorder
 
 test: env  ## Lint, run every test and check every notebook, whatever fails (ARGS='-k scheduler')
 	@lint=passed; tests=passed; \

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ..errors import CaptureError
 from ..kernels.launch import Launch
 from .graphs import Work
+from .sizes import sizes_of
 
 READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__")
 FOLLOWS_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -94,17 +95,10 @@ def _follows_data(func: Any, args: Any) -> bool:
 
 def _poisoned(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operation would return, of the right sizes, with NaN or the smallest integer in it."""
-    if any(argument.name == "device" for argument in func._schema.arguments):
-        kwargs = kwargs | {"device": "meta"}
     try:
-        args, kwargs = tree_map_only(torch.Tensor, _meta, (args, kwargs))
-        return tree_map_only(torch.Tensor, _poison, func(*args, **kwargs))
+        return tree_map_only(torch.Tensor, _poison, sizes_of(func, args, kwargs))
     except RuntimeError as error:
         raise CaptureError(f"`{func}` cannot be recorded: {str(error).partition(chr(10))[0]}") from error
-
-
-def _meta(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")  # sizes, and no numbers
 
 
 def _poison(like: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """Thirty of the parts that were written without a look at the checker, drawn by a seed; `make adversary` takes all."""
 
-import os
 import random
 
 import pytest
@@ -16,7 +15,7 @@ SHOWN = [part for part in adversaries() if part.shows_here and (TRITON_AVAILABLE
 
 @pytest.fixture(scope="module")
 def drawn():
-    return judged(random.Random(SEED).sample(SHOWN, DRAWN), processes=os.cpu_count() or 1)
+    return judged(random.Random(SEED).sample(SHOWN, DRAWN))
 
 
 def told(all_judged):

@@ -17,7 +17,7 @@ from rosecourse.measure.provenance import driver_version
 from rosecourse.measure.traffic import LOAD, MixedTraffic
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records import assignments, recorder
+from rosecourse.records import assignments, recorder, step_recorder
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
 from rosecourse.records.steps import recorded_steps
 from rosecourse.records.timelines import recorded_timelines
@@ -147,8 +147,9 @@ def test_a_part_of_the_ladder_is_recorded_in_a_file_of_its_own(tmp_path, monkeyp
     assert capsys.readouterr().out == "A-from-061: is there, of this commit and settings (--force records it anew)\n"
 
 
-def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path):
+def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path, monkeypatch):
     """The last lessons, with steps and timelines."""
+    monkeypatch.setattr(step_recorder, "TIMELINE_ROUNDS", 1)  # each is taken under a profiler
     first, before, last = RUNGS[-3:]
     workload = LESSONS[-1].workload.name
     argv = ["--workloads", f"{workload},steps", *SMALL, "--from", first, "--out", str(tmp_path)]

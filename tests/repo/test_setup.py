@@ -221,7 +221,8 @@ def test_make_test_lints_and_runs_pytest(tmp_path):
     assert lint == LINT
     command, _, how = pytest_and_flags.partition(" --numprocesses ")
     assert command == "python -m pytest --nbval --ignore=tests/browser"
-    assert how.split() == ["logical", "--maxprocesses", "4", "--dist", "loadfile"]  # a notebook's cells stay together
+    in_order = ["--dist", "loadfile", "--no-loadscope-reorder"]  # a notebook's cells stay together
+    assert how.split() == ["logical", "--maxprocesses", "4", *in_order]
     assert made.stdout.splitlines()[-1] == "lint: passed, tests: passed"
     assert made.returncode == 0
 
