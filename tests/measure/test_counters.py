@@ -232,7 +232,8 @@ def test_a_step_has_fewer_of_what_a_lesson_counts_and_launches_its_kernels(rung,
             counts = count_step(engine, sessions)
             sides[side][0].update(counts.rows())
             sides[side][1].update(counts.launches)
-    assert rung.counted or rung.number in ("066", "067", "068", "069")  # no graph, no pipeline, no reader, no kernel
+    alike = ("066", "067", "068", "069", "070", "071")  # a CPU has no graph, no pipeline, no reader, no kernels
+    assert rung.counted or rung.number in alike
     for name in rung.counted:
         assert sides["after"][0][name] < sides["before"][0][name], name
     assert {*sides["after"][1]} >= {*rung.kernels}
