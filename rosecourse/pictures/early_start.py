@@ -63,10 +63,9 @@ def _draw_row(sheet: Sheet, name: str, row: Row, scale: Scale) -> None:
         free[lane:] = [spans[-1].end, *free[lane + 1 :]]
         top = sheet.y + lane * (LANE + BETWEEN)
         for span in spans:
-            look = {"fill": FILLS[span.what], "dashed": span.what == WAIT}
             texts = _texts(span, plain(row.names[kernel]))
             data = {"class_": span.what, "data_kernel": kernel}
-            draw_bar(group, (span.start, span.end), top, texts, scale, **look, **data)
+            draw_bar(group, (span.start, span.end), top, texts, scale, FILLS[span.what], span.what == WAIT, data)
     sheet.y += len(free) * (LANE + BETWEEN) + 8
 
 

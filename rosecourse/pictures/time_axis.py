@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from xml.etree import ElementTree
@@ -29,12 +29,14 @@ def draw_bar(
     top: float,
     texts: Sequence[str],
     scale: Scale,
-    *,
     fill: str,
-    dashed: bool = False,
-    **data: object,
+    dashed: bool,
+    data: Mapping[str, object],
 ) -> None:
-    """A bar with the first of the texts that fits; none where it takes no time. dashed: nothing is done in it."""
+    """A bar with the first of the texts that fits; none where it takes no time.
+
+    dashed: nothing is done in it. data: more of its attributes, as `draw_shape` takes them.
+    """
     left, right = map(scale.at, times)
     if right <= left:
         return

@@ -103,8 +103,9 @@ def _draw_box(
 ) -> None:
     """A bar with the first of the texts that fits. which: lane, what it is, and the step."""
     lane, what, step = which
-    look = {"fill": FILLS.get(what, EMPTY), "dashed": what in (WAIT, "idle")}
-    draw_bar(parent, times, top, texts, scale, **look, class_=what, data_lane=lane, data_step=step)
+    fill, dashed = FILLS.get(what, EMPTY), what in (WAIT, "idle")
+    data = {"class_": what, "data_lane": lane, "data_step": step}
+    draw_bar(parent, times, top, texts, scale, fill, dashed, data)
 
 
 def _draw_links(parent: ElementTree.Element, lanes: Lanes, above: float, below: float, scale: Scale) -> None:
