@@ -38,7 +38,7 @@ class StepInFlight:
 class Slot:
     """Tokens of one step, on their way to the host."""
 
-    def __init__(self, max_rows: int, device: torch.device, copy: Copy) -> None:
+    def __init__(self, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
         self.copy = copy
         self.pinned = device.type == "cuda"
         self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=self.pinned)
