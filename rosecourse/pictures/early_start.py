@@ -9,7 +9,7 @@ from ..measure.early_start_simulation import ASK, LAUNCH, TAIL, WAIT, WORK, Row,
 from .sheet import LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, Sheet, draw_shape, draw_text, plain
 from .time_axis import LANE, Scale, draw_axis, draw_bar
 
-UNIT_WIDTH, BETWEEN = 30, 4  # left of the axis, and between two lanes
+UNIT_WIDTH, BETWEEN = 44, 4  # left of the axis, and between two lanes
 MOST_KERNELS = 24  # that can be drawn
 # Light enough for black text; neighbours differ in brightness, too.
 FILLS = {LAUNCH: "#B8B8B8", ASK: "#7FCDB4", WAIT: "white", WORK: "#E69F00", TAIL: "#F7DDA8"}
@@ -51,7 +51,10 @@ def draw_rows(rows: Mapping[str, Row], title: str) -> Picture:
 
 def headline(name: str, row: Row) -> str:
     """What the row comes to, in words."""
-    return f"{name}: {row.end:.4g} {row.unit}, in which no kernel works for {row.in_gaps:.4g} {row.unit} between two"
+    time = f"{name}: {row.end:.4g} {row.unit}"
+    if not row.gaps:
+        return f"{time}; between the first kernel and the last, one always works"
+    return f"{time}; between kernels lie {row.in_gaps:.4g} {row.unit} in which none works"
 
 
 def _draw_row(sheet: Sheet, name: str, row: Row, scale: Scale) -> None:

@@ -72,7 +72,8 @@ def test_the_picture_says_in_words_what_it_shows():
     root = parse(draw_rows(drawn, "two <rows>"))
     said = root.find(f"{SVG}title").text
     assert said == "two <rows>. " + "; ".join(headline(name, row) for name, row in drawn.items())
-    assert headline("before", drawn["before"]) == "before: 47 µs, in which no kernel works for 12 µs between two"
+    assert headline("before", drawn["before"]) == "before: 47 µs; between kernels lie 12 µs in which none works"
+    assert headline("after", drawn["after"]).endswith(" µs; between the first kernel and the last, one always works")
     assert root.find(f"{SVG}rect").get("fill") == "white"  # in a dark theme too
 
 
