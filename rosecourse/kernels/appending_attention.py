@@ -100,14 +100,6 @@ def _attend_and_append_kernel(
     # Below every score, so that a part of nothing weighs nothing; two of -inf would have no difference.
     top, total = tl.full((ROWS,), -3.4e38, tl.float32), tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    if split == 0:  # the new token is the first one's
-        slot = _rows_of(context_len, context_len, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW) * D + d
-        tl.store(k_cache_ptr + slot, k_new, mask=in_head)
-        tl.store(v_cache_ptr + slot, v_new, mask=in_head)
-        top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1)
-        total += 1.0
-        acc += v_new.to(tl.float32)[None, :]
-
     span = tl.cdiv(tl.cdiv(context_len, TILE), SPLITS) * TILE
     for start in tl.range(split * span, tl.minimum(context_len, (split + 1) * span), TILE, num_stages=STAGES):
         position = start + t
@@ -118,6 +110,17 @@ def _attend_and_append_kernel(
         k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
         v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
         top, total, acc = _attend(q, k, v, live, top, total, acc, scale)
+
+    if split == 0:  # the new token is the first one's
+        # It comes last: the tiles do not wait for it.
+        slot = _rows_of(context_len, context_len, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW) * D + d
+        tl.store(k_cache_ptr + slot, k_new, mask=in_head)
+        tl.store(v_cache_ptr + slot, v_new, mask=in_head)
+        score = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1)
+        new_top = tl.maximum(top, score)
+        rescale, weight = tl.exp2((top - new_top) * scale), tl.exp2((score - new_top) * scale)
+        acc = acc * rescale[:, None] + weight[:, None] * v_new.to(tl.float32)[None, :]
+        top, total = new_top, total * rescale + weight
 
     if SPLITS == 1:
         out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)

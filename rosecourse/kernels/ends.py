@@ -49,10 +49,10 @@ def head_kernel(
     if PDL:
         ask_for(w_ptr, c_read, 0, K, K)
     depend(PDL)
-    means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
+    first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     SPAN: tl.constexpr = (K + BK - 1) // BK * BK
     acc = product(x_ptr, w_ptr, m_read, c_read, 0, K, SPAN, K % BK == 0, FLOAT32, BM, BN, BK, STAGES)
-    acc = normed(acc, means, squares, colsum, eps, K, WIDTH, TILES2) + bias[None, :]
+    acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2) + bias[None, :]
     rounded = acc.to(logits_ptr.dtype.element_ty)
     inside = in_rows[:, None] & in_columns[None, :]
     tl.store(logits_ptr + m.to(tl.int64)[:, None] * STRIDE + n[None, :], rounded, mask=inside)
@@ -60,10 +60,10 @@ def head_kernel(
     logits = tl.where(logits == logits, logits, float("inf"))  # NaN is no number to choose by, nor is +inf
     logits = tl.where(in_columns[None, :], logits, float("-inf"))
     best = tl.max(logits, axis=1)
-    first = tl.min(tl.where((logits == best[:, None]) & in_columns[None, :], n[None, :], V), axis=1)
+    best_id = tl.min(tl.where((logits == best[:, None]) & in_columns[None, :], n[None, :], V), axis=1)
     at = m * tl.num_programs(1) + tile
     tl.store(best_ptr + at, best, mask=in_rows)
-    tl.store(best_id_ptr + at, first, mask=in_rows)
+    tl.store(best_id_ptr + at, best_id, mask=in_rows)
 
 
 @triton.jit(do_not_specialize_on_alignment=["live_ptr", "tokens_ptr", "token_ids_ptr", "lens_ptr"])

@@ -60,14 +60,16 @@ def product(
 
 @triton.jit
 def stats_of(stats_ptr, m, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr):
-    """What is known of the rows m, tile by tile: means, and sums of squared distances from them [TILES2, BM].
+    """What is known of the rows m: the first tile's mean [BM]; of all tiles means and sums of squares [TILES2, BM].
 
-    Of rows that are not there it is anything.
+    A tile's squares are those of distances from its mean. Of rows that are not there all of it is anything.
     """
     TILES: tl.constexpr = (K + WIDTH - 1) // WIDTH
     t = tl.arange(0, TILES2)[:, None]
     at = stats_ptr + t * APART + m[None, :]
-    return tl.load(at, mask=t < TILES, other=0.0), tl.load(at + TILES * APART, mask=t < TILES, other=0.0)
+    first = tl.load(stats_ptr + m)
+    means = tl.load(at, mask=t < TILES, other=0.0)
+    return first, means, tl.load(at + TILES * APART, mask=t < TILES, other=0.0)
 
 
 @triton.jit
@@ -83,16 +85,18 @@ def leave_stats(stats_ptr, x, tile, m, in_rows, K: tl.constexpr, WIDTH: tl.const
 
 
 @triton.jit
-def normed(acc, means, squares, colsum, eps, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr):
-    """x @ w.T -> (x - mean(x)) / std(x) @ w.T, for rows of which `stats_of` has told (Chan, Golub and LeVeque, 1979).
+def normed(acc, first, means, squares, colsum, eps, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr):
+    """x @ w.T -> (x - mean(x)) / std(x) @ w.T, for rows of which `stats_of` has told (Chan, Golub and LeVeque, 1983).
 
-    A mean of squares less the square of the mean would lose a small deviation beside a large mean.
+    A mean of squares less the square of the mean would lose a small deviation beside a large mean. So both are taken
+    of distances from the first tile's mean, in two sums that do not wait for each other.
     """
     count = tl.minimum(tl.maximum(K - tl.arange(0, TILES2) * WIDTH, 0), WIDTH).to(tl.float32)[:, None]
-    mean = tl.sum(means * count, axis=0) / K
-    apart = means - mean[None, :]
-    std = tl.sqrt(tl.sum(squares + apart * apart * count, axis=0) / K + eps)
-    return (acc - mean[:, None] * colsum[None, :]) / std[:, None]
+    apart = means - first[None, :]
+    shift = tl.sum(apart * count, axis=0) / K
+    variance = tl.sum(squares + apart * apart * count, axis=0) / K - shift * shift
+    rstd = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)
+    return (acc - (first + shift)[:, None] * colsum[None, :]) * rstd[:, None]
 
 
 @triton.jit
@@ -143,7 +147,7 @@ def linear_kernel(
     at = out_ptr + m[:, None] * N + n[None, :]
     inside = in_rows[:, None] & in_columns[None, :]
     if WIDTH:
-        means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
+        first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     if ADD:
         old = tl.load(at, mask=inside, other=0.0)
     EVEN: tl.constexpr = K % (SPLITS * BK) == 0
@@ -156,7 +160,7 @@ def linear_kernel(
             acc = sum_of_parts(parts_ptr + tile * SPLITS * BM * BN, counters_ptr + tile, SPLITS, BM, BN)
     if last:
         if WIDTH:
-            acc = normed(acc, means, squares, colsum, eps, K, WIDTH, TILES2)
+            acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2)
         acc += bias[None, :]
         if GELU:  # x / 2 (1 + tanh(inner))
             acc = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
