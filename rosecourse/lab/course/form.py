@@ -82,8 +82,8 @@ class Track:
     requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
     often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
     timed on a CPU, where something else is counted instead; empty where time is compared there too. counted: what that
-    is, the host's `launches`, its `waits`, the `operations` around attention, or the `wakes` of readers, of which time
-    says nothing on a GPU either.
+    is, the host's `launches`, its `waits`, the `operations` around attention, or the `wakes` of readers or the
+    `late asks` of kernels, of which time says nothing on a GPU either.
     """
 
     timed: str = "whole runs, prefill and decode steps"

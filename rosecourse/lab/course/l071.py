@@ -186,8 +186,8 @@ BUG = Bug(
     tools=(
         "The colleague's part is not the one that the exercise is about: it is the whole `forward`, on a simulated "
         "device whose kernels start early. A kernel is a generator, and its `yield` is its wait. "
-        "`broken.decode_step.runner.work.forward` is the object in its engine, and the names of all kernels that it has "
-        "launched are in its `belt.launched`.",
+        "`broken.decode_step.runner.work.forward` is the object in its engine; its `belt.launched` has the names of the "
+        "kernels, launch by launch.",
         "All launches come from `__call__`. Write them down in their order, with what each kernel writes, and what it "
         "reads before its wait. What is two kernels old may be read there.",
     ),
@@ -252,8 +252,8 @@ def first_late(at: Situation, seen: Seen, right: int) -> str:
     if not late:
         return ""
     kernel, tensor, line = late[0]
-    where = f" ({line})" if line else ""
-    return f"`{tensor}` of `{kernel}` was there before the step, and its first tile can be read before `wait()`{where}"
+    where = f", {line}" if line else ""
+    return f"`{tensor}` of `{kernel}` was there before the step: read its first tile before `wait()`{where}"
 
 
 LATE = Cost(
@@ -273,7 +273,7 @@ COSTS = (
     counted(
         "kernels that may not start early",
         lambda seen: seen.held,
-        "{found} kernels are launched without `launch_pdl=True` in {situation}, and start when the one before has ended",
+        "{found} kernels are launched without `launch_pdl=True` in {situation}: none of them can start early",
     ),
     LATE,
     counted(

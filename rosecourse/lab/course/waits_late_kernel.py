@@ -12,12 +12,12 @@ from ..world.early_start import start_next, wait
 def linear_add_kernel(
     h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
-    """x += h @ w + bias, with h [rows, K], w [K, N]: one program for each tile [BM, BN] of x."""
+    """x += h @ w + bias, with h [rows, K], w [K, N]: a program for each tile [BM, BN] of x."""
     tile_m, tile_n = tl.program_id(0), tl.program_id(1)
     m, n, k = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN), tl.arange(0, BK)
     in_rows, in_columns = (m < rows)[:, None], (n < N)[None, :]
-    w_at = w_ptr + k[:, None] * N + n[None, :]
-    w = tl.load(w_at, mask=(k < K)[:, None] & in_columns, other=0.0)  # nobody writes weights: no need to wait
+    h_at, w_at = h_ptr + m[:, None] * K + k[None, :], w_ptr + k[:, None] * N + n[None, :]
+    w = tl.load(w_at, mask=(k < K)[:, None] & in_columns, other=0.0)  # nobody writes weights
     bias = tl.load(bias_ptr + n, mask=n < N, other=0.0)
     wait()
     start_next()
@@ -26,7 +26,7 @@ def linear_add_kernel(
     acc = tl.zeros((BM, BN), tl.float32)
     for begin in range(0, K, BK):
         inside, following = begin + k < K, begin + BK + k < K
-        h = tl.load(h_ptr + m[:, None] * K + (begin + k)[None, :], mask=in_rows & inside[None, :], other=0.0)
+        h = tl.load(h_at + begin, mask=in_rows & inside[None, :], other=0.0)
         acc = tl.dot(h, w, acc, input_precision="ieee")
         w = tl.load(w_at + (begin + BK) * N, mask=following[:, None] & in_columns, other=0.0)
     at = x_ptr + m[:, None] * N + n[None, :]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from ...kernels import INTERPRETED
+from ...models.ops import Linear
+from .causes import Cause
 from .error_reading import CannotTry
 from .fault import PartIsWrong
 from .judged_ops import JudgedOps
+from .kernel_memory import guarded_kernels
 from .learner import Learner
 from .ops_guard import GuardedOps
 from .ops_log import OpsSeen
@@ -26,6 +29,7 @@ NOT_INTERPRETED = (
     "the order within a kernel. It is seen in Triton's interpreter alone: set TRITON_INTERPRET=1 in the environment "
     "before rosecourse is imported"
 )
+LOOK_AT_MASKS = "look at the grid, at the masks, and at the offsets"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class OrderedOps(GuardedOps):
         self.launched: list[Launched] = []
         self.plain = 0
 
+    def linear_add(self, h: Tensor, linear: Linear, x: Any) -> Any:
+        self.written.step.add_tensor(h)  # whoever has made it, it was in this step
+        return super().linear_add(h, linear, x)
+
     def _stream(self, method: str, *arguments: Any) -> Any:
         with self._watched() as watch:
             returned = super()._stream(method, *arguments)
@@ -71,8 +79,13 @@ class OrderedOps(GuardedOps):
     @contextmanager
     def _watched(self) -> Iterator[Watch]:
         watch = Watch(self.written)
-        with self.written, watch.watching():
-            yield watch
+        try:
+            with guarded_kernels(), self.written, watch.watching():
+                yield watch
+        except PartIsWrong as wrong:
+            if wrong.fault.cause is not Cause.OUTSIDE:
+                raise
+            raise PartIsWrong(replace(wrong.fault, reason=LOOK_AT_MASKS)) from None
         self.launched += watch.launched
         for launched in watch.launched:
             fault = launched.fault()

@@ -28,7 +28,7 @@ MOVE = "move this line behind `wait()`"
 READS_EARLY = "the kernel before may not have written it yet: " + MOVE
 STORES_EARLY = "the kernels before may still read or write there: " + MOVE
 STARTS_EARLY = (
-    "the kernel after this one could run while the one before it is still at work, and would find unfinished what is two "
+    "the kernel after this one could run while the one before it is still at work, and take for ended what is two "
     "kernels old: call `start_next()` behind `wait()`"
 )
 NONE_WAITS = "without a wait it may run beside the kernel before it: call `wait()` before what that one writes is read"

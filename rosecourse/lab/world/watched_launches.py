@@ -20,6 +20,7 @@ from .written_memory import Written, span_of
 if TRITON_AVAILABLE:
     from triton.runtime import interpreter
 
+Hooked = Callable[..., Any]  # a method of the interpreter
 EARLY = "launch_pdl"  # Triton's option of a launch that may start before the kernel before it has ended
 RUN, NEXT = "__call__", "set_grid_idx"  # where the interpreter launches, and where a program begins
 
@@ -40,7 +41,8 @@ class Watch:
             yield
             return
         executor, builder = interpreter.GridExecutor, interpreter.InterpreterBuilder
-        replaced = [(executor, RUN, self._running), (executor, TAKE_ARGUMENTS, self._taking), (builder, NEXT, self._next)]
+        hooks = {RUN: self._running, TAKE_ARGUMENTS: self._taking}
+        replaced = [*((executor, name, hook) for name, hook in hooks.items()), (builder, NEXT, self._next)]
         originals = [(where, name, getattr(where, name)) for where, name, _ in replaced]
         originals += [(builder, name, getattr(builder, name)) for name in ACCESSES]
         for where, name, around in replaced:
@@ -58,7 +60,7 @@ class Watch:
         if self._now is not None:
             self._now.hear(what)
 
-    def _running(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _running(self, original: Hooked) -> Hooked:
         def run(executor: Any, *arguments: Any, **options: Any) -> Any:
             written = self.written
             self._now = Launched(executor.fn.__name__, bool(options.get(EARLY)), written.newest, written.step)
@@ -73,7 +75,7 @@ class Watch:
 
         return run
 
-    def _taking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _taking(self, original: Hooked) -> Hooked:
         def take(executor: Any, arguments: Any, options: Any) -> Any:
             taken = original(executor, arguments, options)
             given = inspect.getcallargs(executor.fn, *taken[0], **taken[1])
@@ -82,7 +84,7 @@ class Watch:
 
         return take
 
-    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _next(self, original: Hooked) -> Hooked:
         def begin(builder: Any, *number: int) -> Any:
             if self._now is not None:
                 self._now.begin((number[0], number[1], number[2]))
@@ -90,7 +92,7 @@ class Watch:
 
         return begin
 
-    def _accessing(self, original: Callable[..., Any], verb: str, pointers: int, used: int | None) -> Callable[..., Any]:
+    def _accessing(self, original: Hooked, verb: str, pointers: int, used: int | None) -> Hooked:
         def access(builder: Any, *arguments: Any) -> Any:
             if self._now is not None:
                 handle = arguments[pointers]
