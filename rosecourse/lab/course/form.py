@@ -54,7 +54,8 @@ class Exercise:
     stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
     part uses. kernel_code: what it takes from a file of kernels. begins_as: the class that the learner gets; None is
     the part before the lesson, which is called in the same way. ends_as: the class that the solution is, and that a
-    learner's is counted beside; None is the part after the lesson.
+    learner's is counted beside; None is the part after the lesson. kernel_files: two files beside the courses, without
+    `.py`, whose kernels stand above the class in the exercise and in the solution; they are read and not imported.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Exercise:
     kernel_code: KernelCode = KernelCode()
     begins_as: type | None = None
     ends_as: type | None = None
+    kernel_files: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ class Track:
     requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
     often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
     timed on a CPU, where something else is counted instead; empty where time is compared there too. counted: what that
-    is, the host's `launches`, its `waits`, the `operations` around attention, or the `wakes` of readers, of which time
-    says nothing on a GPU either.
+    is, the host's `launches`, its `waits`, the `operations` around attention, or the `wakes` of readers or the
+    `late asks` of kernels, of which time says nothing on a GPU either.
     """
 
     timed: str = "whole runs, prefill and decode steps"

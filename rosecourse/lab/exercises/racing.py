@@ -33,6 +33,7 @@ from ..course.form import Course, Track
 from .count_race import CountRace
 from .launch_race import LaunchRace, launches_of
 from .operation_race import OperationRace, operations_of
+from .order_race import OrderRace, asks_of
 from .wait_race import WaitRace, completions_served, waits_of
 from .wake_race import WakeRace, completions_read, wakes_of
 
@@ -41,7 +42,9 @@ COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] 
     "waits": (WaitRace, waits_of),
     "wakes": (WakeRace, wakes_of),
     "operations": (OperationRace, operations_of),
+    "late asks": (OrderRace, asks_of),
 }
+NEVER_TIMED = ("wakes", "late asks")  # time says nothing of them on a GPU either
 WHOLE_RUNS = Track()
 Raced = TypeVar("Raced", "Race", CountRace)
 THAN_THE_COURSES = "than the course's"
@@ -135,7 +138,7 @@ def race(
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Where time says nothing, launches, waits, wakes or operations are counted in its place.
+    takes ten to thirty seconds. Where time says nothing, something is counted in its place, as `Track.counted` says.
     Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
@@ -158,7 +161,7 @@ def race(
     ]
     on_gpu = model.device.type != "cpu"
     try:
-        if course.track.untimed and (course.track.counted == "wakes" or not on_gpu):
+        if course.track.untimed and (course.track.counted in NEVER_TIMED or not on_gpu):
             return _noted(_counted(course, racers, model))
         workload = workload_of(course.track, on_gpu)
         config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
@@ -184,6 +187,9 @@ def _counted(course: Course, racers: Sequence[Lesson], model: Model) -> CountRac
     before, yours, after = racers
     theirs = after.after.with_(**{course.world.part: course.ends_as(after.after)})
     each = {before.title: before.after, yours.title: yours.after, after.title: theirs}
+    if course.exercise.kernel_files[0]:  # the engine has no such kernel on a CPU: the cell brings it
+        begins = after.after.with_(**{course.world.part: course.begins_as(before.after)})
+        each = {"the untouched cell": begins, yours.title: yours.after, after.title: theirs}
     kind, count = COUNTED[course.track.counted]
     counts = {title: count(course.world.engine(one, model.device), model) for title, one in each.items()}
     return kind(course.number, yours.title, counts, course.track.untimed)

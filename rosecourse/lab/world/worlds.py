@@ -15,6 +15,7 @@ from . import (
     in_turns,
     one_behind,
     ops_guard,
+    order_engine,
     pipeline_guard,
     reading_threads,
     rows_oracle,
@@ -31,6 +32,8 @@ from .one_table_oracle import OneTableOracle
 from .ops_oracle import OpsOracle
 from .ops_scenarios import OPS as OPS_SCENARIOS
 from .oracle import AppendOracle, Oracle
+from .order_oracle import OrderOracle
+from .order_scenarios import ORDER
 from .pipeline_oracle import PipelineOracle
 from .pipeline_scenarios import PIPELINES
 from .rows_oracle import RowsOracle
@@ -162,4 +165,14 @@ OPS = World(
     OPS_SCENARIOS,
     in_an_engine=ops_guard.in_an_engine,
     holds="each product from the right sum, by the right norm",
+)
+KERNELS_IN_A_ROW = World(
+    "ops",
+    "operations whose kernel may start early",
+    ops_guard.METHODS,
+    OrderOracle,
+    ORDER,
+    in_an_engine=ops_guard.in_an_engine,
+    holds="each sum right, and in each program of each kernel the right order",
+    whole=WholeEngine(order_engine.NAME, order_engine.same_tokens),
 )
