@@ -8,7 +8,6 @@ import torch
 
 from rosecourse import InferenceEngine
 from rosecourse.kernels import INTERPRETED, TRITON_AVAILABLE
-from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course.l071 import words
 from rosecourse.lab.course.scenes import side_by_side, start, steps
@@ -39,7 +38,7 @@ def by_name(part):
 
 
 @interpreted
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=by_name)
 def test_a_kernel_in_another_style_passes(part):
     verdict = judged(part, "071", lambda *what: None)
@@ -47,14 +46,14 @@ def test_a_kernel_in_another_style_passes(part):
 
 
 @interpreted
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("part", WRONG_ORDERS, ids=by_name)
 def test_a_wrong_kernel_is_refused_with_its_cause(part):
     assert_refused(judged(part, "071", lambda *what: None), *WRONG_ORDERS[part])
 
 
 @interpreted
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=by_name)
 def test_what_waits_for_more_than_it_must_is_told(part):
     assert_right_but_costly(judged(part, "071", lambda *what: None), WITHOUT_THE_IDEA[part])
