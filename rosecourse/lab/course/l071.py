@@ -186,8 +186,8 @@ BUG = Bug(
     tools=(
         "The colleague's part is not the one that the exercise is about: it is the whole `forward`, on a simulated "
         "device whose kernels start early. A kernel is a generator, and its `yield` is its wait. "
-        "`broken.decode_step.runner.work.forward` is the object in its engine; its `belt.launched` has the names of the "
-        "kernels, launch by launch.",
+        "`broken.decode_step.runner.work.forward` is the object in its engine; its `belt.launched` has the kernels' "
+        "names, launch by launch.",
         "All launches come from `__call__`. Write them down in their order, with what each kernel writes, and what it "
         "reads before its wait. What is two kernels old may be read there.",
     ),

@@ -37,8 +37,11 @@ class Asked:
 class Judge:
     """Of one model. strange: what belongs to other streams, steps and models, which must not get into these.
 
-    before: what each method has returned in the step before, by what was asked.
+    before: what each method has returned in the step before, by what was asked. unknown: what is likely where no cause
+    is found.
     """
+
+    unknown = UNKNOWN
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -94,7 +97,7 @@ class Judge:
                 return Cause.WRONG_SESSION, f"all rows are that of row {row}", ""
         if len(right) > 1 and _close(found.sort(dim=0).values, right.sort(dim=0).values, dtype):
             return Cause.WRONG_SESSION, "these are the right rows, in another order", ""
-        return Cause.VALUES_CHANGED, "", UNKNOWN
+        return Cause.VALUES_CHANGED, "", self.unknown
 
     def _variants(self, asked: Asked) -> Iterator[Variant]:
         """What may have been computed in the place of what was asked for, one thing being wrong."""

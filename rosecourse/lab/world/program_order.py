@@ -102,7 +102,7 @@ class Launched:
                 program.late_lines.setdefault(access.tensor, access.line)
             return
         if self.newest.has(access.addresses).any():
-            told = f"{self._who(program)} reads `{access.tensor}` before its wait, which the kernel before writes"
+            told = f"{self._who(program)} reads `{access.tensor}`, which the kernel before writes, before its wait"
             self._blame(Fault(told, (access.line,), READS_EARLY, cause=Cause.READ_BEFORE_WAIT))
         program.early[access.tensor] = program.early.get(access.tensor, 0) + len(access.addresses)
 
