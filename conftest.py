@@ -22,6 +22,7 @@ NEED_TRITON = [
     "tests/kernels/test_head.py",
     "tests/kernels/test_linear.py",
     "tests/kernels/test_numerics.py",
+    "tests/kernels/test_outlier_weights.py",
     "tests/kernels/test_paged_attention.py",
     "tests/kernels/test_tiles.py",
     "tests/lessons/test_lessons.py",

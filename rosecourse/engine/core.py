@@ -20,7 +20,7 @@ from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.ops import with_ops
 from ..models.shape import Model, require_model
-from ..models.tokenizer import check_length, longest_token
+from ..models.tokenizer import check_length, encode, longest_token
 from ..request.session import InferenceSession, Prompt, append_tokens
 from ..request.text import Pieces
 from .auditing import audit_cache
@@ -138,7 +138,7 @@ class EngineCore:
             if isinstance(prompt, str):
                 if len(prompt) >= self.max_seq_len:  # else the check can say nothing
                     check_length(prompt, self._longest_token, self.max_seq_len - 1)
-                return self.model.tokenizer.encode(prompt, verbose=False)
+                return encode(self.model.tokenizer, prompt)
             if isinstance(prompt, bytes):
                 raise TypeError
             return [index(token_id) for token_id in prompt]

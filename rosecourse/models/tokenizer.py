@@ -36,6 +36,17 @@ def tokenizer_of(folder: ModelFolder) -> PreTrainedTokenizerFast:
         raise unreadable(what, error) from error
 
 
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """The token ids of a text, as `tokenizer.encode` gives them; without its detour where it adds nothing.
+
+    A text of a few words takes 3 us then, and not 40. Raises `TypeError` for what no encoding has.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if isinstance(backend, Tokenizer) and backend.truncation is None and backend.padding is None:
+        return backend.encode(text).ids
+    return tokenizer.encode(text, verbose=False)
+
+
 def longest_token(tokenizer: Any) -> int | None:
     """The bytes of a vocabulary's longest token, so that a text of N characters has at least N / longest tokens.
 

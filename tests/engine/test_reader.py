@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rosecourse import LogitsError, OnlineScheduler, QueueFull, RequestError, SchedulerClosed, SchedulerManager
+from rosecourse import BEST, LogitsError, OnlineScheduler, QueueFull, RequestError, SchedulerClosed, SchedulerManager
 from rosecourse.engine.items import End, NewTokenItem, Tokens
 from rosecourse.engine.reader import TokenReader
 from rosecourse.engine.token_queue import SharedQueue
@@ -16,8 +16,10 @@ from tests.support.failing import spoil
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated
 from tests.support.interrupt_story import make_engine as make_story_engine
 from tests.support.interrupts import Scene, strike, strike_lines
-from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, params
+from tests.support.late_device import BEHIND
+from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers, params
 from tests.support.oracles import hf_greedy, prompts_of
+from tests.support.scheduling import make_engine
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
@@ -272,6 +274,33 @@ def test_a_stepping_thread_that_fails(manage, scheduler, late):
         next(reader)
     with pytest.raises(SchedulerClosed):
         reader.submit([1])
+
+
+@pytest.mark.parametrize("parts", [BEST, BEHIND], ids=["in step", "one behind"])
+def test_a_step_that_fails_after_tokens_have_landed_in_it(small_model, parts):
+    """A request that begins in the very step that fails: its first token is read, and those of the others are too."""
+    scheduler = OnlineScheduler(make_engine(small_model, parts))
+    with managers(scheduler) as manage:
+        gate = Gate(scheduler.engine, "launch", 2)
+        reader = TokenReader(manage())
+        old = reader.submit([1, 2, 3], LONG)
+        gate.has_come()
+        new = reader.submit([4, 5, 6], LONG)  # the next step begins with its prefill
+
+        def broken(sessions):
+            assert sessions == [old]
+            raise ZeroDivisionError("planted")
+
+        scheduler.engine.launch = broken
+        gate.open()
+        got = {}
+        with pytest.raises(SchedulerClosed, match="the scheduler stopped: ZeroDivisionError: planted"):
+            read_all(reader, got)
+    assert len(new.completion_ids) == 1
+    assert {session: token_ids(tokens) for session, tokens in got.items()} == {
+        old: old.completion_ids,
+        new: new.completion_ids,
+    }
 
 
 # -- interrupts -----------------------------------------------------------------------------------------------------

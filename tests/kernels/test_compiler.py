@@ -3,28 +3,32 @@
 The kernels are compiled in a process of their own, because Triton decides between the two when it is imported.
 """
 
-import json
-import os
-import subprocess
-import sys
-from typing import Any
+from functools import cache
+from itertools import product
+from typing import NamedTuple
 
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from rosecourse.kernels.add_norm import add_norm
 from rosecourse.kernels.appending_attention import attend_and_append
 from rosecourse.kernels.choose import choose
+from rosecourse.kernels.fused import Folded, FusedLinears
 from rosecourse.kernels.kv_append import kv_append_by_table
 from rosecourse.kernels.launch import Launch
 from rosecourse.kernels.paged_attention import paged_attention_decode
+from rosecourse.kernels.tiles import Tiles
+from tests.support.compiling import Compiler, answer_all, compile_for
+from tests.support.ptx import LAUNCH, WAIT, accesses, waits_later
 
-SMALL_GPU = GPUTarget("cuda", 86, 32)
-SHARED_MEMORY = 99 * 1024  # bytes that a program may have there
-TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
+
+class Card(NamedTuple):
+    capability: int  # 86 is 8.6
+    shared_memory: int  # bytes that a program may have
+
+
+CARDS = {"H200": Card(90, 232448), "RTX 3090": Card(86, 99 * 1024), "RTX 5090": Card(120, 99 * 1024)}
+SMALL = CARDS["RTX 3090"]
 
 
 def attention(attend, dtype=torch.float16, group=1, D=64, block_size=64, max_blocks=16, longest=100, B=2):
@@ -70,53 +74,175 @@ CALLS = {
 }
 
 
-def compiled_for_a_gpu(kernel: Any, *arguments: Any, grid: Any, num_warps: int, **constants: Any) -> Any:
-    """In the place of `JITFunction.warmup`, which wants a GPU."""
-    signature, aligned = {}, {}
-    for number, (parameter, argument) in enumerate(zip(kernel.params, arguments, strict=False)):
-        if isinstance(argument, torch.dtype):
-            signature[parameter.name] = f"*{TYPES[argument]}"
-            if not parameter.do_not_specialize_on_alignment:
-                aligned[(number,)] = [["tt.divisibility", 16]]
-        else:
-            signature[parameter.name] = "fp32" if isinstance(argument, float) else "i32"
-    signature |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(kernel, signature, constants, aligned)
-    return triton.compile(source, target=SMALL_GPU, options={"num_warps": num_warps})
+# -- the kernels of a step with small products --------------------------------------------------------------------
+
+# Inputs of a layer, what is between its last two products, the vocabulary, positions.
+SHAPES = {"GPT-2 124M": (768, 3072, 50257, 1024), "odd": (35, 141, 211, 9)}
+STEP = ("embed", "qkv", "projection", "fc", "fc projection", "head", "choose")
 
 
-def compile_all() -> None:
-    """Print for each call what its kernels take of shared memory, or what the compiler says to them."""
-    triton.JITFunction.warmup = compiled_for_a_gpu
-    made: list[int] = []
-    results: dict[str, list[int] | str] = {}
-    with Launch.handed_to(lambda launch, grid, arguments: made.append(launch.kernel.metadata.shared)):
-        for name, call in CALLS.items():
-            made.clear()
-            try:
-                call()
-                results[name] = list(made)
-            except Exception as error:
-                results[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps(results))
+class Part(NamedTuple):
+    """A kernel of a step of so many rows on a card. dtype: by its name in torch."""
+
+    card: str
+    dtype: str
+    pdl: bool
+    rows: int
+    shape: str
+    kernel: str
+
+    def __str__(self) -> str:
+        return "-".join([self.card, self.dtype, "pdl" if self.pdl else "", str(self.rows), self.shape, self.kernel])
+
+
+@cache
+def step_of(card: str, dtype_name: str, pdl: bool, rows: int, shape: str) -> dict[str, Launch]:
+    """What a step with one layer launches, by its name in STEP. Tensors on `meta` have no memory.
+
+    The device's number is the compute capability: so each card gets its own binaries.
+    """
+    compile_for(CARDS[card].capability)
+    (C, inner, V, context), dtype = SHAPES[shape], getattr(torch, dtype_name)
+    linears = FusedLinears(torch.device("meta", CARDS[card].capability), dtype, pdl)
+    linears.shared_memory = CARDS[card].shared_memory
+
+    def room(*size, dtype=dtype):
+        return torch.empty(*size, dtype=dtype, device="meta")
+
+    def weight(outputs, inputs):
+        return Folded(room(outputs, inputs), *(room(outputs, dtype=torch.float32) for _ in range(2)))
+
+    made = []
+    counts = [room(rows, dtype=torch.int64) for _ in range(3)]
+    with Launch.handed_to(lambda launch, grid, arguments: made.append(launch)):
+        x = linears.embed(*counts[:2], room(V, C), room(context, C))
+        linears.norm_linear(x, weight(3 * C, C), 1e-5)
+        x = linears.linear_add(room(rows, C), weight(C, C), x)
+        h = linears.norm_linear(x, weight(inner, C), 1e-5, gelu=True)
+        x = linears.linear_add(h, weight(C, inner), x)
+        linears.choose(linears.logits(x, weight(V, C), 1e-5), *counts)
+    return dict(zip(STEP, made, strict=True))
+
+
+# -- the other process --------------------------------------------------------------------------------------------
+
+
+def compiled(question: str | list) -> list[dict]:
+    """What became of the kernels of a call, by its name in CALLS, or of a part of a step."""
+    if isinstance(question, list):
+        *which, kernel = question
+        return [step_of(*which)[kernel].kernel.facts]
+    compile_for(SMALL.capability)
+    made = []
+    with Launch.handed_to(lambda launch, grid, arguments: made.append(launch.kernel.facts)):
+        CALLS[question]()
+    return made
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    own = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-m", "tests.kernels.test_compiler"]
-    done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def compiler(tmp_path_factory):
+    compiler = Compiler("tests.kernels.test_compiler", tmp_path_factory.mktemp("triton"))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture
+def ask(compiler):
+    """What became of one part of a step."""
+
+    def ask(part):
+        (facts,) = compiler.ask(part)
+        assert "error" not in facts, facts["error"]
+        return facts
+
+    return ask
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_compiler_takes_a_kernel_and_a_small_gpu_has_room_for_it(results, name):
-    shared = results[name]
-    assert isinstance(shared, list), shared
-    assert len(shared) == (2 if name == "appending in parts" else 1), "not the kernels that this call is for"
-    assert max(shared) <= SHARED_MEMORY
+def test_the_compiler_takes_a_kernel_and_a_small_gpu_has_room_for_it(compiler, name):
+    made = compiler.ask(name)
+    assert not [facts["error"] for facts in made if "error" in facts]
+    assert len(made) == (2 if name == "appending in parts" else 1), "not the kernels that this call is for"
+    assert max(facts["shared"] for facts in made) <= SMALL.shared_memory
+
+
+def parts(card, dtype, pdl, shape="GPT-2 124M", rows=(1, 17, 63, 64, 65, 128), kernels=STEP):
+    """Rows: for each height of a tile, and each set of tuned ones. Both ends do not look at them."""
+    cases = [Part(card, dtype, pdl, B, shape, kernel) for B, kernel in product(rows, kernels)]
+    return [part for part in cases if part.rows == rows[0] or part.kernel not in ("embed", "choose")]
+
+
+ALWAYS = parts("H200", "float16", True, rows=(64,)) + parts("RTX 3090", "float16", False, rows=(128,), kernels=("fc",))
+DTYPES = ("float16", "bfloat16", "float32")
+MORE = [part for dtype, pdl in product(DTYPES, (True, False)) for part in parts("H200", dtype, pdl)]
+MORE += [part for dtype in DTYPES for part in parts("RTX 3090", dtype, False)]
+MORE += parts("RTX 5090", "float16", True)
+MORE += [part for dtype, pdl in product(DTYPES, (True, False)) for part in parts("H200", dtype, pdl, "odd", (1, 65))]
+# Bytes of a thread that its registers have no room for. With so many rows the head holds the stats of 48 tiles of each.
+SPILLED = {(65, "head"): 256}
+
+
+def check(part: Part, facts: dict) -> None:
+    """It fits, keeps its numbers in registers where its tiles are tuned, and waits where it has to."""
+    card, dtype, pdl, rows, shape, kernel = part
+    constants = facts["constants"]
+    assert facts["shared"] <= CARDS[card].shared_memory
+    if "BM" in constants:  # `tiles.fitting` relies on it: what comes after the product takes the place of its buffers
+        tiles = Tiles(*[constants.get(name, 1) for name in ("BM", "BN", "BK", "SPLITS", "STAGES")], warps=0)
+        assert facts["shared"] <= tiles.bytes_for(getattr(torch, dtype).itemsize)
+    if (card, shape) == ("H200", "GPT-2 124M") and dtype != "float32":
+        assert facts["spilled"] <= SPILLED.get((rows, kernel), 0)
+    if pdl:
+        early, late = around_the_wait(facts["ptx"], facts["parameters"])
+        assert early == READS[kernel][0]
+        assert late >= READS[kernel][1]
+    else:
+        assert "griddepcontrol" not in facts["ptx"]
+        assert "prefetch" not in facts["ptx"]
+
+
+WEIGHTS = {("prefetch", "w_ptr"), ("ld", "bias_ptr")}
+# Of each kernel, what it reads before the wait, and what the kernels before it write.
+NORM = WEIGHTS | {("ld", "colsum_ptr")}, {"x_ptr", "stats_ptr"}
+SUM = WEIGHTS, {"x_ptr", "out_ptr"}
+READS = {
+    "embed": (set(), {"token_ids_ptr", "positions_ptr"}),
+    "qkv": NORM,
+    "projection": SUM,
+    "fc": NORM,
+    "fc projection": SUM,
+    "head": NORM,
+    "choose": (set(), {"best_ptr", "best_id_ptr", "lens_ptr"}),
+}
+
+
+def around_the_wait(ptx: str, parameters: list[str]) -> tuple[set[tuple[str, str]], set[str]]:
+    """How which memory is touched before the wait, and which memory after it."""
+    found = accesses(ptx, parameters)
+    at = found.index(WAIT)
+    assert found[at + 1] == LAUNCH, "the next kernel may start once this one has waited"
+    before, after = found[:at], found[at + 2 :]
+    early = {(access.operation.split(".")[0], pointer) for access in before for pointer in access.pointers or ["?"]}
+    return early, {pointer for access in after for pointer in access.pointers}
+
+
+@pytest.mark.parametrize("part", ALWAYS, ids=str)
+def test_a_kernel_of_a_step_of_small_products(ask, part):
+    check(part, ask(part))
+
+
+def test_a_kernel_that_waits_too_late_is_seen(ask):
+    for part in ALWAYS[: len(STEP)]:
+        facts = ask(part)
+        early, _ = around_the_wait(waits_later(facts["ptx"]), facts["parameters"])
+        assert READS[part.kernel][1] <= {pointer for _, pointer in early}
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("part", MORE, ids=str)
+def test_kernels_of_other_steps(ask, part):
+    check(part, ask(part))
 
 
 if __name__ == "__main__":
-    compile_all()
+    answer_all(compiled)

@@ -30,9 +30,10 @@ def test_they_fit_and_can_be_computed(limit, itemsize):
 def test_the_tuned_ones_are_those_of_the_rows_and_the_shape():
     limit = LIMITS["H200"]
     assert tiles_for(1, 3072, 768, 2, limit) == Tiles(16, *TUNED[1][3072, 768])
-    assert tiles_for(63, 3072, 768, 2, limit) == Tiles(64, *TUNED[1][3072, 768])
-    assert tiles_for(64, 3072, 768, 2, limit) == Tiles(64, *TUNED[64][3072, 768])
-    assert tiles_for(256, 768, 50257, 2, limit) == Tiles(128, *TUNED[128][768, VOCABULARY])
+    assert tiles_for(63, 3072, 768, 2, limit) == Tiles(64, *TUNED[33][3072, 768])
+    assert tiles_for(32, 3072, 768, 2, limit) == Tiles(32, *TUNED[16][3072, 768])
+    assert tiles_for(65, 3072, 768, 2, limit) == Tiles(64, *TUNED[65][3072, 768])
+    assert tiles_for(256, 768, 50257, 2, limit) == Tiles(128, *TUNED[65][768, VOCABULARY])
     assert tiles_for(64, 3072, 768, 4, limit) != tiles_for(64, 3072, 768, 2, limit)
     assert all(named.keys() == TUNED[1].keys() for named in TUNED.values())
     assert all(outputs <= VOCABULARY for _, outputs in TUNED[1])

@@ -1,4 +1,4 @@
-"""How few tokens a text can have: a bound from its length alone, so that what cannot fit is refused at once."""
+"""Texts and tokens: how few tokens a text can have, so that what cannot fit is refused at once; and which they are."""
 
 from types import SimpleNamespace
 
@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from rosecourse import EngineConfig, InferenceEngine, RequestError
+from rosecourse import EngineConfig, InferenceEngine, RequestError, load_model
 from rosecourse.commands.work.building import ids_of
 from rosecourse.models.load import SHIPPED_MODEL
-from rosecourse.models.tokenizer import check_length, longest_token
+from rosecourse.models.tokenizer import END_OF_TEXT, check_length, encode, longest_token
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -118,3 +118,36 @@ def test_a_text_that_may_fit_is_tokenized(model):
     engine = InferenceEngine(model, EngineConfig(max_seq_len=20, max_batch_size=1))
     assert len(engine.tokenize(" disappointment" * 19)) == 19
     assert ids_of("Hello", model) == model.tokenizer.encode("Hello")
+
+
+# -- text to token ids -----------------------------------------------------------------------------------------------
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.sampled_from(
+    ["", " ", "My dear", f"a{END_OF_TEXT}b", f" {END_OF_TEXT}", "\r\n\t\0", "e\u0301 \U0001f600"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS)
+def test_a_text_is_encoded_as_the_tokenizer_does(model, text):
+    assert encode(model.tokenizer, text) == model.tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("changed", ["truncation", "padding"])
+def test_what_somebody_has_set_on_a_tokenizer_is_the_tokenizers_business(changed):
+    """A batch that was padded leaves that behind in the backend; the tokenizer itself undoes it."""
+    tokenizer = load_model().tokenizer
+    backend = tokenizer.backend_tokenizer
+    if changed == "truncation":
+        backend.enable_truncation(2)
+    else:
+        backend.enable_padding(length=9)
+    assert encode(tokenizer, "Was it to be so") == load_model().tokenizer.encode("Was it to be so")
+
+
+def test_a_tokenizer_of_another_kind_encodes_itself():
+    class Words:
+        def encode(self, text, verbose):
+            return [len(word) for word in text.split()]
+
+    assert encode(Words(), "to be so") == [2, 2, 2]
