@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from .say import say
+
 HINT = (
     "Hint: if the kernel has been restarted, all that the cells above had made is gone. Run them again: in JupyterLab, "
     "Run > Run All Above Selected Cell."
@@ -25,4 +27,4 @@ def _shown_with_hint(
 ) -> None:
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
     if "rc" not in shell.user_ns:
-        print(HINT)
+        say(HINT)

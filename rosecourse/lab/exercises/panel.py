@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from ...models.shape import Model
+from ...pages.say import say
 from ...pages.shell import watched_shell
 from ...pictures.blocks import moments
 from ...pictures.sheet import Picture
@@ -95,7 +96,7 @@ class Panel:
         watched = watched_shell() is not None
         self.controls = Controls(model) if watched and ipywidgets is not None else None
         if watched and ipywidgets is None:
-            print(MISSING)
+            say(MISSING)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         shown = {"text/plain": repr(self.still), "image/svg+xml": self.still.svg}
