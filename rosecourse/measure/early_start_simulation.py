@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..checks import is_within, require, shown
 
 LAUNCH, ASK, WAIT, WORK, TAIL = "launch", "ask", "wait", "work", "tail"
+RUN = "run"  # all of that together, of a recorded kernel
 AT_END, AFTER_WAIT, AT_START = "at its end", "after its wait", "at its start"
 MOMENTS = (AT_END, AFTER_WAIT, AT_START)  # at which a kernel lets the next one be launched
 LONGEST = 1e9  # of a time that is given
@@ -31,7 +32,7 @@ class Kernel(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What the kernel of a number does: LAUNCH, ASK, WAIT, WORK or TAIL. Times are in the unit of `Row`."""
+    """What the kernel of a number does: LAUNCH, ASK, WAIT, WORK or TAIL; or RUN. Times are in the unit of `Row`."""
 
     what: str
     kernel: int
@@ -59,12 +60,12 @@ class Row:
     @property
     def ends(self) -> tuple[float, ...]:
         """When each kernel has ended."""
-        return tuple(span.end for span in self.spans if span.what == TAIL)
+        return tuple(span.end for span in self.spans if span.what in (TAIL, RUN))
 
     @property
     def gaps(self) -> tuple[tuple[float, float], ...]:
-        """Start and end of each time between two kernels in which none works."""
-        begins = [span.start for span in self.spans if span.what == WORK]
+        """Start and end of each time between two kernels in which none works, or runs."""
+        begins = [span.start for span in self.spans if span.what in (WORK, RUN)]
         return tuple((end, begin) for end, begin in zip(self.ends, begins[1:], strict=False) if begin > end)
 
     @property
@@ -75,7 +76,7 @@ class Row:
     @property
     def unfinished(self) -> tuple[int, ...]:
         """For each kernel, how many before it had not ended when its first program began."""
-        begins = [span.start for span in self.spans if span.what == ASK]
+        begins = [span.start for span in self.spans if span.what in (ASK, RUN)]
         return tuple(sum(end > begin for end in self.ends[:number]) for number, begin in enumerate(begins))
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..checks import require
-from ..measure.early_start_simulation import ASK, LAUNCH, TAIL, WAIT, WORK, Row, Span
+from ..measure.early_start_simulation import ASK, LAUNCH, RUN, TAIL, WAIT, WORK, Row, Span
 from .sheet import LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, Sheet, draw_shape, draw_text, plain
 from .time_axis import LANE, Scale, draw_axis, draw_bar
 
 UNIT_WIDTH, BETWEEN = 44, 4  # left of the axis, and between two lanes
 MOST_KERNELS = 24  # that can be drawn
 # Light enough for black text; neighbours differ in brightness, too.
-FILLS = {LAUNCH: "#B8B8B8", ASK: "#7FCDB4", WAIT: "white", WORK: "#E69F00", TAIL: "#F7DDA8"}
+FILLS = {LAUNCH: "#B8B8B8", ASK: "#7FCDB4", WAIT: "white", WORK: "#E69F00", TAIL: "#F7DDA8", RUN: "#E69F00"}
 SAID = {
     LAUNCH: "being launched",
     ASK: "ask for weights",
     WAIT: "wait for the kernel before",
     WORK: "work",
     TAIL: "its last programs work",
+    RUN: "from its start to its end, as recorded",
 }
 
 
@@ -38,7 +39,8 @@ def draw_rows(rows: Mapping[str, Row], title: str) -> Picture:
     scale = Scale(MARGIN + UNIT_WIDTH, (inner - UNIT_WIDTH - 8) / end)
     sheet = Sheet(inner)
     sheet.heading(plain(title))
-    sheet.legend([(FILLS[what], SAID[what]) for what in FILLS if what != WAIT])
+    drawn = {span.what for row in rows.values() for span in row.spans}
+    sheet.legend([(FILLS[what], SAID[what]) for what in FILLS if what in drawn - {WAIT}])
     for name, row in rows.items():
         sheet.y += 6
         draw_text(sheet.root, (MARGIN, sheet.y + TEXT), headline(plain(name), row), weight="bold")
@@ -51,10 +53,11 @@ def draw_rows(rows: Mapping[str, Row], title: str) -> Picture:
 
 def headline(name: str, row: Row) -> str:
     """What the row comes to, in words."""
+    does = "runs" if any(span.what == RUN for span in row.spans) else "works"
     time = f"{name}: {row.end:.4g} {row.unit}"
     if not row.gaps:
-        return f"{time}; between the first kernel and the last, one always works"
-    return f"{time}; between kernels lie {row.in_gaps:.4g} {row.unit} in which none works"
+        return f"{time}; between the first kernel and the last, one always {does}"
+    return f"{time}; between kernels lie {row.in_gaps:.3g} {row.unit} in which none {does}"
 
 
 def _draw_row(sheet: Sheet, name: str, row: Row, scale: Scale) -> None:
@@ -73,4 +76,4 @@ def _draw_row(sheet: Sheet, name: str, row: Row, scale: Scale) -> None:
 
 
 def _texts(span: Span, name: str) -> list[str]:
-    return [name] if span.what == WORK else ["waits"] if span.what == WAIT else []
+    return [name] if span.what in (WORK, RUN) else ["waits"] if span.what == WAIT else []

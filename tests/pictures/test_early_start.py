@@ -5,9 +5,9 @@ from itertools import combinations
 import pytest
 
 from rosecourse import ConfigError
-from rosecourse.measure.early_start_simulation import AFTER_WAIT, AT_END, AT_START, Kernel, simulate
+from rosecourse.measure.early_start_simulation import AFTER_WAIT, AT_END, AT_START, RUN, Kernel, Row, Span, simulate
 from rosecourse.pictures.early_start import draw_rows, headline
-from tests.support.diagram_reader import SVG, boxes, parse
+from tests.support.diagram_reader import SVG, boxes, parse, texts
 
 KERNELS = [Kernel(f"kernel {n}", 2, 5 + n % 2, 1) for n in range(5)]
 MOMENTS = {"before": AT_END, "after": AFTER_WAIT, "too early": AT_START}
@@ -75,6 +75,15 @@ def test_the_picture_says_in_words_what_it_shows():
     assert headline("before", drawn["before"]) == "before: 47 µs; between kernels lie 12 µs in which none works"
     assert headline("after", drawn["after"]).endswith(" µs; between the first kernel and the last, one always works")
     assert root.find(f"{SVG}rect").get("fill") == "white"  # in a dark theme too
+
+
+def test_recorded_kernels_are_one_bar_each():
+    row = Row(("one", "two"), (Span(RUN, 0, 0, 5), Span(RUN, 1, 3, 8)))
+    picture = draw_rows({"recorded": row}, "recorded")
+    assert bars(picture, "recorded").keys() == {(0, RUN), (1, RUN)}
+    assert headline("recorded", row) == "recorded: 8 µs; between the first kernel and the last, one always runs"
+    assert {"one", "two", "from its start to its end, as recorded"} < set(texts(picture))
+    assert "ask for weights" not in picture.svg
 
 
 @pytest.mark.parametrize(
