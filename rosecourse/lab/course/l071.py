@@ -205,7 +205,7 @@ BUG = Bug(
     },
     source=COLLEAGUES_FILE,
     fault='        rows = self.taken.item()\n        yield "ask"\n',
-    mended='        yield "ask"\n        rows = self.taken.item()\n',
+    mended='        yield "ask"\n        rows = self.taken.item()  # the kernel before may have written it\n',
     config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,

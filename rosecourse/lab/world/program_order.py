@@ -11,8 +11,8 @@ The agreement between kernels that start early, which is kept by every kernel of
 
 from __future__ import annotations
 
+import inspect
 import linecache
-import sys
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import NamedTuple
@@ -149,4 +149,4 @@ def their_line_from(frame: FrameType | None) -> str:
 
 
 def _their_line() -> str:
-    return their_line_from(sys._getframe())
+    return their_line_from(inspect.currentframe())

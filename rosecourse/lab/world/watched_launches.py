@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -101,7 +100,9 @@ class Watch:
                     mask = np.broadcast_to(np.asarray(arguments[used].data, dtype=bool), handle.data.shape)
                     addresses = addresses[mask.reshape(-1)]
                 if len(addresses):
-                    seen = Access(self._tensor_at(int(addresses[0])), addresses, their_line_from(sys._getframe()))
+                    seen = Access(
+                        self._tensor_at(int(addresses[0])), addresses, their_line_from(inspect.currentframe())
+                    )
                     (self._now.read if verb == "reads" else self._now.store)(seen)
             return original(builder, *arguments)
 
