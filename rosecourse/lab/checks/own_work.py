@@ -8,7 +8,6 @@ from typing import Any
 
 from ... import kernels
 from ...lessons import LESSONS, Lesson
-from .. import course
 from ..course import COURSES
 from ..course.costs import Seen
 from .trial import Trial
@@ -32,7 +31,6 @@ def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
         found |= {answers[code] for code in step.codes if code in answers}
         found |= {of_texts[_shape(code)] for code in step.codes if _is_of_a_text(code) and _shape(code) in of_texts}
         found |= {f"the kernel `{name}`" for module, name in step.kernels if (module, name) in _kernels(trial)}
-        found |= {f"the kernel `{name}`" for module, name in step.kernels if module in _kernel_files(trial)}
     return tuple(sorted(found))
 
 
@@ -76,12 +74,6 @@ def _kernels(trial: Trial) -> set[tuple[str, str]]:
     numbers = [rung.number for rung in _from_here_on(trial)]
     asked = [COURSES[number].exercise.kernel_code for number in numbers]
     return {(f"{kernels.__name__}.{code.module}", name) for code in asked for name in code.kernels}
-
-
-def _kernel_files(trial: Trial) -> set[str]:
-    """The modules with the kernels of the exercises' solutions."""
-    files = {COURSES[rung.number].exercise.kernel_files[1] for rung in _from_here_on(trial)}
-    return {f"{course.__name__}.{file}" for file in files if file}
 
 
 def _is_of_a_text(code: CodeType) -> bool:

@@ -54,8 +54,7 @@ class Exercise:
     stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
     part uses. kernel_code: what it takes from a file of kernels. begins_as: the class that the learner gets; None is
     the part before the lesson, which is called in the same way. ends_as: the class that the solution is, and that a
-    learner's is counted beside; None is the part after the lesson. kernel_files: two files beside the courses, without
-    `.py`, whose kernels stand above the class in the exercise and in the solution; they are read and not imported.
+    learner's is counted beside; None is the part after the lesson.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Exercise:
     kernel_code: KernelCode = KernelCode()
     begins_as: type | None = None
     ends_as: type | None = None
-    kernel_files: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)

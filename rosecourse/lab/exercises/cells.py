@@ -17,7 +17,6 @@ from typing import TypeVar
 from ... import kernels
 from ...errors import LessonError
 from ...lessons import lesson
-from .. import course as course_files
 from ..course import course_of
 from ..course.form import Course, KernelCode
 from .narrow import narrowed
@@ -53,11 +52,9 @@ def exercise(number: str) -> str:
         code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
     for kernel in kernel_code.kernels:
         code = f"@triton.jit\ndef {kernel}():\n    pass\n\n\n{code}"
-    begins, _ = asked.kernel_files
-    code = _functions_of(begins) + code
     for anchor, goal in asked.goals.items():
         code = _with_comment(code, anchor, goal)
-    return narrowed(_imports((before, after), kernel_code, code, asked.wanted, begins) + "\n\n" + code)
+    return narrowed(_imports((before, after), kernel_code, code, asked.wanted) + "\n\n" + code)
 
 
 def solution(number: str) -> str:
@@ -71,9 +68,7 @@ def solution(number: str) -> str:
         code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
     for kernel, decorator in kernel_code.kernels.items():
         code = f"{decorator}\n{_kernel_source(kernel_code, kernel)}\n\n{code}"
-    _, ends = course.exercise.kernel_files
-    code = _functions_of(ends) + code
-    return _imports((after,), kernel_code, code, (), ends) + "\n\n" + code
+    return _imports((after,), kernel_code, code, ()) + "\n\n" + code
 
 
 def hints(number: str) -> str:
@@ -157,20 +152,6 @@ def _kernel_source(kernel_code: KernelCode, name: str) -> str:
     raise LessonError(f"kernels/{kernel_code.module}.py has no function {name!r}")
 
 
-def _beside_courses(file: str) -> Path:
-    return Path(course_files.__file__).with_name(f"{file}.py")
-
-
-def _functions_of(file: str) -> str:
-    """The functions of a file beside the courses, with their decorators; nothing where no file is named."""
-    if not file:
-        return ""
-    text = _beside_courses(file).read_text(encoding="utf-8")
-    first = next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
-    line = first.decorator_list[0].lineno if first.decorator_list else first.lineno
-    return "".join(text.splitlines(keepends=True)[line - 1 :]) + "\n\n"
-
-
 def _with_comment(code: str, anchor: str, text: str) -> str:
     """A comment above the one line that reads `anchor`, indented as that line."""
     lines = code.splitlines()
@@ -192,12 +173,10 @@ def _once(text: str, old: str, new: str) -> str:
 # -- imports ------------------------------------------------------------------------------------------------------
 
 
-def _imports(
-    parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: Iterable[str], kernel_file: str = ""
-) -> str:
+def _imports(parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: Iterable[str]) -> str:
     """Absolute imports of the names that `code` uses, as the modules of its parts and kernels do, in ruff's order.
 
-    wanted: names that the untouched code does not use, but its reader is going to. kernel_file: as `kernel_files`.
+    wanted: names that the untouched code does not use, but its reader is going to.
     """
     tree = ast.parse(code)
     defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
@@ -205,8 +184,6 @@ def _imports(
     origins: dict[str, str] = {}
     if kernel_code.module:
         origins |= _origins(str(_kernel_file(kernel_code)), f"{kernels.__name__}.{kernel_code.module}")
-    if kernel_file:
-        origins |= _origins(str(_beside_courses(kernel_file)), f"{course_files.__name__}.{kernel_file}")
     for part in parts:
         origins |= _origins(inspect.getfile(part), part.__module__)
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
