@@ -32,7 +32,7 @@ from ..course import COURSES, course_of
 from ..course.form import Course, Track
 from .count_race import CountRace
 from .launch_race import LaunchRace, launches_of
-from .operation_race import OperationRace, operations_of
+from .operation_race import KernelRace, OperationRace, operations_of
 from .order_race import OrderRace, asks_of
 from .wait_race import WaitRace, completions_served, waits_of
 from .wake_race import WakeRace, completions_read, wakes_of
@@ -42,6 +42,7 @@ COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] 
     "waits": (WaitRace, waits_of),
     "wakes": (WakeRace, wakes_of),
     "operations": (OperationRace, operations_of),
+    "kernels": (KernelRace, operations_of),
     "late asks": (OrderRace, asks_of),
 }
 NEVER_TIMED = ("wakes", "late asks")  # time says nothing of them on a GPU either
