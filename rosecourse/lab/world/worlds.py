@@ -16,7 +16,6 @@ from . import (
     one_behind,
     ops_guard,
     ops_in_an_engine,
-    order_engine,
     pipeline_guard,
     reading_threads,
     rows_oracle,
@@ -168,6 +167,14 @@ OPS = World(
     in_an_engine=ops_guard.in_an_engine,
     holds="each product from the right sum, by the right norm",
 )
+OPS_WITH_KERNELS = replace(
+    OPS,
+    words="the operations of a layer, with kernels",
+    oracle=KernelOpsOracle,
+    scenarios=NOWHERE,
+    scenarios_with_kernels=OPS_IN_KERNELS,
+    whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
+)
 KERNELS_IN_A_ROW = World(
     "ops",
     "operations whose kernel may start early",
@@ -176,13 +183,5 @@ KERNELS_IN_A_ROW = World(
     ORDER,
     in_an_engine=ops_guard.in_an_engine,
     holds="each sum right, and in each program of each kernel the right order",
-    whole=WholeEngine(order_engine.NAME, order_engine.same_tokens),
-)
-OPS_WITH_KERNELS = replace(
-    OPS,
-    words="the operations of a layer, with kernels",
-    oracle=KernelOpsOracle,
-    scenarios=NOWHERE,
-    scenarios_with_kernels=OPS_IN_KERNELS,
     whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
 )
