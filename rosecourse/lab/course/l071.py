@@ -218,8 +218,8 @@ BUG = Bug(
         "layer comes right after it, and finds the number of the step before. That is the same number in most steps. "
         "It is larger after somebody has left, and then a row is computed in vain. After somebody has joined it is too "
         "small: the last row keeps what lay there, and its keys go into the cache, where they stay. In all later "
-        "layers `ask` has four kernels between itself and the embedding, and is right. What is one kernel old has to "
-        "be read after the wait, also if it has not changed for a long time."
+        "layers five kernels or more lie between the embedding and `ask`, which is right there. What is one kernel old "
+        "has to be read after the wait, also if it has not changed for a long time."
     ),
 )
 
