@@ -1,5 +1,8 @@
 """A learner's cell, run as a notebook runs it; and what is true of the exercise and the solution of every lesson."""
 
+import linecache
+import zlib
+
 from rosecourse.commands import lab
 from rosecourse.lab import check
 from rosecourse.lab.course import course_of
@@ -8,9 +11,10 @@ from rosecourse.lab.world.causes import Cause
 
 
 def part_in(source, name):
-    """What the cell defines by this name."""
-    space = {"__name__": "__main__"}
-    exec(compile(source, "<cell>", "exec"), space)
+    """What the cell defines by this name; Triton reads the source of a kernel, so it is put where Python looks."""
+    space, file = {"__name__": "__main__"}, f"<cell {zlib.crc32(source.encode())}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), space)
     return space[name]
 
 

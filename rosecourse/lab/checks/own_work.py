@@ -8,7 +8,6 @@ from typing import Any
 
 from ... import kernels
 from ...lessons import LESSONS, Lesson
-from .. import course
 from ..course import COURSES
 from ..course.costs import Seen
 from .trial import Trial
@@ -31,8 +30,8 @@ def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
     for step in seen:
         found |= {answers[code] for code in step.codes if code in answers}
         found |= {of_texts[_shape(code)] for code in step.codes if _is_of_a_text(code) and _shape(code) in of_texts}
-        found |= {f"the kernel `{name}`" for module, name in step.kernels if (module, name) in _kernels(trial)}
-        found |= {f"the kernel `{name}`" for module, name in step.kernels if module in _kernel_files(trial)}
+        answering = _kernels(trial)
+        found |= {f"the kernel `{name}`" for module, name in step.kernels if answering & {(module, name), (module, "")}}
     return tuple(sorted(found))
 
 
@@ -56,6 +55,8 @@ def _work_of(rung: Lesson, trial: Trial) -> Iterator[tuple[CodeType, str]]:
         yield from _codes_of(trial.course.ends_as(rung.after))
     wrappers = {name: getattr(kernels, name) for name in rung.kernels if hasattr(kernels, name)}
     yield from ((code, f"`{name}`") for name, code in _codes(wrappers))
+    if rung is trial.rung:
+        yield from _codes_of(trial.course.exercise.beside.launched_by)
 
 
 def _codes_of(part: Any) -> Iterator[tuple[CodeType, str]]:
@@ -72,16 +73,16 @@ def _codes(functions: Any) -> Iterator[tuple[str, CodeType]]:
 
 
 def _kernels(trial: Trial) -> set[tuple[str, str]]:
-    """(module, name) of the kernels that the lesson's exercise asks for, or that of a later one."""
-    numbers = [rung.number for rung in _from_here_on(trial)]
-    asked = [COURSES[number].exercise.kernel_code for number in numbers]
-    return {(f"{kernels.__name__}.{code.module}", name) for code in asked for name in code.kernels}
-
-
-def _kernel_files(trial: Trial) -> set[str]:
-    """The modules with the kernels of the exercises' solutions."""
-    files = {COURSES[rung.number].exercise.kernel_files[1] for rung in _from_here_on(trial)}
-    return {f"{course.__name__}.{file}" for file in files if file}
+    """(module, name) of the kernels that the lesson's exercise asks for, or that of a later one; "" is any name."""
+    found = set()
+    for rung in _from_here_on(trial):
+        course = COURSES[rung.number]
+        asked, beside = course.exercise.kernel_code, course.exercise.beside
+        found |= {(f"{kernels.__name__}.{asked.module}", name) for name in asked.kernels}
+        found |= {(f"{kernels.__name__}.{module}", "") for module in beside.answers}
+        if beside.ends:
+            found.add((f"{course.ends_as(rung.after).__module__.rpartition('.')[0]}.{beside.ends}", ""))
+    return found
 
 
 def _is_of_a_text(code: CodeType) -> bool:

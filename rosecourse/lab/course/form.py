@@ -45,6 +45,21 @@ class KernelCode:
 
 
 @dataclass(frozen=True)
+class KernelsBeside:
+    """Kernels that stand in a cell in front of the class: all functions of a file beside that of the class.
+
+    begins, ends: such a file for the exercise and one for its solution, without `.py`; they are read and not imported.
+    answers: modules in `rosecourse.kernels` with kernels that are the engine's own answer; launched_by: the class that
+    launches these, or None where Triton is missing.
+    """
+
+    begins: str = ""
+    ends: str = ""
+    answers: tuple[str, ...] = ()
+    launched_by: type | None = None
+
+
+@dataclass(frozen=True)
 class Exercise:
     """What is said about an exercise; its code comes from the ladder's sources.
 
@@ -54,8 +69,7 @@ class Exercise:
     stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
     part uses. kernel_code: what it takes from a file of kernels. begins_as: the class that the learner gets; None is
     the part before the lesson, which is called in the same way. ends_as: the class that the solution is, and that a
-    learner's is counted beside; None is the part after the lesson. kernel_files: two files beside the courses, without
-    `.py`, whose kernels stand above the class in the exercise and in the solution; they are read and not imported.
+    learner's is counted beside; None is the part after the lesson. beside: the kernels of these two.
     """
 
     name: str
@@ -71,7 +85,7 @@ class Exercise:
     kernel_code: KernelCode = KernelCode()
     begins_as: type | None = None
     ends_as: type | None = None
-    kernel_files: tuple[str, str] = ("", "")
+    beside: KernelsBeside = KernelsBeside()
 
 
 @dataclass(frozen=True)
@@ -82,8 +96,8 @@ class Track:
     requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
     often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
     timed on a CPU, where something else is counted instead; empty where time is compared there too. counted: what that
-    is, the host's `launches`, its `waits`, the `operations` around attention, or the `wakes` of readers or the
-    `late asks` of kernels, of which time says nothing on a GPU either.
+    is, the host's `launches`, its `waits`, the `operations` around attention, the same with `kernels` of the learner's
+    own, or, of which time says nothing on a GPU either, the `wakes` of readers or the `late asks` of kernels.
     """
 
     timed: str = "whole runs, prefill and decode steps"

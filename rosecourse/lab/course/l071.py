@@ -13,7 +13,7 @@ from ..world.situations import Situation
 from ..world.worlds import KERNELS_IN_A_ROW
 from . import waits_at_once, waits_late
 from .costs import Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise, Track
+from .form import LINE, Bug, Course, Exercise, KernelsBeside, Track
 from .l069 import InAModel, as_before
 from .scenes import Played, Sessions, Truth, side_by_side, start, steps
 
@@ -25,7 +25,7 @@ EXERCISE = Exercise(
     minutes=40,
     begins_as=waits_at_once.LayerOps,
     ends_as=waits_late.LayerOps,
-    kernel_files=("waits_at_once_kernel", "waits_late_kernel"),
+    beside=KernelsBeside("waits_at_once_kernel", "waits_late_kernel"),
     text=(
         "The cell holds operations whose `linear_add` is a Triton kernel. It is right, and is launched with "
         "`launch_pdl=True`, so that it may start while the kernel before it is still at work. Nothing comes of that: "
@@ -218,8 +218,8 @@ BUG = Bug(
         "layer comes right after it, and finds the number of the step before. That is the same number in most steps. "
         "It is larger after somebody has left, and then a row is computed in vain. After somebody has joined it is too "
         "small: the last row keeps what lay there, and its keys go into the cache, where they stay. In all later "
-        "layers `ask` has four kernels between itself and the embedding, and is right. What is one kernel old has to "
-        "be read after the wait, also if it has not changed for a long time."
+        "layers five kernels or more lie between the embedding and `ask`, which is right there. What is one kernel old "
+        "has to be read after the wait, also if it has not changed for a long time."
     ),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import dedent, indent, wrap
 from typing import TypeVar
@@ -17,9 +17,8 @@ from typing import TypeVar
 from ... import kernels
 from ...errors import LessonError
 from ...lessons import lesson
-from .. import course as course_files
 from ..course import course_of
-from ..course.form import Course, KernelCode
+from ..course.form import Course, Exercise, KernelCode
 from .narrow import narrowed
 
 LINE_LENGTH = 120
@@ -51,13 +50,12 @@ def exercise(number: str) -> str:
         code += "\n" + indent(_stub(_member(after, member), body), "    ")
     for function, body in kernel_code.functions.items():
         code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
+    code = "".join(_functions_of(before, asked.beside.begins)) + code
     for kernel in kernel_code.kernels:
         code = f"@triton.jit\ndef {kernel}():\n    pass\n\n\n{code}"
-    begins, _ = asked.kernel_files
-    code = _functions_of(begins) + code
     for anchor, goal in asked.goals.items():
         code = _with_comment(code, anchor, goal)
-    return narrowed(_imports((before, after), kernel_code, code, asked.wanted, begins) + "\n\n" + code)
+    return narrowed(_imports((before, after), asked, code, asked.wanted) + "\n\n" + code)
 
 
 def solution(number: str) -> str:
@@ -67,13 +65,12 @@ def solution(number: str) -> str:
     docstring = _docstring_of(_definition(inspect.getsource(after), ast.ClassDef))
     code = _renamed(after, course.exercise.name, inspect.cleandoc(docstring))
     code = "".join(f"{helper}\n\n\n" for helper in _classes_beside(after)) + code
+    code = "".join(_functions_of(after, course.exercise.beside.ends)) + code
     for function, body in kernel_code.launches.items():
         code = _stub(_kernel_source(kernel_code, function), body) + "\n\n" + code
     for kernel, decorator in kernel_code.kernels.items():
         code = f"{decorator}\n{_kernel_source(kernel_code, kernel)}\n\n{code}"
-    _, ends = course.exercise.kernel_files
-    code = _functions_of(ends) + code
-    return _imports((after,), kernel_code, code, (), ends) + "\n\n" + code
+    return _imports((after,), course.exercise, code, ()) + "\n\n" + code
 
 
 def hints(number: str) -> str:
@@ -135,6 +132,20 @@ def _classes_beside(part: type) -> list[str]:
     return [ast.get_source_segment(text, node) or "" for node in classes[:number]]
 
 
+def _beside(part: type, name: str) -> Path:
+    """A file that lies beside that of a part."""
+    return Path(inspect.getfile(part)).with_name(f"{name}.py")
+
+
+def _functions_of(part: type, name: str) -> Iterator[str]:
+    """The sources of all functions of such a file, with their decorators; none if the name is empty."""
+    text = _beside(part, name).read_text(encoding="utf-8") if name else ""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            yield "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno]) + "\n\n"
+
+
 def _member(part: type, name: str) -> str:
     return dedent(inspect.getsource(vars(part)[name]))
 
@@ -160,20 +171,6 @@ def _kernel_source(kernel_code: KernelCode, name: str) -> str:
     raise LessonError(f"kernels/{kernel_code.module}.py has no function {name!r}")
 
 
-def _beside_courses(file: str) -> Path:
-    return Path(course_files.__file__).with_name(f"{file}.py")
-
-
-def _functions_of(file: str) -> str:
-    """The functions of a file beside the courses, with their decorators; nothing where no file is named."""
-    if not file:
-        return ""
-    text = _beside_courses(file).read_text(encoding="utf-8")
-    first = next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
-    line = first.decorator_list[0].lineno if first.decorator_list else first.lineno
-    return "".join(text.splitlines(keepends=True)[line - 1 :]) + "\n\n"
-
-
 def _with_comment(code: str, anchor: str, text: str) -> str:
     """A comment above the one line that reads `anchor`, indented as that line."""
     lines = code.splitlines()
@@ -195,22 +192,21 @@ def _once(text: str, old: str, new: str) -> str:
 # -- imports ------------------------------------------------------------------------------------------------------
 
 
-def _imports(
-    parts: Iterable[type], kernel_code: KernelCode, code: str, wanted: Iterable[str], kernel_file: str = ""
-) -> str:
+def _imports(parts: Iterable[type], asked: Exercise, code: str, wanted: Iterable[str]) -> str:
     """Absolute imports of the names that `code` uses, as the modules of its parts and kernels do, in ruff's order.
 
-    wanted: names that the untouched code does not use, but its reader is going to. kernel_file: as `kernel_files`.
+    wanted: names that the untouched code does not use, but its reader is going to.
     """
+    kernel_code, beside = asked.kernel_code, (asked.beside.begins, asked.beside.ends)
     tree = ast.parse(code)
     defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - defined
     origins: dict[str, str] = {}
     if kernel_code.module:
         origins |= _origins(str(_kernel_file(kernel_code)), f"{kernels.__name__}.{kernel_code.module}")
-    if kernel_file:
-        origins |= _origins(str(_beside_courses(kernel_file)), f"{course_files.__name__}.{kernel_file}")
     for part in parts:
+        for name in filter(None, beside):
+            origins |= _origins(str(_beside(part, name)), part.__module__)
         origins |= _origins(inspect.getfile(part), part.__module__)
     lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
     groups = ("bisect collections contextlib operator typing", "torch triton", "rosecourse")
@@ -243,7 +239,9 @@ def _by_kind(name: str) -> tuple[bool, bool, str]:
 def _origins(file: str, module: str) -> dict[str, str]:
     """Name -> the absolute module that a file of ours, known as `module`, imports it from, or that it is itself."""
     origins: dict[str, str] = {}
-    for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    only_with_triton = [node for outer in body if isinstance(outer, ast.If) for node in outer.body]
+    for node in (*body, *only_with_triton):
         if isinstance(node, ast.Import):
             origins |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -18,6 +18,11 @@ WHAT = (
     "on a GPU. Views move nothing"
 )
 
+WITH_KERNELS = (
+    "what a GPU would have to start around the attention of a decode step: operations that move data, and launches of "
+    "kernels, each of which is one. Views move nothing"
+)
+
 
 @dataclass(frozen=True)
 class Moves:
@@ -53,10 +58,17 @@ class OperationRace(CountRace):
 
     def claim(self) -> str:
         before, yours, course = (
-            f"{figure} operations in a step, {one.layer:g} in a layer"
+            f"{figure} {self.axis}, {one.layer:g} in a layer"
             for figure, one in zip(self.figures, self.counts.values(), strict=True)
         )
         return f"Before: {before}; your part: {yours}; the course's: {course}."
+
+
+class KernelRace(OperationRace):
+    """The same for parts that have kernels of their own."""
+
+    what = WITH_KERNELS
+    axis = "operations and launches in a step"
 
 
 def operations_of(parts: DecodeParts, model: Model) -> Moves:

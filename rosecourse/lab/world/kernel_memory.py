@@ -6,7 +6,7 @@ Without this a kernel that runs past its tensors ends the process, or reads what
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -48,9 +48,25 @@ class Memory(NamedTuple):
     end: int
 
 
+class Access(NamedTuple):
+    """What a program reads or writes at once. verb: `reads` or `writes`. addresses: of numbers that no mask hides."""
+
+    program: tuple[int, ...]
+    verb: str
+    addresses: np.ndarray
+    launched: list[Memory]  # the tensors of the launch
+
+
 @contextmanager
 def guarded_kernels() -> Iterator[None]:
     """Let every kernel that the interpreter runs raise `OutsideMemoryError` rather than leave its tensors."""
+    with accesses_seen_by(_look_at):
+        yield
+
+
+@contextmanager
+def accesses_seen_by(look: Callable[[Access], None]) -> Iterator[None]:
+    """In here `look` sees whatever a kernel that the interpreter runs is about to read or to write."""
     if not TRITON_AVAILABLE:
         yield
         return
@@ -66,7 +82,7 @@ def guarded_kernels() -> Iterator[None]:
 
     setattr(executor, TAKE_ARGUMENTS, look_at_arguments)
     for name, access in ACCESSES.items():
-        setattr(builder, name, _guarded(originals[name], launched, *access))
+        setattr(builder, name, _seen(originals[name], look, launched, *access))
     try:
         yield
     finally:
@@ -84,27 +100,30 @@ def memories_of(arguments: dict[str, Any]) -> list[Memory]:
     return found
 
 
-def _guarded(original: Any, launched: list[Memory], verb: str, pointers: int, used: int | None) -> Any:
+def _seen(
+    original: Any, look: Callable[[Access], None], launched: list[Memory], verb: str, pointers: int, used: int | None
+) -> Any:
     def access(self: Any, *arguments: Any) -> Any:
         handle = arguments[pointers]
         addresses = np.asarray(handle.data, dtype=np.uint64).reshape(-1)
         if used is not None:
             mask = np.broadcast_to(np.asarray(arguments[used].data, dtype=bool), handle.data.shape).reshape(-1)
             addresses = addresses[mask]
-        _look_at(addresses, launched, f"program {tuple(map(int, self.grid_idx))} {verb}")
+        look(Access(tuple(map(int, self.grid_idx)), verb, addresses, launched))
         return original(self, *arguments)
 
     return access
 
 
-def _look_at(addresses: np.ndarray, launched: list[Memory], who: str) -> None:
+def _look_at(access: Access) -> None:
+    addresses, launched = access.addresses, access.launched
     inside = np.zeros(len(addresses), dtype=bool)
     for memory in launched:
         inside |= (addresses >= memory.start) & (addresses < memory.end)
     if inside.all():
         return
     address = int(addresses[~inside][0])
-    raise OutsideMemoryError(f"{who} {_where(address, launched)}")
+    raise OutsideMemoryError(f"program {access.program} {access.verb} {_where(address, launched)}")
 
 
 def _where(address: int, launched: list[Memory]) -> str:

@@ -119,7 +119,7 @@ class Learner:
         except Exception as error:
             outside = outside_memory(error)
             if outside is not None:
-                reason = "look at the grid, at the mask, and at the offsets: rows of K and V have strides of their own"
+                reason = "look at the grid, at the mask, and at the offsets: rows may have strides of their own"
                 raise PartIsWrong(
                     Fault(f"the kernel: {outside}", place(outside)[1:], reason, cause=Cause.OUTSIDE)
                 ) from None

@@ -11,12 +11,17 @@ from torch import Tensor
 
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .ops_poison import not_written
 from .ops_streams import Stream, Variant, other_products, other_sums
 from .ops_weights import Named, Weights
 
 CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest number and 1
+WHOLE = "look at the grid, which has to reach over the last rows and columns, and at who writes a tile in the end"
+NEARLY = 5e-2  # of the same
+LARGE = 10  # times as far from 0 as from each other: numbers that lose a digit if they are squared
+DIGITS = "a mean of squares less the square of the mean keeps few digits of a variance: take the mean away first"
+COARSE = "add up in float32, and multiply so, too: of a float32 product Triton keeps 10 bits unless it is asked for all"
 OTHER_EPS = (1e-5, 1e-6, 1e-12, 0.0, 1e-3, 1e-8)
-UNKNOWN = "what `add_norm` returns is first the sum, which goes on, and then its norm, which the product takes"
 FORGOTTEN = "keep what waits in the stream, which goes from one operation to the next, and not in the part"
 
 
@@ -37,14 +42,12 @@ class Asked:
 class Judge:
     """Of one model. strange: what belongs to other streams, steps and models, which must not get into these.
 
-    before: what each method has returned in the step before, by what was asked. unknown: what is likely where no cause
-    is found.
+    before: what each method has returned in the step before, by what was asked. unknown: what is said of what nobody
+    has thought of.
     """
 
-    unknown = UNKNOWN
-
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
+    def __init__(self, weights: Weights, unknown: str = "") -> None:
+        self.weights, self.unknown = weights, unknown
         self.strangers: list[Weights] = []  # other models that the same part computes
         self.strange: list[Variant] = []
         self.before: dict[str, Tensor] = {}
@@ -68,7 +71,11 @@ class Judge:
         row = int((given - right).abs().nan_to_num(nan=torch.inf).amax(dim=1).argmax())
         column = int((given[row] - right[row]).abs().nan_to_num(nan=torch.inf).argmax())
         first = max(0, min(column, right.shape[1] - 3))
-        cause, why, reason = self._why(asked, given, right, found.dtype)
+        unwritten = not_written(found)
+        if unwritten.any():
+            cause, why, reason = Cause.HALF_WRITTEN, _unwritten(unwritten), WHOLE
+        else:
+            cause, why, reason = self._why(asked, given, right, found.dtype)
         details = (
             f"expected: {_some(right[row, first:])}, from number {first} of the row on",
             f"found:    {_some(given[row, first:])}",
@@ -89,6 +96,7 @@ class Judge:
     def _why(self, asked: Asked, found: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Cause, str, str]:
         for variant in self._variants(asked):
             if _close(found, variant.numbers, dtype):
+                variant = self._nearest_eps(asked, found) if variant.what.startswith("eps is") else variant
                 return variant.cause, variant.what, FORGOTTEN if variant.cause is Cause.STATE_KEPT else ""
         if asked.linear is None and (zero := int((found == 0).all(dim=0).sum())):
             return Cause.PADDING_SHOWN, f"the logits of {zero} words are 0, as those of a padding of zeros are", ""
@@ -97,7 +105,23 @@ class Judge:
                 return Cause.WRONG_SESSION, f"all rows are that of row {row}", ""
         if len(right) > 1 and _close(found.sort(dim=0).values, right.sort(dim=0).values, dtype):
             return Cause.WRONG_SESSION, "these are the right rows, in another order", ""
-        return Cause.VALUES_CHANGED, "", self.unknown
+        return self._nearly(asked, found, right)
+
+    def _nearest_eps(self, asked: Asked, found: Tensor) -> Variant:
+        """Of several that may be it."""
+        others = [one for one in self._other_norms(asked.stream.total, asked.norm) if one.what.startswith("eps is")]
+        return min(others, key=lambda one: (found - self._behind(asked, one.numbers)).abs().max().item())
+
+    def _nearly(self, asked: Asked, found: Tensor, right: Tensor) -> tuple[Cause, str, str]:
+        """Why it is not what nobody has thought of: it has too few digits, or nothing is known."""
+        if not _close(found, right, dtype=None):
+            return Cause.VALUES_CHANGED, "", self.unknown
+        x = asked.stream.total
+        mean, deviation = x.mean(dim=1).abs().max().item(), x.std(dim=1, correction=0).min().item()
+        if mean > LARGE * deviation:
+            why = f"it is nearly right; the rows have means of up to {mean:.3g} and deviations from {deviation:.2g} on"
+            return Cause.WRONG_NORM, why, DIGITS
+        return Cause.VALUES_CHANGED, "it is nearly right, as with too few digits", COARSE
 
     def _variants(self, asked: Asked) -> Iterator[Variant]:
         """What may have been computed in the place of what was asked for, one thing being wrong."""
@@ -108,6 +132,7 @@ class Judge:
             yield one._replace(numbers=self._behind(asked, one.numbers))
         normed = self.norm(total, asked.norm)
         yield from self._other_logits(normed) if asked.linear is None else self._other_products(asked, normed)
+        yield from self._other_pairs(asked)
         earlier = self.before.get(str(asked))
         if earlier is not None and earlier.shape == self.right(asked).shape:
             yield Variant(Cause.STATE_KEPT, "this is what the step before has made", earlier)
@@ -124,6 +149,8 @@ class Judge:
             if eps != norm.eps:
                 normed = F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, eps)
                 yield Variant(wrong, f"eps is {eps:g}; {norm} has {norm.eps:g}", normed)
+        deviation = (x.var(dim=1, correction=0, keepdim=True) + norm.eps).sqrt()
+        yield Variant(wrong, "the mean is not taken away", x / deviation * norm.weight + norm.bias)
         rms = x * (x.square().mean(dim=1, keepdim=True) + norm.eps).rsqrt()
         yield Variant(wrong, "the mean is not taken away", rms * norm.weight + norm.bias)
         if x.shape[1] > 1:
@@ -145,7 +172,12 @@ class Judge:
         for one in other_products(normed, asked.linear, self.weights):
             gelu = F.gelu(one.numbers, approximate="tanh")
             yield one._replace(numbers=gelu if asked.gelu else one.numbers)
-        product = normed @ asked.linear.weight + asked.linear.bias
+        shift = asked.norm.bias @ asked.linear.weight
+        product = normed @ asked.linear.weight
+        neither = f"there is no bias behind the product, neither that of {asked.linear} nor what the norm's comes to"
+        plain = F.gelu(product - shift, approximate="tanh") if asked.gelu else product - shift
+        yield Variant(Cause.WRONG_PRODUCT, neither, plain)
+        product = product + asked.linear.bias
         wrong = Cause.WRONG_GELU
         if not asked.gelu:
             yield Variant(wrong, "GELU comes behind it, and none is asked for", F.gelu(product, approximate="tanh"))
@@ -158,6 +190,21 @@ class Judge:
         twice = F.gelu(F.gelu(product, approximate="tanh"), approximate="tanh")
         yield Variant(wrong, "GELU comes twice", twice)
 
+    def _other_pairs(self, asked: Asked) -> Iterator[Variant]:
+        """Norm and product of another layer or model, as where the two are kept as one."""
+        stream, named = asked.stream, asked.linear
+        for weights in (self.weights, *self.strangers):
+            of_another = "" if weights is self.weights else " of another model, which the same part computes"
+            judge = self if weights is self.weights else Judge(weights)
+            for norm in weights.norms.values():
+                linears = [one for one in weights.linears.values() if one.layer == norm.layer] if named else [None]
+                for linear in linears:
+                    other = Asked(asked.method, stream, norm, linear, asked.gelu)
+                    if _fits(other, asked) and (norm, linear) != (asked.norm, named) and (named or norm.layer < 0):
+                        cause = Cause.STATE_KEPT if of_another else Cause.WRONG_LAYER
+                        with_what = linear.name if linear else "the embedding"
+                        yield Variant(cause, f"it is made of {norm} and {with_what}{of_another}", judge.right(other))
+
     def _other_logits(self, normed: Tensor) -> Iterator[Variant]:
         most = len(self.weights.wte)
         for stranger in self.strangers:
@@ -167,11 +214,28 @@ class Judge:
                 yield Variant(Cause.STATE_KEPT, what, logits)
 
 
-def _close(found: Tensor, right: Tensor, dtype: torch.dtype) -> bool:
+def _fits(other: Asked, asked: Asked) -> bool:
+    """Whether one could stand in the place of the other."""
+    if other.norm.weight.shape != asked.norm.weight.shape:
+        return False
+    return asked.linear is None or (other.linear is not None and other.linear.bias.shape == asked.linear.bias.shape)
+
+
+def _close(found: Tensor, right: Tensor, dtype: torch.dtype | None) -> bool:
+    """Whether these are the same numbers as they are rounded in a dtype; None: at a glance."""
     if found.shape != right.shape:
         return False
     most = 1 + right.abs().max().item()
-    return bool(((found - right).abs() <= CLOSE[dtype] * most).all())
+    return bool(((found - right).abs() <= (CLOSE[dtype] if dtype else NEARLY) * most).all())
+
+
+def _unwritten(which: Tensor) -> str:
+    """Which numbers were never written, in words."""
+    columns, rows = which.all(dim=0).nonzero().flatten().tolist(), which.all(dim=1).nonzero().flatten().tolist()
+    words = f"{int(which.sum())} of {which.numel()} numbers were never written, or come of memory that never was"
+    if rows:
+        return f"{words}: all those of row {rows[0]}"
+    return f"{words}: those from column {columns[0]} on" if columns else words
 
 
 def _some(numbers: Tensor) -> str:

@@ -1,4 +1,5 @@
-"""What the operations of a layer cost: torch operations that move data, where the given `add_norm` is a single one.
+"""What the operations of a layer cost: torch operations that move data, where the given `add_norm` is a single one, and
+launches of kernels, which count as one each.
 
 On a CPU `add_norm` is two operations of PyTorch, and on a GPU it is one kernel. It is known by its code, wherever it is
 called from, and what it is called with is looked at: the kernel reads memory that the CPU's form would not read.
@@ -21,7 +22,9 @@ from ...decode.ops import MULTIPLE
 from ...kernels.reference import add_norm
 from .causes import Cause
 from .fault import Fault, PartIsWrong
-from .runner_log import moves_data
+from .ops_launches import Launches
+from .ops_poison import poison
+from .runner_log import NO_DATA, moves_data
 
 METHODS = ("embed", "norm_linear", "norm_linear_gelu", "linear_add", "logits")
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "mv", "addmv", "linear")
@@ -33,13 +36,14 @@ class OpsSeen:
 
     operations: that move data. each: operations of a call of each method, the most of all its calls. columns: of the
     product that makes the logits, where these are no multiple of 256; 0 where they are. kept: copies of the embedding
-    that the part holds.
+    that the part holds. times_read: how often a launch has read the largest weights, the most of all launches.
     """
 
     operations: int = 0
     each: tuple[tuple[str, int], ...] = ()
     columns: int = 0
     kept: int = 0
+    times_read: int = 0
 
 
 NO_OPS = OpsSeen()
@@ -48,7 +52,9 @@ NO_OPS = OpsSeen()
 class OpsLog:
     """What was seen since `begin`. calls: of each method. operations: of each method, in all its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, large: int | None = None) -> None:
+        """large: of tensors with more numbers, as of `Launches`."""
+        self.large = large
         self.begin()
 
     def begin(self) -> None:
@@ -56,24 +62,27 @@ class OpsLog:
         self.calls: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
         self.most: dict[str, int] = {}
-        self.columns = 0
+        self.columns = self.times_read = 0
 
     @contextmanager
     def calling(self, method: str) -> Iterator[None]:
         """In here a method of the part runs."""
-        mode = _Counting()
-        with mode:
+        launches = Launches(self.large)
+        mode = _Counting(launches)
+        with launches.counted(), mode:
             yield
         if mode.fault is not None:
             raise PartIsWrong(mode.fault)
+        operations = mode.operations + launches.number
         self.calls[method] += 1
-        self.operations[method] += mode.operations
-        self.most[method] = max(self.most.get(method, 0), mode.operations)
+        self.operations[method] += operations
+        self.most[method] = max(self.most.get(method, 0), operations)
+        self.times_read = max(self.times_read, launches.times_read)
         if method == "logits":
             self.columns = max((columns for columns in mode.columns if columns % MULTIPLE), default=0)
 
     def seen(self, kept: int = 0) -> OpsSeen:
-        return OpsSeen(self.operations.total(), tuple(sorted(self.most.items())), self.columns, kept)
+        return OpsSeen(self.operations.total(), tuple(sorted(self.most.items())), self.columns, kept, self.times_read)
 
 
 class LoggedOps:
@@ -93,10 +102,11 @@ class LoggedOps:
 
 
 class _Counting(TorchDispatchMode):
-    """Counts operations that move data, and all those of one `add_norm` as one."""
+    """Counts operations that move data, and all those of one `add_norm` as one; none in a launch."""
 
-    def __init__(self) -> None:
+    def __init__(self, launches: Launches) -> None:
         super().__init__()
+        self.launches = launches
         self.operations = 0
         self.columns: list[int] = []  # of products
         self.fault: Fault | None = None
@@ -104,6 +114,8 @@ class _Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.launches.under_way:
+            return func(*args, **kwargs)
         if func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -114,7 +126,10 @@ class _Counting(TorchDispatchMode):
                 self._added = frame
                 self.fault = self.fault or _wrong_arguments(frame.f_locals)
         made = func(*args, **kwargs)
-        if func._schema.name.partition("::")[2] in PRODUCTS:
+        name = func._schema.name.partition("::")[2]
+        if name in NO_DATA:
+            poison(made)
+        if name in PRODUCTS:
             self.columns.append(made.shape[-1])
         return made
 

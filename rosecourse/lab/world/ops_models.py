@@ -36,11 +36,12 @@ class EmbeddingAlone(GPT2):
 
 @dataclass(frozen=True)
 class ModelSizes(Sizes):
-    """The same with a model. eps: of its norms. kind: how its layers are joined."""
+    """The same with a model. eps: of its norms. kind: how its layers are joined. mean: of a row that a norm reads."""
 
     vocab_size: int = 97
     eps: float = 1e-5
     kind: type[GPT2] = GPT2
+    mean: float = 0.0
 
     def model(self) -> GPT2:
         """A model of these sizes with weights of its own, seeded."""
@@ -54,4 +55,5 @@ class ModelSizes(Sizes):
         )
         generator = torch.Generator().manual_seed(self.seed)
         weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in shape.parameters().items()}
+        weights["wpe.weight"] += self.mean
         return self.kind(shape, {name: w.to(self.dtype).to(self.device) for name, w in weights.items()}, None, "random")

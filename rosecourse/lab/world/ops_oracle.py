@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...config import SamplingParams
-from ...decode.cpu_graph import CPUGraph
+from ...decode.graph_makers import graphs_for
+from ...decode.graphs import Graph
 from ...models.ops import LayerOps
 from ...request.session import InferenceSession
 from .causes import Cause
@@ -23,6 +24,7 @@ from .learner import Learner
 from .ops_guard import GuardedOps
 from .ops_judges import CLOSE, FORGOTTEN, Judge
 from .ops_kept import copies_kept, tensors_kept
+from .ops_launches import GraphOfLaunches
 from .ops_log import OpsLog, OpsSeen
 from .ops_models import ModelSizes
 from .ops_streams import Stream
@@ -40,23 +42,24 @@ class OpsOracle(Oracle):
     keeps_rows = True
     has_limits = False
     enough = 3
+    unknown = "what `add_norm` returns is first the sum, which goes on, and then its norm, which the product takes"
 
     def __init__(self, learner: Learner, sizes: Sizes, guard: GuardedOps | None = None) -> None:
         """guard: of a part that another oracle has built, for another model."""
         self.learner, self.sizes, self.steps = learner, sizes, 0
         self.kv: Any = SimpleNamespace(k_layers=(), v_layers=())
-        self.log = OpsLog()
+        self.log = OpsLog(64 * sizes.heads * sizes.head_dim)
         self.sessions: list[Tracked] = []
         self.started = 0
         self.model = (sizes if isinstance(sizes, ModelSizes) else ModelSizes(**vars(sizes))).model()
-        self.judge = Judge(Weights(self.model))
+        self.judge = Judge(Weights(self.model), self.unknown)
         self.guard = guard or GuardedOps(learner, self.model, sizes.config())
         self.part = self.guard.made
         self.ops = JudgedOps(self.guard, self.log, self.judge)
 
-    def of_another_model(self, **sizes: Any) -> OpsOracle:
+    def of_another_model(self, **sizes: Any) -> Self:
         """The same object of the part, with another model beside the first one."""
-        other = OpsOracle(self.learner, replace(self.sizes, seed=self.sizes.seed + 1, **sizes), self.guard)
+        other = type(self)(self.learner, replace(self.sizes, seed=self.sizes.seed + 1, **sizes), self.guard)
         other.judge.strangers, self.judge.strangers = [self.judge.weights], [other.judge.weights]
         return other
 
@@ -70,9 +73,10 @@ class OpsOracle(Oracle):
         generator = torch.Generator().manual_seed(self.started)
         sizes = self.sizes
         shape = (2, sizes.layers, length, sizes.heads, sizes.head_dim)
+        dense = torch.randn(shape, generator=generator).to(sizes.device)
         word = (7 * self.started + 3) % len(self.model.wte)
         session = InferenceSession([0] * length + [word], SamplingParams(max_new_tokens=10**6))
-        return self._track(session, torch.randn(shape, generator=generator))
+        return self._track(session, dense)
 
     def free(self, tracked: Tracked) -> None:
         self.sessions.remove(tracked)
@@ -145,7 +149,7 @@ class OpsOracle(Oracle):
         def run() -> None:
             made[:] = [mine.logits(mine.hidden(token_ids, positions, _mixed))]
 
-        graph = CPUGraph()
+        graph = self._graph()
         with torch.inference_mode():
             run()
             graph.capture(run)
@@ -155,6 +159,10 @@ class OpsOracle(Oracle):
                 graph.replay()
                 expected = right.logits(right.hidden(token_ids, positions, _mixed))
                 self._look_at_replay(n, made[0], expected)
+
+    def _graph(self) -> Graph:
+        """A graph that holds kernels, too, on the device of the model."""
+        return GraphOfLaunches() if self.model.device.type == "cpu" else graphs_for(self.model.device)()
 
     def _look_at_replay(self, number: int, found: Tensor, expected: Tensor) -> None:
         most = 10 * CLOSE[expected.dtype] * (1 + expected.abs().max().item())
@@ -176,7 +184,9 @@ class OpsOracle(Oracle):
         self.judge.strange = self.ops.strange_of(other, "another stream")
 
     def _inputs(self, batch: Sequence[Tracked]) -> tuple[Tensor, Tensor]:
-        return torch.tensor([t.session.token_ids[-1] for t in batch]), torch.tensor([t.length for t in batch])
+        numbers = [t.session.token_ids[-1] for t in batch], [t.length for t in batch]
+        token_ids, positions = torch.tensor(numbers, device=self.sizes.device)
+        return token_ids.clone(), positions.clone()
 
     def _attention(self, batch: Sequence[Tracked], keys_values: list[list[Tensor]]) -> Attention:
         """Attention over what the sessions have cached; the new K and V of each layer are noted."""
@@ -200,7 +210,7 @@ class OpsOracle(Oracle):
     def _some(self, batch: Sequence[Tracked]) -> Tensor:
         """Something to be added, which no layer has made: [B, C]."""
         generator = torch.Generator().manual_seed(self.steps)
-        return torch.randn(len(batch), self.model.shape.width, generator=generator).to(self.model.dtype)
+        return torch.randn(len(batch), self.model.shape.width, generator=generator).to(self.model.wte)
 
     def _end(self, batch: Sequence[Tracked], keys_values: list[list[Tensor]]) -> None:
         self.ops.look_at_returned()
@@ -230,6 +240,14 @@ class OpsOracle(Oracle):
 
     def ops_seen(self) -> OpsSeen:
         return self.log.seen(copies_kept(self.part, self.model))
+
+
+class KernelOpsOracle(OpsOracle):
+    """For operations with kernels of their own."""
+
+    unknown = (
+        "take one number: which row and which column is it made of, how far does the loop go, and what comes then?"
+    )
 
 
 def _mixed(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -29,7 +29,6 @@ NOT_INTERPRETED = (
     "the order within a kernel. It is seen in Triton's interpreter alone: set TRITON_INTERPRET=1 in the environment "
     "before rosecourse is imported"
 )
-UNKNOWN = "look at the pointers and the masks, and at what a round of the loop leaves for the next one"
 LOOK_AT_MASKS = "look at the grid, at the masks, and at the offsets"
 
 
@@ -115,11 +114,12 @@ class OrderedOps(GuardedOps):
 class OrderOracle(OpsOracle):
     """For a part `ops` with kernels that may start early."""
 
+    unknown = "look at the pointers and the masks, and at what a round of the loop leaves for the next one"
+
     def __init__(self, learner: Learner, sizes: Sizes, guard: GuardedOps | None = None) -> None:
         if not INTERPRETED:
             raise CannotTry(NOT_INTERPRETED)
         super().__init__(learner, sizes, guard)
-        self.judge.unknown = UNKNOWN
         self.ordered = self.guard if isinstance(self.guard, OrderedOps) else OrderedOps(self.guard, Written())
         self.guard = self.ordered
         self.ops = JudgedOps(self.guard, self.log, self.judge)

@@ -15,7 +15,7 @@ from . import (
     in_turns,
     one_behind,
     ops_guard,
-    order_engine,
+    ops_in_an_engine,
     pipeline_guard,
     reading_threads,
     rows_oracle,
@@ -29,7 +29,8 @@ from .delivery_oracle import DeliveryOracle
 from .delivery_scenarios import DELIVERIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .one_table_oracle import OneTableOracle
-from .ops_oracle import OpsOracle
+from .ops_kernel_scenarios import NOWHERE, OPS_IN_KERNELS
+from .ops_oracle import KernelOpsOracle, OpsOracle
 from .ops_scenarios import OPS as OPS_SCENARIOS
 from .oracle import AppendOracle, Oracle
 from .order_oracle import OrderOracle
@@ -166,6 +167,14 @@ OPS = World(
     in_an_engine=ops_guard.in_an_engine,
     holds="each product from the right sum, by the right norm",
 )
+OPS_WITH_KERNELS = replace(
+    OPS,
+    words="the operations of a layer, with kernels",
+    oracle=KernelOpsOracle,
+    scenarios=NOWHERE,
+    scenarios_with_kernels=OPS_IN_KERNELS,
+    whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
+)
 KERNELS_IN_A_ROW = World(
     "ops",
     "operations whose kernel may start early",
@@ -174,5 +183,5 @@ KERNELS_IN_A_ROW = World(
     ORDER,
     in_an_engine=ops_guard.in_an_engine,
     holds="each sum right, and in each program of each kernel the right order",
-    whole=WholeEngine(order_engine.NAME, order_engine.same_tokens),
+    whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
 )

@@ -1,0 +1,286 @@
+"""Lesson 070, five kernels a layer: what surrounds a product of our own is done in its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...kernels import FusedLinears
+from ...models.shape import Model
+from ..world.ops_models import ModelSizes
+from ..world.pool import Tracked
+from ..world.situations import Situation
+from ..world.worlds import OPS_WITH_KERNELS
+from . import product_alone, product_with_ends
+from .costs import NO_LAUNCH, Cost, Seen, ideas
+from .form import LINE, Bug, Course, Exercise, KernelsBeside, Track
+from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyOps",
+    difficulty=3,
+    minutes=60,
+    begins_as=product_alone.LayerOps,
+    ends_as=product_with_ends.LayerOps,
+    beside=KernelsBeside(
+        begins="kernel_alone",
+        ends="kernel_with_ends",
+        answers=("linear", "ends"),
+        launched_by=FusedLinears,
+    ),
+    text=(
+        "The cell holds a part that is right: a matrix product for few rows in Triton, and operations of PyTorch "
+        "around it. Move what surrounds the product into the kernel, so that each of the five operations is one "
+        "launch, the embedding too. `rosecourse.models.ops.Ops` says what each operation promises, and `h` and the "
+        "rows of `wte` and `wpe` lie one after another.\n\n"
+        "How the norm gets in is up to you: folded into the weights, computed from the rows in the kernel, or with "
+        "numbers that the kernel before has left in the stream. Rows may have a mean that is large beside their "
+        "deviation, and two streams, two models and batches of other sizes may be under way.\n\n"
+        "Without a GPU the kernels are interpreted: right, and slow. `check` looks at each product in float32, stops "
+        "a kernel that leaves its tensors, and then counts."
+    ),
+    docstring=(
+        "What a layer is computed with around its attention.\n\n"
+        "Goal: one launch or operation for each call of a method, four in each layer. What is made of the weights is "
+        "made once, and belongs to its model. For up to 16 rows a launch reads each weight once. No tensor that is "
+        "given is changed, a tensor once returned is not changed later, and the host reads no number."
+    ),
+    goals={},
+    look=(
+        "What does the kernel have in its registers when its loop ends, and what of the operations around it needs no "
+        "more than that? Which one needs to know something of a whole row, and where does that row lie?"
+    ),
+    do=(
+        "Begin with what comes behind the product: bias, GELU and sum need the number itself and one or two others at "
+        "the same place. A `tl.constexpr` says which of them are wanted, so that one kernel serves three operations. "
+        "With the tanh approximation `gelu(x)` is `x * sigmoid(2 * inner)`, where `inner` is "
+        "`sqrt(2 / pi) * (x + 0.044715 * x**3)`.\n\n"
+        "The norm can go into the weights. `norm(x) @ w + b` is `(x @ w2 - mean(x) * colsum) / std(x) + b2`: `w2` is "
+        "`w` with each row multiplied by the norm's weight, `colsum` has the sums of its columns, and `b2` is "
+        "`b + norm.bias @ w`. These three are made once. What is left for the kernel are mean and deviation of its "
+        "rows: it can load whole rows before the loop, take the mean away, and then square.\n\n"
+        "The logits are the same product with `wte`, which has a norm before it and no bias. The embedding is another "
+        "kernel: a program for each row, which loads its word and its position."
+    ),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start_lengths(engine, {"A": 7, "B": 12, "C": 4, "D": 9})
+    yield sessions
+    yield from steps(engine, sessions, 4)
+    sessions |= start_lengths(engine, {"E": 6})
+    yield from steps(engine, sessions, 4)
+    del sessions["B"]
+    sessions |= start_lengths(engine, {"F": 10})
+    yield from steps(engine, sessions, 5)
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    handed_in = ""
+    for moment, _, ours, broken, theirs in side_by_side(hunt, model):
+        wrong = [name for name, session in ours.items() if session.token_ids != theirs[name].token_ids]
+        if wrong:
+            (name,) = wrong
+            return {"session": {name}, "moment": {str(moment)}, "handed_in": {handed_in}}
+        handed_in = _left_over(broken)
+    raise AssertionError("the broken part makes the right tokens: it is not broken")
+
+
+def _left_over(engine: InferenceEngine) -> str:
+    """The largest counter that a step has left behind in the last map of layer 0."""
+    step: Any = engine.decode_step
+    model = step.runner.work.forward.model
+    counters = model.ops.handed_in.get(model.layers[0].mlp_c_proj)
+    return "" if counters is None else str(int(counters.max()))
+
+
+COLLEAGUES_FILE = '''\
+import torch
+import torch.nn.functional as F
+
+
+class Workbenches:
+    """A layer's products as programs make them, one for each piece of a tile. Whoever hands in the last piece of a tile
+    puts it together."""
+
+    tall, wide, deep = 4, 64, 128
+
+    def __init__(self, model, config):
+        self.handed_in = {}
+
+    def embed(self, token_ids, positions, wte, wpe):
+        return wte[token_ids] + wpe[positions]
+
+    def norm_linear(self, x, norm, linear):
+        return self.product(norm(x), linear, x.new_zeros(len(x), len(linear.bias)))
+
+    def norm_linear_gelu(self, x, norm, linear):
+        return F.gelu(self.norm_linear(x, norm, linear), approximate="tanh")
+
+    def linear_add(self, h, linear, x):
+        return self.product(h, linear, x.clone())
+
+    def logits(self, x, norm, wte):
+        return norm(x) @ wte.T
+
+    def product(self, h, linear, sheet):
+        across, down = -(-sheet.shape[1] // self.wide), -(-len(h) // self.tall)
+        pieces = -(-h.shape[1] // self.deep)
+        heap = h.new_empty(down, across, pieces, self.tall, self.wide)
+        if linear not in self.handed_in:
+            self.handed_in[linear] = torch.zeros(1024, dtype=torch.int64)
+        counters = self.handed_in[linear]
+        for piece in reversed(range(pieces)):
+            for tile in range(down * across):
+                place = divmod(tile, across)
+                rows, columns = (slice(n * s, (n + 1) * s) for n, s in zip(place, (self.tall, self.wide), strict=True))
+                inputs = slice(piece * self.deep, (piece + 1) * self.deep)
+                part = h[rows, inputs] @ linear.weight[inputs, columns]
+                heap[place][piece, : len(part), : part.shape[1]] = part
+                counters[tile] += 1
+                if counters[tile] == pieces:
+                    whole = heap[place].sum(0)[: len(part), : part.shape[1]]
+                    sheet[rows, columns] += whole + linear.bias[columns]
+        counters[:across] = 0
+        return sheet
+'''
+
+
+BUG = Bug(
+    minutes=20,
+    symptom=(
+        "Four requests are served together and get the right words, however long they become. When a fifth joins them, "
+        "its first step is right, too, and from its second step on its words are others. Nobody else's are. One of the "
+        "first four ends, and another request takes the last place: it is wrong from its first step on. No error is "
+        "raised, and a request that is served in the same engine afterwards, alone, is right."
+    ),
+    tools=(
+        "The colleague's part stands in the place of the one that the exercise is about, written for a CPU as kernels "
+        "would do it. `broken.decode_step.runner.work.forward.model` is the model with it in its engine, and `.ops` of "
+        "that is the object.",
+        "`model.layers[0].mlp_c_proj` is a linear map of the model; the part keeps its counters by such maps.",
+    ),
+    questions={
+        "session": "the name of the session that is the first to have wrong words",
+        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
+        "handed_in": "the largest counter that the step before has left behind for `mlp_c_proj` of layer 0, a number",
+        "line": LINE,
+    },
+    hints={
+        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
+        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "handed_in": "Look into `handed_in` of the part at the moment before, and find what is not 0.",
+        "line": "How many tiles does a product have once its rows do not fit into one, and which counters are made "
+        "ready for the next step?",
+    },
+    source=COLLEAGUES_FILE,
+    fault="        counters[:across] = 0\n",
+    mended="        counters[: down * across] = 0\n",
+    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    part="ops",
+    explanation=(
+        "At moment 6 session E gets its first wrong token. The step before, its first, has left counters of 4 for "
+        "`mlp_c_proj`, which comes in 4 pieces: line 47 sets back those of the first row of tiles alone.\n\n"
+        "A tile is four rows tall. Up to four sessions make one row of tiles, `across` of them, and their counters are "
+        "0 again after each product. The fifth session has a row of tiles of its own. In its first step their "
+        "counters are 0, as they were made, and the last piece finds that all are there. They are not set back. In the "
+        "next step they go on from 4 to 8, nobody is the last one, and nothing puts the tile together: what is in the "
+        "sheet stays, zeros or the sum without the product. Whoever sits in that row later is wrong at once, and "
+        "whoever moves up into the first four rows computes the right numbers again, if the keys of its wrong steps "
+        "do not lie in its cache.\n\n"
+        "A counter has to be set back by whoever has seen it full, in the place where it is known which one it is. A "
+        "kernel that does that needs no launch for it, and cannot miss one."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WithKernels(Situation):
+    """In a model of a width and a vocabulary of its own, where kernels run."""
+
+    head_dim: int = 4
+    vocab_size: int = 97
+    gates: tuple[int, int | None] = (1, None)
+
+    def sizes(self, device: str) -> ModelSizes:
+        return ModelSizes(
+            layers=self.layers,
+            head_dim=self.head_dim,
+            max_seq_len=64,
+            vocab_size=self.vocab_size,
+            device=device,
+            gates=self.gates,
+        )
+
+
+def as_before(oracle: Any, n: int) -> list[Tracked]:
+    batch = [oracle.start(2 + i % 6) for i in range(n)]
+    oracle.step(*batch)
+    return batch
+
+
+def of_other_sizes(oracle: Any, n: int) -> list[Tracked]:
+    """Each step before had another number of sessions."""
+    batch = [oracle.start(2 + i % 6) for i in range(2 * n)]
+    for m in (1, 2 * n):
+        oracle.step(*batch[:m])
+    return batch[:n]
+
+
+def with_others_beside(oracle: Any, n: int) -> list[Tracked]:
+    """Another engine has stepped in between."""
+    batch, other = as_before(oracle, n), oracle.twin()
+    other.step(other.start(3))
+    return batch
+
+
+STEPS = tuple(
+    WithKernels(name, batch, n, layers=layers, once=True, head_dim=head_dim, vocab_size=words)
+    for name, batch, n, layers, head_dim, words in (
+        ("as in the step before", as_before, 5, 2, 4, 97),
+        ("as in the step before, in a model of 64 columns", as_before, 5, 1, 32, 97),
+        ("as in the step before, in a model of 300 words", as_before, 1, 1, 4, 300),
+        ("after steps of other sizes", of_other_sizes, 4, 1, 4, 97),
+        ("in one of two engines", with_others_beside, 2, 1, 4, 97),
+    )
+)
+
+
+def which_method(at: Situation, seen: Seen, right: int) -> str:
+    """The method that needs the most, where that is more than one."""
+    name, most = max(seen.ops.each, key=lambda each: each[1], default=("", 0))
+    return f"{most} of them are made in a call of `{name}`" if most > 1 else ""
+
+
+OPERATIONS = Cost("operations and launches", lambda seen: seen.ops.operations, hint=which_method)
+TIMES_READ = Cost(
+    "reads of a weight",
+    lambda seen: seen.ops.times_read,
+    sentence="a launch reads a weight {found} times in {situation}; the course's part of lesson {lesson} reads it once",
+)
+
+UNTIMED = "there the kernels are interpreted, a program after another. A GPU has a pause before each kernel"
+
+COURSE = Course(
+    number="070",
+    world=OPS_WITH_KERNELS,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=ideas(STEPS, OPERATIONS, TIMES_READ, NO_LAUNCH),
+    track=Track(untimed=UNTIMED, counted="kernels"),
+    unseen="what a kernel costs, which tiles suit a GPU, and half precision",
+)
