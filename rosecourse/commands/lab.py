@@ -15,7 +15,7 @@ LESSONS_BY_PART = (
     "036 for block tables; 038, 059, 060 or 061 for a KV append; 062 for a KV append with one table for all layers; "
     "063 for a KV append by the block table; 064 for rows that stay; 065 for copies of blocks; "
     "066 for a runner of graphs; 067 for a pipeline of steps; 068 for a delivery; 069 for the operations of a layer; "
-    "070 for the same with kernels of one's own"
+    "070 for the operations of a layer, with kernels; 071 for operations whose kernel may start early"
 )
 
 

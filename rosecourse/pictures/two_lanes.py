@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import floor, log10
 from xml.etree import ElementTree
 
 from ..checks import require
@@ -12,8 +10,6 @@ from ..measure.pipeline_simulation import PLAN, READ, RUN, WAIT, Lanes, Span
 from .sheet import (
     EMPTY,
     FAINT_INK,
-    INK,
-    LINE,
     LINE_HEIGHT,
     MARGIN,
     TEXT,
@@ -23,10 +19,10 @@ from .sheet import (
     draw_shape,
     draw_text,
     plain,
-    text_width,
 )
+from .time_axis import LANE, Scale, draw_axis, draw_bar
 
-NAME_WIDTH, LANE, BETWEEN = 62, 28, 22  # the lanes' names on the left, a lane's height, and the room for the links
+NAME_WIDTH, BETWEEN = 62, 22  # the lanes' names on the left, and the room for the links
 MOST_STEPS = 60  # that can be drawn
 # Light enough for black text, and of three brightnesses: the words in the bars tell them apart without any colour.
 FILLS = {PLAN: "#7FCDB4", READ: "#E3CFEA", RUN: "#E69F00", WAIT: "white"}
@@ -36,17 +32,6 @@ SAID = {
     WAIT: "wait for the device",
     RUN: "run the step",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """From a time to a place. pixels: of a unit of time."""
-
-    left: float
-    pixels: float
-
-    def at(self, time: float) -> float:
-        return self.left + self.pixels * time
 
 
 def two_lanes(sides: Mapping[str, Lanes], title: str) -> Picture:
@@ -72,7 +57,7 @@ def two_lanes(sides: Mapping[str, Lanes], title: str) -> Picture:
         draw_text(sheet.root, (MARGIN, sheet.y + TEXT), headline(plain(name), lanes), weight="bold")
         sheet.y += LINE_HEIGHT + 6
         _draw_side(sheet, plain(name), lanes, scale)
-    _draw_axis(sheet, end, scale, units.pop())
+    draw_axis(sheet, end, scale, units.pop())
     said = "; ".join(headline(plain(name), lanes) for name, lanes in sides.items())
     return sheet.picture(f"{plain(title)}. {said}", None)
 
@@ -118,18 +103,9 @@ def _draw_box(
 ) -> None:
     """A bar with the first of the texts that fits. which: lane, what it is, and the step."""
     lane, what, step = which
-    left, right = map(scale.at, times)
-    if right <= left:
-        return
-    waits = what in (WAIT, "idle")
-    style: dict[str, object] = {"fill": FILLS.get(what, EMPTY), "stroke": LINE if waits else INK, "stroke_width": 1}
-    style |= {"stroke_dasharray": "4 3"} if waits else {}
-    size = {"x": left, "y": top, "width": right - left, "height": LANE}
-    draw_shape(parent, "rect", class_=what, data_lane=lane, data_step=step, **size, **style)
-    fitting = [text for text in texts if text_width(text, TEXT) + 4 <= right - left]
-    if fitting:
-        colour = FAINT_INK if waits else INK
-        draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), fitting[0], colour=colour, anchor="middle")
+    fill, dashed = FILLS.get(what, EMPTY), what in (WAIT, "idle")
+    data = {"class_": what, "data_lane": lane, "data_step": step}
+    draw_bar(parent, times, top, texts, scale, fill, dashed, data)
 
 
 def _draw_links(parent: ElementTree.Element, lanes: Lanes, above: float, below: float, scale: Scale) -> None:
@@ -145,22 +121,3 @@ def _draw_links(parent: ElementTree.Element, lanes: Lanes, above: float, below: 
         (x0, y0), (x1, y1) = ends
         link = {"class_": f"link {span.what}", "data_step": span.step}
         draw_shape(parent, "line", **link, x1=x0, y1=float(y0), x2=x1, y2=float(y1), stroke=FAINT_INK, stroke_width=1)
-
-
-def _draw_axis(sheet: Sheet, end: float, scale: Scale, unit: str) -> None:
-    """A line with about eight times on it."""
-    step = _round_step(end / 8)
-    y = sheet.y
-    draw_shape(sheet.root, "line", x1=scale.left, y1=y, x2=scale.at(end), y2=y, stroke=LINE)
-    for number in range(int(end / step) + 1):
-        x = scale.at(number * step)
-        draw_shape(sheet.root, "line", x1=x, y1=y, x2=x, y2=y + 5, stroke=LINE)
-        draw_text(sheet.root, (x, y + 5 + TEXT), f"{number * step:.6g}", anchor="middle", colour=FAINT_INK)
-    draw_text(sheet.root, (MARGIN, y + 5 + TEXT), unit, colour=FAINT_INK)
-    sheet.y = y + 5 + LINE_HEIGHT + 8
-
-
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5, times a power of ten, that is not less."""
-    power = 10.0 ** floor(log10(least))
-    return next(number * power for number in (1, 2, 5, 10) if number * power >= least * (1 - 1e-9))

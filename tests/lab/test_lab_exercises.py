@@ -19,6 +19,7 @@ from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
 from rosecourse.lab.exercises.narrow import narrowed
 from rosecourse.lab.exercises.operation_race import operations_of
+from rosecourse.lab.exercises.order_race import asks_of
 from rosecourse.lab.world.mailboxes import Box
 from rosecourse.measure.counters import count_step
 from rosecourse.measure.one_step import one_step
@@ -88,9 +89,12 @@ def wakes_of_ten(delivery):
     return [*seen, [box.wakes for box in boxes]]
 
 
+COUNTED_OPS = {"operations": operations_of, "late asks": asks_of}
+
+
 def counted(engine, number):
     """What four steps count: in a block, over its end, with a fork, and after it. Of a pipeline, steps in flight; of a
-    delivery, wakes; of the operations of a layer, those that move data."""
+    delivery, wakes; of the operations of a layer, those that move data, or what their kernels ask for too late."""
     sessions = start(engine, (6, 6, 6))
     part, found = COURSES[number].world.part, []
     if part == "pipeline":
@@ -98,9 +102,8 @@ def counted(engine, number):
     if part == "delivery":
         return wakes_of_ten(engine.delivery)
     if part == "ops":
-        return operations_of(
-            lesson(number).after.with_(ops=lambda *_: engine.decode_step.runner.work.forward.model.ops), engine.model
-        )
+        made = lesson(number).after.with_(ops=lambda model, config: engine.decode_step.runner.work.forward.model.ops)
+        return COUNTED_OPS[COURSES[number].track.counted](made, engine.model)
     if part not in engine.decode_step.stages:
         part = "plan" if part == "rows" else "forward"  # it is called there
     for step in range(4):

@@ -17,7 +17,6 @@ from rosecourse.lab.checks.trial import trial_of
 from rosecourse.lab.course import product_with_ends
 from rosecourse.lab.course.l070 import STEPS
 from rosecourse.lab.course.scenes import side_by_side
-from rosecourse.lab.exercises import racing
 from rosecourse.lab.exercises.cells import exercise, solution
 from rosecourse.lab.exercises.operation_race import operations_of
 from rosecourse.lab.exercises.racing import race
@@ -33,7 +32,7 @@ from rosecourse.lessons import lesson
 from tests.support.cells import exercise_of, solution_of
 from tests.support.kernel_ops import RIGHT, Base, ByTheCoursesLaunch
 from tests.support.verdicts import assert_refused, assert_right_but_costly
-from tests.support.wrong_kernel_ops import WITHOUT_THE_IDEA, WRONG, MeanOfSquares
+from tests.support.wrong_kernel_ops import WITHOUT_THE_IDEA, WRONG, AddsTwice, MeanOfSquares
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="as it is on a CPU")
 
@@ -183,8 +182,7 @@ def one_layer():
     return ModelSizes(layers=1, max_seq_len=64).model()
 
 
-def test_launches_and_operations_race(one_layer, monkeypatch):
-    monkeypatch.setattr(racing, "trouble_with", lambda *given: "")
+def test_launches_and_operations_race(one_layer):
     found = race(Base, "070", one_layer)
     assert [one.total for one in found.counts.values()] == [11, 6, 6]
     assert "your part: 6 operations and launches in a step, 4 in a layer" in str(found)
@@ -194,6 +192,11 @@ def test_launches_and_operations_race(one_layer, monkeypatch):
     plt.close()
     before = operations_of(lesson("070").before.with_(ops=exercise_of("070")), one_layer)
     assert (before.layer, before.logits) == (13, 2)
+
+
+def test_wrong_kernels_do_not_race(one_layer):
+    found = race(AddsTwice, "070", one_layer)
+    assert 'Nothing was timed: check(AddsTwice, "070") says what is wrong' in found.trouble
 
 
 # -- the hunt ---------------------------------------------------------------------------------------------------------

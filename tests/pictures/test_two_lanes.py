@@ -6,7 +6,8 @@ import pytest
 
 from rosecourse import ConfigError
 from rosecourse.measure.pipeline_simulation import Lanes, simulate
-from rosecourse.pictures.two_lanes import LANE, headline, two_lanes
+from rosecourse.pictures.time_axis import LANE
+from rosecourse.pictures.two_lanes import headline, two_lanes
 from tests.support.diagram_reader import SVG, boxes, parse
 
 TIMES = {"plan": 1, "read": 2, "device": 6}

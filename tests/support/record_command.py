@@ -23,7 +23,9 @@ def rung_of(engine):
     def made_of(parts):
         names = ("block_tables", "forward", "kv_append", "copy_blocks", "rows", "runner")
         rest = {name: getattr(parts, name) for name in names}
-        alike = (kind(name) is (type(None) if part is None else part) for name, part in rest.items())
+        alike = [kind(name) is (type(None) if part is None else part) for name, part in rest.items()]
+        if hasattr(work, "forward"):
+            alike.append(type(work.forward.model.ops) is parts.ops)
         return type(engine.kv) is parts.cache and type(step) is parts.step and all(alike)
 
     return next(rung.number for rung in LESSONS if made_of(rung.after))

@@ -97,7 +97,7 @@ class Track:
     often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
     timed on a CPU, where something else is counted instead; empty where time is compared there too. counted: what that
     is, the host's `launches`, its `waits`, the `operations` around attention, the same with `kernels` of the learner's
-    own, or the `wakes` of readers, of which time says nothing on a GPU either.
+    own, or, of which time says nothing on a GPU either, the `wakes` of readers or the `late asks` of kernels.
     """
 
     timed: str = "whole runs, prefill and decode steps"

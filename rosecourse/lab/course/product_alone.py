@@ -48,5 +48,5 @@ class LayerOps:
         rows, (N, K) = len(x), w.shape
         out = x.new_empty(rows, N)
         grid = triton.cdiv(rows, 16), triton.cdiv(N, 64)
-        product_kernel[grid](x, w, out, rows, N=N, K=K, BM=16, BN=64, BK=32)
+        product_kernel[grid](x, w, out, rows, N=N, K=K, BM=16, BN=64, BK=64)
         return out

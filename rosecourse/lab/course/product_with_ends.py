@@ -77,5 +77,5 @@ class LayerOps:
         grid = triton.cdiv(rows, 16), triton.cdiv(N, 64)
         tensors = x, w.weight, w.bias, w.colsum, out if old is None else old, out
         constants = {"K2": triton.next_power_of_2(K), "NORM": eps is not None, "GELU": gelu, "ADD": old is not None}
-        linear_kernel[grid](*tensors, rows, eps or 0.0, N=N, K=K, **constants, BM=16, BN=64, BK=32)
+        linear_kernel[grid](*tensors, rows, eps or 0.0, N=N, K=K, **constants, BM=16, BN=64, BK=64)
         return out

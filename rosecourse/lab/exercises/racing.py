@@ -33,6 +33,7 @@ from ..course.form import Course, Track
 from .count_race import CountRace
 from .launch_race import LaunchRace, launches_of
 from .operation_race import KernelRace, OperationRace, operations_of
+from .order_race import OrderRace, asks_of
 from .wait_race import WaitRace, completions_served, waits_of
 from .wake_race import WakeRace, completions_read, wakes_of
 
@@ -42,7 +43,9 @@ COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] 
     "wakes": (WakeRace, wakes_of),
     "operations": (OperationRace, operations_of),
     "kernels": (KernelRace, operations_of),
+    "late asks": (OrderRace, asks_of),
 }
+NEVER_TIMED = ("wakes", "late asks")  # time says nothing of them on a GPU either
 WHOLE_RUNS = Track()
 Raced = TypeVar("Raced", "Race", CountRace)
 THAN_THE_COURSES = "than the course's"
@@ -136,7 +139,7 @@ def race(
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Where time says nothing, launches, waits, wakes or operations are counted in its place.
+    takes ten to thirty seconds. Where time says nothing, something is counted in its place, as `Track.counted` says.
     Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
@@ -159,7 +162,7 @@ def race(
     ]
     on_gpu = model.device.type != "cpu"
     try:
-        if course.track.untimed and (course.track.counted == "wakes" or not on_gpu):
+        if course.track.untimed and (course.track.counted in NEVER_TIMED or not on_gpu):
             return _noted(_counted(course, racers, model))
         workload = workload_of(course.track, on_gpu)
         config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
@@ -185,6 +188,9 @@ def _counted(course: Course, racers: Sequence[Lesson], model: Model) -> CountRac
     before, yours, after = racers
     theirs = after.after.with_(**{course.world.part: course.ends_as(after.after)})
     each = {before.title: before.after, yours.title: yours.after, after.title: theirs}
+    if course.track.counted == "late asks":  # the engine has no such kernel on a CPU: the cell brings it
+        begins = after.after.with_(**{course.world.part: course.begins_as(before.after)})
+        each = {"the untouched cell": begins, yours.title: yours.after, after.title: theirs}
     kind, count = COUNTED[course.track.counted]
     counts = {title: count(course.world.engine(one, model.device), model) for title, one in each.items()}
     return kind(course.number, yours.title, counts, course.track.untimed)
@@ -211,8 +217,10 @@ MADE = {"pipeline": completions_served, "delivery": completions_read}  # what is
 
 def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> str:
     """Why a part cannot race: it fails, or gives other tokens than before the lesson; empty if it can."""
-    part = course_of(rung.number).world.part
-    made = MADE.get(part, _completions)
+    course = course_of(rung.number)
+    part = course.world.part
+    interpreted = course.track.counted == "kernels" and model.device.type == "cpu"
+    made = _few_completions if interpreted else MADE.get(part, _completions)
     if part == "ops" and model.dtype != torch.float32:  # right ones round otherwise, and a tie decides for either word
         model = load_model(device=model.device.type, dtype="float32")
     expected = made(model, rung.after if part in OTHERS_CHANGE else rung.before)
@@ -240,7 +248,12 @@ def _nothing_timed(why: str, name: str, number: str) -> str:
     return f'{why}. Nothing was timed: check({name}, "{number}") says what is wrong.'
 
 
-def _completions(model: Model, parts: DecodeParts) -> list[list[int]]:
+def _few_completions(model: Model, parts: DecodeParts) -> list[list[int]]:
+    """The same of two steps, where kernels are interpreted; `check` has tried more."""
+    return _completions(model, parts, steps=2)
+
+
+def _completions(model: Model, parts: DecodeParts, steps: int = 10) -> list[list[int]]:
     """The greedy tokens of prompts of mixed lengths over several blocks, each with a fork that goes another way."""
     engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=16, prefix_cache=False), parts)
     for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
@@ -248,7 +261,7 @@ def _completions(model: Model, parts: DecodeParts) -> list[list[int]]:
     params = SamplingParams(max_new_tokens=12, stop_on_eos=False)
     sessions = [engine.new_session([3 * n + 1] * n, params) for n in range(1, 9)]
     engine.take_tokens(sessions, engine.prefill(sessions))
-    for number in range(10):
+    for number in range(steps):
         if number == 4:
             forks = [engine.fork(session) for session in sessions]
             for fork in forks:

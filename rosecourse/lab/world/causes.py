@@ -57,6 +57,10 @@ class Cause(StrEnum):
     WRONG_PRODUCT = "wrong-product"
     WRONG_GELU = "wrong-gelu"
     PADDING_SHOWN = "padding-shown"
+    READ_BEFORE_WAIT = "read-before-wait"
+    STORED_BEFORE_WAIT = "stored-before-wait"
+    WAIT_MISSING = "wait-missing"
+    STARTED_TOO_EARLY = "started-too-early"
     SIZE_LIMIT = "size-limit"
     GOAL_MISSED = "goal-missed"
     RAISES = "raises"
@@ -122,6 +126,10 @@ HEADLINES = {
     Cause.WRONG_PRODUCT: "the product is not the one that was asked for",
     Cause.WRONG_GELU: "another function than GELU with the tanh approximation",
     Cause.PADDING_SHOWN: "numbers of the padding are among the logits",
+    Cause.READ_BEFORE_WAIT: "a kernel reads before its wait what the kernel before it writes",
+    Cause.STORED_BEFORE_WAIT: "a kernel stores before its wait",
+    Cause.WAIT_MISSING: "a program does not wait for the kernel before it",
+    Cause.STARTED_TOO_EARLY: "the next kernel may start before the one before has ended",
     Cause.SIZE_LIMIT: "right only up to some size",
     Cause.GOAL_MISSED: "correct, and the lesson's goal is missed",
     Cause.RAISES: "the part raises an exception",

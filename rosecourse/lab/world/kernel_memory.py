@@ -77,7 +77,7 @@ def accesses_seen_by(look: Callable[[Access], None]) -> Iterator[None]:
 
     def look_at_arguments(self: Any, args_dev: Any, kwargs: Any) -> Any:
         taken = take_arguments(self, args_dev, kwargs)
-        launched[:] = _memories(inspect.getcallargs(self.fn, *taken[0], **taken[1]))
+        launched[:] = memories_of(inspect.getcallargs(self.fn, *taken[0], **taken[1]))
         return taken
 
     setattr(executor, TAKE_ARGUMENTS, look_at_arguments)
@@ -91,7 +91,7 @@ def accesses_seen_by(look: Callable[[Access], None]) -> Iterator[None]:
             setattr(builder, name, original)
 
 
-def _memories(arguments: dict[str, Any]) -> list[Memory]:
+def memories_of(arguments: dict[str, Any]) -> list[Memory]:
     found = []
     for name, tensor in arguments.items():
         if isinstance(tensor, torch.Tensor):

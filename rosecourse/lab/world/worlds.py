@@ -33,6 +33,8 @@ from .ops_kernel_scenarios import NOWHERE, OPS_IN_KERNELS
 from .ops_oracle import KernelOpsOracle, OpsOracle
 from .ops_scenarios import OPS as OPS_SCENARIOS
 from .oracle import AppendOracle, Oracle
+from .order_oracle import OrderOracle
+from .order_scenarios import ORDER
 from .pipeline_oracle import PipelineOracle
 from .pipeline_scenarios import PIPELINES
 from .rows_oracle import RowsOracle
@@ -171,5 +173,15 @@ OPS_WITH_KERNELS = replace(
     oracle=KernelOpsOracle,
     scenarios=NOWHERE,
     scenarios_with_kernels=OPS_IN_KERNELS,
+    whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
+)
+KERNELS_IN_A_ROW = World(
+    "ops",
+    "operations whose kernel may start early",
+    ops_guard.METHODS,
+    OrderOracle,
+    ORDER,
+    in_an_engine=ops_guard.in_an_engine,
+    holds="each sum right, and in each program of each kernel the right order",
     whole=WholeEngine(ops_in_an_engine.NAME, ops_in_an_engine.same_tokens),
 )

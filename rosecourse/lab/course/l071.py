@@ -1,0 +1,312 @@
+"""Lesson 071, the gaps between kernels: a kernel starts early, asks for what nobody writes, and then waits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from ...config import EngineConfig
+from ...engine.engine import InferenceEngine
+from ...models.shape import Model
+from ..world.order_oracle import OrderSeen
+from ..world.situations import Situation
+from ..world.worlds import KERNELS_IN_A_ROW
+from . import waits_at_once, waits_late
+from .costs import Cost, Seen, ideas
+from .form import LINE, Bug, Course, Exercise, KernelsBeside, Track
+from .l069 import InAModel, as_before
+from .scenes import Played, Sessions, Truth, side_by_side, start, steps
+
+# -- the exercise -----------------------------------------------------------------------------------------------------
+
+EXERCISE = Exercise(
+    name="MyOps",
+    difficulty=3,
+    minutes=40,
+    begins_as=waits_at_once.LayerOps,
+    ends_as=waits_late.LayerOps,
+    beside=KernelsBeside("waits_at_once_kernel", "waits_late_kernel"),
+    text=(
+        "The cell holds operations whose `linear_add` is a Triton kernel. It is right, and is launched with "
+        "`launch_pdl=True`, so that it may start while the kernel before it is still at work. Nothing comes of that: "
+        "its first line waits until that one has ended. Reorder the kernel, so that what can be asked for before the "
+        "wait is on its way by then: the bias, and the first tile of the weights. The rest of the class stays as it "
+        "is.\n\n"
+        "`wait()` returns when the kernel before has ended, and all that it has written can be read. "
+        "`start_next()` lets the next kernel start, as soon as every program has called it or has ended. All kernels "
+        "of a step keep an agreement. Before its wait a kernel reads nothing that the kernel before it writes, "
+        "and stores nothing. Each program waits once, also one that has no work. Each one with work calls "
+        "`start_next()` once, after its wait and before it stores. So whenever a kernel runs, the one two before it "
+        "has ended, and may be read before the wait. Any operation of PyTorch counts as a kernel here, and a model "
+        "may add to a stream twice in a row.\n\n"
+        "Triton's interpreter runs one program after another, and `check` looks at what each of them reads, stores "
+        "and calls, and when."
+    ),
+    docstring=(
+        "What a layer is computed with around its attention.\n\n"
+        "Goal: each program of the kernel in `linear_add` has asked for the bias and for weights before it waits."
+    ),
+    goals={},
+    look=(
+        "For each `tl.load` in the kernel: who has written what it reads, and how many kernels ago? And which programs "
+        "return before they come to the end?"
+    ),
+    do=(
+        "Weights and bias are there since before the step: their loads go above `wait()`, with the pointers and masks "
+        "that they need. The weights are read tile by tile in a loop. Load the first tile before the wait; in the "
+        "loop, use the tile that you have, and then load the one for the next round, behind a mask that is empty in "
+        "the last.\n\n"
+        "`h` has just been made. The old value of the sum is two kernels old in GPT-2. In a model that adds twice in "
+        "a row the kernel before has written it, so that its load stays behind the wait. The early `return` goes "
+        "behind the wait, too: a program without work has to wait like all others."
+    ),
+)
+
+
+# -- the bug hunt -----------------------------------------------------------------------------------------------------
+
+
+def words(n: int, length: int) -> list[int]:
+    """A prompt of its own for each n."""
+    return random.Random(n).choices(range(4096), k=length)
+
+
+def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+    sessions = start(engine, {"A": words(1, 12), "B": words(2, 7)})
+    yield sessions
+    yield from steps(engine, sessions, 3)
+    engine.free(sessions.pop("A"))
+    sessions |= start(engine, {"C": words(3, 5)})
+    yield from steps(engine, sessions, 3)
+    sessions |= start(engine, {"D": words(6, 9)})
+    yield from steps(engine, sessions, 6)
+
+
+def truth(hunt: Played, model: Model) -> Truth:
+    rows = 0
+    for moment, _, ours, _, theirs in side_by_side(hunt, model):
+        wrong = [name for name, session in ours.items() if session.token_ids != theirs[name].token_ids]
+        if wrong:
+            (name,) = wrong
+            return {"session": {name}, "moment": {str(moment)}, "rows": {str(rows)}}
+        rows = len(theirs)
+    raise AssertionError("the broken part makes the right tokens: it is not broken")
+
+
+COLLEAGUES_FILE = '''\
+import torch
+import torch.nn.functional as F
+
+
+class Belt:
+    """A device on which kernels start early: up to its `yield` a kernel runs while the one before is at work."""
+
+    def __init__(self):
+        self.at_work, self.launched = iter(()), []
+
+    def put(self, kernel):
+        self.launched.append(next(kernel))
+        self.finish()
+        self.at_work = kernel
+
+    def finish(self):
+        for _ in self.at_work:
+            pass
+
+
+class FiveOnABelt:
+    """Five kernels a layer, whose results lie in places that stay. How many of their rows are taken lies there, too:
+    the launches are the same in every step."""
+
+    def __init__(self, model, kv, config):
+        self.model, self.depth, self.belt = model, kv.block_size, Belt()
+        self.shelves = list(zip(kv.k_layers, kv.v_layers, strict=True))
+        most, width = config.max_batch_size, model.shape.width
+        self.taken = torch.tensor(most)
+        self.total, self.heard = torch.zeros(most, width), torch.zeros(most, width)
+        self.asked, self.wider = torch.zeros(most, 3 * width), torch.zeros(most, 4 * width)
+
+    def __call__(self, inputs, append):
+        put = self.belt.put
+        put(self.look_up(inputs))
+        for floor, layer in enumerate(self.model.layers):
+            put(self.ask(layer.ln_1, layer.attn_c_attn))
+            put(self.listen(inputs, *self.shelves[floor]))
+            put(self.add(self.heard, layer.attn_c_proj))
+            put(self.widen(layer.ln_2, layer.mlp_c_fc))
+            put(self.add(self.wider, layer.mlp_c_proj))
+        self.belt.finish()
+        return self.model.ln_f(self.total[: self.taken]) @ self.model.wte.T
+
+    def look_up(self, inputs):
+        words, places = self.model.wte, self.model.wpe
+        yield "look up"
+        self.taken.fill_(len(inputs.token_ids))
+        self.total[: self.taken] = words[inputs.token_ids] + places[inputs.context_lens]
+
+    def ask(self, norm, linear):
+        weight, bias = linear.weight, linear.bias
+        rows = self.taken.item()
+        yield "ask"
+        self.asked[:rows] = norm(self.total[:rows]) @ weight + bias
+
+    def listen(self, inputs, keys, values):
+        count, heads = int(self.taken), self.model.shape.num_heads
+        table, ends = inputs.block_tables[0].long(), inputs.context_lens.tolist()
+        yield "listen"
+        for n in range(count):
+            q, k, v = self.asked[n].view(3, heads, -1)
+            block, place = table[n, ends[n] // self.depth], ends[n] % self.depth
+            keys[block, :, place], values[block, :, place] = k, v
+            position = torch.arange(ends[n] + 1)
+            shelf, slot = table[n, position // self.depth], position % self.depth
+            lines = (keys[shelf, :, slot].transpose(0, 1), values[shelf, :, slot].transpose(0, 1))
+            self.heard[n] = F.scaled_dot_product_attention(q[:, None], *lines).flatten()
+
+    def add(self, source, linear):
+        weight, old = linear.weight, self.total[: self.taken] + linear.bias
+        yield "add"
+        self.total[: len(old)] = old + source[: len(old)] @ weight
+
+    def widen(self, norm, linear):
+        weight, bias, last = linear.weight, linear.bias, int(self.taken)
+        yield "widen"
+        self.wider[:last] = F.gelu(norm(self.total[:last]) @ weight + bias, approximate="tanh")
+'''
+
+
+BUG = Bug(
+    minutes=25,
+    symptom=(
+        "Two requests that start together get the right words to their end. Somebody who takes the place of one that "
+        "leaves gets the right words, too. But a request that joins the others while all of them stay gets wrong "
+        "words, and never comes back. Nobody else is disturbed. On a device where each kernel waits at its first "
+        "line, everything is right."
+    ),
+    tools=(
+        "The colleague's part is not the one that the exercise is about: it is the whole `forward`, on a simulated "
+        "device whose kernels start early. A kernel is a generator, and its `yield` is its wait. "
+        "`broken.decode_step.runner.work.forward` is the object in its engine; its `belt.launched` has the kernels' "
+        "names, launch by launch.",
+        "All launches come from `__call__`. Write them down in their order, with what each kernel writes, and what it "
+        "reads before its wait. What is two kernels old may be read there.",
+    ),
+    questions={
+        "session": "the name of the session whose words are wrong",
+        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
+        "rows": "how many rows the kernel that is to blame takes for the batch in that step, a number",
+        "line": LINE,
+    },
+    hints={
+        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
+        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "rows": "What does the kernel read of the number of rows, and who has written it last when it does?",
+        "line": "One of the five kernels of a layer comes right after another one that is no part of a layer.",
+    },
+    source=COLLEAGUES_FILE,
+    fault='        rows = self.taken.item()\n        yield "ask"\n',
+    mended='        yield "ask"\n        rows = self.taken.item()  # the kernel before may have written it\n',
+    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    scene=scene,
+    truth=truth,
+    part="forward",
+    explanation=(
+        "At moment 7 session D gets its first wrong token: the kernel `ask` of the first layer takes two rows for a "
+        "batch of three, in line 53.\n\n"
+        "All five kernels read before their wait how many rows are taken. The embedding writes that number, at the "
+        "start of a step, and four of the five come two kernels later or more, when it has ended. `ask` of the first "
+        "layer comes right after it, and finds the number of the step before. That is the same number in most steps. "
+        "It is larger after somebody has left, and then a row is computed in vain. After somebody has joined it is too "
+        "small: the last row keeps what lay there, and its keys go into the cache, where they stay. In all later "
+        "layers five kernels or more lie between the embedding and `ask`, which is right there. What is one kernel old "
+        "has to be read after the wait, also if it has not changed for a long time."
+    ),
+)
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+STEPS = tuple(
+    InAModel(name, batch, n, layers=layers, once=True)
+    for name, batch, n, layers in (
+        ("as in the steps before", as_before, 3, 2),
+        ("as in the steps before", as_before, 18, 1),
+    )
+)
+
+
+def order(seen: Seen) -> OrderSeen:
+    """What was seen of the order in kernels."""
+    assert isinstance(seen.ops, OrderSeen)
+    return seen.ops
+
+
+def counted(words: str, count: Callable[[OrderSeen], int], sentence: str, hint: str = "") -> Cost:
+    """A cost of which the course's part has none. hint: what is said of it."""
+    return Cost(words, lambda seen: count(order(seen)), sentence=sentence, hint=lambda at, seen, right: hint)
+
+
+def first_late(at: Situation, seen: Seen, right: int) -> str:
+    """The tensor that could have been asked for first, and the line that asks for it."""
+    late = order(seen).late
+    if not late:
+        return ""
+    kernel, tensor, line = late[0]
+    where = f", {line}" if line else ""
+    return f"`{tensor}` of `{kernel}` was there before the step: read its first tile before `wait()`{where}"
+
+
+LATE = Cost(
+    "weights and biases asked for only after the wait",
+    lambda seen: len(order(seen).late),
+    sentence="{found} times a kernel asks for weights or a bias only after its wait in {situation}; the course's part "
+    "of lesson {lesson} does so {right} times",
+    hint=first_late,
+)
+COSTS = (
+    counted(
+        "sums without a kernel",
+        lambda seen: seen.plain,
+        "{found} calls of `linear_add` launch no kernel in {situation}; the course's part of lesson {lesson} launches "
+        "one in each",
+    ),
+    counted(
+        "kernels that may not start early",
+        lambda seen: seen.held,
+        "{found} kernels are launched without `launch_pdl=True` in {situation}: none of them can start early",
+    ),
+    LATE,
+    counted(
+        "programs that do not let the next kernel start before they store",
+        lambda seen: seen.silent,
+        "{found} programs store their numbers before they let the next kernel start, or never let it, in {situation}",
+        "where a program has ended the next kernel may start anyway: `start_next()` is of use right after `wait()`",
+    ),
+    counted(
+        "waits too many",
+        lambda seen: seen.waits,
+        "programs wait {found} times more than once each in {situation}",
+        "a second `wait()` has nothing left to wait for",
+    ),
+    counted(
+        "starts too many",
+        lambda seen: seen.starts,
+        "programs call `start_next()` {found} times more than once each in {situation}",
+        "only the first call of a program has an effect",
+    ),
+)
+
+UNTIMED = (
+    "the interpreter runs one program after another, and waits for nothing. What is gained is time between kernels, "
+    "which a GPU alone has"
+)
+
+COURSE = Course(
+    number="071",
+    world=KERNELS_IN_A_ROW,
+    exercise=EXERCISE,
+    bug=BUG,
+    ideas=ideas(STEPS, *COSTS),
+    track=Track(untimed=UNTIMED, counted="late asks"),
+    unseen="how long a kernel would wait, and how much of two kernels runs at once",
+)

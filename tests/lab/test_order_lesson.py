@@ -1,0 +1,243 @@
+"""Lesson 071's kernel is watched: right ones pass, whoever wrote them; one wrong moment is refused with its cause."""
+
+import re
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from rosecourse import InferenceEngine
+from rosecourse.kernels import INTERPRETED, TRITON_AVAILABLE
+from rosecourse.lab.checks.judging import judged
+from rosecourse.lab.course.l071 import words
+from rosecourse.lab.course.scenes import side_by_side, start, steps
+from rosecourse.lab.exercises import order_race, racing
+from rosecourse.lab.exercises.racing import race
+from rosecourse.lab.hunts.hunting import hunt
+from rosecourse.lab.world import order_oracle
+from rosecourse.lab.world.learner import Learner
+from rosecourse.lab.world.ops_models import ModelSizes
+from rosecourse.lab.world.order_oracle import OrderOracle
+from rosecourse.lab.world.worlds import KERNELS_IN_A_ROW as WORLD
+from rosecourse.lab.world.written_memory import Places, Written, span_of
+from tests.support.cells import assert_not_own, assert_untouched_is_right, command_on_solution, solution_of
+from tests.support.verdicts import assert_refused, assert_right_but_costly
+
+if TRITON_AVAILABLE:
+    from rosecourse.lab.course import waits_late
+    from tests.support.order_parts import RIGHT, Masked
+    from tests.support.wrong_orders import WITHOUT_THE_IDEA, WRONG_ORDERS
+else:
+    RIGHT, WRONG_ORDERS, WITHOUT_THE_IDEA = (), {}, {}
+
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="the order in a kernel is seen in Triton's interpreter")
+
+
+def by_name(part):
+    return part.__name__
+
+
+@interpreted
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("part", RIGHT, ids=by_name)
+def test_a_kernel_in_another_style_passes(part):
+    verdict = judged(part, "071", lambda *what: None)
+    assert verdict.passed, verdict
+
+
+@interpreted
+@pytest.mark.drawn(4)
+@pytest.mark.parametrize("part", WRONG_ORDERS, ids=by_name)
+def test_a_wrong_kernel_is_refused_with_its_cause(part):
+    assert_refused(judged(part, "071", lambda *what: None), *WRONG_ORDERS[part])
+
+
+@interpreted
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=by_name)
+def test_what_waits_for_more_than_it_must_is_told(part):
+    assert_right_but_costly(judged(part, "071", lambda *what: None), WITHOUT_THE_IDEA[part])
+
+
+@interpreted
+def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
+    said = assert_untouched_is_right("071")
+    assert "8 times a kernel asks for weights or a bias only after its wait in a step of 3 sessions" in said
+    assert re.search(r"`w_ptr` of `linear_add_kernel` was there before the step: .*, in line \d+, in linear_add_", said)
+
+
+@interpreted
+def test_the_courses_own_class_is_right_and_not_the_learners():
+    assert_not_own("071", waits_late.LayerOps, "linear_add")
+
+
+@interpreted
+def test_the_courses_own_kernel_is_not_the_learners():
+    class Borrows(Masked):
+        kernel = waits_late.linear_add_kernel
+
+    verdict = judged(Borrows, "071", lambda *what: None)
+    assert verdict.not_own == ("the kernel `linear_add_kernel`",)
+
+
+@interpreted
+def test_the_command_takes_the_solution_and_says_what_was_tried(tmp_path, capsys, monkeypatch, small_model):
+    monkeypatch.setattr(racing, "load_model", lambda: small_model)
+    said = command_on_solution("071", tmp_path, capsys)
+    assert f"{len(WORLD.scenarios)} scenarios" in said
+    assert "in each program of each kernel the right order" in said
+    assert "not to be seen on a CPU: how long a kernel would wait" in said
+    assert "by your part: 0 of the weights and biases" in said
+
+
+def test_where_kernels_are_compiled_nothing_is_said_of_their_order(monkeypatch):
+    class Any:
+        def __init__(self, model, config):
+            pass
+
+    monkeypatch.setattr(order_oracle, "INTERPRETED", False)
+    verdict = judged(Any, "071", lambda *what: None)
+    assert not verdict.passed
+    assert verdict.correct
+    assert verdict.unchecked == (order_oracle.NOT_INTERPRETED,)
+
+
+# -- what is watched --------------------------------------------------------------------------------------------------
+
+
+@interpreted
+def test_what_is_seen_of_a_step():
+    oracle = OrderOracle(Learner(Masked, WORLD.called_with), ModelSizes(layers=2))
+    batch = [oracle.start(n) for n in (3, 1)]
+    oracle.step(*batch)
+    first, *_ = launched = oracle.ordered.launched
+    assert [one.kernel for one in launched] == ["masked"] * 4
+    assert [program.number for program in first.programs] == [(0, 0, 0), (1, 0, 0)]
+    assert [program.stored for program in first.programs] == [True, False]
+    assert [(program.waits, program.starts) for program in first.programs] == [(1, 1)] * 2
+    assert first.programs[0].early == {"bias_ptr": 8, "w_ptr": 64}
+    assert first.programs[0].late == {}  # what is read then was made in this step
+    before = oracle.ordered.seen()
+    assert (before.plain, before.held, before.late, before.silent, before.waits, before.starts) == (0, 0, (), 0, 0, 0)
+    oracle.step(*batch)
+    assert oracle.ordered.seen() == before
+    assert len(oracle.ordered.launched) == 4
+
+
+def test_the_newest_is_what_the_last_operation_has_written():
+    written = Written()
+    with written:
+        a = torch.ones(4)
+        b = a + 1
+        c = b.view(2, 2)
+        a.mul_(2)
+    addresses = torch.tensor([a.data_ptr(), a.data_ptr() + 12, b.data_ptr(), c.data_ptr()]).numpy().astype("uint64")
+    assert written.newest.has(addresses).tolist() == [True, True, False, False]
+    assert written.step.has(addresses).all()
+    written.begin()
+    assert not written.step.has(addresses).any()
+    assert written.newest.has(addresses[:1]).all()
+
+
+def test_places_are_tensors_and_addresses():
+    places, rows = Places(), torch.zeros(4, 8)[:, 2:4]
+    places.add_tensor(rows)
+    start, end = span_of(rows)
+    assert end - start == (3 * 8 + 2) * 4
+    places.add_addresses(torch.tensor([8]).numpy().astype("uint64"))
+    wanted = torch.tensor([8, 12, start, end - 4, end]).numpy().astype("uint64")
+    assert places.has(wanted).tolist() == [True, False, True, True, False]
+    assert span_of(torch.zeros(0)) == (torch.zeros(0).data_ptr(),) * 2
+
+
+# -- the race ---------------------------------------------------------------------------------------------------------
+
+
+@interpreted
+def test_late_asks_race_and_time_does_not(small_model):
+    layers = small_model.shape.num_layers
+    found = race(Masked, "071", small_model)
+    assert list(found.counts) == ["the untouched cell", "Masked", "lesson 071's part"]
+    assert [(one.kernels, one.late) for one in found.counts.values()] == [
+        (2 * layers, 4 * layers),
+        (2 * layers, 0),
+        (2 * layers, 0),
+    ]
+    assert f"before: {4 * layers} of the weights and biases of {2 * layers} kernels" in str(found)
+    assert "Nothing is timed: the interpreter runs one program after another" in str(found)
+    assert found.table()["asked for after a wait"].tolist() == [4 * layers, 0, 0]
+    _, ax = plt.subplots()
+    found.draw(ax)
+    assert [text.get_text() for text in ax.texts] == ["0", "0", str(4 * layers)]
+    plt.close()
+
+
+@interpreted
+def test_where_kernels_are_compiled_nothing_is_raced(small_model, monkeypatch):
+    monkeypatch.setattr(order_race, "INTERPRETED", False)
+    assert race(Masked, "071", small_model).trouble.startswith(order_race.NOT_INTERPRETED)
+
+
+@interpreted
+def test_the_solution_reads_nothing_else_before_its_wait():
+    oracle = OrderOracle(Learner(solution_of("071"), WORLD.called_with), ModelSizes(layers=1))
+    oracle.step(oracle.start(2))
+    early = {name for one in oracle.ordered.launched for program in one.programs for name in program.early}
+    assert early == {"w_ptr", "bias_ptr"}
+
+
+# -- the hunt ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_hunts_newcomer_is_wrong_from_its_first_step_on(model):
+    found = hunt("071")
+    wrong = [
+        {name for name in ours if ours[name].token_ids != theirs[name].token_ids}
+        for _, _, ours, _, theirs in side_by_side(found, model)
+    ]
+    assert wrong == [set()] * 7 + [{"D"}] * 6
+    assert f"At moment {wrong.index({'D'})} session D" in found.bug.explanation
+    numbers = [n for n, line in enumerate(found.source.splitlines(), 1) if "rows = self.taken.item()" in line]
+    assert f"in line {numbers[0]}." in found.bug.explanation
+    assert len(numbers) == 1
+
+
+def completions(model, parts, leave):
+    """Of two that start together, and of a third one that joins when one of them leaves, or when none does."""
+    engine = InferenceEngine(model, hunt("071").config, parts)
+    sessions = start(engine, {"A": words(1, 12), "B": words(2, 7)})
+    list(steps(engine, sessions, 2))
+    if leave:
+        engine.free(sessions.pop("A"))
+    sessions |= start(engine, {"D": words(6, 9)})
+    list(steps(engine, sessions, 5))
+    return {name: session.completion_ids for name, session in sessions.items()}
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_the_hunts_fault_shows_only_where_the_batch_grows(model, leave):
+    found = hunt("071")
+    right, broken = (completions(model, parts, leave) for parts in (found.right, found.broken))
+    assert (right == broken) is leave
+    assert completions(model, found.right.with_(forward=found.mended), leave) == right
+
+
+def test_without_an_early_start_the_hunts_part_is_right(model):
+    """As the symptom says: where each kernel waits at its first line."""
+    found = hunt("071")
+    source = found.source.replace("        self.launched.append(next(kernel))\n        self.finish()\n", "")
+    assert source != found.source
+    space = {}
+    exec(source.replace("self.at_work = kernel\n", "self.launched += kernel\n"), space)
+    waiting = found.right.with_(forward=space["FiveOnABelt"])
+    assert completions(model, waiting, False) == completions(model, found.right, False)
+
+
+def test_the_hunts_device_names_its_launches(model):
+    found = hunt("071")
+    _, broken = found.engines(model)
+    moments = found.scene(broken)
+    next(moments)
+    next(moments)
+    launched = broken.decode_step.runner.work.forward.belt.launched
+    assert launched == ["look up", *["ask", "listen", "add", "widen", "add"] * model.shape.num_layers]

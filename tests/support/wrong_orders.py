@@ -1,0 +1,398 @@
+"""Operations whose kernel does something at the wrong moment, or computes something else; each with its cause."""
+
+import torch
+import triton
+import triton.language as tl
+
+from rosecourse.lab.world.causes import Cause
+from rosecourse.lab.world.early_start import start_next, wait
+from tests.support.order_parts import (
+    Base,
+    TwoKernels,
+    add_product,
+    bias_of,
+    lanes,
+    masked,
+    product,
+    put,
+    rows_of,
+    there,
+    weights,
+    whole_product,
+)
+
+# -- reads and stores too early ---------------------------------------------------------------------------------------
+
+
+@triton.jit
+def rows_early(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    h = rows_of(h_ptr, m, 0, rows, K, BK)
+    wait()
+    start_next()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+    return h
+
+
+@triton.jit
+def last_row_early(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Only the program of the last columns, only the last row."""
+    m, n = lanes(BM, BN)
+    if tl.program_id(1) == tl.num_programs(1) - 1:
+        tl.load(h_ptr + rows * K - 1)
+    wait()
+    start_next()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def sum_early(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Of no harm in GPT-2."""
+    m, n = lanes(BM, BN)
+    w, x = weights(w_ptr, n, 0, N, K, BK), there(x_ptr, m, n, rows, N) + bias_of(bias_ptr, n, N)[None, :]
+    wait()
+    start_next()
+    put(x_ptr, x + product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK), m, n, rows, N)
+
+
+@triton.jit
+def bias_added_early(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + bias_of(bias_ptr, n, N)[None, :], m, n, rows, N)
+    wait()
+    start_next()
+    acc = whole_product(h_ptr, w_ptr, m, n, rows, N, K, BM, BN, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc, m, n, rows, N)
+
+
+@triton.jit
+def counts_early(
+    h_ptr, w_ptr, bias_ptr, x_ptr, counter_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    tl.atomic_add(counter_ptr, 1)
+    wait()
+    start_next()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def waits_at_the_end(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+    wait()
+    start_next()
+
+
+@triton.jit
+def part_early(
+    part_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    acc = there(part_ptr, m, n, rows, N) + bias_of(bias_ptr, n, N)[None, :]
+    wait()
+    start_next()
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc, m, n, rows, N)
+
+
+# -- waits and starts -------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def returns_first(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    if tl.program_id(0) * BM >= rows:
+        return
+    masked(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def never_waits(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    start_next()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def first_columns_wait(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    if tl.program_id(1) == 0:
+        wait()
+    start_next()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def many_rows_wait(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    if rows > 1:
+        wait()
+        start_next()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def wait_of_its_own():
+    pass
+
+
+@triton.jit
+def waits_in_its_own_way(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    wait_of_its_own()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def starts_first(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    start_next()
+    wait()
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def idle_ones_start_first(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    if tl.program_id(0) * BM >= rows:
+        start_next()
+        wait()
+        return
+    masked(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
+
+
+# -- other numbers ----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def first_tile_again(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """The tile that was asked for first is taken in every round."""
+    m, n = lanes(BM, BN)
+    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
+    wait()
+    start_next()
+    acc = tl.zeros((BM, BN), tl.float32)
+    for begin in range(0, K, BK):
+        acc = tl.dot(rows_of(h_ptr, m, begin, rows, K, BK), w, acc, input_precision="ieee")
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
+
+
+@triton.jit
+def no_bias(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    w = weights(w_ptr, n, 0, N, K, BK)
+    wait()
+    start_next()
+    put(x_ptr, there(x_ptr, m, n, rows, N) + product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK), m, n, rows, N)
+
+
+@triton.jit
+def no_sum(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
+    wait()
+    start_next()
+    put(x_ptr, product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK) + bias[None, :], m, n, rows, N)
+
+
+@triton.jit
+def bias_behind_its_end(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    w, bias = weights(w_ptr, n, 0, N, K, BK), tl.load(bias_ptr + n)
+    wait()
+    start_next()
+    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
+
+
+class CountsEarly(Base):
+    def linear_add(self, h, linear, x):
+        self.launch(counts_early, h, linear.weight, linear.bias, x, torch.zeros(1, dtype=torch.int32))
+        return x
+
+
+class PartEarly(TwoKernels):
+    second = part_early
+
+
+class FlatRowsEarly(Base):
+    """The rows are one long row to the kernel."""
+
+    kernel = rows_early
+
+    def launch(self, kernel, h, w, *tensors, **more):
+        super().launch(kernel, h.view(1, -1).view(h.shape), w, *tensors, **more)
+
+
+class OneTileOfRows(Base):
+    """A grid for 16 rows."""
+
+    def launch(self, kernel, h, w, *tensors, **more):
+        (rows, K), N = h.shape, w.shape[1]
+        kernel[1, triton.cdiv(N, 64)](h, w, *tensors, rows, N, K, 16, 64, 64, launch_pdl=True)
+
+
+def with_kernel(kernel):
+    return type(kernel.fn.__name__, (Base,), {"kernel": kernel, "__module__": __name__})
+
+
+WRONG_ORDERS = {
+    with_kernel(rows_early): (
+        Cause.READ_BEFORE_WAIT,
+        "program (0, 0, 0) of `rows_early` reads `h_ptr`, which the kernel before writes, before its wait",
+    ),
+    FlatRowsEarly: (Cause.READ_BEFORE_WAIT, "reads `h_ptr`, which the kernel before writes"),
+    with_kernel(last_row_early): (
+        Cause.READ_BEFORE_WAIT,
+        "in last_row_early: tl.load(h_ptr + rows * K - 1)",
+    ),
+    with_kernel(sum_early): (Cause.READ_BEFORE_WAIT, "reads `x_ptr`, which the kernel before writes, before its wait"),
+    PartEarly: (Cause.READ_BEFORE_WAIT, "of `part_early` reads `part_ptr`, which the kernel before writes"),
+    with_kernel(bias_added_early): (Cause.STORED_BEFORE_WAIT, "stores into `x_ptr` before its wait"),
+    CountsEarly: (Cause.STORED_BEFORE_WAIT, "in counts_early: tl.atomic_add(counter_ptr, 1)"),
+    with_kernel(waits_at_the_end): (Cause.READ_BEFORE_WAIT, "reads `h_ptr`, which the kernel before writes"),
+    with_kernel(returns_first): (Cause.WAIT_MISSING, "program (1, 0, 0) of `returns_first` ends without a wait"),
+    with_kernel(never_waits): (Cause.WAIT_MISSING, "no program of `never_waits` waits"),
+    with_kernel(waits_in_its_own_way): (Cause.WAIT_MISSING, "no program of `waits_in_its_own_way` waits"),
+    with_kernel(first_columns_wait): (Cause.WAIT_MISSING, "program (0, 1, 0) of `first_columns_wait` ends without"),
+    with_kernel(many_rows_wait): (Cause.WAIT_MISSING, "no program of `many_rows_wait` waits"),
+    with_kernel(starts_first): (
+        Cause.STARTED_TOO_EARLY,
+        "program (0, 0, 0) of `starts_first` lets the next kernel start before its own wait",
+    ),
+    with_kernel(idle_ones_start_first): (Cause.STARTED_TOO_EARLY, "program (1, 0, 0) of `idle_ones_start_first` lets"),
+    with_kernel(first_tile_again): (Cause.VALUES_CHANGED, "is not right for session"),
+    with_kernel(no_bias): (Cause.WRONG_PRODUCT, "has no bias"),
+    with_kernel(no_sum): (Cause.RESIDUAL_LOST, "nothing of what came before"),
+    with_kernel(bias_behind_its_end): (Cause.OUTSIDE, "behind the memory of `bias_ptr`"),
+    OneTileOfRows: (Cause.VALUES_CHANGED, "(row 16 of 17)"),
+}
+
+
+# -- right ones without the idea --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def weights_late(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    bias = bias_of(bias_ptr, n, N)
+    wait()
+    start_next()
+    acc = whole_product(h_ptr, w_ptr, m, n, rows, N, K, BM, BN, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
+
+
+@triton.jit
+def bias_late(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    w = weights(w_ptr, n, 0, N, K, BK)
+    wait()
+    start_next()
+    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias_of(bias_ptr, n, N)[None, :], m, n, rows, N)
+
+
+@triton.jit
+def one_weight(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    tl.load(w_ptr)
+    weights_late(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def never_starts(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
+    wait()
+    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
+
+
+@triton.jit
+def starts_at_the_end(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    never_starts(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
+    start_next()
+
+
+@triton.jit
+def waits_twice(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    masked(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
+    wait()
+
+
+@triton.jit
+def starts_twice(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    masked(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
+    start_next()
+
+
+class NotEarly(Base):
+    early = False
+
+
+class NotEarlyAndNoWait(Base):
+    """No wait is needed where a kernel does not start early."""
+
+    kernel, early = never_waits, False
+
+
+class NoKernel(Base):
+    def linear_add(self, h, linear, x):
+        return x + torch.addmm(linear.bias, h, linear.weight)
+
+
+WITHOUT_THE_IDEA = {
+    with_kernel(weights_late): "`w_ptr` of `weights_late` was there before the step",
+    with_kernel(bias_late): "4 times a kernel asks for weights or a bias only after its wait",
+    with_kernel(one_weight): "4 times a kernel asks for weights or a bias only after its wait",
+    with_kernel(never_starts): "or never let it, in a step of 3 sessions",
+    with_kernel(starts_at_the_end): "programs store their numbers before they let the next kernel start",
+    with_kernel(waits_twice): "programs wait 8 times more than once each",
+    with_kernel(starts_twice): "programs call `start_next()` 8 times more than once each",
+    NotEarly: "4 kernels are launched without `launch_pdl=True`",
+    NotEarlyAndNoWait: "4 kernels are launched without `launch_pdl=True`",
+    NoKernel: "4 calls of `linear_add` launch no kernel",
+}
