@@ -89,7 +89,7 @@ def wakes_of_ten(delivery):
     return [*seen, [box.wakes for box in boxes]]
 
 
-COUNTED_OPS = {"operations": operations_of, "late asks": asks_of}
+COUNTED_OPS = {"operations": operations_of, "kernels": operations_of, "late asks": asks_of}
 
 
 def counted(engine, number):

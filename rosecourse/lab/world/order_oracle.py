@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...kernels import INTERPRETED
+from ...kernels import INTERPRETED, TRITON_AVAILABLE
 from ...models.ops import Linear
 from .causes import Cause
 from .error_reading import CannotTry
@@ -18,6 +18,7 @@ from .judged_ops import JudgedOps
 from .kernel_memory import guarded_kernels
 from .learner import Learner
 from .ops_guard import GuardedOps
+from .ops_kernel_scenarios import NO_TRITON
 from .ops_log import OpsSeen
 from .ops_oracle import OpsOracle
 from .pool import Sizes, Tracked
@@ -118,7 +119,7 @@ class OrderOracle(OpsOracle):
 
     def __init__(self, learner: Learner, sizes: Sizes, guard: GuardedOps | None = None) -> None:
         if not INTERPRETED:
-            raise CannotTry(NOT_INTERPRETED)
+            raise CannotTry(NOT_INTERPRETED if TRITON_AVAILABLE else NO_TRITON)
         super().__init__(learner, sizes, guard)
         self.ordered = self.guard if isinstance(self.guard, OrderedOps) else OrderedOps(self.guard, Written())
         self.guard = self.ordered
