@@ -10,6 +10,7 @@ from rosecourse import InferenceEngine
 from rosecourse.kernels import FusedLinears, folded
 from rosecourse.lab import check
 from rosecourse.lab.checks import trial
+from rosecourse.lab.checks.comparing import compare
 from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.checks.observing import observe
 from rosecourse.lab.checks.own_work import not_its_own
@@ -31,7 +32,7 @@ from rosecourse.lab.world.worlds import OPS_WITH_KERNELS as WORLD
 from rosecourse.lessons import lesson
 from tests.support.cells import exercise_of, solution_of
 from tests.support.kernel_ops import RIGHT, Base, ByTheCoursesLaunch
-from tests.support.verdicts import assert_refused, assert_right_but_costly
+from tests.support.verdicts import assert_refused
 from tests.support.wrong_kernel_ops import WITHOUT_THE_IDEA, WRONG, AddsTwice, MeanOfSquares
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="as it is on a CPU")
@@ -69,7 +70,26 @@ def test_wrong_operations_are_refused_with_their_cause(part):
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
-    assert_right_but_costly(quietly(part), WITHOUT_THE_IDEA[part])
+    """It is counted beside the course's part."""
+    found = compare(trial_of(part, lesson("070")), lambda *what: None)
+    assert WITHOUT_THE_IDEA[part] in " ".join((*found.missing, found.hint))
+
+
+@pytest.mark.drawn(6)
+@pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
+@pytest.mark.parametrize("scenario", OPS_IN_KERNELS, ids=lambda scenario: scenario.name)
+def test_what_costs_more_is_right(part, scenario):
+    played(part, scenario)
+
+
+def test_the_untouched_exercise_lacks_nothing_but_the_idea():
+    found = compare(trial_of(exercise_of("070"), lesson("070")), lambda *what: None)
+    assert found.missing == (
+        "still 31 operations and launches in a step of 5 sessions as in the step before; "
+        "the course's part of lesson 070 makes 10",
+    )
+    assert not found.partly
+    assert not found.not_own
 
 
 # -- whose work it is -------------------------------------------------------------------------------------------------

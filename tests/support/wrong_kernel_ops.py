@@ -297,6 +297,6 @@ WITHOUT_THE_IDEA = {
     FoldsInEachStep: "of them are made in a call of `norm_linear",
     FoldsForEachSize: "operations and launches in a step of 4 sessions after steps of other sizes",
     ZerosFirst: "2 of them are made in a call of",
-    ReadsTwice: "a launch reads a weight 2 times in a step of 5 sessions as in the step before, in a model of 64",
+    ReadsTwice: "a launch reads a weight 2 times in a step of 5 sessions as in the step before",
     ARowEach: "a launch reads a weight 5 times",
 }
