@@ -71,6 +71,16 @@ def _attend(q, k, v, live, top, total, acc, scale):
     return new_top, total * rescale + tl.sum(weights, axis=1), acc
 
 
+@triton.jit
+def _attend_to_new(q, k_new, v_new, top, total, acc, scale):
+    """The online softmax over one position more, whose K and V are in registers."""
+    score = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1)
+    new_top = tl.maximum(top, score)
+    rescale, weight = tl.exp2((top - new_top) * scale), tl.exp2((score - new_top) * scale)
+    acc = acc * rescale[:, None] + weight[:, None] * v_new.to(tl.float32)[None, :]
+    return new_top, total * rescale + weight, acc
+
+
 @triton.jit(
     do_not_specialize=["q_stride", "k_stride", "v_stride", "table_stride"],
     do_not_specialize_on_alignment=["q_ptr", "table_ptr", "lens_ptr", "k_new_ptr", "v_new_ptr"],
@@ -116,11 +126,7 @@ def _attend_and_append_kernel(
         slot = _rows_of(context_len, context_len, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW) * D + d
         tl.store(k_cache_ptr + slot, k_new, mask=in_head)
         tl.store(v_cache_ptr + slot, v_new, mask=in_head)
-        score = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], axis=1)
-        new_top = tl.maximum(top, score)
-        rescale, weight = tl.exp2((top - new_top) * scale), tl.exp2((score - new_top) * scale)
-        acc = acc * rescale[:, None] + weight[:, None] * v_new.to(tl.float32)[None, :]
-        top, total = new_top, total * rescale + weight
+        top, total, acc = _attend_to_new(q, k_new, v_new, top, total, acc, scale)
 
     if SPLITS == 1:
         out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
