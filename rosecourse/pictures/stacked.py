@@ -31,11 +31,12 @@ def draw_stacked(
     title: str,
     unit: str,
     floor: float | None = None,
+    legend: bool = True,
 ) -> None:
     """A bar for each name, the first on top, of parts one behind the other, with its sum behind it.
 
-    bars: name to part to length, in the unit. colours: of all parts, in their order. floor: a length to mark. Figures
-    in which a bar has 0.35 inches suit it.
+    bars: name to part to length, in the unit. colours: of all parts, in their order. floor: a length to mark. legend:
+    whether it says below the bars what the colours are. Figures in which a bar has 0.35 inches suit it.
     """
     lefts = dict.fromkeys(bars, 0.0)
     for part, colour in colours.items():
@@ -55,4 +56,5 @@ def draw_stacked(
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=3, frameon=False, fontsize=SMALL)
+    if legend:
+        ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.25), ncols=3, frameon=False, fontsize=SMALL)
