@@ -63,7 +63,7 @@ def own_us(timeline: Timeline) -> list[float]:
 
     Kernels that run one after another have their durations. Where one starts before the one before it has ended (lesson
     071), it mostly waits until then: that time is the other's, so that all of them add up to the time that the device
-    was busy.
+    was busy, with what the last one does after the step.
     """
     own, end = [], 0.0
     for kernel in timeline.kernels:
