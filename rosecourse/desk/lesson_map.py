@@ -11,6 +11,8 @@ from ..records.tables import named_cell
 from .notebooks import head_of, lessons_in
 from .places import END, NOTEBOOKS, repository
 
+NO_BREAK = "\u00a0"  # a space at which a narrow column does not wrap: a ratio and its interval stay together
+
 
 class LessonMap:
     """A table with a row for each lesson: what changes, how long it takes, and what it is worth.
@@ -30,7 +32,8 @@ class LessonMap:
         for rung in self.rungs:
             head = self.heads[rung.number]
             minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
-            worth = named_cell(rung, self.recordings[rung.number])
+            figure, colon, ratio = named_cell(rung, self.recordings[rung.number]).partition(": ")
+            worth = figure + colon + ratio.replace(" ", NO_BREAK)
             rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, worth])
         return rows
 

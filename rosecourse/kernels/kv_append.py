@@ -55,7 +55,8 @@ def _kv_append_full_batch_kernel(
 
 @triton.jit(do_not_specialize=["table_stride", *STRIDES], do_not_specialize_on_alignment=["table_ptr", *TENSORS])
 def _kv_append_by_table_kernel(
-    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, table_ptr, pos_ptr, key_stride, value_stride, table_stride,
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, table_ptr, pos_ptr,
+    key_stride, value_stride, table_stride,
     H: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_HD: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)

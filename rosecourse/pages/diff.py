@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from .html import AS_CODE
+from .html import AS_CODE, code_row
 
 # Half transparent, behind text in the theme's own colour: the contrast of the text stays above 7:1 on a white page and
 # on a black one.
@@ -18,6 +18,5 @@ def diff_html(diff: str) -> str:
 
 def _row(line: str) -> str:
     if line.startswith(("+++", "---")):
-        return f'<span style="display: block"><b>{escape(line)}</b>\n</span>'
-    behind = f"; background-color: {BEHIND[line[0]]}" if line[:1] in BEHIND else ""
-    return f'<span style="display: block{behind}">{escape(line)}\n</span>'
+        return code_row(f"<b>{escape(line)}</b>")
+    return code_row(escape(line), f"; background-color: {BEHIND[line[0]]}" if line[:1] in BEHIND else "")

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from html import escape
+from html import escape, unescape
 
 RIGHT, WRONG, OPEN = "✓", "✗", "?"
-SIGN_COLOURS = {RIGHT: "#2E9E4F", WRONG: "#E5484D", OPEN: "#8C8C8C"}  # 3:1 or more on white and on a dark page
-# Of a `<pre>`: lines are wrapped between words, and never inside one.
+SIGN_COLOURS = {RIGHT: "#2E9E4F", WRONG: "#E5484D", OPEN: "#8C8C8C"}
+SHARE = 75  # % of a colour, the rest being that of the text around it: darker on a white page, lighter on a dark one
+# Of a `<pre>`: lines are wrapped between words, and never inside one, and are as wide as code in notebooks.
 AS_CODE = (
-    "overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; line-height: 1.4; "
-    "font-family: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)"
+    "max-width: 100ch; overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; "
+    "line-height: 1.4; font-family: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)"
 )
+
+LONG, HANGING = 72, 8  # columns: of a line that may have to be wrapped, and by how much the rest of it is indented
+
+
+def mixed(colour: str) -> str:
+    """A colour of CSS for text, such that its contrast is at least 4.5:1 in a light and in a dark theme."""
+    return f"color-mix(in srgb, {colour} {SHARE}%, currentColor)"
 
 
 def prose(text: str) -> str:
@@ -45,10 +53,18 @@ def paragraphs(texts: Iterable[str]) -> str:
     return "".join(map(paragraph, texts))
 
 
+def code_row(line: str, style: str = "") -> str:
+    """A row of a `<pre>` for a line of HTML. Where the page is too narrow for it, the rest of it is indented."""
+    text = unescape(re.sub(r"<[^>]*>", "", line))
+    columns = len(text) - len(text.lstrip("+- 0123456789")) + HANGING
+    style += f"; padding-left: {columns}ch; text-indent: -{columns}ch" if len(text) > LONG else ""
+    return f'<span style="display: block{style}">{line}\n</span>' if style else f"{line}\n"
+
+
 def headline(text: str) -> str:
     """A bold line; a tick, a cross or a question mark that it begins with gets its colour."""
     sign, rest = (text[0], text[1:]) if text[:1] in SIGN_COLOURS else ("", text)
-    coloured = f'<span style="color: {SIGN_COLOURS[sign]}">{sign}</span>' if sign else ""
+    coloured = f'<span style="color: {mixed(SIGN_COLOURS[sign])}">{sign}</span>' if sign else ""
     return f"<p><b>{coloured}{prose(rest)}</b></p>"
 
 

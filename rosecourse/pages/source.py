@@ -11,18 +11,27 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from .html import AS_CODE
+from .html import AS_CODE, code_row, mixed
 
-# JupyterLab's own colours, which follow its theme; elsewhere bold and italic. A page that has styles for Pygments'
-# classes, as books have, keeps its own: `:where` gives way to them.
-STYLE = """<style>
-:where(.rc-code) :is(.k, .kn, .kc, .ow) { color: var(--jp-mirror-editor-keyword-color, inherit); font-weight: bold; }
-:where(.rc-code) :is(.c1, .sd) { color: var(--jp-mirror-editor-comment-color, inherit); font-style: italic; }
-:where(.rc-code) :is(.s1, .s2, .sa, .si) { color: var(--jp-mirror-editor-string-color, inherit); }
-:where(.rc-code) :is(.mi, .mf) { color: var(--jp-mirror-editor-number-color, inherit); }
-:where(.rc-code) :is(.nf, .nc, .fm) { color: var(--jp-mirror-editor-def-color, inherit); font-weight: bold; }
-:where(.rc-code) :is(.nd) { color: var(--jp-mirror-editor-meta-color, inherit); }
-</style>"""
+# JupyterLab's own colours, which follow its theme, mixed with that of the text because some are faint in one of them;
+# elsewhere bold and italic. JupyterLab has a style sheet for Pygments' classes too, which has to give way. Another page
+# that has one, such as a book, keeps it: `:where` gives way to that.
+COLOURS = {
+    (".k", ".kn", ".kc"): ("keyword", "font-weight: bold"),
+    (".ow",): ("operator", "font-weight: bold"),
+    (".c1",): ("comment", "font-style: italic"),
+    (".sd",): ("string", "font-style: italic"),
+    (".s1", ".s2", ".sa", ".si"): ("string", ""),
+    (".mi", ".mf"): ("number", ""),
+    (".nf", ".nc", ".fm"): ("def", "font-weight: bold"),
+    (".nd",): ("meta", ""),
+}
+RULES = [
+    f":where(.rc-code) :is({', '.join(classes)}), .jp-OutputArea .rc-code :is({', '.join(classes)}) "
+    f"{{ color: {mixed(f'var(--jp-mirror-editor-{name}-color, currentColor)')}; {more} }}"
+    for classes, (name, more) in COLOURS.items()
+]
+STYLE = "\n".join(["<style>", *RULES, "</style>"])
 NUMBER = '<span style="user-select: none; opacity: 0.7">{:3}  </span>'  # not copied with the code
 
 
@@ -31,8 +40,8 @@ def coloured(source: str, numbered: bool = False) -> str:
     lines = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)).splitlines()
     if numbered:
         lines = [f"{NUMBER.format(n)}{line}" for n, line in enumerate(lines, 1)]
-    text = "\n".join(lines)
-    return f'{STYLE}<div class="rc-code highlight"><pre style="{AS_CODE}">{text}\n</pre></div>'
+    text = "".join(map(code_row, lines))
+    return f'{STYLE}<div class="rc-code highlight"><pre style="{AS_CODE}">{text}</pre></div>'
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,8 +31,8 @@ from .sheet import (
     text_width,
 )
 
-ROW_WIDTH, ARROWS, NUMBER = 126, 76, 34  # of a row, the arrows, and a block's number
-OWNERS = 74, 200  # of a block's owners: as much as their names take, from the first to the second
+ROW_WIDTH, ARROWS, NUMBER = 121, 58, 34  # of a row, the arrows, and a block's number
+OWNERS = 68, 200  # of a block's owners: as much as their names take, from the first to the second
 STRIP, BOX = 120, 24  # the width of a block's slots, or more for many of them; the height of a row and of a block
 PITCH = BOX + 8
 MIN_SLOT = 20  # room for a slot's number

@@ -20,6 +20,15 @@ COLOURS = {
 
 INK = "#333333"
 
+
+def text_on(fill: str) -> str:
+    """Black or white, whichever can be read better on a colour `#RRGGBB`: by WCAG's relative luminance."""
+    parts = [int(fill[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#FFFFFF"
+
+
 # The styles are keyword arguments of matplotlib, each of a type of its own.
 # Before is light and round, after dark and square: they differ without any colour too.
 BEFORE: dict[str, Any] = {"color": "#C47A00", "marker": "o"}

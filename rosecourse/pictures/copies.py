@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from ..errors import BlockError, ConfigError
 from ..kv.one_table import BlockTable, Copy, KVBlockManager
+from .colours import text_on
 from .sheet import (
     BOLD,
     CACHED_COLOUR,
@@ -33,7 +34,6 @@ PITCH = BOX + 8
 ARROWS = 84  # between the blocks that are copied and their copies
 MOST_SLOTS = 8
 WRONG = "#D55E00"  # the outline of a slot that holds what it should not
-DARK = ("#0072B2", "#009E73", "#D55E00", "#000000")  # colours on which text is white
 
 
 def blocks_and_copies(
@@ -123,8 +123,8 @@ class _Drawing:
         box = {"x": x + wrong, "y": y + wrong, "width": SLOT - 2 * wrong, "height": BOX - 2 * wrong}
         draw_shape(group, "rect", class_="wrong" if wrong else "slot", data_slot=address[1], **box, fill=fill, **line)
         if word:
-            ink, text = "white" if fill in DARK else INK, fit(plain(word), SLOT - 4, TEXT * BOLD)
-            draw_text(group, (x + SLOT / 2, y + BOX / 2 + 4), text, colour=ink, weight="bold", anchor="middle")
+            middle, text = (x + SLOT / 2, y + BOX / 2 + 4), fit(plain(word), SLOT - 4, TEXT * BOLD)
+            draw_text(group, middle, text, colour=text_on(fill), weight="bold", anchor="middle")
 
     def _arrow(self, copy: Copy, middles: Mapping[int, int]) -> None:
         names = text_width(self._owned(copy.source), TEXT)

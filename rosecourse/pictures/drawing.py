@@ -15,32 +15,35 @@ from ..pages.shell import kernels_shell
 from .alt import alt_text
 
 SCALE = 2  # pixels of the picture for one of the page, each way: sharp on the screens of today
+WIDTH = 8.2  # inches, which is less than Jupyter Lab's outputs have in a window of 1280 pixels
 COLOURS = 64  # more make plots no better, and files larger
 
 
 @contextmanager
-def new_figure(height: float, width: float = 9.0) -> Iterator[Figure]:
-    """An empty figure, in inches, to draw on; it is shown when the block ends, and where that fails nothing is.
+def new_figure(height: float) -> Iterator[Figure]:
+    """An empty figure to draw on, `WIDTH` wide; it is shown when the block ends, and where that fails nothing is.
+
+    height: in inches.
 
     with new_figure(5.2) as figure:
         plots.ladder_of_steps(figure, steps, "A decode step, lesson by lesson")
     """
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     yield figure
     show(figure)
 
 
 @contextmanager
-def new_axes(height: float, rows: int = 1, columns: int = 1, width: float = 9.0, **more: Any) -> Iterator[Any]:
+def new_axes(height: float, rows: int = 1, columns: int = 1, **more: Any) -> Iterator[Any]:
     """The axes of a figure that is shown when the block ends: one, or an array of them for more rows or columns.
 
-    height, width: of the whole figure, in inches. more: as of `Figure.subplots`.
+    height: of the whole figure, in inches. more: as of `Figure.subplots`.
 
     with new_axes(3.6) as ax:
         plots.itl_along_steps_compared(ax, found, "Lesson 036: token by token")
     """
-    with new_figure(height, width) as figure:
+    with new_figure(height) as figure:
         yield figure.subplots(rows, columns, **more)
 
 

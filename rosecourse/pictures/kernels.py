@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from .labels import BEHIND, SMALL
 
 BAR, APART = 0.36, 0.28  # heights: of a bar, and between two classes
 ROW, ROOM = 1.0, 0.7  # heights: of a row of boxes, and of what lies between two rows
+LETTERS = 10  # that a line in a narrow box has room for, of eleven boxes side by side
 ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # a text that lines may cross
 SIDES: tuple[dict[str, Any], ...] = (
     {"facecolor": BEFORE["color"], "hatch": "///", "edgecolor": "white"},
@@ -24,7 +26,7 @@ SIDES: tuple[dict[str, Any], ...] = (
 def draw_spent(ax: Axes, steps: Mapping[str, Mapping[str, Spent]], title: str) -> None:
     """A bar for each class of kernels and each step, one below the other, with time and number behind it.
 
-    steps: one or two, such as `before` and `after`, to what `spent_by_class` makes of them. Figures of 9 x 5 inches
+    steps: one or two, such as `before` and `after`, to what `spent_by_class` makes of them. Figures of 8.2 x 5 inches
     with `layout="constrained"` suit it. Raises `ConfigError` for another number of steps.
     """
     if len(steps) not in (1, 2):
@@ -66,7 +68,8 @@ def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]]
             frame["facecolor"] = style["facecolor"] if joined else "white"
             ax.barh([top + ROW / 2], [width - 0.1], ROW, left=left + 0.05, **frame)
             ink = "white" if joined else "black"
-            ax.text(left + width / 2, top + ROW / 2, name, ha="center", va="center", color=ink, fontsize=SMALL)
+            told = "\n".join(wrap(name, LETTERS * width, break_long_words=False))
+            ax.text(left + width / 2, top + ROW / 2, told, ha="center", va="center", color=ink, fontsize=SMALL)
             if joined:
                 for edge in (left + 0.05, left + width - 0.05):
                     ax.plot([edge, edge], [top - ROOM, top], color=INK, linewidth=0.8, linestyle=":")

@@ -40,7 +40,7 @@ def lanes_of(H: int, D: int, block_size: int, block: int, pos: int, BLOCK_HD: in
 def lanes_to_addresses(ax: Axes, H: int, D: int, block_size: int, block: int, pos: int, BLOCK_HD: int) -> None:
     """The lanes of one program above; below, the elements of its block with their addresses, in their lanes' colours.
 
-    A row of the block is one head: block_size slots of D elements, one after the other in memory. Figures of 9 x 3.8
+    A row of the block is one head: block_size slots of D elements, one after the other in memory. Figures of 8.2 x 3.8
     inches suit it, with `layout="constrained"`. Raises `ConfigError` for sizes that cannot be drawn, and for a slot
     that is not there.
     """

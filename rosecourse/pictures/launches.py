@@ -27,7 +27,7 @@ class Launched:
 def draw_launches(ax: Axes, steps: Mapping[str, Sequence[Launched]], title: str) -> None:
     """A line for each step, with a mark for each launch; a replay is one thick mark, and a pale bar while it runs.
 
-    steps: such as `before` and `after` -> the launches in their order. Figures of 9 x 3 inches with
+    steps: such as `before` and `after` -> the launches in their order. Figures of 8.2 x 3 inches with
     `layout="constrained"` suit it. Raises `ConfigError` for no steps or one without launches.
     """
     if not steps or not all(steps.values()):

@@ -1,7 +1,7 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
-Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 9 x 3.6 inches with
-`layout="constrained"` suit them. The pictures of decode steps are in `steps`, and the curves by position in
+Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 8.2 x 3.6 inches
+with `layout="constrained"` suit them. The pictures of decode steps are in `steps`, and the curves by position in
 `along_steps`; notebooks call all of them from here.
 """
 
@@ -122,7 +122,7 @@ def _beyond(sides: Sequence[Samples], end: float) -> list[str]:
 def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) -> None:
     """Mixed traffic before and after: above the burst's throughput, below the gaps between tokens under load.
 
-    The function draws on the whole figure; 9 x 7.6 inches with `layout="constrained"` suit it.
+    The function draws on the whole figure; 8.2 x 7.6 inches with `layout="constrained"` suit it.
     """
     figure.suptitle(title)
     top, bottom = figure.subplots(2, 1, height_ratios=[1, 1.1])
@@ -135,7 +135,7 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
     """Throughput of each lesson from the top: its runs, their median, and its ratio to the first, with 95 % intervals.
 
     shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
-    Figures of 9 x 3.6 inches suit up to 14 rungs.
+    Figures of 8.2 x 3.6 inches suit up to 14 rungs.
     """
     columns = {
         "tokens/s": [f"{rung.throughput.value:,.0f}" for rung in ladder.rungs],
@@ -154,7 +154,7 @@ def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     """The runs of a race from the top, their medians, and what may be said of each against the first.
 
     metric: `total time`, which is shown as throughput, or another time, in milliseconds. The ratios are of the
-    medians, with intervals from pairs of runs that were made in turns. Figures of 9 x 3.8 inches suit it.
+    medians, with intervals from pairs of runs that were made in turns. Figures of 8.2 x 3.8 inches suit it.
     """
     whole = metric == "total time"
     values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung in ladder.rungs]

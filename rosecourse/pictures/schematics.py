@@ -12,7 +12,7 @@ from .labels import SMALL
 
 WAIT = "#CCCCCC"
 STEP_1, STEP_2 = COLOURS["block_tables"], "#E69F00"
-SAME, OTHER = "#009E73", COLOURS["kv_append"]
+SAME, OTHER = "#007A59", COLOURS["kv_append"]
 
 
 class _Span(NamedTuple):
@@ -46,7 +46,7 @@ _WITH = (
 def pinned_buffer_race(ax: Axes) -> None:
     """Host and device on a time axis: a pinned buffer that is rewritten too early, and one that is waited for.
 
-    A schematic, not to scale. Figures of 9 x 3.8 inches with `layout="constrained"` suit it.
+    A schematic, not to scale. Figures of 8.2 x 3.8 inches with `layout="constrained"` suit it.
     """
     for top, spans, told in (
         (0.0, _WITHOUT, "without the wait: the copy for step 1 finds the rows of step 2"),
@@ -58,7 +58,7 @@ def pinned_buffer_race(ax: Axes) -> None:
             edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.8}
             hatch = "//" if span.text.startswith("wait") else None
             ax.barh([y], [span.length], 0.95, left=span.start, color=span.colour, hatch=hatch, **edge)
-            dark = span.colour in (STEP_1, OTHER)
+            dark = span.colour == STEP_1
             box = {"facecolor": span.colour, "edgecolor": "none", "pad": 1}
             middle = span.start + span.length / 2
             style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "bbox": box}
@@ -74,7 +74,7 @@ def pinned_buffer_race(ax: Axes) -> None:
 def signatures(ax: Axes, one: Sequence[int], other: Sequence[int]) -> None:
     """Two rows of block ids, each with its signature (number of ids, last id), and where they differ.
 
-    Figures of 9 x 1.9 inches with `layout="constrained"` suit it.
+    Figures of 8.2 x 1.9 inches with `layout="constrained"` suit it.
     """
     equal = _signature(one) == _signature(other)
     longest = max(len(one), len(other))

@@ -14,9 +14,10 @@ OWNER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00
 OTHER_COLOUR, CACHED_COLOUR = "#8C8C8C", "#C8C8C8"  # an owner without a name here; a block without any owner
 INK, FAINT_INK, LINE, EMPTY = "#1A1A1A", "#595959", "#8C8C8C", "#ECEFF1"
 
-WIDTH = 900  # about that of a notebook's output area
+WIDTH = 840  # a little less than the outputs of Jupyter Lab have in a window of 1280 pixels
 MARGIN, GAP, MAX_COLUMNS = 8, 5, 8
-CELL, PAD, BAR = 104, 5, 14  # a block's width, the room around what is in it, and the height of its slots
+CELL, PAD, BAR = 96, 3, 14  # a block's width, the room around what is in it, and the height of its slots
+BELOW = 4  # what its last line takes below the baseline, so that it keeps off the frame
 TEXT, LINE_HEIGHT = 12, 15
 SWATCH = 18  # a swatch and the room behind it
 WIDEST_HEADING = 260  # of a table's heading, that its column is widened for
@@ -173,7 +174,7 @@ def cells_width(count: int) -> int:
 def cell_height(cells: Iterable[tuple[BlockState, Sequence[str]]]) -> int:
     """The height of every cell of a picture, with room for the most lines. cells: (block, its notes) of each."""
     extra = max((_said_cached(state) + len(notes) for state, notes in cells), default=0)
-    return LINE_HEIGHT * (3 + extra) + BAR + 2 * PAD
+    return LINE_HEIGHT * (3 + extra) + BAR + 2 * PAD + BELOW
 
 
 def _said_cached(state: BlockState) -> bool:

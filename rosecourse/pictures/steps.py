@@ -20,7 +20,7 @@ AROUND = 1.05  # inches of a panel's title, legend and axis
 def step_anatomies(ax: Axes, times: StepTimes, title: str) -> None:
     """A bar for each engine, from the top: the parts of a decode step, named in place, and their sum.
 
-    Figures of 9 x 2 inches suit one engine, 9 x 3 inches two, with `layout="constrained"`.
+    Figures of 8.2 x 2 inches suit one engine, 8.2 x 3 inches two, with `layout="constrained"`.
     """
     ax.set_title(title)
     draw_bars(ax, [Bar(name, times.milliseconds(name)) for name in times.seconds])
@@ -29,7 +29,7 @@ def step_anatomies(ax: Axes, times: StepTimes, title: str) -> None:
 def effect(ax: Axes, steps: LadderSteps, before: str, after: str, title: str) -> None:
     """What the lessons from the rung `before` to the rung `after` took away: both steps on one scale.
 
-    The stages whose times these lessons changed are outlined and hatched. Figures of 9 x 3.2 inches suit it. Raises
+    The stages whose times these lessons changed are outlined and hatched. Figures of 8.2 x 3.2 inches suit it. Raises
     `ConfigError` for rungs that were not measured, or that are not in this order.
     """
     rungs = list(steps.times.seconds)

@@ -21,7 +21,7 @@ MOMENT = ROOM + HOST + DEVICE + GAP
 def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], requests: int, title: str) -> None:
     """For each moment, such as before and after, the host's ranges above and the device's kernels below; one scale.
 
-    requests: how many are in the step's batch. Figures of 9 x 4.5 inches with `layout="constrained"` suit it. A range
+    requests: how many are in the step's batch. Figures of 8.2 x 4.5 inches with `layout="constrained"` suit it. A range
     of the host ends when its kernels have been launched: they may run later, beside another range. `rest` is whatever
     is in no other part: inputs, sampling, waiting for the tokens.
     """

@@ -33,7 +33,7 @@ class Upload:
 def uploads_along_steps(figure: Figure, before: Sequence[Upload], after: Sequence[Upload], title: str) -> None:
     """Two panels over the steps: bytes before, as a line, and after, as bars; and below them the events.
 
-    The function draws on the whole figure, made with `layout="constrained"`; 9 x 4.6 inches suit it. Raises
+    The function draws on the whole figure, made with `layout="constrained"`; 8.2 x 4.6 inches suit it. Raises
     `ConfigError` for no steps, and where the two did not make the same steps.
     """
     if not after or [_events(one) for one in before] != [_events(one) for one in after]:

@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
-from playwright.sync_api import ElementHandle, Page
+from playwright.sync_api import ElementHandle, Error, Page
 
 from tests.browser.server import Lab
 
 PANEL = "jupyterapp.shell.currentWidget"
 LONGEST = 240_000  # milliseconds, for all cells of a lesson, on a machine that has other work
+ATTEMPTS = 5  # to bring a cell into view, while Jupyter Lab still draws others
 INTO_THE_WORK = 700  # milliseconds after a cell has begun, of the many seconds that it takes
 # An execution ends with its reply, in whichever cell it is. Prompts and the kernel's state alone say nothing about a
 # request that has not been sent yet.
@@ -75,10 +76,16 @@ class Notebook:
         """The cell's element, with the cell scrolled into view."""
         number = self.page.evaluate(NUMBER, text)
         assert number >= 0, f"no cell has {text!r}"
-        self.page.evaluate(f"number => {PANEL}.content.scrollToItem(number, 'start')", number)
-        found = self.page.evaluate_handle(ELEMENT, number).as_element()
-        assert found is not None
-        found.scroll_into_view_if_needed()
+        for left in reversed(range(ATTEMPTS)):
+            self.page.evaluate(f"number => {PANEL}.content.scrollToItem(number, 'start')", number)
+            found = self.page.evaluate_handle(ELEMENT, number).as_element()
+            assert found is not None
+            try:
+                found.scroll_into_view_if_needed()
+                break
+            except Error:  # while it scrolled, Jupyter Lab has taken the cell out of the page
+                if not left:
+                    raise
         return found
 
     def select(self, text: str) -> None:

@@ -1,7 +1,11 @@
-"""Jupyter Lab in Chromium: what a learner does in it, from the first click to a passed check and the progress page."""
+"""Jupyter Lab in Chromium: what a learner does in it, from the first click to a race, a found bug and the progress."""
+
+import re
 
 import pytest
 
+from rosecourse import load_model
+from rosecourse.lab import hunt
 from rosecourse.lab.exercises.cells import solution
 from rosecourse.lab.world.causes import Cause
 from tests.browser.notebook import Notebook, use_theme
@@ -12,7 +16,12 @@ START, LESSON = "my/000_start_here.ipynb", "my/038_batched_append.ipynb"
 FIRST = "035, paged decode: the starting point"
 PART, CHECK = "class MyKVAppend", 'check(MyKVAppend, "038")'
 LONG, SHORT = "found = compare(", "times = decode_anatomies("
+RACE, HUNT, ANSWER = "raced = race(MyKVAppend", 'bug = hunt("038")', "bug.answer("
 IMPORTS, PROGRESS = "import rosecourse as rc", "my_status()"
+
+
+def answer(said):
+    return f"bug.answer({', '.join(f'{name}={value!r}' for name, value in said.items())})"
 
 
 def row_of(lesson, notebook):
@@ -61,12 +70,44 @@ def test_a_learner_fails_the_check_mends_the_part_and_passes(lab, new_page, pict
     assert "✓" in said
     assert "✗" not in said
     notebook.picture(pictures / "038_passed.png", CHECK)
+
+    assert "MyKVAppend" in notebook.run(RACE)
+    assert notebook.cell(RACE).query_selector(".jp-OutputArea img")
+    assert "runs:" not in notebook.shown(RACE)  # the bar has gone
+    notebook.picture(pictures / "038_raced.png", RACE)
     notebook.save()
 
     notebook.follow("# 038", "Start page")
     notebook.run_menu("Run All Cells")
     assert row_of("038", notebook)[2] == "✓"
+    assert re.match(r"\d\.\d+x", row_of("038", notebook)[3])
     notebook.picture(pictures / "000_progress.png", PROGRESS)
+
+
+def test_a_bug_is_hunted_with_a_wrong_answer_and_then_the_right_one(lab, new_page, pictures):
+    notebook = Notebook(new_page(), lab, LESSON)
+    found = hunt("038")
+    right = {name: min(values) for name, values in found.bug.truth(found, load_model(device="cpu")).items()}
+    right["line"] = found.bug.fault.splitlines()[0].strip()
+
+    notebook.run(IMPORTS)
+    notebook.run(HUNT)
+    notebook.write(ANSWER, answer(right | {"line": "class"}))
+    said = notebook.run(ANSWER)
+    assert said.count("✓") == len(right) - 1
+    assert said.count("✗") == 1
+    notebook.picture(pictures / "038_hunted.png", ANSWER)
+
+    notebook.write(ANSWER, answer(right))
+    said = notebook.run(ANSWER)
+    assert "✓ Found." in said
+    assert "✗" not in said
+    notebook.picture(pictures / "038_found.png", ANSWER)
+    notebook.save()
+
+    notebook.follow("# 038", "Start page")
+    notebook.run_menu("Run All Cells")
+    assert row_of("038", notebook)[4] == "✓"
 
 
 def test_a_long_measurement_is_interrupted_and_the_kernel_restarted(lab, new_page, pictures):
@@ -93,7 +134,7 @@ def test_a_lesson_shows_its_pictures_before_it_is_run(lab, new_page, pictures):
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
-@pytest.mark.parametrize("width", [1280, 1440])
+@pytest.mark.parametrize("width", [1280, 1440, 1920])
 def test_pages_fit_their_width_in_both_themes(lab, new_page, pictures, width, theme):
     page = new_page(width)
     use_theme(page, lab, f"JupyterLab {theme}")

@@ -31,7 +31,7 @@ def test_the_map_has_a_row_for_each_rung(tmp_path):
     assert [row[1] for row in rows] == [rung.about for rung in LESSONS]
     worth = {rung.number: row[-1] for rung, row in zip(LESSONS, rows, strict=True)}
     assert worth["035"] == ""
-    assert worth["036"] == "TPOT 8.20 to 4.10 ms: 2.00x [2.00, 2.00]"
+    assert worth["036"] == "TPOT 8.20 to 4.10 ms: 2.00x\u00a0[2.00,\u00a02.00]"
     assert worth["059"] == "ITL p99 not recorded yet"
     header, line, *table = str(shown).partition("\n\n")[0].splitlines()
     assert len({row.count("|") for row in (header, line, *table)}) == 1

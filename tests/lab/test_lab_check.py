@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,9 +15,11 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.own_process import run_apart
+from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.course import COURSES
+from rosecourse.lab.world.fault import Fault
 from tests.support.right_parts import RIGHT, IndexPut, PlannedKernels, delegating
-from tests.support.wrong_parts import damaged, part_of
+from tests.support.wrong_parts import Wrong, damaged, part_of
 from tests.support.wrong_parts_partial import PARTIAL
 
 GOALS = list(COURSES)
@@ -266,7 +269,29 @@ def test_the_same_fault_is_told_once():
 
     told = str(check(SwapsThem, "060"))
     assert told.count("holds the V of") == 1
-    assert "  Also wrong:\n    sessions without any block yet (step 1)\n    lengths around" in told
+    assert "  Also in:  sessions without any block yet (step 1); lengths around" in told
+    assert "Also wrong" not in told
+
+
+def test_the_same_fault_in_other_sessions_is_told_once():
+    verdict = check(damaged("038", Wrong("no copy", "", ("038",), ((" or info.owners > 1", ""),))), "038")
+    assert len(verdict.faults) == 5
+    assert len({fault.what for fault in verdict.faults}) == 5  # other positions, blocks and sessions
+    told = str(verdict).splitlines()
+    assert [line[:11].strip() for line in told[1:]] == ["Tried:", "Wrong:", "Perhaps:", "Also in:"]
+    assert told[-1].count("(step 1)") == 4
+    assert verdict._repr_html_().count("was to go into a copy") == 1
+
+
+def test_another_fault_has_a_line_of_its_own():
+    one, other = Fault("session A: 3 blocks", tried="first"), Fault("session B: 4 blocks", tried="second")
+    another = replace(other, what="session A: no blocks", tried="third")
+    told = str(Verdict("Mine", "038", (one, other, another, replace(another, tried="fourth"))))
+    assert told.splitlines()[3:] == [
+        "  Also in:  second",
+        "  Also wrong:",
+        "    third: session A: no blocks. Also in: fourth",
+    ]
 
 
 def test_what_was_counted_is_one_line():

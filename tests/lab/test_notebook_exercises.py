@@ -1,16 +1,17 @@
 """The notebooks hold what the lab says: exercises, hints and explanations, to the letter."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction
+from rosecourse.lab.exercises.narrow import COLUMNS
 from rosecourse.lab.hunts.hunting import explanation
 
+FENCED = re.compile(r"```\w+\n(.*?)```", re.DOTALL)
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
@@ -40,9 +41,14 @@ def test_the_notebooks_hold_the_exercises(tmp_path):
     assert held == {number: [source.rstrip("\n")] for number, source in wanted.items()}
 
 
-@pytest.mark.parametrize("number", [number for number in COURSES if list(NOTEBOOKS.glob(f"{number}_*.ipynb"))])
-def test_a_notebook_holds_the_hints_and_the_explanation(number):
-    texts = ["".join(cell["source"]) for cell in cells_of(number) if cell["cell_type"] == "markdown"]
-    for wanted in (hints(number), explanation(number)):
-        assert texts.count(wanted.rstrip("\n")) == 1
-    assert sum(introduction(number).rstrip("\n") in text for text in texts) == 1
+def test_the_notebooks_hold_the_hints_and_the_explanations(tmp_path):
+    held = {number: cells_of(number) for number in COURSES if list(NOTEBOOKS.glob(f"{number}_*.ipynb"))}
+    unfolded = {number: hints(number) for number in held}
+    code = {number: FENCED.search(text)[1] for number, text in unfolded.items()}
+    narrow = as_in_notebooks(code, tmp_path)
+    for number, cells in held.items():
+        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        for wanted in (unfolded[number].replace(code[number], narrow[number]), explanation(number)):
+            assert texts.count(wanted.rstrip("\n")) == 1, number
+            assert max(map(len, FENCED.search(wanted)[1].splitlines())) <= COLUMNS
+        assert sum(introduction(number).rstrip("\n") in text for text in texts) == 1

@@ -5,6 +5,7 @@ import pytest
 from rosecourse import BlockError, ConfigError
 from rosecourse.pictures.append import rows_to_blocks
 from rosecourse.pictures.blocks import moments
+from rosecourse.pictures.sheet import WIDTH
 from tests.support.diagram_reader import SVG, boxes, make_engine, parse, start, step, tables, texts
 
 
@@ -120,7 +121,7 @@ def test_everything_lies_inside_the_picture_and_texts_off_each_other(small_model
     picture = draw(engine, sessions, rows)
     drawn = list(boxes(parse(picture)))
     for what, left, top, right, bottom in drawn:
-        assert 0 <= left < right <= picture.width <= 900, what
+        assert 0 <= left < right <= picture.width <= WIDTH, what
         assert 0 <= top < bottom <= picture.height, what
     said = [box for box in drawn if box[0] != "rect"]
     for number, (one, l0, t0, r0, b0) in enumerate(said):
@@ -132,7 +133,7 @@ def test_everything_lies_inside_the_picture_and_texts_off_each_other(small_model
 def test_two_of_them_stand_side_by_side(engine):
     picture = draw(engine, [start(engine, n) for n in (2, 2)], [0, 1])
     both = moments(("one", picture), ("two", picture))
-    assert 2 * picture.width < both.width <= 900
+    assert 2 * picture.width < both.width <= WIDTH
 
 
 def test_what_cannot_be_drawn(engine, small_model):

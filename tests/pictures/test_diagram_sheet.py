@@ -7,6 +7,7 @@ import pytest
 
 from rosecourse import BlockError, ConfigError
 from rosecourse.pictures.blocks import Picture, block_map, moments, table_map
+from rosecourse.pictures.sheet import WIDTH
 from tests.support.diagram_reader import SVG, boxes, cells, make_engine, parse, start, step, tables, texts
 
 
@@ -72,7 +73,7 @@ def test_moments_stand_side_by_side_where_they_fit(engine):
     narrow, wide = (block_map(engine.kv, tables(A=a), columns=columns) for columns in (4, 8))
     beside, above = moments(("one", narrow), ("two", narrow)), moments(("one", wide), ("two", narrow))
     assert beside.width > 2 * narrow.width
-    assert beside.width <= 900
+    assert beside.width <= WIDTH
     assert beside.height < 2 * narrow.height
     assert above.width == wide.width
     assert above.height > wide.height + narrow.height
@@ -108,7 +109,7 @@ def test_everything_lies_inside_the_picture_and_a_notebook(small_model):
     for picture in pictures_to_fit(small_model):
         root = parse(picture)
         assert root.get("viewBox") == f"0 0 {picture.width} {picture.height}"
-        assert picture.width <= 900
+        assert picture.width <= WIDTH
         for what, left, top, right, bottom in boxes(root):
             inside = left >= 0 and top >= 0 and right <= picture.width and bottom <= picture.height
             assert inside, f"{what}: {left:.0f} to {right:.0f}, {top:.0f} to {bottom:.0f} in {picture}"

@@ -42,7 +42,7 @@ def test_bars_stand_where_the_simulation_has_them_on_one_scale():
                 expected = [span for span in spans if span.what == what]
                 assert [step for step, _, _ in found] == [span.step for span in expected]
                 for (_, left, right), span in zip(found, expected, strict=True):
-                    pixels.add(round((right - left) / span.duration, 1))
+                    pixels.add(round((right - left) / span.duration, 2))
                     assert left == pytest.approx(bars(group, "host", "plan")[0][1] + span.start * min(pixels), abs=1.5)
     assert max(pixels) - min(pixels) < 0.2
 

@@ -16,6 +16,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"
 START_PAGE = NOTEBOOKS[0]
 LESSONS = [path for path in NOTEBOOKS if path.stem[:3] > "035" and path.name != END]
 
+WIDEST = 840  # pixels: the outputs have 848 in a window of 1280
+
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 outputs_of = cache(shown_outputs)
 
@@ -37,6 +39,15 @@ def test_every_picture_is_sharp_and_says_what_it_shows(path):
     assert pictures + drawings or path == START_PAGE
     for one in drawings:
         assert re.search(r"<title>[^<]{20,}</title>", one.text), one.cell
+
+
+@each
+def test_no_picture_is_wider_than_the_outputs_of_jupyter_lab(path):
+    found = [(one.cell, one.metadata["image/png"]["width"]) for one in outputs_of(path) if one.kind == "image/png"]
+    for one in outputs_of(path):
+        found += [(one.cell, float(width)) for width in re.findall(r'<svg\b[^>]*? width="([^"]*)"', one.text)]
+    assert found or path == START_PAGE
+    assert [(cell, width) for cell, width in found if width > WIDEST] == []
 
 
 @each

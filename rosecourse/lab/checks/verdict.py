@@ -104,10 +104,11 @@ class Verdict:
 
 def _fault_page(faults: tuple[Fault, ...]) -> str:
     """The first fault in full, with the blocks at that moment, and where there is more of it."""
-    first, also = faults[0], _also(faults)
+    first, (again, also) = faults[0], _more(faults)
     page = (paragraph(first.tried, "Tried:") if first.tried else "") + paragraph(first.what, "Wrong:")
     page += _details_page(first.details)
     page += paragraph(first.reason, "Perhaps:") if first.reason else ""
+    page += paragraph(again, "Also in:") if again else ""
     page += "<p><b>Also wrong:</b></p>" + bullets(also) if also else ""
     return page + (f"<p>The blocks at that moment:</p>{first.picture.svg}" if first.picture else "")
 
@@ -134,14 +135,20 @@ def _in_full(fault: Fault) -> list[str]:
 
 
 def _in_short(faults: tuple[Fault, ...]) -> list[str]:
-    also = [f"    {line}" for line in _also(faults)]
-    return ["  Also wrong:", *also] if also else []
+    again, also = _more(faults)
+    lines = [f"  Also in:  {again}"] if again else []
+    return lines + (["  Also wrong:", *(f"    {line}" for line in also)] if also else [])
 
 
-def _also(faults: tuple[Fault, ...]) -> list[str]:
-    """The scenarios in which there is more of it, and what is wrong where that is another fault."""
-    lines = []
-    for n, fault in enumerate(faults[1:], start=1):
-        again = any(fault.same_as(told) for told in faults[:n])
-        lines.append(fault.tried if again else f"{fault.tried}: {fault.what}")
-    return lines
+def _more(faults: tuple[Fault, ...]) -> tuple[str, list[str]]:
+    """The other scenarios in which the first fault shows, and a line for each other fault with its scenarios."""
+    kinds: list[list[Fault]] = []
+    for fault in faults:
+        kind = next((kind for kind in kinds if fault.same_as(kind[0])), None)
+        if kind is None:
+            kinds.append([fault])
+        else:
+            kind.append(fault)
+    again, *others = ("; ".join(each.tried for each in kind[1:]) for kind in kinds)
+    lines = [f"{kind[0].tried}: {kind[0].what}" for kind in kinds[1:]]
+    return again, [f"{line}. Also in: {places}" if places else line for line, places in zip(lines, others, strict=True)]

@@ -121,11 +121,14 @@ class KeptRow:
 
 
 class Tables:
-    """Block tables, int32 [L, B, max_blocks], of rows that live as long as the tables that they show."""
+    """Block tables, int32 [L, B, max_blocks], of rows
+    that live as long as the tables that they show."""
 
     def __init__(self, model, kv, config):
         self.kv, self.width = kv, config.max_blocks
-        self.staging = StagingBuffer(kv.num_layers * config.max_batch_size * self.width, torch.int32, kv.device)
+        self.staging = StagingBuffer(
+            kv.num_layers * config.max_batch_size * self.width, torch.int32, kv.device
+        )
 
     def __call__(self, sessions):
         layers = self.staging.host(self.kv.num_layers, len(sessions), self.width)

@@ -91,7 +91,8 @@ class Appender:
                 self.kv.append_token(layer, ids, one_k, one_v)
 
     def block_with_room(self, ids):
-        """A session's last block if the next token can simply be written into it, else None."""
+        """A session's last block if the next token
+        can simply be written into it, else None."""
         last = self.kv.info(ids[-1]) if ids else None
         return last if last and last.owners == 1 and last.length < self.kv.block_size else None
 

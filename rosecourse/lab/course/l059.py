@@ -66,14 +66,17 @@ from rosecourse.kv.buffers import index_tensor
 
 
 class Appender:
-    """Gives every session a block of its own that has room, and then writes all of them together."""
+    """Gives every session a block of its own that has
+    room, and then writes all of them together."""
 
     def __init__(self, model, kv, config):
         self.kv = kv
 
     def __call__(self, sessions, keys, values):
         for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
-            blocks = [self.prepare(layer, session.block_ids_per_layer[layer]) for session in sessions]
+            blocks = [
+                self.prepare(layer, session.block_ids_per_layer[layer]) for session in sessions
+            ]
             where = index_tensor([block.block_index for block in blocks], self.kv.device)
             slots = index_tensor([block.length for block in blocks], self.kv.device)
             self.kv.k_layers[layer][where, :, slots] = k
@@ -82,7 +85,8 @@ class Appender:
                 block.length += 1
 
     def prepare(self, layer, ids):
-        """The block for a session's next token: its last one, the one after it, or a copy of it."""
+        """The block for a session's next token: its
+        last one, the one after it, or a copy of it."""
         last = self.kv.info(ids[-1]) if ids else None
         if last is None:
             ids.append(self.kv.allocate_block(layer, 0))

@@ -84,7 +84,9 @@ class Appender:
             if writers:
                 self.store(layer, new, list(writers), list(writers.values()))
             for row in copiers:
-                self.kv.append_token(layer, sessions[row].block_ids_per_layer[layer], new[0][row], new[1][row])
+                self.kv.append_token(
+                    layer, sessions[row].block_ids_per_layer[layer], new[0][row], new[1][row]
+                )
 
     def block_for(self, layer, ids):
         """The last block of a session, behind which a new one has been put if it was full."""
@@ -99,13 +101,16 @@ class Appender:
             new = [tensor.index_select(0, chosen) for tensor in new]
         where = index_tensor([block.block_index for block in blocks], self.kv.device)
         slots = self.slots_of(blocks)
-        for cache, rows_of_one in zip((self.kv.k_layers[layer], self.kv.v_layers[layer]), new, strict=True):
+        for cache, rows_of_one in zip(
+            (self.kv.k_layers[layer], self.kv.v_layers[layer]), new, strict=True
+        ):
             cache[where, :, slots] = rows_of_one
         for block in blocks:
             block.length += 1
 
     def slots_of(self, blocks):
-        """Where in its block each session writes: a number if it is the same for all of them, else a tensor."""
+        """Where in its block each session writes: a number
+        if it is the same for all of them, else a tensor."""
         slots = [block.length for block in blocks]
         if len(slots) != self.size:  # who stands at one slot moves on together
             self.size, self.level = len(slots), len(set(slots)) == 1
@@ -140,7 +145,7 @@ BUG = Bug(
         "        if len(slots) != self.size:  # who stands at one slot moves on together\n"
         "            self.size, self.level = len(slots), len(set(slots)) == 1\n"
     ),
-    mended="        self.size, self.level = len(slots), len(set(slots)) == 1  # as many need not be the same ones\n",
+    mended="        self.size, self.level = len(slots), len(set(slots)) == 1  # as many need not be the same\n",
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,

@@ -104,12 +104,15 @@ from rosecourse.kv.buffers import index_tensor
 
 
 class Appender:
-    """Chooses for each layer how the batch is written: by one of two kernels, or by indexed stores."""
+    """Chooses for each layer how the batch is written:
+    by one of two kernels, or by indexed stores."""
 
     def __init__(self, model, kv, config):
         self.kv = kv
         never = float("inf")
-        self.kernel_from = config.triton_kv_append_min_batch if triton_runs_on(kv.device) else never
+        self.kernel_from = (
+            config.triton_kv_append_min_batch if triton_runs_on(kv.device) else never
+        )
         self.whole_from = self.kernel_from
         if config.triton_kv_append_full_batch_min_batch and self.kernel_from != never:
             self.whole_from = config.triton_kv_append_full_batch_min_batch
@@ -133,9 +136,10 @@ class Appender:
                 self.kv.append_token(layer, ids, k[row], v[row])
 
     def write(self, layer, rows, blocks, k, v):
-        """These rows of K and V into the next slots of their blocks, in the way that suits them."""
+        """These rows of K and V into the next slots of
+        their blocks, in the way that suits them."""
         caches = self.kv.k_layers[layer], self.kv.v_layers[layer]
-        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # neighbours in memory
+        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # by address
         rows, blocks = [rows[n] for n in order], [blocks[n] for n in order]
         complete = len(rows) == len(k)
         slots = [block.length for block in blocks]
@@ -146,12 +150,20 @@ class Appender:
         elif len(rows) >= self.kernel_from:
             kv_append_triton(*caches, k, v, *self.pair(rows, where, slots))
         else:
-            self.store(caches, rows, where, slots[0] if level else index_tensor(slots, self.kv.device), k, v)
+            self.store(
+                caches,
+                rows,
+                where,
+                slots[0] if level else index_tensor(slots, self.kv.device),
+                k,
+                v,
+            )
         for block in blocks:
             block.length += 1
 
     def pair(self, rows, where, slots):
-        """What the general kernel is told: rows, blocks, slots; two of the lists are sent together."""
+        """What the general kernel is told: rows, blocks,
+        slots; two of the lists are sent together."""
         rows_and_slots = index_tensor([rows, slots], self.kv.device)
         return rows_and_slots[0], where, rows_and_slots[1]
 
@@ -195,7 +207,7 @@ BUG = Bug(
     },
     source=COLLEAGUES_FILE,
     fault=(
-        "        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # neighbours in memory\n"
+        "        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # by address\n"
         "        rows, blocks = [rows[n] for n in order], [blocks[n] for n in order]\n"
         "        complete = len(rows) == len(k)\n"
     ),

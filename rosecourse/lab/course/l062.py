@@ -82,7 +82,9 @@ class Appender:
 
     def __init__(self, model, kv, config):
         self.kv, self.pools = kv, (kv.keys, kv.values)
-        self.any_from = config.triton_kv_append_min_batch if triton_runs_on(kv.device) else float("inf")
+        self.any_from = (
+            config.triton_kv_append_min_batch if triton_runs_on(kv.device) else float("inf")
+        )
         self.level_from = self.any_from
         if config.triton_kv_append_full_batch_min_batch and triton_runs_on(kv.device):
             self.level_from = config.triton_kv_append_full_batch_min_batch
@@ -90,7 +92,10 @@ class Appender:
     def __call__(self, sessions, keys, values):
         owners = [session.table for session in sessions]
         self.separate(owners)
-        write = self.writer([ids[-1] for ids in owners], [ids.num_tokens % self.kv.block_size for ids in owners])
+        write = self.writer(
+            [ids[-1] for ids in owners],
+            [ids.num_tokens % self.kv.block_size for ids in owners],
+        )
         for pair, *new in zip(zip(*self.pools, strict=True), keys, values, strict=True):
             write(pair, new)
         for ids in owners:
@@ -98,7 +103,7 @@ class Appender:
 
     def separate(self, owners):
         """A last block with room for everybody, and nobody else's."""
-        moves = {move.source: move for move in self.kv.place(owners)}  # each block once, in all layers
+        moves = {move.source: move for move in self.kv.place(owners)}  # each block once
         for old, new in moves.values():
             for pool in self.pools:
                 pool[:, new] = pool[:, old]
@@ -153,7 +158,7 @@ BUG = Bug(
     },
     source=COLLEAGUES_FILE,
     fault=(
-        "        moves = {move.source: move for move in self.kv.place(owners)}  # each block once, in all layers\n"
+        "        moves = {move.source: move for move in self.kv.place(owners)}  # each block once\n"
         "        for old, new in moves.values():\n"
     ),
     mended="        for old, new in self.kv.place(owners):  # one block may be copied several times\n",

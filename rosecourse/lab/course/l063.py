@@ -112,7 +112,7 @@ class Appender:
 
     def __call__(self, inputs):
         lengths = inputs.context_lens
-        last = (lengths - 1).clamp(min=0) // self.room  # of the blocks that hold so many tokens
+        last = (lengths - 1).clamp(min=0) // self.room  # of the blocks with so many tokens
         block = torch.take_along_dim(inputs.block_tables[0], last.unsqueeze(1), dim=1)
         place = lengths.remainder(self.room)
         large = lengths.numel() >= self.kernel_from
@@ -156,7 +156,7 @@ BUG = Bug(
         "line": "In which block does the next token belong if the ones before it fill theirs exactly?",
     },
     source=COLLEAGUES_FILE,
-    fault="        last = (lengths - 1).clamp(min=0) // self.room  # of the blocks that hold so many tokens\n",
+    fault="        last = (lengths - 1).clamp(min=0) // self.room  # of the blocks with so many tokens\n",
     mended="        last = lengths // self.room  # the next token's\n",
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,

@@ -96,11 +96,13 @@ from rosecourse.decode import DecodeInputs
 from rosecourse.decode.rows import Asked, asked_by
 from rosecourse.kv.buffers import index_tensor
 
-LAST, PLACE, HEAT, FEW, MASS, SEED, BLOCKS = range(7)  # columns of the board; from BLOCKS on they are blocks
+# Columns of the board; from BLOCKS on they are blocks.
+LAST, PLACE, HEAT, FEW, MASS, SEED, BLOCKS = range(7)
 
 
 class Board:
-    """The board lies on the device; `copy` is what the host believes to stand on it, a list for each row."""
+    """The board lies on the device; `copy` is what the
+    host believes to stand on it, a list for each row."""
 
     def __init__(self, model, kv, config):
         self.kv = kv
@@ -126,7 +128,12 @@ class Board:
         return DecodeInputs(last, place, most, tables, sessions)
 
     def line(self, session):
-        return [session.token_ids[-1], session.num_cached_tokens, *asked_by(session.params), *session.table]
+        return [
+            session.token_ids[-1],
+            session.num_cached_tokens,
+            *asked_by(session.params),
+            *session.table,
+        ]
 
     def seats(self, owners):
         """For each session the row in which it was, if it was in one."""
@@ -141,11 +148,15 @@ class Board:
 
     def send(self, differences):
         if found := list(differences):
-            rows, columns, numbers = index_tensor(list(zip(*found, strict=True)), self.kv.device)
+            rows, columns, numbers = index_tensor(
+                list(zip(*found, strict=True)), self.kv.device
+            )
             self.board[rows, columns] = numbers
 
     def move(self, seats):
-        moves = [(row, seat) for row, seat in enumerate(seats) if seat is not None and seat != row]
+        moves = [
+            (row, seat) for row, seat in enumerate(seats) if seat is not None and seat != row
+        ]
         if moves:
             to, origin = index_tensor(moves, self.kv.device).unbind(dim=1)
             self.board[to] = self.board[origin]
@@ -159,11 +170,15 @@ class Board:
         used = self.board[: len(self.copy)]
         heat, mass = used.view(torch.float64)[:, HEAT], used.view(torch.float64)[:, MASS]
         sampled = any(line[HEAT] for line in self.copy)
-        return Asked(used[:, PLACE], heat, used[:, FEW], mass, used[:, SEED]) if sampled else None
+        return (
+            Asked(used[:, PLACE], heat, used[:, FEW], mass, used[:, SEED]) if sampled else None
+        )
 
     def holds(self, sessions):
         theirs = [session.table for session in sessions]
-        return len(theirs) == len(self.owners) and all(a is b for a, b in zip(theirs, self.owners, strict=True))
+        return len(theirs) == len(self.owners) and all(
+            a is b for a, b in zip(theirs, self.owners, strict=True)
+        )
 
     def take(self, chosen, token_ids):
         self.board[: len(self.copy), LAST] = chosen

@@ -113,7 +113,9 @@ class Jukebox:
         self.best = best_of_each
         self.blank = graphs_for(kv.device)
         self.widths = buckets_up_to(config.max_batch_size)
-        self.scores = torch.zeros((self.widths[-1], model.shape.vocab_size), dtype=model.dtype, device=kv.device)
+        self.scores = torch.zeros(
+            (self.widths[-1], model.shape.vocab_size), dtype=model.dtype, device=kv.device
+        )
         self.words = torch.zeros((self.widths[-1],), dtype=torch.int64, device=kv.device)
         self.shelf, self.player, self.loaded = {}, None, None
 

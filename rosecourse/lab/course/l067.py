@@ -115,7 +115,8 @@ from rosecourse.decode.in_flight import StepInFlight
 
 
 class Ferry:
-    """Two hulls bring the words ashore: one is loaded while the words of the other are read."""
+    """Two hulls bring the words ashore: one is
+    loaded while the words of the other are read."""
 
     steps_ahead = 1
 
@@ -123,7 +124,10 @@ class Ferry:
         self.step, self.horn = step, events_for(kv.device)
         self.in_flight = deque()
         pinned = kv.device.type == "cuda"
-        self.hulls = deque(torch.zeros(config.max_batch_size, dtype=torch.long, pin_memory=pinned) for _ in "ab")
+        self.hulls = deque(
+            torch.zeros(config.max_batch_size, dtype=torch.long, pin_memory=pinned)
+            for _ in "ab"
+        )
         self.seats, self.boats = 0, cycle(self.hulls)
 
     def boat(self, seats):

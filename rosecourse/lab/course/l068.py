@@ -115,8 +115,9 @@ from itertools import chain
 
 
 class NightPorter:
-    """Letters go into the pigeonholes at once. Guests with letters are noted in the book, and called page by page. A
-    page of the book has eight lines, and in each round one page is called."""
+    """Letters go into the pigeonholes at once. Guests with letters
+    are noted in the book, and called page by page. A page of the
+    book has eight lines, and in each round one page is called."""
 
     lines = 8
 

@@ -97,8 +97,8 @@ import torch
 
 
 class ReadingRoom:
-    """Attention as a kernel does it, a program for each session. A program shelves its new key and value itself, and
-    reads the shelves in tiles of as many places as it has lanes."""
+    """Attention as a kernel does it, a program for each session. A program shelves its new
+    key and value itself, and reads the shelves in tiles of as many places as it has lanes."""
 
     lanes = 16
 
@@ -115,7 +115,9 @@ class ReadingRoom:
 
     def attend(self, floor, q, k, v):
         programs = range(len(q))
-        return torch.stack([self.program(n, *self.shelves[floor], q[n], k[n], v[n]) for n in programs])
+        return torch.stack(
+            [self.program(n, *self.shelves[floor], q[n], k[n], v[n]) for n in programs]
+        )
 
     def program(self, n, keys, values, q, k, v):
         block, place = self.rows[n, self.ends[n] // self.depth], self.ends[n] % self.depth

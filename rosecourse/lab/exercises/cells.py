@@ -72,9 +72,12 @@ def solution(number: str) -> str:
 
 
 def hints(number: str) -> str:
-    """Markdown that folds open in three steps, each within the one before: a question, the approach, the code."""
+    """Markdown that folds open in three steps, each within the one before: a question, the approach, the code.
+
+    Like the exercise, the code is narrow in its comments and docstrings, and wrapped by the formatter of notebooks.
+    """
     asked = _course(number).exercise
-    code = f"```python\n{solution(number)}```"
+    code = f"```python\n{narrowed(solution(number))}```"
     steps = (("A question", asked.look), ("The approach", asked.do), ("The code", code))
     text = ""
     for title, body in reversed(steps):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ...pictures.blocks import Picture
 from .causes import Cause
+
+# What changes from scenario to scenario in the words for one fault: numbers, sessions, and a verb for one or for many.
+SESSIONS = re.compile(r"\b[A-JL-UW-Z]\b(?:, [A-JL-UW-Z]\b)*(?: share\b| shares\b)?")  # without K and V
+NUMBERS = re.compile(r"\d[\d., ]*")
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,9 @@ class Fault:
     cause: Cause | None = None
 
     def same_as(self, other: Fault) -> bool:
-        """Whether it is the other fault, met once more."""
-        return self.what == other.what or (bool(self.reason) and self.reason == other.reason)
+        """Whether it is the other fault, met once more: it may be at another place, in other sessions."""
+        alike = _without_places(self.what) == _without_places(other.what)
+        return alike or (bool(self.reason) and self.reason == other.reason)
 
 
 class PartIsWrong(Exception):
@@ -35,3 +41,7 @@ class PartIsWrong(Exception):
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.what)
         self.fault = fault
+
+
+def _without_places(what: str) -> str:
+    return NUMBERS.sub("#", SESSIONS.sub("X", what))
