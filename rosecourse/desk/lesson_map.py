@@ -8,8 +8,8 @@ from ..lessons import LESSONS
 from ..records.comparisons import recorded_comparison
 from ..records.results import RESULTS
 from ..records.tables import named_cell
-from .notebooks import lessons_in
-from .places import NOTEBOOKS, repository
+from .notebooks import head_of, lessons_in
+from .places import END, NOTEBOOKS, repository
 
 NO_BREAK = "\u00a0"  # a space at which a narrow column does not wrap: a ratio and its interval stay together
 
@@ -23,6 +23,7 @@ class LessonMap:
     def __init__(self, folder: Path, results: Path = RESULTS) -> None:
         self.heads = {head.number: head for head in lessons_in(folder)}
         self.rungs = [rung for rung in LESSONS if rung.number in self.heads]
+        self.end = head_of(folder / END) if (folder / END).is_file() else None
         self.recordings = {rung.number: recorded_comparison(rung.number, folder=results) for rung in self.rungs}
 
     def rows(self) -> list[list[str]]:
@@ -36,6 +37,13 @@ class LessonMap:
             rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, worth])
         return rows
 
+    def last_row(self) -> list[str]:
+        """Of the page that looks back, which is no rung; empty where there is none."""
+        if self.end is None:
+            return []
+        link = f"[{self.end.number} {self.end.title}]({self.end.file})"
+        return [link, "looks back over all of them", str(self.end.reading), "", "", ""]
+
     def summary(self) -> str:
         """How long all of it takes."""
         minutes = [(head.reading, head.exercise, head.hunt) for head in self.heads.values()]
@@ -46,8 +54,8 @@ class LessonMap:
         devices = dict.fromkeys(one.conditions.device for one in self.recordings.values() if one is not None)
         worth = f"recorded on one {' or '.join(devices)}" if devices else "recorded"
         header = ["lesson", "what changes", "minutes to read", "to build", "to hunt", worth]
-        rows = [header, ["---"] * 2 + ["---:"] * 3 + ["---"], *self.rows()]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.summary()])
+        rows = [header, ["---"] * 2 + ["---:"] * 3 + ["---"], *self.rows(), self.last_row()]
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows if row), "", self.summary()])
 
     __repr__ = _repr_markdown_ = __str__
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .places import END, START
+
 PATTERN = "[0-9][0-9][0-9]_*.ipynb"
 
 
@@ -30,8 +32,8 @@ def notebooks_in(folder: Path) -> list[Path]:
 
 
 def lessons_in(folder: Path) -> list[Head]:
-    """The heads of the lessons in a folder, in order; the start page is none."""
-    return [head_of(path) for path in notebooks_in(folder) if not path.name.startswith("000")]
+    """The heads of the lessons in a folder, in order; the start page and the page that looks back are none."""
+    return [head_of(path) for path in notebooks_in(folder) if path.name not in (START, END)]
 
 
 def head_of(path: Path) -> Head:

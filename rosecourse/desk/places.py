@@ -8,6 +8,7 @@ from ..errors import ConfigError
 
 NOTEBOOKS, DESK = "notebooks", "my"
 START = "000_start_here.ipynb"
+END = "072_the_whole_ladder.ipynb"  # it looks back: no rung of the ladder, and nothing to build in it
 
 
 def repository(folder: Path) -> Path:

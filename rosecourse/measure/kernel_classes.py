@@ -19,10 +19,13 @@ COPIES = "copies"
 REST = "embedding, choice, the rest"
 GAPS = "gaps between kernels"
 CLASSES = (HEAD, PRODUCTS, ATTENTION, APPEND, NORMS, ELEMENTWISE, REST, COPIES)  # of kernels
+OF_LAYERS = (PRODUCTS, ATTENTION, APPEND, NORMS, ELEMENTWISE)
 
 KINDS = {"attention": ATTENTION, "append": APPEND, "copy": COPIES, "matrix": PRODUCTS}
-# The other kernels, by their names; the first that fits counts.
+# The other kernels, by their names; the first that fits counts. Lesson 070 has products of its own.
 NAMES = {
+    HEAD: re.compile(r"^head_kernel"),
+    PRODUCTS: re.compile(r"^linear_kernel"),
     NORMS: re.compile(r"layer_?norm|add_norm", re.IGNORECASE),
     ELEMENTWISE: re.compile(r"elementwise"),
     REST: re.compile(""),
@@ -53,6 +56,46 @@ def spent_by_class(timeline: Timeline) -> dict[str, Spent]:
         found[HEAD if kernel is head else class_of(kernel)].append(kernel.duration_us)
     spent = {name: _spent(durations) for name, durations in found.items() if durations}
     return spent | {GAPS: Spent(len(timeline.kernels), max(0.0, round(timeline.plain_us - timeline.busy_us, 1)))}
+
+
+def own_us(timeline: Timeline) -> list[float]:
+    """Of each kernel of a step, the microseconds from the end of all before it, or from its start, to its own end.
+
+    Kernels that run one after another have their durations. Where one starts before the one before it has ended (lesson
+    071), it mostly waits until then: that time is the other's, so that all of them add up to the time that the device
+    was busy, with what the last one does after the step.
+    """
+    own, end = [], 0.0
+    for kernel in timeline.kernels:
+        stop = kernel.start_us + kernel.duration_us
+        own.append(max(0.0, stop - max(kernel.start_us, end)))
+        end = max(end, stop)
+    return own
+
+
+def whole_step(timeline: Timeline, layers: int) -> dict[str, Spent]:
+    """The kernels of a step by class, as `spent_by_class`, each with its `own_us`, and of all layers.
+
+    The window of the profiler may cut some of a replayed step's kernels off. As there is one kernel of attention in a
+    layer, their number says how much of the layers was seen, and what the layers take is scaled up to all. Last come
+    the `GAPS`, as what remains of the step without a profiler, with no kernels. Raises `ValueError` for a step without
+    attention.
+    """
+    seen = sum(class_of(kernel) == ATTENTION for kernel in timeline.kernels)
+    if not seen:
+        raise ValueError("the step has no kernel of attention: give a step of a GPU")
+    head = max((k for k in timeline.kernels if k.kind == "matrix"), key=lambda k: k.duration_us, default=None)
+    found: dict[str, list[float]] = {name: [] for name in CLASSES}
+    for kernel, us in zip(timeline.kernels, own_us(timeline), strict=True):
+        found[HEAD if kernel is head else class_of(kernel)].append(us)
+    spent = {name: _of_all_layers(each, layers / seen if name in OF_LAYERS else 1) for name, each in found.items()}
+    spent = {name: one for name, one in spent.items() if one.kernels}
+    gaps = timeline.plain_us - sum(one.us for one in spent.values())
+    return spent | {GAPS: Spent(0, max(0.0, round(gaps, 1)))}
+
+
+def _of_all_layers(own: Sequence[float], times: float) -> Spent:
+    return Spent(round(len(own) * times), round(sum(own) * times, 1))
 
 
 def _spent(durations: Sequence[float]) -> Spent:

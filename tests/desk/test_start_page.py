@@ -9,13 +9,14 @@ import pytest
 from rosecourse import LESSONS
 from rosecourse.desk.lesson_map import LessonMap
 from rosecourse.desk.notebooks import cells_of, lessons_in, source_of
-from rosecourse.desk.places import START
+from rosecourse.desk.places import END, START
 from rosecourse.lab.course import COURSES
 from tests.support.recordings import twice_as_fast, write_recording
 from tests.support.scripts import script
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-FILES = {path.name[:3]: path.name for path in sorted(FOLDER.glob("0*.ipynb")) if path.name != START}
+PAGES = {path.name[:3]: path.name for path in sorted(FOLDER.glob("0*.ipynb")) if path.name != START}
+FILES = {number: name for number, name in PAGES.items() if name != END}  # the lessons
 PAGE = cells_of(FOLDER / START)
 TEXT = "\n".join(source_of(cell) for cell in PAGE if cell["cell_type"] == "markdown")
 
@@ -48,7 +49,7 @@ def test_the_minutes_are_those_of_the_courses():
 def test_the_committed_page_shows_every_lesson():
     (lesson_map, status) = (cell["outputs"][0]["data"] for cell in PAGE if cell["cell_type"] == "code")
     links = re.findall(r"\((\d{3}_\w+\.ipynb)\)", "".join(lesson_map["text/markdown"]))
-    assert links == list(FILES.values())
+    assert links == list(PAGES.values())
     rows = "".join(status["text/plain"]).splitlines()[1 : 1 + len(FILES)]
     assert [row[:3] for row in rows] == list(FILES)
     assert not any("✓" in row for row in rows)  # whatever its author has done
@@ -101,7 +102,18 @@ def test_a_lesson_leads_to_its_neighbours_and_to_the_start_page(number):
     feet = script("notebook_feet")
     assert f"]({START})" in source_of(head)
     assert source_of(last_code) == feet.finish_code(number), "run `python docs/notebook_feet.py`"
-    assert source_of(foot) == feet.foot(number, FILES), "run `python docs/notebook_feet.py`"
+    assert source_of(foot) == feet.foot(number, PAGES), "run `python docs/notebook_feet.py`"
+
+
+def test_the_page_that_looks_back_is_read_last_and_is_no_lesson():
+    head, *_, last_code, foot = cells_of(FOLDER / END)
+    assert f"]({START})" in source_of(head)
+    assert "finish(" not in source_of(last_code)
+    assert source_of(foot) == script("notebook_feet").foot(END[:3], PAGES), "run `python docs/notebook_feet.py`"
+    assert max(PAGES.values()) == END
+    assert END[:3] not in [head.number for head in lessons_in(FOLDER)]
+    (row,) = [line for line in str(LessonMap(FOLDER)).splitlines() if END in line]
+    assert row.count("|") == str(LessonMap(FOLDER)).splitlines()[0].count("|")
 
 
 def test_the_feet_of_the_first_and_the_last_lesson():
@@ -110,6 +122,16 @@ def test_the_feet_of_the_first_and_the_last_lesson():
     start = f"[Start page]({START})"
     assert feet.foot("035", files) == f"**Next:** [036, block-table cache](036_b.ipynb) · {start}"
     assert feet.foot("038", files) == f"**Previous:** [036, block-table cache](036_b.ipynb) · {start}"
+
+
+def test_the_last_lesson_leads_to_the_page_that_looks_back_and_that_one_notes_nothing():
+    feet = script("notebook_feet")
+    nbformat = pytest.importorskip("nbformat")
+    files = {"038": "038_c.ipynb", END[:3]: END}
+    assert feet.foot("038", files).startswith(f"**Next:** [072, the whole ladder]({END}) · ")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# 072 · The end")])
+    feet.with_end(notebook, END[:3], files)
+    assert [cell.id for cell in notebook.cells[1:]] == ["foot"]
 
 
 def test_feet_are_written_once_and_renewed():

@@ -3,7 +3,7 @@
 import pytest
 
 from rosecourse.measure import kernel_classes as classes
-from rosecourse.measure.kernel_classes import Spent, class_of, spent_by_class
+from rosecourse.measure.kernel_classes import Spent, class_of, own_us, spent_by_class, whole_step
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.records.steps import steps_of
 
@@ -22,6 +22,8 @@ from rosecourse.records.steps import steps_of
         ("other", "_choose_kernel", classes.REST),
         ("other", "choose_of_tiles_kernel", classes.REST),
         ("other", "embed_kernel", classes.REST),
+        ("other", "linear_kernel", classes.PRODUCTS),
+        ("other", "head_kernel", classes.HEAD),
         ("other", "indexSelectSmallIndex", classes.REST),
     ],
 )
@@ -64,3 +66,37 @@ def test_nothing_of_a_recorded_step_is_lost():
     assert sum(one.us for one in spent.values()) == pytest.approx(
         timeline.plain_us, rel=0.01
     )  # the last one ends later
+
+
+def overlapping(*kernels, plain_us=100.0):
+    """A step of kernels with a start and an end."""
+    placed = (Kernel(name, kind, start, end - start) for kind, name, start, end in kernels)
+    return Timeline((Range(STEP, 0.0, 200.0),), tuple(placed), "a GPU", plain_us)
+
+
+def test_a_kernel_that_waits_for_the_one_before_it_counts_from_its_end():
+    kernels = [("other", "a", 0, 10), ("other", "b", 2, 14), ("other", "c", 3, 12), ("other", "d", 20, 25)]
+    assert own_us(overlapping(*kernels)) == [10, 4, 0, 5]
+
+
+def test_what_the_window_has_cut_off_is_added_for_all_layers():
+    layer = [("other", "linear_kernel", 0, 10), ("attention", "attend", 4, 30)]
+    spent = whole_step(overlapping(*layer, ("other", "head_kernel", 31, 36)), layers=2)
+    assert spent == {
+        classes.HEAD: Spent(1, 5.0),
+        classes.PRODUCTS: Spent(2, 20.0),
+        classes.ATTENTION: Spent(2, 40.0),
+        classes.GAPS: Spent(0, 35.0),  # of 100 us
+    }
+
+
+def test_a_step_without_attention_says_nothing_of_layers():
+    with pytest.raises(ValueError, match="no kernel of attention"):
+        whole_step(overlapping(("other", "head_kernel", 0, 5)), layers=2)
+
+
+def test_kernels_of_a_recorded_step_add_up_to_the_time_of_the_device():
+    timeline = steps_of("A", first="069").timelines["071"]["inside"]
+    beyond = timeline.kernels[-1].start_us + timeline.kernels[-1].duration_us - timeline.step_us
+    assert sum(own_us(timeline)) == pytest.approx(timeline.busy_us + beyond)
+    assert sum(kernel.duration_us for kernel in timeline.kernels) > 1.2 * timeline.busy_us
