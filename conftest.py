@@ -12,6 +12,7 @@ NEED_TRITON = [
     "notebooks/063_slots_from_the_table.ipynb",
     "notebooks/069_fewer_kernels.ipynb",
     "notebooks/070_five_kernels.ipynb",
+    "notebooks/071_gaps_between_kernels.ipynb",
     "tests/decode/test_five_kernels.py",
     "tests/engine/test_gpu.py",
     "tests/kernels/test_add_norm.py",

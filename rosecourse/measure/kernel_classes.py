@@ -59,18 +59,8 @@ def spent_by_class(timeline: Timeline) -> dict[str, Spent]:
 
 
 def own_us(timeline: Timeline) -> list[float]:
-    """Of each kernel of a step, the microseconds from the end of all before it, or from its start, to its own end.
-
-    Kernels that run one after another have their durations. Where one starts before the one before it has ended (lesson
-    071), it mostly waits until then: that time is the other's, so that all of them add up to the time that the device
-    was busy, with what the last one does after the step.
-    """
-    own, end = [], 0.0
-    for kernel in timeline.kernels:
-        stop = kernel.start_us + kernel.duration_us
-        own.append(max(0.0, stop - max(kernel.start_us, end)))
-        end = max(end, stop)
-    return own
+    """Of each kernel of a step, the microseconds from the end of all before it, or from its start, to its own end."""
+    return [kernel.duration_us for kernel in timeline.in_turn]
 
 
 def whole_step(timeline: Timeline, layers: int) -> dict[str, Spent]:

@@ -88,6 +88,21 @@ class Timeline(NamedTuple):
         return busy
 
     @property
+    def in_turn(self) -> tuple[Kernel, ...]:
+        """The kernels, each from the end of all before it on.
+
+        One that starts before that (lesson 071) mostly waits until then: that time is the other's. So all of them add
+        up to the time that the device was busy, with what the last one does after the step.
+        """
+        shown, end = [], 0.0
+        for kernel in self.kernels:
+            stop = kernel.start_us + kernel.duration_us
+            start = min(max(kernel.start_us, end), stop)
+            shown.append(kernel._replace(start_us=start, duration_us=stop - start))
+            end = max(end, stop)
+        return tuple(shown)
+
+    @property
     def busy_share(self) -> float:
         """The share of the step in which the device was busy."""
         return self.busy_us / self.step_us

@@ -72,10 +72,10 @@ def _draw_host(ax: Axes, timeline: Timeline, top: float, points: float) -> None:
 
 
 def _draw_device(ax: Axes, timeline: Timeline, top: float) -> None:
-    """A thin bar for each kernel, and a faint line through the time between them."""
+    """A thin bar for each kernel, from the end of those before it on, and a faint line where there is none."""
     ax.hlines(top + DEVICE / 2, 0, timeline.step_us / 1e3, color="#CCCCCC", linewidth=0.8, zorder=0)
     for kind, colour in KIND_COLOURS.items():
-        bars = [(k.start_us / 1e3, k.duration_us / 1e3) for k in timeline.kernels if k.kind == kind]
+        bars = [(k.start_us / 1e3, k.duration_us / 1e3) for k in timeline.in_turn if k.kind == kind]
         if bars:
             place = (top + 0.1 * DEVICE, 0.8 * DEVICE)
             ax.broken_barh(bars, place, facecolor=colour, edgecolor="none", linewidth=0, snap=False, label=kind)
@@ -88,7 +88,7 @@ def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
         return " → ".join(values)
 
     def entry(kind: str) -> str:
-        mine = [[k.duration_us for k in one.kernels if k.kind == kind] for one in timelines]
+        mine = [[k.duration_us for k in one.in_turn if k.kind == kind] for one in timelines]
         times = arrow(f"{sum(durations) / 1e3:.2f}" for durations in mine)
         return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(durations):,}' for durations in mine)})"
 

@@ -69,7 +69,7 @@ def draw_step(ax: Axes, timeline: Timeline, title: str) -> None:
         _draw_part(ax, COLOURS[part], PART_NAMES[part], start, width, (start, start + width))
     ax.hlines(1.5, 0, timeline.step_us, color=REST, linewidth=0.8, zorder=0)
     for kind, colour in KIND_COLOURS.items():
-        spans = [(k.start_us, k.duration_us) for k in timeline.kernels if k.kind == kind]
+        spans = [(k.start_us, k.duration_us) for k in timeline.in_turn if k.kind == kind]
         ax.broken_barh(spans, (1.08, 0.84), facecolor=colour, edgecolor="none", linewidth=0, snap=False)
 
 
