@@ -28,6 +28,7 @@ NEED_TRITON = [
     "tests/kernels/test_paged_attention.py",
     "tests/kernels/test_tiles.py",
     "tests/lab/test_launches_seen.py",
+    "tests/lab/test_order_lesson.py",
     "tests/lab/test_products_lesson.py",
     "tests/lessons/test_lessons.py",
     "tests/lessons/test_one_table_lessons.py",

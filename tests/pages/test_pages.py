@@ -102,7 +102,9 @@ def test_what_is_coloured_can_be_read_in_both_themes(theme, page, text):
     assert contrast(over(page, f"{text} {opacity}"), page) >= 4.5
 
 
-@pytest.mark.parametrize("fill", {*OWNER_COLOURS, OTHER_COLOUR, CACHED_COLOUR, EMPTY, *COLOURS_OF_PARTS.values()})
+@pytest.mark.parametrize(
+    "fill", sorted({*OWNER_COLOURS, OTHER_COLOUR, CACHED_COLOUR, EMPTY, *COLOURS_OF_PARTS.values()})
+)
 def test_words_on_a_colour_of_the_pictures_can_be_read(fill):
     assert contrast(getrgb(text_on(fill)), getrgb(fill)) >= 4.5
 
