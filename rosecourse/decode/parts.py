@@ -70,7 +70,11 @@ class ForwardWithAppend(Protocol):
     """The model over one token per session, in the lessons from 063 on."""
 
     def __call__(self, inputs: DecodeInputs, append: Append) -> Tensor:
-        """Logits [B, vocab_size]. Calls `append` once for each layer, or has attention that appends itself."""
+        """Logits [B, vocab_size]. Calls `append` once for each layer, or has attention that appends itself.
+
+        What the operations of a model have made of logits may be known beside them (`five_kernels`), so change none in
+        place: return others.
+        """
         ...
 
 

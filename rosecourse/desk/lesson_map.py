@@ -46,7 +46,8 @@ class LessonMap:
 
     def summary(self) -> str:
         """How long all of it takes."""
-        minutes = [(head.reading, head.exercise, head.hunt) for head in self.heads.values()]
+        heads = [*self.heads.values(), *([self.end] if self.end else [])]
+        minutes = [(head.reading, head.exercise, head.hunt) for head in heads]
         reading, building, hunting = (round(sum(each) / 60) for each in zip(*minutes, strict=True))
         return f"In all about {reading} hours to read, {building} to build and {hunting} to hunt."
 

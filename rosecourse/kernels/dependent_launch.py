@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .compile import INTERPRETED
+
 OLDEST = (9, 0)  # compute capability
 
 
@@ -26,5 +28,5 @@ def depend(PDL: tl.constexpr):
 
 
 def can_start_early(device: torch.device) -> bool:
-    """Whether kernels on a device can be launched so."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= OLDEST
+    """Whether kernels on a device can be launched so; the interpreter knows nothing of it."""
+    return not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device) >= OLDEST

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from .compile import compiled
 from .launch import Launch
+from .reference import to_host
 
 TILE = 256
 
@@ -30,12 +31,17 @@ def _launch(device: torch.device) -> Launch:
 
 
 class ToHost:
-    """Copies by a kernel. What it needs is compiled when it is made, and not when the first tokens come."""
+    """Copies by a kernel, which is compiled when this is made, and not when the first tokens come.
+
+    The kernel reads int64 that lie one after another on a GPU; whatever else a part may have made is copied as before.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.launch = _launch(device)
 
     def __call__(self, tokens: torch.Tensor, host: torch.Tensor) -> None:
         """Write tokens, int64 [B] on the device, to pinned memory, int64 [B]. The host does not wait."""
+        if tokens.dtype != torch.int64 or not (tokens.is_cuda and tokens.is_contiguous()):
+            return to_host(tokens, host)
         size = len(tokens)
         self.launch((triton.cdiv(size, TILE), 1, 1), tokens, host, size)

@@ -67,8 +67,9 @@ def whole_step(timeline: Timeline, layers: int) -> dict[str, Spent]:
     """The kernels of a step by class, as `spent_by_class`, each with its `own_us`, and of all layers.
 
     The window of the profiler may cut some of a replayed step's kernels off. As there is one kernel of attention in a
-    layer, their number says how much of the layers was seen, and what the layers take is scaled up to all. Last come
-    the `GAPS`, as what remains of the step without a profiler, with no kernels. Raises `ValueError` for a step without
+    layer, their number says how much of the layers was seen, and each layer gets as many of the others as they had on
+    the average, rounded. Of kernels that are fewer than layers, none is a layer's. Last come the
+    `GAPS`, as what remains of the step without a profiler, with no kernels. Raises `ValueError` for a step without
     attention.
     """
     seen = sum(class_of(kernel) == ATTENTION for kernel in timeline.kernels)
@@ -78,14 +79,16 @@ def whole_step(timeline: Timeline, layers: int) -> dict[str, Spent]:
     found: dict[str, list[float]] = {name: [] for name in CLASSES}
     for kernel, us in zip(timeline.kernels, own_us(timeline), strict=True):
         found[HEAD if kernel is head else class_of(kernel)].append(us)
-    spent = {name: _of_all_layers(each, layers / seen if name in OF_LAYERS else 1) for name, each in found.items()}
+    spent = {name: _of_all(each, layers, seen) if name in OF_LAYERS else _spent(each) for name, each in found.items()}
     spent = {name: one for name, one in spent.items() if one.kernels}
     gaps = timeline.plain_us - sum(one.us for one in spent.values())
     return spent | {GAPS: Spent(0, max(0.0, round(gaps, 1)))}
 
 
-def _of_all_layers(own: Sequence[float], times: float) -> Spent:
-    return Spent(round(len(own) * times), round(sum(own) * times, 1))
+def _of_all(own: Sequence[float], layers: int, seen: int) -> Spent:
+    """Kernels of so many layers, of which some were seen."""
+    each = round(len(own) / seen)
+    return Spent(each * layers, round(sum(own) / len(own) * each * layers, 1)) if each else _spent(own)
 
 
 def _spent(durations: Sequence[float]) -> Spent:

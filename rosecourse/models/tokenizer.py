@@ -42,7 +42,8 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     A text of a few words takes 3 us then, and not 40. Raises `TypeError` for what no encoding has.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if isinstance(backend, Tokenizer) and backend.truncation is None and backend.padding is None:
+    adds_nothing = isinstance(backend, Tokenizer) and backend.truncation is None and backend.padding is None
+    if adds_nothing and backend.encode_special_tokens == tokenizer.split_special_tokens:
         return backend.encode(text).ids
     return tokenizer.encode(text, verbose=False)
 

@@ -145,6 +145,15 @@ def test_what_somebody_has_set_on_a_tokenizer_is_the_tokenizers_business(changed
     assert encode(tokenizer, "Was it to be so") == load_model().tokenizer.encode("Was it to be so")
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_special_tokens_are_split_as_the_tokenizer_says_now(split):
+    tokenizer = load_model().tokenizer
+    tokenizer.split_special_tokens = split
+    text = f"to be {END_OF_TEXT}"
+    assert encode(tokenizer, text) == tokenizer.encode(text) == encode(tokenizer, text)
+    assert (tokenizer.eos_token_id in encode(tokenizer, text)) is not split
+
+
 def test_a_tokenizer_of_another_kind_encodes_itself():
     class Words:
         def encode(self, text, verbose):

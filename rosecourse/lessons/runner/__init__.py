@@ -1,1 +1,1 @@
-"""Superseded versions of the part `forward`."""
+"""Superseded versions of the part `runner`."""
