@@ -42,10 +42,11 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     A text of a few words takes 3 us then, and not 40. Raises `TypeError` for what no encoding has.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    adds_nothing = isinstance(backend, Tokenizer) and backend.truncation is None and backend.padding is None
-    if adds_nothing and backend.encode_special_tokens == tokenizer.split_special_tokens:
-        return backend.encode(text).ids
-    return tokenizer.encode(text, verbose=False)
+    if not isinstance(backend, Tokenizer) or backend.truncation is not None or backend.padding is not None:
+        return tokenizer.encode(text, verbose=False)
+    if backend.encode_special_tokens != tokenizer.split_special_tokens:
+        return tokenizer.encode(text, verbose=False)
+    return backend.encode(text).ids
 
 
 def longest_token(tokenizer: Any) -> int | None:
