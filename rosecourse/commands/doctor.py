@@ -156,8 +156,9 @@ def check_products() -> str:
     ours = rosecourse.BEST.ops(model, rosecourse.EngineConfig()).fused
     if ours is None:
         return "matrix products: the library's (our own need Triton, and shared memory for their tiles)"
-    shape = import_module("rosecourse.models.load").RANDOM_SHAPES["gpt2"]
-    folded = import_module("rosecourse.decode.folding").folded_bytes(shape, torch.float16)
+    load = import_module("rosecourse.models.load")
+    gpt2 = load.without_numbers(load.RANDOM_SHAPES["gpt2"], torch.float16)
+    folded = import_module("rosecourse.decode.folding").folded_bytes(gpt2)
     return (
         f"matrix products: our own, for up to {ours.most_rows} rows; their weights, with norms folded in, take "
         f"{folded / 1e6:.0f} MB more for GPT-2 in float16"

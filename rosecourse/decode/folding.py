@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..kernels import Folded, folded
-from ..models.gpt2 import GPT2, GPT2Shape
 from ..models.ops import Linear, Norm, Stream
 
 Meet = Callable[[Norm | None, Any], Folded]
@@ -46,14 +45,13 @@ class FoldedMaps:
         return sum(part.nbytes for one in self for part in one)
 
 
-def folded_bytes(shape: GPT2Shape, dtype: torch.dtype) -> int:
-    """The memory of the folded weights of a GPT-2 of this shape, told on a device that holds no numbers.
+def folded_bytes(model: Any) -> int:
+    """The memory of a model's folded weights. The model may be one without numbers (`models.load.without_numbers`).
 
     Triton must be there: it is a part of the kernels' module, whether they run or not.
     """
-    weights = {name: torch.empty(size, dtype=dtype, device="meta") for name, size in shape.parameters().items()}
     maps = FoldedMaps()
-    maps.meet_all(GPT2(shape, weights, None, "without numbers"))
+    maps.meet_all(model)
     return maps.num_bytes
 
 

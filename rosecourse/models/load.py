@@ -217,6 +217,12 @@ def _gpt2_shape(config: Mapping[str, Any], name: str) -> GPT2Shape:
     return shape
 
 
+def without_numbers(shape: GPT2Shape, dtype: torch.dtype) -> Model:
+    """A GPT-2 of a shape on a device that holds no numbers: it can be asked for sizes."""
+    weights = {name: torch.empty(size, dtype=dtype, device="meta") for name, size in shape.parameters().items()}
+    return GPT2(shape, weights, None, "without numbers")
+
+
 def random_model(
     name: str = "gpt2",
     seed: int = 0,

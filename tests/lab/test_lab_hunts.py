@@ -117,7 +117,8 @@ def test_the_colleagues_file_is_formatted_and_lints(number, which):
     source = getattr(hunt(number), which)
     ruff = [sys.executable, "-m", "ruff"]
     file = ["--stdin-filename", "cell.py", "-"]
-    done = subprocess.run([*ruff, "format", *file], input=source, capture_output=True, text=True, check=True)
+    shown = ["--line-length", "96"]  # with numbers before the lines as wide as a pane
+    done = subprocess.run([*ruff, "format", *shown, *file], input=source, capture_output=True, text=True, check=True)
     assert done.stdout == source
     done = subprocess.run([*ruff, "check", *file], input=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

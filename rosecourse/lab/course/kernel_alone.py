@@ -11,7 +11,7 @@ def product_kernel(
     x_ptr, w_ptr, out_ptr, rows,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out = x @ w.T, for x [rows, K], w [N, K] and out [rows, N]: a program makes BM x BN numbers of it."""
+    """out = x @ w.T, for x [rows, K], w [N, K], out [rows, N]: a program makes BM x BN numbers."""
     m, n = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
     in_rows, in_columns = (m < rows)[:, None], (n < N)[:, None]
     acc = tl.zeros((BM, BN), tl.float32)

@@ -9,10 +9,11 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["rows"])
 def linear_kernel(
     x_ptr, w_ptr, bias_ptr, colsum_ptr, old_ptr, out_ptr, rows, eps,
-    N: tl.constexpr, K: tl.constexpr, K2: tl.constexpr, NORM: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, K2: tl.constexpr,
+    NORM: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out = x @ w.T + bias, with a norm of x, which is folded into w, and with GELU or `old` behind it if wanted."""
+    """out = x @ w.T + bias, with a norm of x, folded into w, and GELU or `old` behind it if wanted."""
     m, n = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
     in_rows, in_columns = m < rows, n < N
     if NORM:

@@ -134,7 +134,8 @@ BUG = Bug(
     fault="            for ids, one_k, one_v in zip(others, k[len(easy) :], v[len(easy) :], strict=True):\n",
     mended=(
         "            rest = [row for row, block in enumerate(blocks) if block is None]\n"
-        "            for ids, one_k, one_v in zip(others, k[rest].unbind(), v[rest].unbind(), strict=True):\n"
+        "            left_k, left_v = k[rest].unbind(), v[rest].unbind()\n"
+        "            for ids, one_k, one_v in zip(others, left_k, left_v, strict=True):\n"
     ),
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,

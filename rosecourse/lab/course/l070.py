@@ -109,8 +109,8 @@ import torch.nn.functional as F
 
 
 class Workbenches:
-    """A layer's products as programs make them, one for each piece of a tile. Whoever hands in the last piece of a tile
-    puts it together."""
+    """A layer's products as programs make them, one for each piece of a tile. Whoever hands in
+    the last piece of a tile puts it together."""
 
     tall, wide, deep = 4, 64, 128
 
@@ -142,7 +142,10 @@ class Workbenches:
         for piece in reversed(range(pieces)):
             for tile in range(down * across):
                 place = divmod(tile, across)
-                rows, columns = (slice(n * s, (n + 1) * s) for n, s in zip(place, (self.tall, self.wide), strict=True))
+                rows, columns = (
+                    slice(n * s, (n + 1) * s)
+                    for n, s in zip(place, (self.tall, self.wide), strict=True)
+                )
                 inputs = slice(piece * self.deep, (piece + 1) * self.deep)
                 part = h[rows, inputs] @ linear.weight[inputs, columns]
                 heap[place][piece, : len(part), : part.shape[1]] = part
@@ -191,7 +194,7 @@ BUG = Bug(
     part="ops",
     explanation=(
         "At moment 6 session E gets its first wrong token. The step before, its first, has left counters of 4 for "
-        "`mlp_c_proj`, which comes in 4 pieces: line 47 sets back those of the first row of tiles alone.\n\n"
+        "`mlp_c_proj`, which comes in 4 pieces: line 50 sets back those of the first row of tiles alone.\n\n"
         "A tile is four rows tall. Up to four sessions make one row of tiles, `across` of them, and their counters are "
         "0 again after each product. The fifth session has a row of tiles of its own. In its first step their "
         "counters are 0, as they were made, and the last piece finds that all are there. They are not set back. In the "

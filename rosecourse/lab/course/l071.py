@@ -99,7 +99,7 @@ import torch.nn.functional as F
 
 
 class Belt:
-    """A device on which kernels start early: up to its `yield` a kernel runs while the one before is at work."""
+    """Kernels start early here: up to its `yield` one runs while the one before is at work."""
 
     def __init__(self):
         self.at_work, self.launched = iter(()), []
@@ -115,8 +115,8 @@ class Belt:
 
 
 class FiveOnABelt:
-    """Five kernels a layer, whose results lie in places that stay. How many of their rows are taken lies there, too:
-    the launches are the same in every step."""
+    """Five kernels a layer, whose results lie in places that stay. How many of their rows are
+    taken lies there, too: the launches are the same in every step."""
 
     def __init__(self, model, kv, config):
         self.model, self.depth, self.belt = model, kv.block_size, Belt()
@@ -160,7 +160,10 @@ class FiveOnABelt:
             keys[block, :, place], values[block, :, place] = k, v
             position = torch.arange(ends[n] + 1)
             shelf, slot = table[n, position // self.depth], position % self.depth
-            lines = (keys[shelf, :, slot].transpose(0, 1), values[shelf, :, slot].transpose(0, 1))
+            lines = (
+                keys[shelf, :, slot].transpose(0, 1),
+                values[shelf, :, slot].transpose(0, 1),
+            )
             self.heard[n] = F.scaled_dot_product_attention(q[:, None], *lines).flatten()
 
     def add(self, source, linear):

@@ -23,7 +23,7 @@ if TRITON_AVAILABLE:
 
 
 class Folded:
-    """A norm and a linear map as one: norm(x) @ w.T + b = (x @ weight.T - mean(x) * colsum) / std(x) + bias."""
+    """A norm and a linear map as one: (x @ weight.T - mean(x) * colsum) / std(x) + bias."""
 
     def __init__(self, norm: Norm | None, weight: Tensor, bias: Tensor | None) -> None:
         """weight [in, out], bias [out]; None is a norm that changes nothing, and a bias of 0."""
@@ -71,7 +71,7 @@ class LayerOps:
     def _linear(
         self, x: Tensor, w: Folded, eps: float | None = None, gelu: bool = False, old: Tensor | None = None
     ) -> Tensor:
-        """x @ w.T + b in one launch; eps: of the norm in w, None where there is none; old: is added behind it."""
+        """x @ w.T + b in one launch; eps: of the norm in w, None without one; old: is added behind it."""
         rows, (N, K) = len(x), w.weight.shape
         out = x.new_empty(rows, N)
         grid = triton.cdiv(rows, 16), triton.cdiv(N, 64)

@@ -17,7 +17,7 @@ if TRITON_AVAILABLE:
 
 
 class LayerOps:
-    """A kernel of our own adds to the stream, a tensor [N, C], and may start before the one before it has ended."""
+    """A kernel of our own adds to the stream, [N, C]; it may start before the one before has ended."""
 
     most_rows = 32  # of the batches for which the grid is made
 
