@@ -232,7 +232,7 @@ def wrong_ones(found, model):
 def test_in_the_hunt_the_fifth_is_wrong_from_its_second_step_and_the_next_from_its_first(model):
     found = hunt("070")
     assert wrong_ones(found, model) == [set()] * 6 + [{"E"}] * 3 + [{"E", "F"}] * 5
-    assert found.answer(session="E", moment=6, handed_in=4, line=47).found
+    assert found.answer(session="E", moment=6, handed_in=4, line=50).found
     _, broken = found.engines(model)
     assert found.broken.ops is found.part
     assert found.replaces == "ops"
