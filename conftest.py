@@ -27,6 +27,7 @@ NEED_TRITON = [
     "tests/kernels/test_outlier_weights.py",
     "tests/kernels/test_paged_attention.py",
     "tests/kernels/test_tiles.py",
+    "tests/kernels/test_to_host.py",
     "tests/lab/test_launches_seen.py",
     "tests/lab/test_order_lesson.py",
     "tests/lab/test_products_lesson.py",
