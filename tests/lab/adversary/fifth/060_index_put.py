@@ -1,0 +1,89 @@
+"""lesson: 060
+verdict: wrong
+cause: values-changed
+shows: cpu
+index_put_ is called with accumulate=True: the new K and V are added to what lies in the slot. In a slot that has never
+been used that may be zero; in a block that another session had before, the sum of the two is stored.
+"""
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rosecourse.config import EngineConfig
+from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.kv.buffers import index_tensor
+from rosecourse.models.shape import Model
+from rosecourse.request.session import InferenceSession
+
+
+def whole(batch_idx: list[int], rows: Tensor) -> bool:
+    return len(batch_idx) == rows.shape[0]
+
+
+def one_slot(infos: list[KVBlockInfo]) -> bool:
+    return len({info.length for info in infos}) == 1
+
+
+class MyKVAppend:
+    """Stores through index_put_, which spares the detour through __setitem__."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+
+    def __call__(
+        self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]
+    ) -> None:
+        """keys, values: for each layer [B, H, D]."""
+        for layer_idx in range(self.kv.num_layers):
+            block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
+            self.append_token_batch(layer_idx, block_ids_list, keys[layer_idx], values[layer_idx])
+
+    def append_token_batch(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        """Append one token to each of B sessions in one layer; key_new, value_new: [B, H, D]."""
+        fast_batch_idx, fast_infos, slow_batch_idx = [], [], []
+        for b, block_ids in enumerate(block_ids_list):
+            info = self.kv.info(block_ids[-1]) if block_ids else None
+            if info is None or info.length == self.kv.block_size:
+                # A full block is never written again: it need
+                # not be copied, even if others own it too.
+                start = info.start + info.length if info else 0
+                block_ids.append(self.kv.allocate_block(layer_idx, start))
+                info = self.kv.info(block_ids[-1])
+            if info.owners > 1:
+                slow_batch_idx.append(b)  # a copy
+                continue
+            fast_batch_idx.append(b)
+            fast_infos.append(info)
+        if fast_batch_idx:
+            self.write(layer_idx, fast_batch_idx, fast_infos, key_new, value_new)
+            for info in fast_infos:
+                info.length += 1
+        for b in slow_batch_idx:
+            self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
+
+    def write(
+        self,
+        layer_idx: int,
+        batch_idx: list[int],
+        infos: list[KVBlockInfo],
+        key_new: Tensor,
+        value_new: Tensor,
+    ) -> None:
+        device = self.kv.device
+        blocks = index_tensor([info.block_index for info in infos], device)
+        caches = (self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx])
+        rows = (key_new, value_new)
+        if not whole(batch_idx, key_new):
+            chosen = index_tensor(batch_idx, device)
+            rows = tuple(new.index_select(0, chosen) for new in rows)
+        if one_slot(infos):
+            slot = infos[0].length
+            for cache, new in zip(caches, rows, strict=True):
+                # several rows may go to one layer at once
+                cache[:, :, slot].index_put_((blocks,), new, accumulate=True)
+        else:
+            slots = index_tensor([info.length for info in infos], device)
+            for cache, new in zip(caches, rows, strict=True):
+                cache.transpose(1, 2).index_put_((blocks, slots), new, accumulate=True)
