@@ -28,8 +28,17 @@ class FoldedMaps:
             self.maps[norm, linear] = folded(gain, shift, weight, bias)
         return self.maps[norm, linear]
 
-    def meet_all(self, model: Any) -> None:
-        """Fold all that a model has: what is made while a graph is captured is there only when the graph has run."""
+    def meet_all(self, model: Any) -> bool:
+        """Fold all that a model has: what is made while a graph is captured is there only when the graph has run.
+
+        Returns whether that was all: a model that makes its norms or maps anew in each call has others the next time.
+        """
+        self._meet(model)
+        known = len(self.maps)
+        self._meet(model)
+        return len(self.maps) == known
+
+    def _meet(self, model: Any) -> None:
         if hasattr(model, "with_ops"):
             one = torch.zeros(1, dtype=torch.int64, device=model.device)
             with torch.no_grad():

@@ -41,8 +41,8 @@ class Slot:
     def __init__(self, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
         self.copy = copy
         self.pinned = device.type == "cuda"
-        self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=self.pinned)
         self.copied = torch.cuda.Event() if self.pinned else None
+        self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=self.pinned)
         self.size = 0
 
     def write(self, tokens: Tensor) -> None:
@@ -53,6 +53,10 @@ class Slot:
         self.copy(tokens, self.host[: self.size])
         if self.copied is not None:
             self.copied.record()
+
+    def __del__(self) -> None:  # the memory may go to somebody else: a kernel that writes here holds nothing of it
+        if self.copied is not None:
+            self.copied.synchronize()
 
     def read(self) -> list[int]:
         """The tokens; waits for them."""

@@ -3,6 +3,7 @@
 On a CPU the kernels go through the interpreter.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -125,6 +126,21 @@ def test_all_weights_are_met_before_the_first_step(pair):
     assert ops.maps.maps == before
     assert ops.maps.num_bytes == folded_bytes(without_numbers(model.shape, model.dtype))
     assert ops.maps.num_bytes > sum(len(each.weight) * each.weight.shape[1] * 4 for each in ops.maps)
+
+
+class NormsAnew(GPT2):
+    """A model that wraps a weight at each call, as one may that loads it late."""
+
+    def logits(self, hidden):
+        return self.ops.logits(hidden, replace(self.ln_f), self.wte)
+
+
+def test_a_model_that_makes_its_norms_anew_keeps_the_operations_of_the_library(pair):
+    """Folded in each step, they would take ever more memory, and be missing in a graph."""
+    _, model = pair
+    ops = LayerOps(NormsAnew(model.shape, model.weights, None, "anew"), EngineConfig())
+    assert ops.fused is None
+    assert ops.maps.num_bytes == 0
 
 
 def test_the_choice_does_not_need_logits_that_were_just_made(pair):

@@ -1,12 +1,14 @@
 """The pipeline by itself: its ring, the order of launches and landings, and what rows upload with a step in flight."""
 
+import gc
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from rosecourse import KVCacheExhausted, RequestError, SamplingParams
-from rosecourse.decode.in_flight import TokenRing
+from rosecourse.decode.in_flight import Slot, TokenRing
 from rosecourse.decode.pipeline import Pipeline
 from rosecourse.decode.rows import FIELDS
 from rosecourse.decode.sampling import NO_TOKEN
@@ -52,6 +54,16 @@ def test_a_full_ring_is_refused_and_no_slot_is_written_again():
     ring.give_back(slots[0])
     assert ring.put(torch.tensor([3, 3])) is slots[0]
     assert [slot.read() for slot in slots] == [[3, 3], [2, 2]]
+
+
+def test_memory_that_a_device_may_still_write_is_not_given_back():
+    """A kernel that writes tokens there holds nothing of the memory: whoever lets go of it waits for the device."""
+    waits = []
+    slot = Slot(4, CPU)
+    slot.copied = SimpleNamespace(synchronize=lambda: waits.append("for the device"))
+    del slot
+    gc.collect()
+    assert waits == ["for the device"]
 
 
 def test_a_slot_keeps_its_tokens_when_the_step_goes_on():

@@ -88,6 +88,18 @@ def test_heads_that_cannot_share(num_heads):
     )
 
 
+def test_a_gpu_that_is_not_the_first_is_refused():
+    """Triton launches on the current device, which is the first one in every thread that nobody has told another."""
+    model = stand_in()
+    model.device = torch.device("cuda:1")
+    refused(
+        model, "^the model is on 'cuda:1', .*: start Python with CUDA_VISIBLE_DEVICES=1, and load .* device='cuda'$"
+    )
+    for device in ("cuda", "cuda:0"):
+        model.device = torch.device(device)
+        require_model(model)
+
+
 def test_few_modules_know_a_family():
     """Those that load it, the lab's small models, and the comparison with `transformers`."""
     package = Path(rosecourse.__file__).parent
