@@ -1,6 +1,6 @@
 """Where in a layer the kernels of a recorded step stand: told by their order, since a product's name does not say it.
 
-After attention come three products, and the fourth is that of the next layer to q, K and V, or that with the
+After attention come three products, and the fourth is that of the next layer to q, k and v, or that with the
 vocabulary. Norms belong to the product after them, and what puts the parts of a product together to the one before.
 """
 
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from .kernel_classes import HEAD, NORMS, class_of
 from .timeline import Kernel, Timeline
 
-QKV = "norm, to q, K and V"
+QKV = "norm, q, k, v"
 ATTENTION = "attention, append"
-PROJECTION = "projection, sum"
-FC = "norm, to 4 C, GELU"
-DOWN = "back to C, sum"
+PROJECT = "project, sum"
+WIDEN = "norm, widen, GELU"
+NARROW = "narrow, sum"
 VOCABULARY = "norm, vocabulary"
-PLACES = (QKV, ATTENTION, PROJECTION, FC, DOWN, VOCABULARY)
+PLACES = (QKV, ATTENTION, PROJECT, WIDEN, NARROW, VOCABULARY)
 OF_A_LAYER = PLACES[:-1]
 
 REDUCE = re.compile(r"reduce", re.IGNORECASE)  # of the parts of a product, by the library
@@ -57,7 +57,7 @@ def _groups(timeline: Timeline) -> Iterator[tuple[str, list[Kernel]]]:
     waiting: list[Kernel] = []  # norms
     for kernel in timeline.kernels:
         if kernel.kind == "attention":
-            after_attention = iter((PROJECTION, FC, DOWN, QKV))
+            after_attention = iter((PROJECT, WIDEN, NARROW, QKV))
             place: str | None = ATTENTION
         elif kernel.kind == "matrix" and found is not None and REDUCE.search(kernel.name):
             found[1].append(kernel)

@@ -14,19 +14,21 @@ FIRST = "attention"  # the kind of the kernel that each layer is taken to begin 
 
 
 def recorded_row(timeline: Timeline, names: Sequence[str], layers: int = 2) -> Row:
-    """Layers from the middle of a recorded step, in microseconds from the start of the first kernel.
+    """Layers from the middle of a recorded step, in microseconds from the end of the kernel before them.
 
     names: of the kernels of a layer, from its attention to the last one before the next attention. What a kernel does
-    in its time is not recorded: if it starts early, its wait is a part of that. Raises `ConfigError` for a step that
-    has not so many whole layers.
+    in its time is not recorded: if it starts early, its wait is a part of that. What lies before the end of the kernel
+    before them is left out, so that layers in a row add up. Raises `ConfigError` for a step that has not so many whole
+    layers.
     """
     require(is_count(layers), f"layers is {shown(layers)}: give 1 or more")
     whole = _whole_layers(timeline, names)
     require(len(whole) >= layers, f"{len(whole)} whole layers in this step: give at most as many, and not {layers}")
     begin = (len(whole) - layers) // 2
     kernels = [kernel for layer in whole[begin : begin + layers] for kernel in layer]
-    zero = kernels[0].start_us
-    spans = [Span(RUN, number, k.start_us - zero, _end(k) - zero) for number, k in enumerate(kernels)]
+    earlier = timeline.kernels[: timeline.kernels.index(kernels[0])]
+    zero = max(map(_end, earlier), default=kernels[0].start_us)
+    spans = [Span(RUN, number, max(0.0, k.start_us - zero), _end(k) - zero) for number, k in enumerate(kernels)]
     return Row(tuple(names) * layers, tuple(spans))
 
 

@@ -81,17 +81,17 @@ def draw_places(ax: Axes, steps: Mapping[str, Mapping[str, Placed]], floors: Map
     ax.legend(loc="lower right", frameon=False, fontsize=SMALL)
 
 
-def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]], title: str) -> None:
+def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, float]], title: str) -> None:
     """Two rows of boxes: the kernels of a layer in their order, and below them those that do the same work.
 
-    before: their names; after: names, and how many kernels of `before` each replaces. Raises `ConfigError` where that
-    is not all of them.
+    before: their names; after: names, and how many kernels of `before` each replaces: half of one, too, where two
+    kernels share its work. Raises `ConfigError` where that is not all of them.
     """
     if sum(width for _, width in after) != len(before):
         raise ConfigError(f"{len(before)} kernels, and {sum(w for _, w in after)} replaced: give widths of all of them")
-    rows = ([(name, 1) for name in before], list(after))
+    rows: list[list[tuple[str, float]]] = [[(name, 1) for name in before], list(after)]
     for number, (boxes, style) in enumerate(zip(rows, SIDES, strict=True)):
-        top, left = number * (ROW + ROOM) + ROOM, 0
+        top, left = number * (ROW + ROOM) + ROOM, 0.0
         heading = f"{('before', 'after')[number]}: {len(boxes)} kernels"
         ax.text(0.15, top - 0.14, heading, color=INK, va="bottom", bbox=ON_WHITE, zorder=3)
         for name, width in boxes:
@@ -100,7 +100,7 @@ def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, int]]
             frame["facecolor"] = style["facecolor"] if joined else "white"
             ax.barh([top + ROW / 2], [width - 0.1], ROW, left=left + 0.05, **frame)
             ink = "white" if joined else "black"
-            told = "\n".join(wrap(name, LETTERS * width, break_long_words=False))
+            told = "\n".join(wrap(name, int(LETTERS * width), break_long_words=False))
             ax.text(left + width / 2, top + ROW / 2, told, ha="center", va="center", color=ink, fontsize=SMALL)
             if joined:
                 for edge in (left + 0.05, left + width - 0.05):

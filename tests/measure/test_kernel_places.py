@@ -35,9 +35,9 @@ def test_five_kernels_a_layer():
     assert spent_by_place(step) == {
         places.QKV: Placed(1, 7.0),  # 5, 7 and, after the embedding, 7
         places.ATTENTION: Placed(1, 1.0),
-        places.PROJECTION: Placed(1, 2.0),
-        places.FC: Placed(1, 3.0),
-        places.DOWN: Placed(1, 4.0),
+        places.PROJECT: Placed(1, 2.0),
+        places.WIDEN: Placed(1, 3.0),
+        places.NARROW: Placed(1, 4.0),
         places.VOCABULARY: Placed(1, 30.0),
     }
     assert list(spent_by_place(step)) == list(places.PLACES)
@@ -54,9 +54,9 @@ def test_norms_count_with_the_product_after_them_and_reductions_with_the_one_bef
     assert spent_by_place(step) == {
         places.QKV: Placed(2, 7.5),
         places.ATTENTION: Placed(1, 17.5),
-        places.PROJECTION: Placed(1, 4.0),
-        places.FC: Placed(2, 7.0),
-        places.DOWN: Placed(2, 8.0),
+        places.PROJECT: Placed(1, 4.0),
+        places.WIDEN: Placed(2, 7.0),
+        places.NARROW: Placed(2, 8.0),
         places.VOCABULARY: Placed(1, 23.0),
     }
 
@@ -73,9 +73,9 @@ def test_the_recorded_steps_of_069_have_all_places(workload):
     assert {place: round(one.kernels) for place, one in found.items()} == {
         places.QKV: 2,
         places.ATTENTION: 1,
-        places.PROJECTION: 1,
-        places.FC: 2,
-        places.DOWN: 2,
+        places.PROJECT: 1,
+        places.WIDEN: 2,
+        places.NARROW: 2,
         places.VOCABULARY: 2,
     }
     assert 12 * sum(found[place].us for place in places.OF_A_LAYER) < timeline.plain_us

@@ -25,23 +25,24 @@ def layer(at, early=0.0):
     ]
 
 
-IN_TURN = step(("matrix", 0, 1), *layer(10), *layer(20), *layer(30), ("attention", 40, 4), ("matrix", 44, 9))
-EARLY = step(("matrix", 0, 1), *layer(10, 1), *layer(20, 1), *layer(30, 1), ("attention", 40, 4))
+IN_TURN = step(("matrix", 9, 0.5), *layer(10), *layer(20), *layer(30), ("attention", 40, 4), ("matrix", 44, 9))
+EARLY = step(("matrix", 7.5, 2), *layer(10, 1), *layer(20, 1), *layer(30, 1), ("attention", 40, 4))
 
 
 def test_layers_from_the_middle_of_the_step():
     row = recorded_row(IN_TURN, NAMES, layers=1)
     assert row.names == NAMES
-    assert [tuple(span) for span in row.spans] == [(RUN, 0, 0, 4), (RUN, 1, 4, 6), (RUN, 2, 6, 9.5)]
+    assert [tuple(span) for span in row.spans] == [(RUN, 0, 0.5, 4.5), (RUN, 1, 4.5, 6.5), (RUN, 2, 6.5, 10)]
     two = recorded_row(IN_TURN, NAMES)
     assert two.names == NAMES * 2
-    assert two.gaps == ((9.5, 10),)
-    assert (two.end, two.unfinished) == (19.5, (0,) * 6)
+    assert two.gaps == ((10, 10.5),)
+    assert (two.end, two.unfinished) == (20, (0,) * 6)
 
 
 def test_kernels_that_start_early_leave_no_gap():
     row = recorded_row(EARLY, NAMES)
-    assert row.gaps == ((9.5, 10),)
+    assert row.spans[0].start == 0  # when the kernel before it ends, even if it is there earlier
+    assert row.gaps == ((9, 9.5),)
     assert row.unfinished == (0, 1, 1, 0, 1, 1)
 
 
@@ -54,7 +55,7 @@ def test_what_a_kernel_adds_is_from_end_to_end_however_they_overlap():
 
 def test_other_kernels_between_two_layers_end_a_row_of_whole_ones():
     broken = step(*layer(0), ("copy", 9.6, 0.1), *layer(10), *layer(20), *layer(30), ("attention", 40, 4))
-    assert recorded_row(broken, NAMES, 3).spans[-1].end == 29.5
+    assert recorded_row(broken, NAMES, 3).spans[-1].end == pytest.approx(29.8)  # from 9.7 on
     with pytest.raises(ConfigError, match="3 whole layers in this step: give at most as many, and not 4"):
         recorded_row(broken, NAMES, 4)
 

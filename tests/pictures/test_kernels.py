@@ -5,7 +5,7 @@ import pytest
 
 from rosecourse import ConfigError
 from rosecourse.measure.kernel_classes import GAPS, HEAD, NORMS, Spent
-from rosecourse.measure.kernel_places import FC, QKV, Placed
+from rosecourse.measure.kernel_places import QKV, WIDEN, Placed
 from rosecourse.pictures.kernels import draw_layer, draw_places, draw_spent
 from tests.support.drawn import assert_readable
 
@@ -48,8 +48,8 @@ def test_another_number_of_steps_is_refused(ax, steps):
 
 
 def test_each_place_of_a_layer_has_bars_and_a_line_for_its_bytes(ax):
-    steps = {"before": {QKV: Placed(2, 6.0), FC: Placed(2, 8.0)}, "after": {QKV: Placed(1, 4.0)}}
-    draw_places(ax, steps, {QKV: 2.0, FC: 4.0}, "a layer")
+    steps = {"before": {QKV: Placed(2, 6.0), WIDEN: Placed(2, 8.0)}, "after": {QKV: Placed(1, 4.0)}}
+    draw_places(ax, steps, {QKV: 2.0, WIDEN: 4.0}, "a layer")
     before, after = ax.containers
     assert [bar.get_width() for bar in before] == [6.0, 8.0]
     assert [bar.get_width() for bar in after] == [4.0, 0.0]
@@ -72,6 +72,13 @@ def test_joined_kernels_stand_below_those_that_they_replace(ax):
     assert spans == [(0.05, 0.95), (1.05, 1.95), (2.05, 2.95), (0.05, 1.95), (2.05, 2.95)]
     said = [text.get_text() for text in ax.texts]
     assert said == ["before: 3 kernels", "sum", "norm", "product", "after: 2 kernels", "sum and norm", "product"]
+
+
+def test_the_work_of_a_kernel_may_go_to_both_of_its_neighbours(ax):
+    draw_layer(ax, ["product", "sum and norm", "product"], [("product, sum", 1.5), ("norm, product", 1.5)], "a layer")
+    spans = [(round(bar.get_x(), 2), round(bar.get_x() + bar.get_width(), 2)) for bar in ax.patches[3:]]
+    assert spans == [(0.05, 1.45), (1.55, 2.95)]
+    assert len(ax.lines) == 4  # to the edges of both
 
 
 def test_a_kernel_that_nothing_replaces_is_refused(ax):
