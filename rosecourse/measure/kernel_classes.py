@@ -67,10 +67,10 @@ def whole_step(timeline: Timeline, layers: int) -> dict[str, Spent]:
     """The kernels of a step by class, as `spent_by_class`, each with its `own_us`, and of all layers.
 
     The window of the profiler may cut some of a replayed step's kernels off. As there is one kernel of attention in a
-    layer, their number says how much of the layers was seen, and each layer gets as many of the others as they had on
-    the average, rounded. Of kernels that are fewer than layers, none is a layer's. Last come the
-    `GAPS`, as what remains of the step without a profiler, with no kernels. Raises `ValueError` for a step without
-    attention.
+    layer, their number says how much of the layers was seen. A step of which all were seen stays as it is; in any other
+    each layer gets as many of the other kernels as they had on the average, rounded, and of kernels that are fewer than
+    layers, none is a layer's. Last come the `GAPS`, as what remains of the step without a profiler, with no kernels.
+    Raises `ValueError` for a step without attention.
     """
     seen = sum(class_of(kernel) == ATTENTION for kernel in timeline.kernels)
     if not seen:
@@ -87,7 +87,7 @@ def whole_step(timeline: Timeline, layers: int) -> dict[str, Spent]:
 
 def _of_all(own: Sequence[float], layers: int, seen: int) -> Spent:
     """Kernels of so many layers, of which some were seen."""
-    each = round(len(own) / seen)
+    each = round(len(own) / seen) if seen != layers else 0
     return Spent(each * layers, round(sum(own) / len(own) * each * layers, 1)) if each else _spent(own)
 
 

@@ -90,6 +90,16 @@ def test_what_the_window_has_cut_off_is_added_for_all_layers():
     }
 
 
+def test_a_step_that_was_seen_whole_stays_as_it_is():
+    layers = [("attention", "attend", 0, 5), ("other", "linear_kernel", 5, 7), ("attention", "attend", 7, 12)]
+    spent = whole_step(overlapping(*layers, ("other", "elementwise", 12, 13)), layers=2)
+    assert [spent[name] for name in (classes.ATTENTION, classes.PRODUCTS, classes.ELEMENTWISE)] == [
+        Spent(2, 10.0),
+        Spent(1, 2.0),
+        Spent(1, 1.0),
+    ]
+
+
 def test_a_step_without_attention_says_nothing_of_layers():
     with pytest.raises(ValueError, match="no kernel of attention"):
         whole_step(overlapping(("other", "head_kernel", 0, 5)), layers=2)
