@@ -81,7 +81,7 @@ def days(dates: Sequence[str]) -> str:
 def step_title(rung: RecordedRung, timeline: Timeline) -> str:
     """What is drawn: so many layers were seen, and so many kernels."""
     seen = sum(kernel.kind == "attention" for kernel in timeline.kernels)
-    busy = f"the GPU is busy for {timeline.busy_share:.0%} of it, in {len(timeline.kernels):,} kernels"
+    busy = f"GPU busy for {100 * timeline.busy_share:.0f} % of it, in {len(timeline.kernels):,} kernels and copies"
     return f"Lesson {rung.number}: a step of A, {seen} of {LAYERS} layers, {timeline.step_us / 1e3:.2g} ms; {busy}"
 
 
