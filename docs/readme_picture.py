@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "whole_ladder.png"
 INCHES, DPI = 8.3, 200  # GitHub shows it 830 pixels wide: a point of text is 1.39 of them
 BEGINS = "*Recorded on one "  # of the caption
+LAYERS = 12  # of GPT-2, 124M
 
 
 @cache
@@ -54,20 +55,22 @@ def sizes_of(name: str) -> str:
 def caption() -> str:
     """The README's sentences about the picture, in Markdown."""
     a, *_ = ladders().values()
-    chained = "if the ratios of neighbours, each measured in one session, are multiplied"
     said = []
     for name, ladder in ladders().items():
         first, *_, last = ladder.rungs
-        times = f"**{last.throughput / first.throughput:.0f} times** as many ({ladder.multiplied:.0f} times {chained})"
+        as_they_stand = f"{last.throughput / first.throughput:.0f} times as they stand"
+        times = f"**{ladder.multiplied:.0f} times** as many, chained ({as_they_stand})"
         said.append(f"{name}, {sizes_of(name)}: {first.throughput:,.0f} and {last.throughput:,.0f}, {times}")
-        chained = "so multiplied"
+    sessions = " and ".join(f"{100 * (ladder.apart - 1):.0f} % ({name})" for name, ladder in ladders().items())
     limits = " and ".join(f"{ladder.memory_limit:,.0f} ({name})" for name, ladder in ladders().items())
     return (
         f"{BEGINS}{a.device}, a model of GPT-2's shape (124M) in float16. Tokens a second of whole runs in the first "
         f"lesson and in the last: {'; '.join(said)}. The scale below the bars is the share of what the memory allows, "
         f"{limits} tokens a second: each step would read the weights and the cache once, and nothing else would take "
         f"time. The ladder was recorded in parts, {days(a.dates)}. A lesson with two bars was recorded twice: beside "
-        "the lesson before it, and (light) beside the one after it. Only figures of one session can be compared.*"
+        "the lesson before it, and (light) beside the one after it. The two differ by up to "
+        f"{sessions}, so only figures of one session can be compared: the chained ratios are products of the ratios "
+        "of neighbours, each measured in one session.*"
     )
 
 
@@ -76,9 +79,10 @@ def days(dates: Sequence[str]) -> str:
 
 
 def step_title(rung: RecordedRung, timeline: Timeline) -> str:
-    kernels = f"{len(timeline.kernels):,} kernels and copies"
-    busy = f"the GPU works for {timeline.busy_us / 1e3:.2g} ms of it, in {kernels}"
-    return f"Lesson {rung.number}, a decode step of A: {rung.tpot_ms:.2g} ms; {busy}"
+    """What is drawn: so many layers were seen, and so many kernels."""
+    seen = sum(kernel.kind == "attention" for kernel in timeline.kernels)
+    busy = f"GPU busy for {100 * timeline.busy_share:.0f} % of it, in {len(timeline.kernels):,} kernels and copies"
+    return f"Lesson {rung.number}: a step of A, {seen} of {LAYERS} layers, {timeline.step_us / 1e3:.2g} ms; {busy}"
 
 
 def picture() -> Figure:

@@ -1,4 +1,4 @@
-"""Put the tables into README.md and docs/figures.md, from the ladder, data/*.csv and data/results.
+"""Put the tables, and what is odd in them, into README.md and docs/figures.md, from the ladder and from data/.
 
 python docs/readme_table.py
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.form import Course
+from rosecourse.records.odd_runs import odd_runs
 from rosecourse.records.others import other_engines
 from rosecourse.records.tables import articles_table, lessons_table, markdown_table, workloads_table
 from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
 BESIDE = ("A", "C")  # the workloads under which others were measured
+ODD = "What stands out and is kept: "
 NAMED_BY = ["engine", "version", "configuration"]
 
 
@@ -47,6 +49,11 @@ def rate_of(lowest: float, highest: float) -> str:
     return f"{lowest:,.0f}" if lowest == highest else f"{lowest:,.0f} to {highest:,.0f}"
 
 
+def odd_line() -> str:
+    """The README's line on runs that stand out."""
+    return f"{ODD}{odd_runs() or 'there are none.'}"
+
+
 def tables() -> dict[Path, list[str]]:
     """The tables of each file. In the file stands one whose first column has the same head."""
     races = {number: race_on_a_cpu(course) for number, course in COURSES.items()}
@@ -63,6 +70,7 @@ def main() -> None:
             head = re.escape(table[: table.index("|", 1) + 1])
             text = re.sub(rf"(?m)^{head}.*\n(\|.*\n)*", lambda _, table=table: table, text)
         path.write_text(text)
+    README.write_text(re.sub(rf"(?m)^{ODD}.*$", lambda _: odd_line(), README.read_text()))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..lessons import LESSONS
 from ..records.comparisons import recorded_comparison
+from ..records.odd_runs import odd_runs
 from ..records.results import RESULTS
 from ..records.tables import named_cell
 from .notebooks import head_of, lessons_in
@@ -15,7 +16,7 @@ NO_BREAK = "\u00a0"  # a space at which a narrow column does not wrap: a ratio a
 
 
 class LessonMap:
-    """A table with a row for each lesson: what changes, how long it takes, and what it is worth.
+    """A table with a row for each lesson: what changes, how long it takes, and what it is worth, under which workload.
 
     folder: with the notebooks, whose heads give the minutes. results: as for `recorded_comparison`.
     """
@@ -24,17 +25,18 @@ class LessonMap:
         self.heads = {head.number: head for head in lessons_in(folder)}
         self.rungs = [rung for rung in LESSONS if rung.number in self.heads]
         self.end = head_of(folder / END) if (folder / END).is_file() else None
+        self.odd_runs = odd_runs(folder=results)
         self.recordings = {rung.number: recorded_comparison(rung.number, folder=results) for rung in self.rungs}
 
     def rows(self) -> list[list[str]]:
-        """Lesson, what changes, minutes to read, to build and to hunt, and the recorded figure of each rung."""
+        """Lesson, what changes, minutes to read, to build and to hunt, workload and recorded figure of each rung."""
         rows = []
         for rung in self.rungs:
             head = self.heads[rung.number]
             minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
             figure, colon, ratio = named_cell(rung, self.recordings[rung.number]).partition(": ")
             worth = figure + colon + ratio.replace(" ", NO_BREAK)
-            rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, worth])
+            rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, rung.workload.name, worth])
         return rows
 
     def last_row(self) -> list[str]:
@@ -42,7 +44,7 @@ class LessonMap:
         if self.end is None:
             return []
         link = f"[{self.end.number} {self.end.title}]({self.end.file})"
-        return [link, "looks back over all of them", str(self.end.reading), "", "", ""]
+        return [link, "looks back over all of them", str(self.end.reading), "", "", "", ""]
 
     def summary(self) -> str:
         """How long all of it takes."""
@@ -54,9 +56,10 @@ class LessonMap:
     def __str__(self) -> str:
         devices = dict.fromkeys(one.conditions.device for one in self.recordings.values() if one is not None)
         worth = f"recorded on one {' or '.join(devices)}" if devices else "recorded"
-        header = ["lesson", "what changes", "minutes to read", "to build", "to hunt", worth]
-        rows = [header, ["---"] * 2 + ["---:"] * 3 + ["---"], *self.rows(), self.last_row()]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows if row), "", self.summary()])
+        header = ["lesson", "what changes", "minutes to read", "to build", "to hunt", "workload", worth]
+        rows = [header, ["---"] * 2 + ["---:"] * 3 + ["---"] * 2, *self.rows(), self.last_row()]
+        said = [f"{self.odd_runs}\n", self.summary()] if self.odd_runs else [self.summary()]
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows if row), "", *said])
 
     __repr__ = _repr_markdown_ = __str__
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median_high
 from typing import NamedTuple
 
 from .timeline import Kernel, Timeline
@@ -66,29 +68,34 @@ def own_us(timeline: Timeline) -> list[float]:
 def whole_step(timeline: Timeline, layers: int) -> dict[str, Spent]:
     """The kernels of a step by class, as `spent_by_class`, each with its `own_us`, and of all layers.
 
-    The window of the profiler may cut some of a replayed step's kernels off. As there is one kernel of attention in a
-    layer, their number says how much of the layers was seen, and each layer gets as many of the others as they had on
-    the average, rounded. Of kernels that are fewer than layers, none is a layer's. Last come the
-    `GAPS`, as what remains of the step without a profiler, with no kernels. Raises `ValueError` for a step without
-    attention.
+    The window of the profiler may cut some of a replayed step's kernels off, and begin inside a layer. From one kernel
+    of attention to the next there is one layer's worth of all others, unless the step ends between them: each layer
+    gets as many kernels of a class as the median of these layers has, of the mean length. Of a class that most layers
+    have none of, none is a layer's. Last come the `GAPS`, as what remains of the step without a profiler, with no
+    kernels. Raises `ValueError` for a step without a whole layer.
     """
-    seen = sum(class_of(kernel) == ATTENTION for kernel in timeline.kernels)
-    if not seen:
-        raise ValueError("the step has no kernel of attention: give a step of a GPU")
     head = max((k for k in timeline.kernels if k.kind == "matrix"), key=lambda k: k.duration_us, default=None)
+    names = [HEAD if kernel is head else class_of(kernel) for kernel in timeline.kernels]
+    seen = [place for place, name in enumerate(names) if name == ATTENTION]
+    whole = [layer for begin, end in pairwise(seen) if HEAD not in (layer := names[begin:end])]
+    if not whole:
+        raise ValueError("the step has no whole layer, from one kernel of attention to the next: give a step of a GPU")
     found: dict[str, list[float]] = {name: [] for name in CLASSES}
-    for kernel, us in zip(timeline.kernels, own_us(timeline), strict=True):
-        found[HEAD if kernel is head else class_of(kernel)].append(us)
-    spent = {name: _of_all(each, layers, seen) if name in OF_LAYERS else _spent(each) for name, each in found.items()}
-    spent = {name: one for name, one in spent.items() if one.kernels}
+    for name, us in zip(names, own_us(timeline), strict=True):
+        found[name].append(us)
+    spent = {name: _of_all(each, layers * _in_a_layer(name, whole)) for name, each in found.items() if each}
     gaps = timeline.plain_us - sum(one.us for one in spent.values())
     return spent | {GAPS: Spent(0, max(0.0, round(gaps, 1)))}
 
 
-def _of_all(own: Sequence[float], layers: int, seen: int) -> Spent:
-    """Kernels of so many layers, of which some were seen."""
-    each = round(len(own) / seen)
-    return Spent(each * layers, round(sum(own) / len(own) * each * layers, 1)) if each else _spent(own)
+def _in_a_layer(name: str, whole: Sequence[Sequence[str]]) -> int:
+    """How many kernels of a class most layers have, of the classes of their kernels."""
+    return median_high(layer.count(name) for layer in whole) if name in OF_LAYERS else 0
+
+
+def _of_all(own: Sequence[float], number: int) -> Spent:
+    """So many kernels, of which these were seen; 0 for those that are as many as were seen."""
+    return Spent(number, round(sum(own) / len(own) * number, 1)) if number else _spent(own)
 
 
 def _spent(durations: Sequence[float]) -> Spent:

@@ -42,6 +42,11 @@ class MixedTraffic:
     num_blocks: int
     seed: int = 0
 
+    def __str__(self) -> str:
+        forks, (fewest, most) = len(self.params) - self.num_requests, NEW_TOKENS
+        asked = f"{self.num_requests} requests and {forks} forks x {fewest} to {most} tokens"
+        return f"{asked}, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]}, batch {self.max_batch_size} (mixed)"
+
     @property
     def config(self) -> EngineConfig:
         """Of the engines: a small pool, and prefixes shared."""

@@ -21,13 +21,15 @@ AGAIN = "#7FACC9"  # the lighter bar of a rung that was recorded twice
 ROW = 0.72  # the height of its bars
 ROOM_FOR_LABELS = 1.62  # times the longest bar
 SHARES = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)  # per cent of the memory's limit
+SCALE = 0.7  # of the limit: where the scale ends, the same in all ladders, so that their bars can be compared
 
 
 def draw_ladder(ax: Axes, ladder: WholeLadder, title: str, named: bool = True) -> None:
     """A bar for each rung, the first lesson on top: tokens/s above, below the same as a share of the memory's limit.
 
     A rung that was recorded twice, beside the one before it and beside the one after it, has two bars of half the
-    height. named: whether the rows are labelled with their lessons. Figures in which a row has 0.25 inches suit it.
+    height. The scale ends at `SCALE`, or further out where a bar needs it. named: whether the rows are labelled with
+    their lessons. Figures in which a row has 0.25 inches suit it.
     """
     for row, rung in enumerate(ladder.rungs):
         again = rung.beside_next
@@ -40,13 +42,14 @@ def draw_ladder(ax: Axes, ladder: WholeLadder, title: str, named: bool = True) -
         style: dict[str, Any] = {"va": "center", "fontsize": SMALL, "color": INK}
         text = " and ".join(f"{figure:,.0f}" for figure in figures)
         ax.annotate(text, (max(figures), row), (4, 0), textcoords="offset points", **style)
-    longest = max(rung.throughput for rung in ladder.rungs)
-    ax.set(ylim=(len(ladder.rungs) - 0.4, -0.6), xlim=(0, ROOM_FOR_LABELS * longest))
+    longest = max(max(rung.throughput, rung.beside_next or 0) for rung in ladder.rungs)
+    end = max(SCALE * ladder.memory_limit, ROOM_FOR_LABELS * longest)
+    ax.set(ylim=(len(ladder.rungs) - 0.4, -0.6), xlim=(0, end))
     ax.set_yticks(range(len(ladder.rungs)), [f"{rung.number} {rung.title}" if named else "" for rung in ladder.rungs])
     ax.tick_params(axis="y", length=0, labelsize=SMALL)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, fontsize=SMALL + 1, loc="left")
-    shares = [percent for percent in SHARES if percent * ladder.memory_limit / 100 < 0.9 * ax.get_xlim()[1]]
+    shares = [percent for percent in SHARES if percent * ladder.memory_limit / 100 < 0.9 * end]
     ax.set_xticks([percent * ladder.memory_limit / 100 for percent in shares], [f"{percent} %" for percent in shares])
     ax.tick_params(axis="x", labelsize=SMALL)
     ax.set_xlabel("of what the memory allows", fontsize=SMALL)

@@ -11,9 +11,10 @@ import pandas as pd
 
 from ..lessons import LESSONS, Lesson
 from ..lessons import lesson as lesson_of
-from ..lessons.workloads import ArticleWorkload
+from ..lessons.workloads import ArticleWorkload, F
 from ..measure.metrics import PERCENTILES, UNITS
 from ..measure.samples import figure_name
+from ..measure.traffic import D
 from .comparisons import RecordedComparison, recorded_comparison
 from .published import published_figures
 from .results import RESULTS
@@ -143,9 +144,10 @@ def articles_table(gpu: str | None = None, folder: Path = RESULTS) -> str:
 
 
 def workloads_table() -> str:
-    """The workloads of the lessons by their letters, in markdown."""
-    works = sorted({rung.workload for rung in LESSONS}, key=lambda work: work.name)
-    return markdown_table([["letter", "workload"], *([work.name, str(work)] for work in works)])
+    """The workloads of the lessons by their letters, in markdown, with F and mixed traffic, which 072 has as well."""
+    works = {work.name: str(work) for work in (*(rung.workload for rung in LESSONS), F)}
+    works |= {"D": str(D)}
+    return markdown_table([["letter", "workload"], *([name, works[name]] for name in sorted(works))])
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:

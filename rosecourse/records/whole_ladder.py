@@ -21,14 +21,13 @@ class RecordedRung:
     """What one rung made of a workload: medians of its runs.
 
     throughput: tokens/s of whole runs, recorded beside the rung before. beside_next: the same from the recording that
-    has the rung after it, where that is another one, else None. tpot_ms: the median TPOT.
+    has the rung after it, where that is another one, else None.
     """
 
     number: str
     title: str
     throughput: float
     beside_next: float | None
-    tpot_ms: float
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,12 @@ class WholeLadder:
     multiplied: float
     device: str
     dates: tuple[str, ...]
+
+    @property
+    def apart(self) -> float:
+        """How far two sessions are apart: the largest ratio of the two figures of a rung, 1 where none has two."""
+        twice = [(rung.throughput, rung.beside_next) for rung in self.rungs if rung.beside_next is not None]
+        return max((max(pair) / min(pair) for pair in twice), default=1.0)
 
 
 def whole_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> WholeLadder | None:
@@ -85,8 +90,7 @@ def _rung(number: str, before: Recording | None, after: Recording | None) -> Rec
     recording = before or after
     assert recording is not None  # one rung is recorded beside another
     again = _throughput(after, number) if after is not None and after is not recording else None
-    tpot_ms = recording.rungs[number].typical("TPOT", "p50")
-    return RecordedRung(number, lesson(number).title, _throughput(recording, number), again, tpot_ms)
+    return RecordedRung(number, lesson(number).title, _throughput(recording, number), again)
 
 
 def _throughput(recording: Recording, number: str) -> float:

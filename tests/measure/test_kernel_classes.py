@@ -80,19 +80,34 @@ def test_a_kernel_that_waits_for_the_one_before_it_counts_from_its_end():
 
 
 def test_what_the_window_has_cut_off_is_added_for_all_layers():
-    layer = [("other", "linear_kernel", 0, 10), ("attention", "attend", 4, 30)]
-    spent = whole_step(overlapping(*layer, ("other", "head_kernel", 31, 36)), layers=2)
+    """Two products in a layer, one of the three layers is cut off, and one copy of the logits in a step."""
+    first = [("other", "linear_kernel", 0, 10), ("attention", "attend", 4, 30), ("other", "linear_kernel", 30, 36)]
+    second = [("other", "linear_kernel", 36, 40), ("attention", "attend", 40, 50), ("other", "linear_kernel", 50, 60)]
+    ends = [("other", "head_kernel", 61, 66), ("other", "elementwise", 66, 67)]
+    spent = whole_step(overlapping(*first, *second, *ends, plain_us=200.0), layers=3)
     assert spent == {
         classes.HEAD: Spent(1, 5.0),
-        classes.PRODUCTS: Spent(2, 20.0),
-        classes.ATTENTION: Spent(2, 40.0),
-        classes.GAPS: Spent(0, 35.0),  # of 100 us
+        classes.PRODUCTS: Spent(6, 45.0),  # of 7.5 us
+        classes.ATTENTION: Spent(3, 45.0),
+        classes.ELEMENTWISE: Spent(1, 1.0),
+        classes.GAPS: Spent(0, 104.0),
     }
 
 
-def test_a_step_without_attention_says_nothing_of_layers():
-    with pytest.raises(ValueError, match="no kernel of attention"):
-        whole_step(overlapping(("other", "head_kernel", 0, 5)), layers=2)
+def test_a_layer_that_the_window_shows_twice_in_part_is_one_layer():
+    layer = [("attention", "attend"), ("other", "linear_kernel"), ("other", "linear_kernel")]
+    kernels = [layer[2], *layer, *layer, layer[0], layer[1], ("other", "head_kernel"), ("other", "linear_kernel")]
+    placed = [(kind, name, start, start + 1) for start, (kind, name) in enumerate(kernels)]
+    spent = whole_step(overlapping(*placed), layers=3)
+    assert (spent[classes.PRODUCTS], spent[classes.ATTENTION]) == (Spent(6, 6.0), Spent(3, 3.0))
+
+
+@pytest.mark.parametrize(
+    "kernels", [[("other", "head_kernel", 0, 5)], [("attention", "a", 0, 1), ("other", "head_kernel", 1, 2)]]
+)
+def test_a_step_without_a_whole_layer_says_nothing_of_layers(kernels):
+    with pytest.raises(ValueError, match="no whole layer"):
+        whole_step(overlapping(*kernels), layers=2)
 
 
 def test_kernels_of_a_recorded_step_add_up_to_the_time_of_the_device():

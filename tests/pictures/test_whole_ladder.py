@@ -1,5 +1,6 @@
 """The whole ladder in one picture: a bar for each rung, and a decode step from its first to its last microsecond."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,15 +11,15 @@ from matplotlib.text import Text
 from rosecourse import LESSONS
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.pictures.labels import SMALL
-from rosecourse.pictures.whole_ladder import REST_NAME, draw_ladder, draw_legends, draw_step
+from rosecourse.pictures.whole_ladder import REST_NAME, SCALE, draw_ladder, draw_legends, draw_step
 from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.records.names import names_of
 from rosecourse.records.recordings import recording_of
 from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_of, whole_ladder
 
 RUNGS = (
-    RecordedRung("035", "paged decode baseline", 1000.4, None, 20.0),
-    RecordedRung("036", "block-table cache", 2500.0, 2600.0, 8.0),
+    RecordedRung("035", "paged decode baseline", 1000.4, None),
+    RecordedRung("036", "block-table cache", 2500.0, 2600.0),
 )
 LADDER = WholeLadder(RUNGS, 10_000.0, 2.6, "a GPU", ("2026-01-02",))
 FORWARD = "roseinfer.model.forward"
@@ -49,7 +50,15 @@ def test_a_bar_for_each_figure_above_shares_of_the_limit(ax):
     assert {"a title", "035 paged decode baseline", "1,000", "2,500 and 2,600"} <= set(texts(ax))
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first lesson is on top
     shares = {label.get_text(): place for place, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)}
-    assert shares == {"0 %": 0, "10 %": 1000, "20 %": 2000, "30 %": 3000}
+    assert shares == {f"{percent} %": 100 * percent for percent in (0, 10, 20, 30, 40, 50, 60)}
+
+
+def test_ladders_have_one_scale_unless_a_bar_needs_more(ax):
+    draw_ladder(ax, LADDER, "far from the limit")
+    assert ax.get_xlim() == pytest.approx((0, SCALE * 10_000))
+    near = replace(LADDER, rungs=(RUNGS[0], replace(RUNGS[1], beside_next=9000.0)))
+    draw_ladder(ax, near, "near the limit")
+    assert ax.get_xlim()[1] > 1.5 * 9000
 
 
 def test_rows_may_go_without_their_names(ax):
@@ -73,6 +82,11 @@ def test_the_legends_name_the_parts_and_the_kinds_that_are_there(ax):
     legends = [one for one in ax.get_children() if isinstance(one, Legend)]
     named = [[text.get_text() for text in legend.get_texts()] for legend in legends]
     assert named == [["host:", "forward", "KV append", "the rest"], ["GPU:", "attention", "matrix products"]]
+
+
+def test_two_figures_of_a_rung_say_how_far_sessions_are_apart():
+    assert LADDER.apart == pytest.approx(2600 / 2500)
+    assert replace(LADDER, rungs=RUNGS[:1]).apart == 1
 
 
 @pytest.fixture(scope="module")

@@ -112,10 +112,11 @@ def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and
     assert [row[-1] for row in rows] == ["", "time", *[""] * (len(LESSONS) - 2)]
 
 
-def test_the_legend_has_the_workloads_of_the_lessons():
+def test_the_legend_has_every_workload_that_is_recorded_for_the_readme_and_the_last_page():
     _, _, *rows = cells_of(workloads_table())
-    assert [row[0] for row in rows] == ["A", "B", "C", "C-one", "E"]
+    assert [row[0] for row in rows] == ["A", "B", "C", "C-one", "D", "E", "F"]
     assert rows[0][1] == "64 requests x 512 tokens, batch 64 (scheduler)"
+    assert rows[4][1] == "128 requests and 16 forks x 16 to 256 tokens, prompts of 5 to 200, batch 128 (mixed)"
 
 
 def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
