@@ -239,7 +239,7 @@ def _why_length(pool: Pool, before: Before, t: Tracked, layer: int, block_id: in
     if block_written(pool, before, t, layer) is None:
         return LEFT_OUT.format(t.name)
     reason = "K and V were written, and the block's length was not raised after it"
-    gone = (info for info, then in before.gone if info.length > then.length)
+    gone = (info for info, length in before.gone if info.length > length)
     if any((info.layer, info.block_index) == divmod(block_id, pool.sizes.num_blocks) for info in gone):
         reason += "; it was raised in the info of a block that has been freed: ask `kv.info` anew"
     return reason

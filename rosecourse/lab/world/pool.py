@@ -84,13 +84,13 @@ class Before:
     """The pool as it was before a step.
 
     infos: a copy for each block that was in use. lists: session number -> for each layer its block list. gone: the
-    infos of blocks that were in use before an earlier step and were freed since, each with a copy. read: returns
-    `caches`.
+    infos of blocks that were in use before an earlier step and were freed since, each with its length, or 0. read:
+    returns `caches`.
     """
 
     infos: dict[int, Any]
     lists: dict[int, list[list[int]]]
-    gone: list[tuple[Any, Any]]
+    gone: list[tuple[Any, int]]
     read: Callable[[], torch.Tensor]
 
     @cached_property
@@ -255,7 +255,7 @@ class Pool:
         infos = {block_id: replace(info) for block_id, info in self.layout.in_use(self.kv).items()}
         lists = {t.number: [list(ids) for ids in self.lists(t)] for t in self.sessions}
         in_use = {id(info): info for info in self.kv.blocks_in_use.values()}
-        gone = [(info, replace(info)) for at, info in self._infos.items() if at not in in_use]
+        gone = [(info, getattr(info, "length", 0)) for at, info in self._infos.items() if at not in in_use]
         self._infos |= in_use
         if self._written:
             self.accept()

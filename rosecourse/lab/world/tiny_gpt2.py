@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 import torch
 
 from ...models.gpt2 import GPT2, GPT2Shape
 
+PERIOD = 65_537  # a prime: rows of a weight are not alike
 ATTENTIVE = {"attn.c_attn": 0.5, "attn.c_proj": 4.0, "wpe": 2.0}  # part of a weight's name -> how much larger it is
 
 
@@ -35,7 +37,13 @@ def attentive_gpt2(layers: int, heads: int, head_dim: int, context: int, device:
 def _random(layers: int, heads: int, head_dim: int, context: int) -> tuple[GPT2Shape, dict[str, torch.Tensor]]:
     shape = GPT2Shape(vocab_size=97, context=context, width=heads * head_dim, num_layers=layers, num_heads=heads)
     generator = torch.Generator().manual_seed(0)
-    return shape, {n: torch.randn(size, generator=generator) * 0.4 for n, size in shape.parameters().items()}
+    return shape, {name: 0.4 * _drawn(size, generator) for name, size in shape.parameters().items()}
+
+
+def _drawn(size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Normal numbers. Those of a large weight come again after a while: to draw them all takes half a second."""
+    numbers = torch.randn(min(prod(size), PERIOD), generator=generator)
+    return numbers.repeat(-(-prod(size) // PERIOD))[: prod(size)].view(size)
 
 
 def nan_at_position(model: GPT2, position: int) -> GPT2:
