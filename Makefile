@@ -76,7 +76,7 @@ mutants: env  ## Change the code in small ways: a test must fail (half an hour; 
 
 adversary: env  ## Check all wrong parts, those too that were written without a look at the checker: it takes long (ARGS='038_ring 061')
 	$(BIN)/python -m tests.support.adversary $(ARGS)
-	EVERY_CASE=1 $(BIN)/python -m pytest -q --numprocesses logical --dist loadfile tests/lab
+	EVERY_CASE=1 $(BIN)/python -m pytest -q --numprocesses logical --dist loadfile tests/lab tests/kernels
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb

@@ -52,7 +52,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.drawn(10)
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
 def test_the_fault_is_named(number, wrong):
     verdict = check(damaged(number, wrong), number)

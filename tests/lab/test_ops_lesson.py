@@ -48,6 +48,7 @@ def oracle_of(part, **sizes):
     return OpsOracle(Learner(part, WORLD.called_with), ModelSizes(**sizes))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 def test_one_of_another_style_passes(part):
     verdict = check(part, "069")
@@ -59,6 +60,7 @@ def test_wrong_operations_are_refused_with_their_cause(part):
     assert_refused(judged(part, "069", lambda *what: None), *WRONG[part])
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(judged(part, "069", lambda *what: None), WITHOUT_THE_IDEA[part])

@@ -41,6 +41,7 @@ def oracle_of(part, sizes):
     return PipelineOracle(Learner(part, WORLD.called_with), sizes)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 def test_one_of_another_style_passes(part):
     verdict = check(part, "067")
@@ -50,6 +51,7 @@ def test_one_of_another_style_passes(part):
 ON_A_CPU = (AlwaysPinned, EventsOfAGPU)  # with a GPU these are there
 
 
+@pytest.mark.drawn(16)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     if part in ON_A_CPU and torch.cuda.is_available():
@@ -57,6 +59,7 @@ def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     assert_refused(judged(part, "067", lambda *what: None), *WRONG[part])
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "067"), WITHOUT_THE_IDEA[part])

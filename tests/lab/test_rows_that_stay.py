@@ -18,12 +18,14 @@ from tests.support.wrong_rows import WRONG
 COURSES_OWN = lesson("064").after.rows
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", [*RIGHT, COURSES_OWN, hunt("064").mended])
 def test_a_right_part_lives_through_every_story(part):
     for scenario in WORLD.scenarios:
         scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", [FixedSeats, hunt("064").mended], ids=lambda part: part.__name__)
 def test_one_of_another_style_passes(part):
     verdict = check(part, "064")
@@ -51,13 +53,13 @@ def test_what_the_exercise_gives_is_the_learners():
     assert not verdict.not_own
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "064"), *WRONG[part])
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "064"), WITHOUT_THE_IDEA[part])

@@ -43,7 +43,7 @@ def test_the_hunts_mended_runner_lives_through_every_story():
         scenario.story(WORLD.oracle(Learner(hunt("066").mended, WORLD.called_with), scenario.sizes))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 def test_one_of_another_style_passes(part):
     verdict = check(part, "066")
@@ -65,7 +65,7 @@ def test_the_courses_own_runners_are_right_and_not_the_learners():
     assert "`GraphRunner.__call__`" in verdict.not_own
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_runner_is_refused_with_its_cause(part):
     assert_refused(check(part, "066"), *WRONG[part])
