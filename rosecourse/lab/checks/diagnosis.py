@@ -6,7 +6,6 @@ then and was wrong before names the cause.
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -127,7 +126,7 @@ def _is_remembered(trial: Trial, met: Met) -> bool:
     The rows of tables are kept by design, and have causes of their own: what must be forgotten there is another engine.
     """
     learner = Fresh if trial.keeps_rows else Forgetful
-    return not _is_wrong(trial, learner(trial.learner, lambda: pickle.loads(trial.fresh)), met.scenario)
+    return trial.fresh is not None and not _is_wrong(trial, learner(trial.learner, trial.fresh), met.scenario)
 
 
 def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any]) -> bool:
