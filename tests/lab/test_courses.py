@@ -44,6 +44,6 @@ def test_of_a_lesson_that_replaces_two_parts_the_learner_writes_one():
 
     rung = lesson("061").then("996", "two parts", A, kv_append=ToyAppend, block_tables=OtherTables)
     assert set(rung.changes) == {"block_tables", "kv_append"}
-    trial = Trial(Learner(Mine, COURSE.world.called_with), rung, COURSE, None, b"")
+    trial = Trial(Learner(Mine, COURSE.world.called_with), rung, COURSE, None, None)
     assert trial.parts_with(Mine) == rung.after.with_(kv_append=Mine)
     assert trial.parts_with(Mine).block_tables is OtherTables

@@ -19,9 +19,10 @@ from ..world.fault import Fault, PartIsWrong
 from ..world.patches import look_for_patches
 from .edited_since import edited_since
 from .judging import judged
-from .own_process import Ended, run_apart
+from .names_used import cannot_be_sent
+from .own_process import CannotBeSent, Ended, run_apart
 from .passed import PASSED
-from .trial import lesson_with_a_part, trial_of
+from .trial import lesson_with_a_part, runs_kernels_on
 from .verdict import Verdict
 
 MEMORY_FAULTS = [  # signals that a process gets for what it does to memory, by itself or as the C library sees it
@@ -60,9 +61,12 @@ def _judged_apart(part: type, rung: Lesson) -> Verdict:
         look_for_patches()  # made where the class is defined
     except PartIsWrong as wrong:
         return Verdict(part.__name__, rung.number, (wrong.fault,))
-    fork = trial_of(part, rung).kernels_on != "cuda"
-    with _bars() as hear:
-        found = run_apart(partial(judged, part, rung.number), hear, fork)
+    fork = runs_kernels_on(rung) != "cuda"
+    try:
+        with _bars() as hear:
+            found = run_apart(partial(judged, part, rung.number), hear, fork)
+    except CannotBeSent as why:
+        return Verdict(part.__name__, rung.number, (cannot_be_sent(part, str(why)),))
     return Verdict(part.__name__, rung.number, (_told(found),)) if isinstance(found, Ended) else found
 
 

@@ -6,7 +6,6 @@ then and was wrong before names the cause.
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 
 from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
-from ..world.learner import Learner
+from ..world.learner import Learner, Names
 from ..world.scenarios import NO_ROOM, Scenario
 from .size_limits import limit_of
 from .trial import Trial
@@ -32,6 +31,10 @@ OFTEN = 12  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
 OF_ANOTHER_ENGINE = (
     "everything is right if the class is made anew for each engine: it remembers something of another one"
+)
+BY_ADDRESS = (
+    "everything is right if no table or list is ever freed, so that no later one lies at its address: what is kept by "
+    "`id` outlives whose it was"
 )
 
 
@@ -55,6 +58,8 @@ def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
         elif told.cause is not Cause.STATE_KEPT and _is_remembered(trial, first):
             reason = OF_ANOTHER_ENGINE if trial.keeps_rows else REMEMBERED
             told = replace(told, cause=Cause.STATE_KEPT, reason=reason)
+        elif trial.keeps_rows and told.cause is not Cause.STATE_KEPT and _is_kept_by_address(trial, first):
+            told = replace(told, cause=Cause.STATE_KEPT, reason=BY_ADDRESS)
     return [told, *(each.fault for each in met if each is not first)]
 
 
@@ -96,13 +101,32 @@ class Forgetful(Fresh):
         return lambda *arguments: super(Forgetful, self).build(*built_with)(*arguments)
 
 
+class NothingFreed(Learner):
+    """The learner, and every session, table and list that it was ever called with: no other one gets its address."""
+
+    def __init__(self, like: Learner) -> None:
+        super().__init__(like.part, like.called_with, like.alive)
+        self._held: list[Any] = []
+
+    def call(self, made: Any, *arguments: Any, names: Names = ()) -> Any:
+        sessions = [each for given in arguments if isinstance(given, list | tuple) for each in given]
+        tables = [getattr(session, "table", None) for session in sessions]
+        self._held += [*arguments, *sessions, *tables, *(list(table) for table in tables if isinstance(table, list))]
+        return super().call(made, *arguments, names=names)
+
+
+def _is_kept_by_address(trial: Trial, met: Met) -> bool:
+    """Whether the scenario is right if no object that the part has seen is freed: none lies where another one lay."""
+    return not _is_wrong(trial, NothingFreed(trial.learner), met.scenario)
+
+
 def _is_remembered(trial: Trial, met: Met) -> bool:
     """Whether the scenario is right with a part that cannot remember anything of what must be forgotten.
 
     The rows of tables are kept by design, and have causes of their own: what must be forgotten there is another engine.
     """
     learner = Fresh if trial.keeps_rows else Forgetful
-    return not _is_wrong(trial, learner(trial.learner, lambda: pickle.loads(trial.fresh)), met.scenario)
+    return trial.fresh is not None and not _is_wrong(trial, learner(trial.learner, trial.fresh), met.scenario)
 
 
 def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any]) -> bool:

@@ -17,12 +17,14 @@ from ..world.scenarios import Scenario
 from . import end_to_end
 from .comparing import compare
 from .diagnosis import Met, diagnosed
+from .names_used import of_another_engine, used_instead
 from .own_process import Report
 from .silent_kernel import plainly
 from .trial import Trial, trial_of
 from .verdict import Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
+ABOVE_ALL = (Cause.TAMPERING, Cause.EXITS)  # whatever else a part uses
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
@@ -36,8 +38,14 @@ def judged(part: type, number: str, report: Report) -> Verdict:
     of the part.
     """
     trial = trial_of(part, lesson(number), lambda: report("alive"))
+    used = of_another_engine(trial)  # before a call leaves something of its own in a global
     with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
-        return replace(_tried(trial, report), remarks=trial.learner.remarks())
+        verdict = replace(_tried(trial, report), remarks=trial.learner.remarks())
+    if used is None or verdict.cause in ABOVE_ALL:
+        return verdict
+    if verdict.faults:
+        return replace(verdict, faults=(used_instead(trial, used), *verdict.faults))
+    return replace(verdict, remarks=(*verdict.remarks, f"the class uses {used.words}: it will not be there elsewhere"))
 
 
 def _tried(trial: Trial, report: Report) -> Verdict:

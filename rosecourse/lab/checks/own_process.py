@@ -27,6 +27,7 @@ from typing import IO, Any, NoReturn
 
 import torch
 
+from ...checks import words
 from .by_value import dumps
 
 SILENCE = 10.0  # seconds in which a process must let hear of itself: more than any call takes
@@ -37,6 +38,10 @@ LEAVE = "_exit"  # of `os`: the end of a process without a word
 
 Report = Callable[..., None]  # called with what the caller is to hear, it also says that the work goes on
 Work = Callable[[Report], Any]
+
+
+class CannotBeSent(Exception):
+    """The work holds something that another interpreter cannot get by value."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ def run_apart(work: Work, hear: Callable[..., object], fork: bool = True, silenc
     """What `work` returns in a process of its own, or how that ended; whatever it reports is passed on to `hear`.
 
     fork: whether the process may be a fork of this one. silence: seconds after which it is ended. Whatever `work`
-    raises is raised here. An interrupt ends the process and is raised.
+    raises is raised here. An interrupt ends the process and is raised. Raises `CannotBeSent` for work that another
+    interpreter cannot get.
     """
     forked = fork and hasattr(os, "fork")
     with contextlib.ExitStack() as at_end:
@@ -251,12 +257,17 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _sent(work: Work) -> Child:
-    process = _start()
     trace = tempfile.NamedTemporaryFile()  # noqa: SIM115 (both processes keep it open)
+    try:
+        message = dumps((trace.name, work))
+    except Exception as error:  # of any object that it reaches
+        trace.close()
+        raise CannotBeSent(words(error)) from error
+    process = _start()
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin as to:
-        to.write(dumps((trace.name, work)))
+        to.write(message)
     return Child(process.pid, process.stdout, trace, process.wait)
 
 

@@ -15,20 +15,20 @@ from ...lessons import LESSONS, Lesson, lesson
 from ..course import COURSES, course_of
 from ..course.form import Course
 from ..world.learner import Learner
-from .by_value import dumps
+from .by_value import copies_of
 
 
 @dataclass(frozen=True)
 class Trial:
     """What is tried. kernels_on: the device on which kernels run; None if the course counts none, or none run.
-    fresh: the class by value, as it was before anything was made of it.
+    fresh: returns a copy of the class as it was before anything was made of it; None if it cannot be copied.
     """
 
     learner: Learner
     rung: Lesson
     course: Course
     kernels_on: str | None
-    fresh: bytes
+    fresh: Callable[[], type] | None
 
     @property
     def device(self) -> str:
@@ -64,10 +64,16 @@ def lesson_with_a_part(number: str) -> Lesson:
     return rung
 
 
+def runs_kernels_on(rung: Lesson) -> str | None:
+    """The device on which the kernels of a lesson or of its course run; None if there are none, or none run."""
+    ideas = course_of(rung.number).ideas
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    has_kernels = bool(rung.kernels) or any(idea.situation.with_kernels for idea in ideas)
+    return device if has_kernels and triton_runs_on(torch.device(device)) else None
+
+
 def trial_of(part: type, rung: Lesson, alive: Callable[[], object] = lambda: None) -> Trial:
     """A class at a lesson, on the GPU if lesson or course has kernels and there is one. alive: as of a `Learner`."""
     course = course_of(rung.number)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    has_kernels = bool(rung.kernels) or any(idea.situation.with_kernels for idea in course.ideas)
-    runs = has_kernels and triton_runs_on(torch.device(device))
-    return Trial(Learner(part, course.world.called_with, alive), rung, course, device if runs else None, dumps(part))
+    learner = Learner(part, course.world.called_with, alive)
+    return Trial(learner, rung, course, runs_kernels_on(rung), copies_of(part))

@@ -138,6 +138,11 @@ class Misplaced:
         had = (t for t in self.batch if block_id in self.before.lists[t.number][layer])
         return any(block_id not in self.pool.lists(t)[layer] for t in had)
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether kernels may be launched: they find rows by their addresses, and can get beyond a tensor."""
+        return self.pool.sizes.gates[0] < NEVER_FULL
+
     # -- the cause ----------------------------------------------------------------------------------------------------
 
     def told(self) -> tuple[Row, Finding]:
@@ -188,6 +193,9 @@ class Misplaced:
     def _overwritten(self, row: Row) -> Finding:
         """Of a row of an earlier step, where all that the step had to write is right."""
         if self.is_foreign(row.which, row.layer, row.block, row.head, row.slot):
+            if not self.has_kernels:
+                reason = "what was written there is no row of this step: which block is cleared, or copied into?"
+                return Finding(Cause.OLD_TOKENS_CHANGED, reason)
             reason = "what was written there is no row of this step: it was read, or written, outside"
             return Finding(Cause.OUTSIDE, reason)
         return Finding(
@@ -323,8 +331,7 @@ class Misplaced:
             reason = "rows of the batch are mixed up: row b of keys and values is that of sessions[b]"
             return Finding(Cause.WRONG_SESSION, reason, lies)
         reason = "rows of V are mixed up, those of K are not: are they selected alike, and each by its own stride(0)?"
-        by_address = self.pool.sizes.gates[0] < NEVER_FULL  # a kernel finds rows by their stride
-        return Finding(Cause.VALUES_CHANGED if by_address else Cause.WRONG_SESSION, reason, lies)
+        return Finding(Cause.VALUES_CHANGED if self.has_kernels else Cause.WRONG_SESSION, reason, lies)
 
 
 def how_changed(right: torch.Tensor, there: torch.Tensor, old: torch.Tensor) -> str:
