@@ -19,7 +19,6 @@ from ..kv.one_table import KVBlockManager as KVBlockManagerOfOneTable
 from ..kv.padded import KVBlockManager as KVBlockManagerWithPads
 from ..models.ops import LayerOps
 from ..models.shape import Model
-from ..pages.diff import diff_html
 from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
 from .copy_blocks import l063_one_by_one
 from .delivery import l035_each_token
@@ -54,22 +53,6 @@ BASELINE = DecodeParts(
     delivery=l035_each_token.Delivery,
     ops=LayerOps,
 )
-
-
-@dataclass(frozen=True)
-class Diff:
-    """A unified diff that a notebook shows in colours."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return diff_html(self.text)
-
-    def _repr_markdown_(self) -> str:
-        return f"```diff\n{self.text}```"
 
 
 @dataclass(frozen=True)
@@ -125,10 +108,6 @@ class Lesson:
             before, after = (_source(getattr(parts, name)) for parts in (self.before, self.after))
             lines += unified_diff(before, after, f"{name} before {self.number}", f"{name} after {self.number}", n=2)
         return "".join(lines)
-
-    def show_diff(self) -> Diff:
-        """The same, for a notebook."""
-        return Diff(self.diff())
 
     def engines(self, model: Model, config: EngineConfig | None = None) -> tuple[InferenceEngine, InferenceEngine]:
         """An engine as it is before the lesson and one as it is after it, over the same weights."""

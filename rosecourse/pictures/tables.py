@@ -10,7 +10,7 @@ from ..measure.anatomy import PART_NAMES, LadderSteps
 
 
 def steps_table(steps: LadderSteps) -> pd.DataFrame:
-    """One row for each rung: its title, the parts of a step, the whole, the device's time, and how many floors.
+    """One row for each rung: the parts of a step, the whole, the device's time, and how many floors.
 
     NaN stands for a part that a rung's step does not have.
     """
@@ -19,7 +19,6 @@ def steps_table(steps: LadderSteps) -> pd.DataFrame:
         parts = steps.times.milliseconds(rung)
         whole = steps.times.step_ms(rung)
         rows[rung] = {
-            "title": steps.titles[rung],
             **{f"{PART_NAMES[part]} (ms)": parts.get(part, nan) for part in steps.times.parts},
             "step (ms)": whole,
             "device busy (ms)": steps.busy_ms[rung],

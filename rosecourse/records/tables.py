@@ -114,12 +114,15 @@ def _workload_of(recording: RecordedComparison) -> str:
 # -- the tables of all lessons -------------------------------------------------------------------------------------
 
 
-def lessons_table(notebooks: Path, races: Mapping[str, str], gpu: str | None = None, folder: Path = RESULTS) -> str:
+def lessons_table(
+    notebooks: Path, races: Mapping[str, str], notes: Mapping[str, str], gpu: str | None = None, folder: Path = RESULTS
+) -> str:
     """The README's table of lessons, in markdown: a row for each rung of the ladder.
 
     A lesson's `headline` is the figure that it is about; its cell is empty where nothing is before the lesson.
     notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows of those lessons link that have one.
-    races: what a race on a CPU compares, by the number of the lesson. gpu and folder: as for `recorded_comparison`.
+    races: what a race on a CPU compares, by the number of the lesson. notes: what to say of the figures of some.
+    gpu and folder: as for `recorded_comparison`.
     """
     recordings = {rung.number: recorded_comparison(rung.number, gpu=gpu, folder=folder) for rung in LESSONS}
     devices = dict.fromkeys(one.conditions.device for one in recordings.values() if one is not None)
@@ -128,7 +131,7 @@ def lessons_table(notebooks: Path, races: Mapping[str, str], gpu: str | None = N
     for rung in LESSONS:
         notebook = next(notebooks.glob(f"{rung.number}_*.ipynb"), None)
         number = rung.number if notebook is None else f"[{rung.number}]({notebooks.name}/{notebook.name})"
-        figures = named_cell(rung, recordings[rung.number])
+        figures = f"{named_cell(rung, recordings[rung.number])} {notes.get(rung.number, '')}".strip()
         lines.append([f"{number} {rung.title}", rung.about, rung.workload.name, figures, races.get(rung.number, "")])
     return markdown_table(lines)
 

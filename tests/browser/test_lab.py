@@ -13,7 +13,7 @@ from tests.browser.notebook import Notebook, use_theme
 pytestmark = pytest.mark.timeout(600)  # a machine with other work
 
 START, LESSON = "my/000_start_here.ipynb", "my/038_batched_append.ipynb"
-FIRST = "035, paged decode: the starting point"
+FIRST = "035, paged decode baseline"
 PART, CHECK = "class MyKVAppend", 'check(MyKVAppend, "038")'
 LONG, SHORT = "found = compare(", "times = decode_anatomies("
 RACE, HUNT, ANSWER = "raced = race(MyKVAppend", 'bug = hunt("038")', "bug.answer("

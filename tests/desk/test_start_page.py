@@ -38,6 +38,11 @@ def test_the_map_has_a_row_for_each_rung(tmp_path):
     assert header.endswith("recorded on one NVIDIA H200 |")
 
 
+def test_a_lesson_has_one_title_in_all_places():
+    heads = {head.number: head.title.casefold() for head in lessons_in(FOLDER)}
+    assert heads == {rung.number: rung.title.casefold() for rung in LESSONS}
+
+
 def test_the_minutes_are_those_of_the_courses():
     heads = {head.number: head for head in lessons_in(FOLDER)}
     assert all(head.reading for head in heads.values())

@@ -14,7 +14,6 @@ from rosecourse.lab.exercises.changing import Change
 from rosecourse.lab.exercises.racing import Race
 from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.fault import Fault
-from rosecourse.lessons.ladder import Diff
 from rosecourse.pages.diff import BEHIND, diff_html
 from rosecourse.pages.html import SHARE, SIGN_COLOURS, bullets, headline, mixed, prose, values
 from rosecourse.pages.source import COLOURS, NUMBER, Listing, listing
@@ -126,12 +125,13 @@ def test_a_long_line_of_code_is_folded_under_its_beginning():
     assert "text-indent" not in Listing("    return something")._repr_html_()
 
 
-def test_diffs_and_changes_show_the_same_text_in_each_form():
+def test_a_change_shows_the_same_text_in_each_form():
     diff = lesson("036").diff()
-    for shown in (Diff(diff), Change("036", diff)):
-        assert stripped(shown._repr_html_()).pre.get_text() == diff
-        assert diff in shown._repr_markdown_()
-    assert stripped(Change("036", diff)._repr_html_()).details.summary.get_text().startswith("The change")
+    shown = Change("036", diff)
+    page = stripped(shown._repr_html_())
+    assert (page.pre.get_text(), str(shown)) == (diff, diff)
+    assert f"```diff\n{diff}```" in shown._repr_markdown_()
+    assert page.details.summary.get_text().startswith("The change")
 
 
 def test_a_listing_keeps_its_lines_whatever_colours_them():

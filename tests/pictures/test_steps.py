@@ -296,7 +296,6 @@ def test_the_table_has_a_row_for_each_rung():
     table = steps_table(steps_of(SIX))
     assert (table.index.name, list(table.index)) == ("rung", list(SIX))
     row = table.loc["038"]
-    assert row["title"] == "identity and constant position"
     assert [row[f"{name} (ms)"] for name in NAMES] == pytest.approx(SIX["038"])
     assert row["step (ms)"] == pytest.approx(5.75)
     assert row["device busy (ms)"] == pytest.approx(5.75 / 4)
@@ -307,7 +306,7 @@ def test_the_table_has_a_row_for_each_rung():
 def test_a_part_that_a_rung_does_not_have_is_no_number_in_the_table():
     table = steps_table(steps_of(SIX | SECOND_HALF))
     names = [f"{PART_NAMES[part]} (ms)" for part in TIMED]
-    assert list(table.columns) == ["title", *names, "step (ms)", *steps_table(steps_of(SIX)).columns[6:]]
+    assert list(table.columns) == [*names, "step (ms)", *steps_table(steps_of(SIX)).columns[5:]]
     there = table[names].notna().sum().tolist()
     assert there == [4, 4, 3, 8, 10, 7, 1, 11]
     assert table.loc["064", "plan rows (ms)"] == pytest.approx(0.08)
