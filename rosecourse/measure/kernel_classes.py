@@ -45,7 +45,7 @@ def class_of(kernel: Kernel) -> str:
 
 
 def spent_by_class(step: Timeline) -> dict[str, Spent]:
-    """The kernels of a step by class, in the order of `CLASSES`, those that it has, each with its `own_us`; last `GAPS`.
+    """The kernels of a step by class, in the order of `CLASSES`, each with its `own_us`; last come the `GAPS`.
 
     The gaps are the time in which no kernel ran, under the profiler, with no kernels. All of them together are the
     step. What counts as a sum of the layers, and is there less often than attention, copies the logits. A profiler's
