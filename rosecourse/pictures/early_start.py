@@ -10,7 +10,7 @@ from ..measure.early_start_simulation import ASK, LAUNCH, RUN, TAIL, WAIT, WORK,
 from .sheet import LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, Sheet, draw_shape, draw_text, plain, text_width
 from .time_axis import LANE, Scale, draw_axis, draw_bar
 
-SMALLER = 10  # a name that would not fit otherwise
+SMALLER = 9  # a name that would not fit otherwise
 UNIT_WIDTH, BETWEEN = 44, 4  # left of the axis, and between two lanes
 MOST_KERNELS = 24  # that can be drawn
 # Light enough for black text; neighbours differ in brightness, too.
@@ -79,9 +79,9 @@ def _draw_row(sheet: Sheet, name: str, row: Row, scale: Scale) -> None:
 
 
 def _draw_name(parent: Element, name: str, spans: Sequence[Span], top: float, scale: Scale) -> None:
-    """A kernel's name over its work, to the end of the last programs, in the largest of two sizes that fits."""
-    work = [span for span in spans if span.what in (WORK, TAIL, RUN)]
-    left, right = scale.at(work[0].start), scale.at(work[-1].end)
-    size = next((size for size in (TEXT, SMALLER) if text_width(name, size) + 2 <= right - left), None)
+    """A kernel's name on its work, in the larger of two sizes that fits."""
+    work = next(span for span in spans if span.what in (WORK, RUN))
+    left, right = scale.at(work.start), scale.at(work.end)
+    size = next((size for size in (TEXT, SMALLER) if text_width(name, size) <= right - left), None)
     if size is not None:
         draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), name, size=size, anchor="middle")
