@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from rosecourse.lessons.workloads import ARTICLES
+from rosecourse.measure.replayed_step import replayed_step
 from rosecourse.measure.timeline import Timeline
 from rosecourse.pictures.whole_ladder import draw_ladder, draw_legends, draw_step
 from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_of, whole_ladder
@@ -79,10 +80,13 @@ def days(dates: Sequence[str]) -> str:
 
 
 def step_title(rung: RecordedRung, timeline: Timeline) -> str:
-    """What is drawn: so many layers were seen, and so many kernels."""
+    """What is drawn: a window of so many layers, with so many of the step's kernels."""
     seen = sum(kernel.kind == "attention" for kernel in timeline.kernels)
-    busy = f"GPU busy for {100 * timeline.busy_share:.0f} % of it, in {len(timeline.kernels):,} kernels and copies"
-    return f"Lesson {rung.number}: a step of A, {seen} of {LAYERS} layers, {timeline.step_us / 1e3:.2g} ms; {busy}"
+    kernels = len(timeline.kernels)
+    whole = len(replayed_step(timeline, LAYERS).kernels) if seen < LAYERS else kernels
+    busy = f"GPU busy for {100 * timeline.busy_share:.0f} %"
+    window = f"{timeline.step_us / 1e3:.2g} ms, {seen} of {LAYERS} layers, {kernels:,} of {whole:,} kernels"
+    return f"Lesson {rung.number}: a step of A, {window}; {busy}"
 
 
 def picture() -> Figure:

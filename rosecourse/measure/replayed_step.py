@@ -6,13 +6,11 @@ was not seen is taken to be like the others.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median_low
 
 from ..checks import is_count, require, shown
-from .kernel_classes import CLASSES, COPIES, ELEMENTWISE, GAPS, HEAD, Spent, class_of, own_us
 from .timeline import STEP, Kernel, Range, Timeline
 
 TO_HOST = "_to_host"  # begins the name of the kernel that writes the tokens
@@ -43,23 +41,6 @@ def replayed_step(timeline: Timeline, layers: int) -> Timeline:
         kernels += [kernel._replace(start_us=kernel.start_us + shift) for kernel in part[:-1]]
         end += _length(part)
     return timeline._replace(ranges=(Range(STEP, 0.0, end),), kernels=tuple(kernels))
-
-
-def spent_of_replay(step: Timeline) -> dict[str, Spent]:
-    """The kernels of a step by class, as `replayed_step` has made it, each with its `own_us`; last the `GAPS`.
-
-    The gaps are the time in which no kernel ran, under the profiler, with no kernels. All of them together are the
-    step. What counts as a kernel of the layers, and is there less often than attention, copies the logits.
-    """
-    head = max((k for k in step.kernels if k.kind == "matrix"), key=lambda k: k.duration_us, default=None)
-    found: dict[str, list[float]] = defaultdict(list)
-    for kernel, us in zip(step.kernels, own_us(step), strict=True):
-        copies = kernel.name.startswith("memcpy")  # of a graph, by the processors
-        found[HEAD if kernel is head else COPIES if copies else class_of(kernel)].append(us)
-    if len(found[ELEMENTWISE]) < sum(kernel.kind == "attention" for kernel in step.kernels):
-        found[COPIES] += found.pop(ELEMENTWISE)
-    spent = {name: Spent(len(found[name]), round(sum(found[name]), 1)) for name in CLASSES if found.get(name)}
-    return spent | {GAPS: Spent(0, round(step.step_us - step.busy_us, 1))}
 
 
 def _takes_tokens(kernel: Kernel) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from xml.etree.ElementTree import Element
 
 from ..checks import require
 from ..measure.early_start_simulation import ASK, LAUNCH, RUN, TAIL, WAIT, WORK, Row, Span
-from .sheet import LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, Sheet, draw_shape, draw_text, plain
+from .sheet import LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, Sheet, draw_shape, draw_text, plain, text_width
 from .time_axis import LANE, Scale, draw_axis, draw_bar
 
+SMALLER = 9  # a name that would not fit otherwise
 UNIT_WIDTH, BETWEEN = 44, 4  # left of the axis, and between two lanes
 MOST_KERNELS = 24  # that can be drawn
 # Light enough for black text; neighbours differ in brightness, too.
@@ -69,11 +71,17 @@ def _draw_row(sheet: Sheet, name: str, row: Row, scale: Scale) -> None:
         free[lane:] = [spans[-1].end, *free[lane + 1 :]]
         top = sheet.y + lane * (LANE + BETWEEN)
         for span in spans:
-            texts = _texts(span, plain(row.names[kernel]))
+            texts = ["waits"] if span.what == WAIT else []
             data = {"class_": span.what, "data_kernel": kernel}
             draw_bar(group, (span.start, span.end), top, texts, scale, FILLS[span.what], span.what == WAIT, data)
+        _draw_name(group, plain(row.names[kernel]), spans, top, scale)
     sheet.y += len(free) * (LANE + BETWEEN) + 8
 
 
-def _texts(span: Span, name: str) -> list[str]:
-    return [name] if span.what in (WORK, RUN) else ["waits"] if span.what == WAIT else []
+def _draw_name(parent: Element, name: str, spans: Sequence[Span], top: float, scale: Scale) -> None:
+    """A kernel's name on its work, in the larger of two sizes that fits."""
+    work = next(span for span in spans if span.what in (WORK, RUN))
+    left, right = scale.at(work.start), scale.at(work.end)
+    size = next((size for size in (TEXT, SMALLER) if text_width(name, size) <= right - left), None)
+    if size is not None:
+        draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), name, size=size, anchor="middle")

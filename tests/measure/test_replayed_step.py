@@ -4,8 +4,8 @@ import pytest
 
 from rosecourse import ConfigError
 from rosecourse.measure import kernel_classes as classes
-from rosecourse.measure.kernel_classes import Spent
-from rosecourse.measure.replayed_step import replayed_step, spent_of_replay
+from rosecourse.measure.kernel_classes import Spent, spent_by_class
+from rosecourse.measure.replayed_step import replayed_step
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.records.steps import steps_of
 
@@ -46,7 +46,7 @@ def test_a_step_begins_with_its_first_kernel_and_has_all_layers():
 
 
 def test_times_of_a_step_add_up_and_a_copy_of_the_logits_is_no_sum_of_a_layer():
-    assert spent_of_replay(replayed_step(WINDOW, 4)) == {
+    assert spent_by_class(replayed_step(WINDOW, 4)) == {
         classes.HEAD: Spent(1, 20.0),
         classes.PRODUCTS: Spent(4, 14.0),
         classes.ATTENTION: Spent(4, 22.0),
@@ -62,7 +62,7 @@ def test_recorded_steps_have_all_their_kernels(workload):
     steps = {number: replayed_step(timelines[number]["inside"], 12) for number in ("069", "070", "071")}
     assert [len(step.kernels) for step in steps.values()] == [104, 66, 64]
     for step in steps.values():
-        spent = spent_of_replay(step)
+        spent = spent_by_class(step)
         assert sum(one.us for one in spent.values()) == pytest.approx(step.step_us, abs=0.5)
         assert step.step_us > step.plain_us  # a profiler makes no step shorter
         assert spent[classes.ATTENTION].kernels == 12

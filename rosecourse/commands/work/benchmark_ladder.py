@@ -117,14 +117,16 @@ def heading(task: Assignment, rounds: int, holding: Holding) -> str:
 
 
 def rows(found: MeasuredLadder) -> list[str]:
-    """The table: a rung, its throughput, how many times that of the rung before, and its share of the floor."""
+    """The table: a rung, its throughput, its ratios to the first and to the rung before, its step over the floor."""
     names = [f"{rung.name} {title}" for rung, title in zip(found.rungs, found.titles, strict=True)]
-    told = [f"{gain}, {gain.verdict_over(found.conditions.rounds)}" for gain in found.gains]
-    first = max(map(len, names))
-    last = max(map(len, told))
-    lines = [f"{'rung':{first}}  {'tokens/s':>10}  {'times the rung before':{last}}  share of the floor"]
-    for name, rung, gain, share in zip(names, found.rungs, ["", *told], found.shares_of_floor, strict=True):
-        lines.append(f"{name:{first}}  {rung.throughput.value:10,.0f}  {gain:{last}}  {share:18.2%}")
+    to_first = ["", *(times.shown(2) for times in found.speedups[1:])]
+    told = ["", *(f"{gain}, {gain.verdict_over(found.conditions.rounds)}" for gain in found.gains)]
+    over = [f"{1 / share:.3g}" for share in found.shares_of_floor]
+    tokens_per_second = [f"{rung.throughput.value:,.0f}" for rung in found.rungs]
+    heads = "rung", "tokens/s", "ratio to the first", "ratio to the rung before", "times the floor"
+    table = [heads, *zip(names, tokens_per_second, to_first, told, over, strict=True)]
+    sizes = [f"{side}{max(map(len, column))}" for side, column in zip("<><<>", zip(*table, strict=True), strict=True)]
+    lines = ["  ".join(f"{cell:{size}}" for cell, size in zip(row, sizes, strict=True)) for row in table]
     tokens = "same tokens on every rung" if found.conditions.same_tokens else "some tokens differ (rounding)"
     return [*lines, f"N: {found.conditions.tokens} tokens a run, {tokens}", f"On: {found.provenance}"]
 
