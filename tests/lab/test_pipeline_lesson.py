@@ -78,7 +78,7 @@ def test_the_hunts_mended_pipeline_lives_through_every_story():
 
 def test_the_command_takes_a_pipeline(tmp_path, capsys):
     said = command_on_solution("067", tmp_path, capsys)
-    assert "Before: 1 such waits in a step; your part: 0; the course's: 0." in said
+    assert "Such waits in a step, before: 1; of your part: 0; of the course's: 0." in said
 
 
 # -- the stories ------------------------------------------------------------------------------------------------------

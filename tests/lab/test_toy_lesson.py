@@ -75,14 +75,15 @@ def test_its_part_passes_and_the_one_before_it_lacks_the_idea(toy):
     assert verdict.correct
     assert not verdict.passed
     assert verdict.missing == (
-        "still 96 calls of info in a step of 16 sessions inside their blocks; the course's part of lesson 999 makes 0",
+        "still 96 calls of info in a step of 16 sessions inside their blocks; "
+        "the course's part of lesson 999 makes none",
     )
 
 
 def test_its_part_has_the_ideas_of_the_lessons_before_it(toy):
     verdict = check(lesson("038").after.kv_append, "999")
     assert verdict.correct
-    assert "the course's part of lesson 059 makes 0" in str(verdict)
+    assert "the course's part of lesson 059 makes none" in str(verdict)
 
 
 def test_a_wrong_part_is_refused_with_its_cause(toy):

@@ -64,7 +64,7 @@ WITHOUT_THE_IDEA = {
     in_step.Pipeline: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
     WaitsInLaunch: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
     NotAhead: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    WaitsForTheNewest: "the device has nothing left to do then; the course's part of lesson 067 makes 0",
+    WaitsForTheNewest: "and leaves the device with nothing to do; the course's part of lesson 067 makes none",
     ReadsACopyOnTheDevice: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
     BlockingCopy: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
     SendsTwice: "still 2 copies of tokens to the host in a step of 1 session as in the steps before",
