@@ -12,8 +12,8 @@ from rosecourse.commands.work import record as recording
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solution
 from rosecourse.lab.course import COURSES
-from rosecourse.lab.exercises.narrow import narrowed
 from rosecourse.lab.hunts import hunting
+from rosecourse.pages.narrow import narrowed
 from rosecourse.records import recorder
 from rosecourse.records.comparisons import recorded_comparison
 from tests.support import toy_lesson
@@ -94,7 +94,7 @@ def test_a_wrong_part_is_refused_with_its_cause(toy):
 
 def test_it_races(toy, small_model):
     ran = race(ToyAppend, "999", small_model, rounds=2)
-    assert list(ran.table()["lesson"]) == ["lesson 061's part", "ToyAppend", "lesson 999's part"]
+    assert list(ran.table()["lesson"]) == ["lesson 061", "ToyAppend", "lesson 999"]
     assert "other tokens than before the lesson" in str(race(WrongToy, "999", small_model, rounds=1))
 
 

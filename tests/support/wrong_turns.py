@@ -165,7 +165,7 @@ WRONG_TURNS = {
     TooFew: (Cause.TURN_MISSED, "8 readers have waited in this time: each of them is woken within 1"),
     EverySecondHandOver: (Cause.TURN_MISSED, "woken at the last one: nobody"),
     OnlyWithItems: (Cause.TURN_MISSED, "one that brings nothing counts too"),
-    WakesFirst: (Cause.TURN_MISSED, "reader A sleeps, and something has lain in its mailbox for 1 hand-overs"),
+    WakesFirst: (Cause.TURN_MISSED, "reader A sleeps, and something has lain in its mailbox for 1 hand-over"),
     WakesAndForgets: (Cause.TURN_MISSED, "reader I sleeps"),
     WakesThenPuts: (Cause.TURN_MISSED, "a wake before the put wakes nobody for it"),
     ShortQueue: (Cause.LEFT_ASLEEP, "asleep:   A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, and "),
