@@ -170,7 +170,7 @@ def test_what_the_engine_makes_of_it_is_compared_with_an_engine_that_waits(name)
 
 def test_on_a_cpu_waits_race_and_time_does_not(small_model):
     found = race(NewMemory, "067", small_model)
-    assert list(found.counts) == ["lesson 035's part", "NewMemory", "lesson 067's part"]
+    assert list(found.counts) == ["lesson 066", "NewMemory", "lesson 067"]
     assert [(one.waits, one.idle) for one in found.counts.values()] == [(1, 1), (1, 0), (1, 0)]
     assert "Nothing is timed on a CPU: a CPU runs each operation inside the call" in str(found)
     assert found.table()["for the step launched last"].tolist() == [1, 0, 0]

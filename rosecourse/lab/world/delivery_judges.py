@@ -94,7 +94,7 @@ def look_at_turns(log: DeliveryLog) -> None:
     name, waited, allowed = max(overdue, key=lambda one: one[1] - one[2])
     rivals = len(log.waiting[name].rivals)
     what = f"reader {name} sleeps, and something has lain in its mailbox for {counted(waited, 'hand-over')}"
-    detail = f"{counted(rivals, 'reader')} in all waited in this time: each is woken within {allowed}"
+    detail = f"{counted(rivals, 'reader')} waited in this time: each of them is woken within {allowed}"
     woken = f"woken at the last one: {_names(log.woken)}"
     fail(Cause.TURN_MISSED, what, detail, woken, reason=PUT_FIRST if name in log.too_early else TURNS)
 
