@@ -61,12 +61,12 @@ class TellsNobody(Base):
 
 
 WITHOUT_THE_IDEA = {
-    in_step.Pipeline: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    WaitsInLaunch: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    NotAhead: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    in_step.Pipeline: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
+    WaitsInLaunch: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
+    NotAhead: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
     WaitsForTheNewest: "and leaves the device with nothing to do; the course's part of lesson 067 makes none",
-    ReadsACopyOnTheDevice: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    BlockingCopy: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    ReadsACopyOnTheDevice: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
+    BlockingCopy: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
     SendsTwice: "still 2 copies of tokens to the host in a step of 1 session as in the steps before",
     TellsNobody: "still 80 bytes handed to the device in a step of 4 sessions after all steps have landed",
 }
