@@ -60,13 +60,14 @@ class TellsNobody(Base):
         pass
 
 
+WAITS_ONCE = "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,"
 WITHOUT_THE_IDEA = {
-    in_step.Pipeline: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
-    WaitsInLaunch: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
-    NotAhead: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
+    in_step.Pipeline: WAITS_ONCE,
+    WaitsInLaunch: WAITS_ONCE,
+    NotAhead: WAITS_ONCE,
     WaitsForTheNewest: "and leaves the device with nothing to do; the course's part of lesson 067 makes none",
-    ReadsACopyOnTheDevice: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
-    BlockingCopy: "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,",
+    ReadsACopyOnTheDevice: WAITS_ONCE,
+    BlockingCopy: WAITS_ONCE,
     SendsTwice: "still 2 copies of tokens to the host in a step of 1 session as in the steps before",
     TellsNobody: "still 80 bytes handed to the device in a step of 4 sessions after all steps have landed",
 }
