@@ -80,12 +80,14 @@ class Copies:
     def reset(self, number: str) -> str:
         """Bring one lesson's notebook back as the course has it, and keep the old one beside it; returns what was done.
 
+        number: 38 is 038.
         Raises `LessonError` for a number that no notebook has, and `OSError` where a file cannot be written.
         """
         known = {path.name[:3]: path for path in notebooks_in(self.originals)}
-        if number not in known:
+        three = number.zfill(3) if number else ""
+        if three not in known:
             raise LessonError(f"there is no lesson {shown(number)}: give one of {', '.join(known)}, as in {EXAMPLE}")
-        original, copy = known[number], self.folder / known[number].name
+        original, copy = known[three], self.folder / known[three].name
         self.folder.mkdir(exist_ok=True)
         manifest, _ = self._read_manifest()
         old = ""

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..lessons import lesson
+from ..pages.html import paragraph
 from .noting import note_read
-from .places import desk_here
+from .places import DESK, desk_here
 from .progress import Done, my_progress
+from .status import RACED_ON_A_GPU
 
-NOT_KEPT = "What you do is kept if you open the lessons with `make lab`."
+NOT_KEPT = (
+    f"In your own copy of the lessons, `{DESK}/`, this cell notes that you were here and says what is still to do. "
+    "`make lab` opens that copy."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,6 +34,9 @@ class Finished:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return paragraph(str(self))
+
 
 def finish(number: str) -> Finished:
     """Note that a lesson was read to its end, and say what is still to do in it.
@@ -38,10 +46,11 @@ def finish(number: str) -> Finished:
     rung = lesson(number)
     note_read(rung.number)
     done = my_progress().of(rung.number)
-    return Finished(rung.number, rung.title, to_do(done) if rung.changes else (), desk_here() is not None)
+    return Finished(rung.number, rung.title, to_do(rung.number, done) if rung.changes else (), desk_here() is not None)
 
 
-def to_do(done: Done) -> tuple[str, ...]:
+def to_do(number: str, done: Done) -> tuple[str, ...]:
     """What is still to do in a lesson that has an exercise, in order."""
-    steps = {"pass its check": done.built, "race your part": done.race, "find its bug": done.found}
+    race = "race your part on a GPU" if number in RACED_ON_A_GPU else "race your part"
+    steps = {"pass its check": done.built, race: done.race, "find its bug": done.found}
     return tuple(step for step, was_done in steps.items() if not was_done)

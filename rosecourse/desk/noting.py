@@ -1,19 +1,17 @@
 """What a lesson tells: that something was done. It is stored if this process works in the learner's folder.
 
-Two notebooks may write at the same time. In which order they do is all one, since what is stored only grows; that each
-has read what the other has written is what the lock is for.
+Two notebooks may write at the same time. That each has read what the other has written is what the lock is for.
 """
 
 from __future__ import annotations
 
-import math
 from datetime import date
 
 from filelock import FileLock, Timeout
 
 from ..records.whole_file import write_whole
 from .places import desk_here
-from .progress import FILE, BestRace, Done, progress_in, tell
+from .progress import FILE, Done, RaceRun, progress_in, tell
 
 LOCK = ".progress.lock"
 PATIENCE = 5.0  # seconds that a lesson waits for another one that is writing; it takes milliseconds
@@ -34,10 +32,9 @@ def note_found(number: str) -> None:
     _note(number, Done(found=_today()))
 
 
-def note_race(number: str, said: str, times: float) -> None:
-    """A race has ended, `times` as good as before the lesson. It counts once the lesson's part is built."""
-    if math.isfinite(times):
-        _note(number, Done(race=BestRace(said, times, _today())))
+def note_race(number: str, said: str) -> None:
+    """A race against the lesson before has ended as is `said`. It counts once the lesson's part is built."""
+    _note(number, Done(race=RaceRun(said, _today())))
 
 
 def _today() -> str:

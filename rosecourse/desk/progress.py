@@ -3,7 +3,8 @@
 It is stored only by a process that works in the learner's folder, `my/`: a notebook of the learner's copy, or a command
 that is run there. A test, an author or a command elsewhere stores nothing, and needs no flag for that.
 
-What is stored only grows: the first date of each thing done, and the best race. `noting.py` writes it.
+Of each thing done the first date is stored, and of the races the latest: the best of several would be a lucky one.
+`noting.py` writes it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ FILE = "progress.json"
 
 
 @dataclass(frozen=True)
-class BestRace:
-    """A race. said: how it ended, in words. times: how many times better than before the lesson; date: of the race."""
+class RaceRun:
+    """A race. said: how it ended, in words; date: of the race."""
 
     said: str
-    times: float
     date: str
 
 
@@ -34,19 +34,19 @@ class BestRace:
 class Done:
     """What has been done of one lesson: dates such as 2026-11-23, empty where it is still to do.
 
-    read: its last cell was reached. built: its check was passed. race: the best of those since. found: its bug.
+    read: its last cell was reached. built: its check was passed. race: the latest of those since. found: its bug.
     """
 
     read: str = ""
     built: str = ""
     found: str = ""
-    race: BestRace | None = None
+    race: RaceRun | None = None
 
     def and_also(self, other: Done) -> Done:
-        """Both together: the earlier dates, and the better race."""
+        """Both together: the earlier dates, and the later race; `other`'s, of two of one day."""
         dates = {name: min(filter(None, (getattr(self, name), getattr(other, name))), default="") for name in DATES}
-        races = [one.race for one in (self, other) if one.race is not None]
-        return replace(self, **dates, race=max(races, key=lambda race: race.times, default=None))
+        races = [one.race for one in (other, self) if one.race is not None]
+        return replace(self, **dates, race=max(races, key=lambda race: race.date, default=None))
 
 
 DATES = tuple(each.name for each in fields(Done) if each.name != "race")
@@ -83,8 +83,7 @@ class Progress:
 def _done(one: Mapping[str, Any]) -> Done:
     dates = {name: date.fromisoformat(one[name]).isoformat() if one.get(name) else "" for name in DATES}
     race = one.get("race")
-    best = None if race is None else BestRace(str(race["said"]), float(race["times"]), str(race["date"]))
-    return Done(**dates, race=best)
+    return Done(**dates, race=None if race is None else RaceRun(str(race["said"]), str(race["date"])))
 
 
 def progress_in(folder: Path) -> Progress:

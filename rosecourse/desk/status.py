@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,19 @@ from .notebooks import Head, lessons_in
 from .places import DESK, NOTEBOOKS, desk_here, repository
 from .progress import Done, Progress, my_progress, progress_in
 
-COLUMNS = ("lesson", "read", "part built", "best race against before", "bug found")
+COLUMNS = ("lesson", "read", "part built", "last race against before", "bug found")
 DONE, TO_DO = "✓", "·"
+RACED_ON_A_GPU = ("061",)  # alone: on a CPU its change is below the threshold, as its notebook says
+Name = Callable[[Head, str], str]
 NOT_KEPT = f"Progress is kept for your own copy of the notebooks, in {DESK}/. `make lab` opens it."
+
+
+def _plain(head: Head, between: str) -> str:
+    return f"{head.number}{between}{head.title}"
+
+
+def _linked(head: Head, between: str) -> str:
+    return f"[{_plain(head, between)}]({head.file})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,12 +33,12 @@ class Status:
     lessons: Sequence[Head]
     kept: bool = True
 
-    def rows(self) -> list[list[str]]:
+    def rows(self, name: Name = _plain) -> list[list[str]]:
         """A row for each lesson, under `COLUMNS`; a cell is empty where the lesson has no such thing."""
-        return [_row(head, self.progress.of(head.number)) for head in self.lessons]
+        return [[name(head, " "), *_cells(head, self.progress.of(head.number))] for head in self.lessons]
 
-    def summary(self) -> str:
-        """How much of all is done, and what comes next."""
+    def summary(self, name: Name = _plain) -> str:
+        """How much of all is done, and what comes next. name: writes a lesson's number and title, with what between."""
         if not self.kept:
             return NOT_KEPT
         done = [self.progress.of(head.number) for head in self.lessons]
@@ -37,7 +47,7 @@ class Status:
         built = f"{sum(bool(one.built) for one in done)} of {parts} parts built"
         found = f"{sum(bool(one.found) for one in done)} of {bugs} bugs found"
         unread = [head for head, one in zip(self.lessons, done, strict=True) if not one.read]
-        after = f" Next: {unread[0].number}, {unread[0].title}." if unread else ""
+        after = f" Next: {name(unread[0], ', ')}." if unread else ""
         return f"{read}, {built}, {found}.{after}"
 
     def __str__(self) -> str:
@@ -49,8 +59,8 @@ class Status:
     __repr__ = __str__
 
     def _repr_markdown_(self) -> str:
-        rows = [COLUMNS, ["---"] * len(COLUMNS), *self.rows()]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.summary()])
+        rows = [COLUMNS, ["---"] * len(COLUMNS), *self.rows(_linked)]
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.summary(_linked)])
 
 
 def my_status() -> Status:
@@ -63,10 +73,11 @@ def status_of(root: Path) -> Status:
     return Status(progress_in(root / DESK), lessons_in(root / NOTEBOOKS), (root / DESK).is_dir())
 
 
-def _row(head: Head, done: Done) -> list[str]:
-    race = f"{done.race.said} ({done.race.date})" if done.race else TO_DO
+def _cells(head: Head, done: Done) -> list[str]:
+    to_do = "on a GPU" if head.number in RACED_ON_A_GPU else TO_DO
+    race = f"{done.race.said} ({done.race.date})" if done.race else to_do
     building = [_mark(done.built), race] if head.exercise else ["", ""]
-    return [f"{head.number} {head.title}", _mark(done.read), *building, _mark(done.found) if head.hunt else ""]
+    return [_mark(done.read), *building, _mark(done.found) if head.hunt else ""]
 
 
 def _mark(date: str) -> str:

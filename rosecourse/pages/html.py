@@ -14,9 +14,10 @@ from html import escape, unescape
 RIGHT, WRONG, OPEN = "✓", "✗", "?"
 SIGN_COLOURS = {RIGHT: "#2E9E4F", WRONG: "#E5484D", OPEN: "#8C8C8C"}
 SHARE = 75  # % of a colour, the rest being that of the text around it: darker on a white page, lighter on a dark one
-# Of a `<pre>`: lines are wrapped between words, and never inside one, and are as wide as code in notebooks.
+# Of a `<pre>`: lines are wrapped between words, and never inside one, and are as wide as code in notebooks, which has
+# 100 columns, behind its number or sign.
 AS_CODE = (
-    "max-width: 100ch; overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; "
+    "max-width: 106ch; overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; "
     "line-height: 1.4; font-family: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)"
 )
 

@@ -12,6 +12,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from .html import AS_CODE, code_row, mixed
+from .narrow import narrowed
 
 # JupyterLab's own colours, which follow its theme, mixed with that of the text because some are faint in one of them;
 # elsewhere bold and italic. JupyterLab has a style sheet for Pygments' classes too, which has to give way. Another page
@@ -41,7 +42,7 @@ def coloured(source: str, numbered: bool = False) -> str:
     if numbered:
         lines = [f"{NUMBER.format(n)}{line}" for n, line in enumerate(lines, 1)]
     text = "".join(map(code_row, lines))
-    return f'{STYLE}<div class="rc-code highlight"><pre style="{AS_CODE}">{text}</pre></div>'
+    return f'{STYLE}<div class="rc-code highlight" style="background: none"><pre style="{AS_CODE}">{text}</pre></div>'
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +66,13 @@ class Listing:
 def listing(*of: Any) -> Listing:
     """The source of functions, methods and classes, one after the other, as they are in this very program.
 
-    A text is taken as the source itself.
+    A text is taken as the source itself. Comments and docstrings are as narrow as a cell.
     """
-    return Listing("\n".join(one if isinstance(one, str) else dedent(inspect.getsource(one)) for one in of))
+    return Listing("\n".join(_narrow(one if isinstance(one, str) else dedent(inspect.getsource(one))) for one in of))
+
+
+def _narrow(source: str) -> str:
+    try:
+        return narrowed(source)
+    except SyntaxError:  # a piece of a program
+        return source

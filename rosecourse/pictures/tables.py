@@ -27,7 +27,7 @@ def steps_table(steps: LadderSteps) -> pd.DataFrame:
             "times the floor": whole / steps.floor_ms,
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index.name = "rung"
+    table.columns.name = "rung"  # above the rungs, in the one row of heads: the index's own name has a second
     return table
 
 

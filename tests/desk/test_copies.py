@@ -145,11 +145,11 @@ def test_reset_brings_a_lesson_back_and_keeps_the_old_one(copies):
 
 
 def test_reset_makes_what_is_missing(root):
-    assert Copies(root).reset("038") == "my/038_append.ipynb is as the course has it"
+    assert Copies(root).reset("38") == "my/038_append.ipynb is as the course has it"
     assert [path.name for path in (root / "my").glob("*.ipynb")] == ["038_append.ipynb"]
 
 
-@pytest.mark.parametrize("number", ["", "38", "999", "../x", "038_append.ipynb"])
+@pytest.mark.parametrize("number", ["", "39", "999", "../x", "038_append.ipynb"])
 def test_reset_of_a_lesson_that_is_not_there(copies, number):
     before = texts(copies.folder)
     with pytest.raises(LessonError, match=r"there is no lesson .*: give one of 000, 036, 038, as in `make reset"):

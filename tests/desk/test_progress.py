@@ -13,9 +13,10 @@ from rosecourse.desk import noting
 from rosecourse.desk.finish import finish
 from rosecourse.desk.noting import note_built, note_found, note_race, note_read
 from rosecourse.desk.places import desk_here
-from rosecourse.desk.progress import BestRace, Done, Progress, my_progress, progress_in
+from rosecourse.desk.progress import Done, Progress, RaceRun, my_progress, progress_in
 from rosecourse.desk.status import my_status, status_of
 from rosecourse.errors import LessonError
+from tests.desk.conftest import write_notebook
 
 TODAY = date.today().isoformat()
 
@@ -23,13 +24,13 @@ TODAY = date.today().isoformat()
 def note_all(number):
     note_read(number)
     note_built(number)
-    note_race(number, "2.00x [1.90, 2.10]", 2.0)
+    note_race(number, "2.00x [1.90, 2.10]")
     note_found(number)
 
 
 def test_what_is_done_at_the_desk_is_stored(desk):
     note_all("038")
-    done = Done(TODAY, TODAY, TODAY, BestRace("2.00x [1.90, 2.10]", 2.0, TODAY))
+    done = Done(TODAY, TODAY, TODAY, RaceRun("2.00x [1.90, 2.10]", TODAY))
     assert progress_in(desk) == my_progress() == Progress({"038": done})
     assert my_progress().of("036") == Done()
 
@@ -52,25 +53,26 @@ def test_a_folder_that_is_gone_is_no_desk(desk):
     assert desk_here() is None
 
 
-def test_the_first_date_and_the_best_race_stay(desk, monkeypatch):
-    for day, times in (("2026-02-02", 2.0), ("2026-03-03", 3.0), ("2026-04-04", 1.0), ("2026-05-05", float("nan"))):
+def test_the_first_date_and_the_last_race_stay(desk, monkeypatch):
+    """Not the best race: of several it would be a lucky one."""
+    for day, said in (("2026-02-02", "2x"), ("2026-03-03", "3x"), ("2026-04-04", "2x"), ("2026-04-04", "1x")):
         monkeypatch.setattr(noting, "_today", lambda day=day: day)
         note_built("038")
-        note_race("038", f"{times}x", times)
-    assert my_progress().of("038") == Done(built="2026-02-02", race=BestRace("3.0x", 3.0, "2026-03-03"))
+        note_race("038", said)
+    assert my_progress().of("038") == Done(built="2026-02-02", race=RaceRun("1x", "2026-04-04"))
 
 
 def test_a_race_counts_when_the_part_has_passed(desk):
-    note_race("038", "9x", 9.0)
+    note_race("038", "9x")
     assert my_progress().of("038").race is None
     note_built("038")
-    note_race("038", "2x", 2.0)
+    note_race("038", "2x")
     assert my_progress().of("038").race.said == "2x"
 
 
 def test_both_together_in_any_order():
-    one = Done("2026-01-02", "", "2026-01-05", BestRace("2x", 2.0, "2026-01-01"))
-    other = Done("2026-01-01", "2026-01-03", "", BestRace("3x", 3.0, "2026-01-02"))
+    one = Done("2026-01-02", "", "2026-01-05", RaceRun("2x", "2026-01-01"))
+    other = Done("2026-01-01", "2026-01-03", "", RaceRun("1x", "2026-01-02"))
     both = Done("2026-01-01", "2026-01-03", "2026-01-05", other.race)
     assert one.and_also(other) == other.and_also(one) == both
     assert both.and_also(one) == both
@@ -138,6 +140,7 @@ def test_the_end_of_a_lesson_says_what_is_still_to_do(desk):
         "The end of lesson 038, batched KV append. Still to do: pass its check, race your part, find its bug."
     )
     assert my_progress().of("038").read == TODAY
+    assert finish("038")._repr_html_() == f"<p>{finish('038')}</p>"
     note_built("038")
     assert str(finish("038")).endswith(" Still to do: race your part, find its bug.")
     note_all("038")
@@ -156,12 +159,20 @@ def test_the_table_shows_what_is_done(desk):
         ["038 Lesson 038", "✓", "·", "·", "·"],
     ]
     assert status.summary() == "2 of 2 lessons read, 1 of 2 parts built, 1 of 2 bugs found."
+    assert "| [036 Lesson 036](036_tables.ipynb) |" in status._repr_markdown_()
     assert str(status).splitlines()[1].split() == f"036 Lesson 036 ✓ ✓ 2.00x [1.90, 2.10] ({TODAY}) ✓".split()
 
 
 def test_the_table_says_what_is_next(desk):
     note_read("036")
     assert my_status().summary().endswith(" Next: 038, Lesson 038.")
+    assert my_status()._repr_markdown_().endswith(" Next: [038, Lesson 038](038_append.ipynb).")
+
+
+def test_a_race_that_needs_a_gpu_is_not_to_be_done_without(desk):
+    write_notebook(desk.parent / "notebooks" / "061_kernel.ipynb", "c = 1")
+    assert my_status().rows()[-1] == ["061 Lesson 061", "·", "·", "on a GPU", "·"]
+    assert "race your part on a GPU," in str(finish("061"))
 
 
 def test_the_page_shows_nothing_where_nothing_is_kept(root, monkeypatch):

@@ -1,6 +1,7 @@
 """Each lesson that replaces a part has one course, in a file of its own, that fits its rung of the ladder."""
 
 import importlib
+import re
 
 import pytest
 
@@ -33,6 +34,15 @@ def test_a_course_fits_its_rung(number):
     assert course.bug.questions.keys() == course.bug.hints.keys()
     assert course.ideas
     assert bool(course.exercise.kernel_code.module) == bool(rung.kernels)
+
+
+@pytest.mark.parametrize("number", COURSES)
+def test_what_is_said_of_a_cost_agrees_with_its_number(number):
+    for idea in COURSES[number].ideas:
+        one, many = (idea.told(found, 0, number).replace(str(idea.situation), "") for found in (1, 20))
+        assert not re.search(r"\b1 \w+s\b|\(\w*/?\w+\)", one), one
+        assert not re.search(r"\b20 (?!times\b)\w+[^s]\b (is|does|makes)\b|\(\w*/?\w+\)", many), many
+        assert not re.search(r"\(\w*/?\w+\)", idea.cost.many)
 
 
 def test_of_a_lesson_that_replaces_two_parts_the_learner_writes_one():

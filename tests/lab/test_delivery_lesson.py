@@ -261,10 +261,10 @@ def test_a_delivery_that_looks_who_calls_it_is_found(threads):
 
 def test_wakes_race_and_time_does_not(small_model):
     found = race(QueueAndSet, "068", small_model)
-    assert list(found.counts) == ["lesson 035's part", "QueueAndSet", "lesson 068's part"]
+    assert list(found.counts) == ["lesson 067", "QueueAndSet", "lesson 068"]
     assert [(one.each, one.longest) for one in found.counts.values()] == [(24, 0), (8, 2), (8, 2)]
     assert "Nothing is timed: what a wake costs depends on the machine" in str(found)
-    assert "your part: 8 wakes in a step, and a token waits 2 steps at most" in str(found)
+    assert "by your part: 8, and no token waits longer than 2 steps" in str(found)
     assert found.table()["wakes in a step"].tolist() == [24, 8, 8]
     assert "<table" in found._repr_html_()
     _, ax = plt.subplots()

@@ -139,7 +139,7 @@ def test_what_is_there_before_the_lesson_may_be_used():
 def test_what_is_counted_is_observed():
     told = str(check(lesson("036").after.kv_append, "038"))
     assert "still 96 append_token calls in a step of 16 sessions inside their blocks" in told
-    assert "makes 0" in told
+    assert "makes none" in told
 
 
 def test_a_verdict_is_the_same_each_time_and_shows_the_blocks():

@@ -157,7 +157,7 @@ def test_places_are_tensors_and_addresses():
 def test_late_asks_race_and_time_does_not(small_model):
     layers = small_model.shape.num_layers
     found = race(Masked, "071", small_model)
-    assert list(found.counts) == ["the untouched cell", "Masked", "lesson 071's part"]
+    assert list(found.counts) == ["the untouched cell", "Masked", "lesson 071"]
     assert [(one.kernels, one.late) for one in found.counts.values()] == [
         (2 * layers, 4 * layers),
         (2 * layers, 0),

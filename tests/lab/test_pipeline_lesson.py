@@ -81,7 +81,7 @@ def test_the_hunts_mended_pipeline_lives_through_every_story():
 
 def test_the_command_takes_a_pipeline(tmp_path, capsys):
     said = command_on_solution("067", tmp_path, capsys)
-    assert "Before: 1 such waits in a step; your part: 0; the course's: 0." in said
+    assert "Such waits in a step, before: 1; of your part: 0; of the course's: 0." in said
 
 
 # -- the stories ------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_what_the_engine_makes_of_it_is_compared_with_an_engine_that_waits(name)
 
 def test_on_a_cpu_waits_race_and_time_does_not(small_model):
     found = race(NewMemory, "067", small_model)
-    assert list(found.counts) == ["lesson 035's part", "NewMemory", "lesson 067's part"]
+    assert list(found.counts) == ["lesson 066", "NewMemory", "lesson 067"]
     assert [(one.waits, one.idle) for one in found.counts.values()] == [(1, 1), (1, 0), (1, 0)]
     assert "Nothing is timed on a CPU: a CPU runs each operation inside the call" in str(found)
     assert found.table()["for the step launched last"].tolist() == [1, 0, 0]

@@ -79,7 +79,7 @@ def test_tokens_are_all_different_and_parameters_are_each_sessions_own():
 
 def test_rows_race_against_the_whole_step_before(small_model):
     found = race(FixedSeats, "064", small_model, rounds=1)
-    assert found.ladder.titles == ["lesson 063's step", "FixedSeats", "lesson 064's part"]
+    assert found.ladder.titles == ["lesson 063", "FixedSeats", "lesson 064"]
 
 
 def test_the_hunts_part_is_wrong_only_where_one_joins_as_another_leaves(model):

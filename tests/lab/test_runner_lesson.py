@@ -211,7 +211,7 @@ def test_graphs_of_a_gpu_share_their_memory(monkeypatch):
 def test_on_a_cpu_launches_race_and_time_does_not(small_model):
     found = race(Slots, "066", small_model)
     before, mine, course = found.counts.values()
-    assert list(found.counts) == ["lesson 065's step", "Slots", "lesson 066's part"]
+    assert list(found.counts) == ["lesson 065", "Slots", "lesson 066"]
     assert (mine.outside, mine.replays) == (course.outside, course.replays) == (1, 1)  # the copy of the logits
     assert before.replays == 0
     assert before.outside > 60

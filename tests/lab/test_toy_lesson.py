@@ -12,8 +12,8 @@ from rosecourse.commands.work import record as recording
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solution
 from rosecourse.lab.course import COURSES
-from rosecourse.lab.exercises.narrow import narrowed
 from rosecourse.lab.hunts import hunting
+from rosecourse.pages.narrow import narrowed
 from rosecourse.records import recorder
 from rosecourse.records.comparisons import recorded_comparison
 from tests.support import toy_lesson
@@ -75,14 +75,15 @@ def test_its_part_passes_and_the_one_before_it_lacks_the_idea(toy):
     assert verdict.correct
     assert not verdict.passed
     assert verdict.missing == (
-        "still 96 calls of info in a step of 16 sessions inside their blocks; the course's part of lesson 999 makes 0",
+        "still 96 calls of info in a step of 16 sessions inside their blocks; "
+        "the course's part of lesson 999 makes none",
     )
 
 
 def test_its_part_has_the_ideas_of_the_lessons_before_it(toy):
     verdict = check(lesson("038").after.kv_append, "999")
     assert verdict.correct
-    assert "the course's part of lesson 059 makes 0" in str(verdict)
+    assert "the course's part of lesson 059 makes none" in str(verdict)
 
 
 def test_a_wrong_part_is_refused_with_its_cause(toy):
@@ -93,7 +94,7 @@ def test_a_wrong_part_is_refused_with_its_cause(toy):
 
 def test_it_races(toy, small_model):
     ran = race(ToyAppend, "999", small_model, rounds=2)
-    assert list(ran.table()["lesson"]) == ["lesson 061's part", "ToyAppend", "lesson 999's part"]
+    assert list(ran.table()["lesson"]) == ["lesson 061", "ToyAppend", "lesson 999"]
     assert "other tokens than before the lesson" in str(race(WrongToy, "999", small_model, rounds=1))
 
 

@@ -94,7 +94,8 @@ def test_a_part_of_another_kind_is_checked():
     assert verdict.done[0].startswith("2 scenarios, ")
     verdict = check(PARTS.forward, "997")
     assert verdict.missing == (
-        "still 2 calls of attend in a step of 3 sessions inside their blocks; the course's part of lesson 997 makes 0",
+        "still 2 calls of attend in a step of 3 sessions inside their blocks; "
+        "the course's part of lesson 997 makes none",
     )
 
 

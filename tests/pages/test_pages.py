@@ -121,7 +121,7 @@ def test_a_long_line_of_code_is_folded_under_its_beginning():
         (diff_html(f"+{long}"), 5),
     ):
         assert f"padding-left: {begins + 8}ch; text-indent: -{begins + 8}ch" in page
-        assert "max-width: 100ch" in page
+        assert "max-width: 106ch" in page
     assert "text-indent" not in Listing("    return something")._repr_html_()
 
 
@@ -139,6 +139,7 @@ def test_a_listing_keeps_its_lines_whatever_colours_them():
     shown = listing(part.__call__, part)
     assert str(shown).startswith("def __call__(self")  # no indentation of the class that it stands in
     assert stripped(shown._repr_html_()).pre.get_text() == str(shown)
+    assert str(listing("def f(")) == "def f("
     bug = hunt("036")
     assert stripped(bug.listing._repr_html_()).pre.get_text().split() == str(bug.listing).split()
     assert repr(bug.listing) == str(bug.listing)
@@ -162,6 +163,7 @@ def test_a_verdict_that_has_passed_says_what_is_next():
     page = stripped(Verdict("Mine", "036", done=("53 scenarios",))._repr_html_()).get_text()
     assert page.startswith("✓ Mine, lesson 036: passed.")
     assert 'race it, race(Mine, "036")' in page
+    assert 'compare it with change("036"), which unfolds when its cell is run now, and hunt the bug.' in page
     assert "The next lesson is 038, batched KV append." in page
     assert "Next:" not in Verdict("Mine", "036", unchecked=("kernels",))._repr_html_()
 

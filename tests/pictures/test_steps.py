@@ -294,7 +294,7 @@ def test_the_width_of_a_text_is_what_it_takes_when_drawn(figure):
 
 def test_the_table_has_a_row_for_each_rung():
     table = steps_table(steps_of(SIX))
-    assert (table.index.name, list(table.index)) == ("rung", list(SIX))
+    assert (table.columns.name, list(table.index)) == ("rung", list(SIX))
     row = table.loc["038"]
     assert [row[f"{name} (ms)"] for name in NAMES] == pytest.approx(SIX["038"])
     assert row["step (ms)"] == pytest.approx(5.75)

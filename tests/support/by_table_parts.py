@@ -338,6 +338,6 @@ WRONG = {  # -> the cause, and something that is said
 }
 WITHOUT_THE_IDEA = {
     WithoutAGate: "Triton kernels launched in a step of 16 sessions inside their blocks; the course's part",
-    FromLists: "still 1 tensors built from Python lists",
+    FromLists: "still 1 tensor built from Python lists",
     ForEachLayer: "index tensors built",
 }

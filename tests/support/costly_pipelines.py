@@ -60,13 +60,14 @@ class TellsNobody(Base):
         pass
 
 
+WAITS_ONCE = "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,"
 WITHOUT_THE_IDEA = {
-    in_step.Pipeline: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    WaitsInLaunch: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    NotAhead: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    WaitsForTheNewest: "the device has nothing left to do then; the course's part of lesson 067 makes 0",
-    ReadsACopyOnTheDevice: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
-    BlockingCopy: "1 waits for the step that was launched last in a step of 1 session as in the steps before",
+    in_step.Pipeline: WAITS_ONCE,
+    WaitsInLaunch: WAITS_ONCE,
+    NotAhead: WAITS_ONCE,
+    WaitsForTheNewest: "and leaves the device with nothing to do; the course's part of lesson 067 makes none",
+    ReadsACopyOnTheDevice: WAITS_ONCE,
+    BlockingCopy: WAITS_ONCE,
     SendsTwice: "still 2 copies of tokens to the host in a step of 1 session as in the steps before",
     TellsNobody: "still 80 bytes handed to the device in a step of 4 sessions after all steps have landed",
 }

@@ -84,12 +84,12 @@ class Cold(Base):
 
 WITHOUT_THE_IDEA = {
     Eager: "still 50 operations that the host launches outside a replay in a step of 1 session as in the steps before",
-    CapturesEachStep: "still 1 graphs captured in a step of 1 session as in the steps before",
-    CapturesWhenNeeded: "still 1 graphs captured in a step of 5 sessions more than there were before",
+    CapturesEachStep: "still 1 graph captured in a step of 1 session as in the steps before",
+    CapturesWhenNeeded: "still 1 graph captured in a step of 5 sessions more than there were before",
     OneLargeGraph: "the graph runs over 16 rows in a step of 1 session as in the steps before",
-    AlwaysSamples: "1 replays that sample although nobody asks in a step of 1 session as in the steps before; a graph",
+    AlwaysSamples: "1 replay that samples although nobody asks in a step of 1 session as in the steps before; a graph",
     PowersOfTwo: "operations that the host launches outside a replay in a step of 11 sessions in an engine of 11 rows",
     CopiesOutside: "still 2 operations that the host launches outside a replay",
     InTheGraphsMemory: "2 tensors of the outcome lie in the memory of a graph in a step of 1 session",
-    Cold: "2 graphs captured until a step of 3 sessions one of which is the first that samples",
+    Cold: "2 graphs were captured until a step of 3 sessions one of which is the first that samples",
 }

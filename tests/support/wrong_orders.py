@@ -389,7 +389,7 @@ WITHOUT_THE_IDEA = {
     with_kernel(bias_late): "4 times a kernel asks for weights or a bias only after its wait",
     with_kernel(one_weight): "4 times a kernel asks for weights or a bias only after its wait",
     with_kernel(never_starts): "or never let it, in a step of 3 sessions",
-    with_kernel(starts_at_the_end): "programs store their numbers before they let the next kernel start",
+    with_kernel(starts_at_the_end): "numbers before letting the next kernel start",
     with_kernel(waits_twice): "programs wait 8 times more than once each",
     with_kernel(starts_twice): "programs call `start_next()` 8 times more than once each",
     NotEarly: "4 kernels are launched without `launch_pdl=True`",

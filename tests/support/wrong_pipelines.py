@@ -199,12 +199,12 @@ class ByNumPy(Base):
 
 WRONG_PIPELINES = {
     AbandonsWithoutAWait: (Cause.STILL_IN_FLIGHT, "the device has not come to the end of step"),
-    AbandonsTheOldest: (Cause.STILL_IN_FLIGHT, "after abandon, `in_flight` has 1 steps"),
-    AbandonsNothing: (Cause.STILL_IN_FLIGHT, "after abandon, `in_flight` has 1 steps"),
+    AbandonsTheOldest: (Cause.STILL_IN_FLIGHT, "after abandon, `in_flight` has 1 step"),
+    AbandonsNothing: (Cause.STILL_IN_FLIGHT, "after abandon, `in_flight` has 1 step"),
     AbandonsAndRemembers: (Cause.STATE_KEPT, "after abandon, the rows still count as known"),
     AbandonsItsSlots: (Cause.SLOT_LOST, "whoever takes a slot gives it back"),
     AbandonRaises: (Cause.STILL_IN_FLIGHT, "a wait of abandon raised DeviceFailed, and it came out"),
-    NeverGivesBack: (Cause.SLOT_LOST, "pop from an empty deque, although only 1 steps are in flight"),
+    NeverGivesBack: (Cause.SLOT_LOST, "pop from an empty deque, with only 1 step in flight"),
     TakesItsSlotFirst: (Cause.SLOT_LOST, "pop from an empty deque"),
     PopsBeforeItWaits: (Cause.CHANGED_TOO_EARLY, "the wait of `land` failed, and `in_flight` has"),
     InFlightBeforeItRuns: (Cause.CHANGED_TOO_EARLY, "the step could not be launched, and `in_flight` has"),

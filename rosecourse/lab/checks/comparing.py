@@ -53,7 +53,7 @@ def compare(trial: Trial, report: Report) -> Comparison:
             if at not in seen:
                 seen[at] = _seen_beside(trial, at)
                 report("done")
-        words = [idea.cost.words for _, idea in group]
+        words = [idea.cost.many for _, idea in group]
         lacking = _lacking(trial, group, seen)
         if lacking:
             return replace(lacking, not_own=_not_its_own(trial, seen))

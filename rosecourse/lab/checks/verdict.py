@@ -76,7 +76,8 @@ class Verdict:
         """What a learner does whose part has passed."""
         later = [rung for rung in LESSONS if rung.number > self.lesson]
         then = f" The next lesson is {later[0].number}, {later[0].title}." if later else ""
-        return f'race it, `race({self.part}, "{self.lesson}")`, and compare it with the change, now unfolded.{then}'
+        change = f'`change("{self.lesson}")`, which unfolds when its cell is run now'
+        return f'race it, `race({self.part}, "{self.lesson}")`, compare it with {change}, and hunt the bug.{then}'
 
     def _headline(self) -> str:
         name = f"{self.part}, lesson {self.lesson}"

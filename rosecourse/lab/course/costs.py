@@ -6,6 +6,7 @@ cost lets it spare.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
@@ -61,8 +62,14 @@ class Seen:
     ops: OpsSeen = NO_OPS
 
 
+NUMBERS = re.compile(r"\((?:(\w+)/)?(\w+)\)")  # (is/are) or row(s): one word of one thing, another of more
 STILL = "still {found} {words} in {situation}; the course's part of lesson {lesson} makes {right}"
-GROWING = "the {words} grow with the batch: {situation} makes {found} more than one of {half}; one store makes no more"
+GROWING = "the {many} grow with the batch: {situation} makes {found} more than one of {half}; one store makes no more"
+
+
+def agreeing(text: str, found: int) -> str:
+    """A text in which "(is/are)" and "row(s)" become what is said of so many: of 1, or of any other number."""
+    return NUMBERS.sub(lambda forms: (forms[1] or "") if found == 1 else forms[2], text)
 
 
 def no_hint(at: Situation, seen: Seen, right: int) -> str:
@@ -73,11 +80,11 @@ def no_hint(at: Situation, seen: Seen, right: int) -> str:
 class Cost:
     """Something that a step costs.
 
-    words: what is counted. count: how much of it there was. spare: how much more of it a part may have than the
-    course's part, however large the batch is: a little work of another style, and nothing that grows. sentence: what is
-    said of a part that costs more, with the fields found, words, situation, half (of its sessions), and right, which
-    the course's part of `lesson` costs. hint(situation, seen, right): what it is likely to come from; empty where
-    nothing fits.
+    words: what is counted, as for `agreeing`. count: how much of it there was. spare: how much more of it a part may
+    have than the course's part, however large the batch is: a little work of another style, and nothing that grows.
+    sentence: what is said of a part that costs more, as for `agreeing`, with the fields found, words, many (the words
+    for more than one), situation, half (of its sessions), and right, which the course's part of `lesson` costs.
+    hint(situation, seen, right): what it is likely to come from; empty where nothing fits.
     """
 
     words: str
@@ -85,6 +92,11 @@ class Cost:
     spare: int = 0
     sentence: str = STILL
     hint: Callable[[Situation, Seen, int], str] = no_hint
+
+    @property
+    def many(self) -> str:
+        """The words for more than one."""
+        return agreeing(self.words, 2)
 
 
 @dataclass(frozen=True)
@@ -96,10 +108,9 @@ class Idea:
 
     def told(self, found: int, right: int, lesson: str) -> str:
         """What is said of a part that costs `found` where the course's part of a lesson costs `right`."""
-        at, words = self.situation, self.cost.words
-        return self.cost.sentence.format(
-            found=found, right=right, words=words, situation=at, lesson=lesson, half=at.n // 2
-        )
+        at, cost = self.situation, self.cost
+        words = {"words": agreeing(cost.words, found), "many": cost.many, "situation": at, "half": at.n // 2}
+        return agreeing(cost.sentence, found).format(found=found, right=right or "none", lesson=lesson, **words)
 
 
 def ideas(situations: Iterable[Situation], *costs: Cost) -> tuple[Idea, ...]:
@@ -132,14 +143,14 @@ def _index_by_list(at: Situation, seen: Seen, right: int) -> str:
     return each if seen.indexed > 0 else ""
 
 
-CALLS = Cost("append_token calls", append_tokens)
-LOOP = Cost("torch operations", moves_for_more_sessions, sentence=GROWING)
-STORES = Cost("stores of K and V", lambda seen: seen.stores)
-COPIES = Cost("copies of rows of K and V, by index_select or the like", lambda seen: seen.copies)
-INDEX_TENSORS = Cost("index tensors built", lambda seen: seen.index_tensors, hint=_index_by_list)
-LAUNCHES = Cost("Triton kernels launched", launches)
+CALLS = Cost("append_token call(s)", append_tokens)
+LOOP = Cost("torch operation(s)", moves_for_more_sessions, sentence=GROWING)
+STORES = Cost("store(s) of K and V", lambda seen: seen.stores)
+COPIES = Cost("(copy/copies) of rows of K and V, by index_select or the like", lambda seen: seen.copies)
+INDEX_TENSORS = Cost("index tensor(s) built", lambda seen: seen.index_tensors, hint=_index_by_list)
+LAUNCHES = Cost("Triton kernel(s) launched", launches)
 NO_LAUNCH = Cost(
-    "steps without a Triton kernel",
+    "step(s) without a Triton kernel",
     lambda seen: int(launches(seen) == 0),
     sentence="no Triton kernel is launched in {situation}; the course's part of lesson {lesson} launches one",
 )

@@ -239,10 +239,12 @@ COPIED = Situation("that have shared their last blocks, which half of them have 
 NOTHING_NEW = (UNCHANGED, REORDERED, FEWER, UNCHANGED_ONE)
 TABLES = (UNCHANGED, SOME_GROWN, REORDERED, FEWER, UNCHANGED_ONE, GROWN, COPIED)
 
-TENSORS = Cost("tensors built from Python lists", lambda seen: seen.list_tensors, spare=2)
-ARRAYS = Cost("NumPy arrays built from Python lists", lambda seen: seen.arrays, spare=2)
+TENSORS = Cost("tensor(s) built from Python lists", lambda seen: seen.list_tensors, spare=2)
+ARRAYS = Cost("NumPy array(s) built from Python lists", lambda seen: seen.arrays, spare=2)
 OLD_IDS = Cost(
-    "block ids put into rows that had shown them before", lambda seen: seen.written_anew, hint=signatures_never_equal
+    "block id(s) put into rows that had shown (it/them) before",
+    lambda seen: seen.written_anew,
+    hint=signatures_never_equal,
 )
 
 COURSE = Course(

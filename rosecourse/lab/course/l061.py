@@ -269,10 +269,10 @@ def writes_without_kernel(seen: Seen) -> int:
 
 
 BINARIES = Cost(
-    "kernels compiled for two steps",
+    "kernel(s) compiled for two steps",
     lambda seen: max(1, len(seen.binaries)),  # on a GPU the course's own is compiled before it is launched
-    sentence="{found} kernels are compiled for {situation} and for the next step; the course's part of lesson {lesson} "
-    "needs {right}: is the position a constant of the kernel?",
+    sentence="{found} kernel(s) (is/are) compiled for {situation} and for the next step; the course's part of lesson "
+    "{lesson} needs {right}: is the position a constant of the kernel?",
 )
 
 COURSE = Course(
@@ -287,6 +287,6 @@ COURSE = Course(
         *ideas((*LARGE, *BELOW), LAUNCHES),
     ),
     track=Track(requests=(16, 128)),  # the gate asks for 128
-    no_launch=Cost("writes of K and V without a Triton kernel", writes_without_kernel),
+    no_launch=Cost("write(s) of K and V without a Triton kernel", writes_without_kernel),
     unseen=f"reads behind a row, whether the gate asks if Triton runs, and {NO_COPIES}",
 )

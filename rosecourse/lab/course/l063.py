@@ -182,8 +182,8 @@ LARGE = (
     gated("inside their blocks, one of them shared, with a threshold of 4", of(always(13), forks=1), 4, None, n=5),
     gated("inside its block, with a threshold of 1", of(always(11)), 1, None, n=1),
 )
-TENSORS = Cost("tensors built from Python lists", lambda seen: seen.list_tensors)
-ARRAYS = Cost("NumPy arrays built from Python lists", lambda seen: seen.arrays)
+TENSORS = Cost("tensor(s) built from Python lists", lambda seen: seen.list_tensors)
+ARRAYS = Cost("NumPy array(s) built from Python lists", lambda seen: seen.arrays)
 ONCE = replace(INDEX_TENSORS, spare=2)  # one more for heads, say; those of each layer are more
 
 COURSE = Course(

@@ -275,7 +275,7 @@ CHANGES = {  # what changes in a step -> how many numbers these are at most, wit
     Situation("after 3 have left", some_leave, n=6, layers=3): 6,
     Situation("two of which have changed places", two_change_places, n=8): 8,
 }
-BYTES = "{found} {words} in {situation}; in the course's part of lesson {lesson} {right}"
+BYTES = "{found} {words} in {situation}; the course's part of lesson {lesson} hands over {right}"
 
 
 def known_anyway(at: Situation, seen: Seen, right: int) -> str:
@@ -287,11 +287,11 @@ def known_anyway(at: Situation, seen: Seen, right: int) -> str:
 
 def uploaded(numbers: int) -> Cost:
     """What is handed to the device, where so many numbers have changed: other styles take up to twice as much."""
-    words = "bytes handed to the device"
+    words = "byte(s) handed to the device"
     return Cost(words, lambda seen: seen.counts.device_bytes, NUMBER * numbers, BYTES, known_anyway)
 
 
-ARRAYS = Cost("NumPy arrays built from Python lists", lambda seen: seen.arrays)
+ARRAYS = Cost("NumPy array(s) built from Python lists", lambda seen: seen.arrays)
 MOVES = replace(LOOP, spare=2)
 
 COURSE = Course(

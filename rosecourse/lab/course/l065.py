@@ -152,11 +152,11 @@ SAMPLED_STEP = Track(
 # -- what is counted --------------------------------------------------------------------------------------------------
 
 GROWING = (
-    "the {words} grow with the copies: {situation} makes {found} more than one of {half}; copies that are made "
+    "the {many} grow with the copies: {situation} makes {found} more than one of {half}; copies that are made "
     "together need no more"
 )
 OPERATIONS = replace(LOOP, sentence=GROWING)
-NONE = Cost("torch operations", lambda seen: seen.moves)
+NONE = Cost("torch operation(s)", lambda seen: seen.moves)
 # A loop over layers, or over layers and heads, is not counted: it is as long for one copy as for all.
 ONE_BY_ONE = replace(STORES, spare=12)
 

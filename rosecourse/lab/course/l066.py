@@ -270,28 +270,28 @@ def by_itself(at: Situation, seen: Seen, right: int) -> str:
     return few if graphs.replays and not graphs.captures and graphs.outside <= 4 else ""
 
 
-OUTSIDE = Cost("operations that the host launches outside a replay", lambda seen: seen.graphs.outside, hint=by_itself)
-CAPTURES = Cost("graphs captured", lambda seen: seen.graphs.captures)
-REPLAYS = Cost("replays", lambda seen: seen.graphs.replays)
+OUTSIDE = Cost("operation(s) that the host launches outside a replay", lambda seen: seen.graphs.outside, hint=by_itself)
+CAPTURES = Cost("graph(s) captured", lambda seen: seen.graphs.captures)
+REPLAYS = Cost("replay(s)", lambda seen: seen.graphs.replays)
 ROWS = Cost(
-    "rows",
+    "row(s)",
     lambda seen: seen.graphs.rows,
     sentence="the graph runs over {found} {words} in {situation}; in the course's part of lesson {lesson} over {right}",
 )
 SHARED = Cost(
-    "tensors of the outcome",
+    "tensor(s) of the outcome",
     lambda seen: seen.graphs.shared,
-    sentence="{found} {words} lie in the memory of a graph in {situation}; all graphs of a GPU share one",
+    sentence="{found} {words} (lies/lie) in the memory of a graph in {situation}; all graphs of a GPU share one",
 )
 COLD = Cost(
-    "graphs",
+    "graph(s)",
     lambda seen: seen.graphs.cold,
-    sentence="{found} {words} captured until {situation}, before a step of the same kind had run once; on a GPU "
-    "kernels are compiled and libraries set up in the first run, which a capture cannot hold",
+    sentence="{found} {words} (was/were) captured until {situation}, before a step of the same kind had run once; on a "
+    "GPU kernels are compiled and libraries set up in the first run, which a capture cannot hold",
 )
 
 NEEDLESS = Cost(
-    "replays that sample although nobody asks",
+    "replay(s) that (samples/sample) although nobody asks",
     lambda seen: seen.graphs.needless,
     sentence="{found} {words} in {situation}; a graph that samples sorts the whole vocabulary",
 )
@@ -305,7 +305,7 @@ COURSE = Course(
     bug=BUG,
     ideas=(
         *ideas((*STEPS, ALL_ROWS), OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED, NEEDLESS),
-        *ideas((FIRST_SAMPLED,), replace(CAPTURES, words="graphs captured at first need"), REPLAYS, COLD),
+        *ideas((FIRST_SAMPLED,), replace(CAPTURES, words="graph(s) captured at first need"), REPLAYS, COLD),
     ),
     track=Track(untimed=UNTIMED),
     unseen="how long a step takes, memory that all graphs share, and what a GPU does while the host goes on",

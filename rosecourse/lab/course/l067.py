@@ -257,15 +257,15 @@ def in_step_here(at: Situation, seen: Seen, right: int) -> str:
 
 
 IDLE = Cost(
-    "waits for the step that was launched last",
+    "wait(s) for the step that was launched last",
     lambda seen: seen.flight.idle,
-    sentence="{found} {words} in {situation}: the device has nothing left to do then; the course's part of lesson "
-    "{lesson} makes {right}",
+    sentence="in {situation} the host makes {found} {words}, and leaves the device with nothing to do; the course's "
+    "part of lesson {lesson} makes {right}",
     hint=in_step_here,
 )
-COPIES = Cost("copies of tokens to the host", lambda seen: seen.flight.copies)
+COPIES = Cost("(copy/copies) of tokens to the host", lambda seen: seen.flight.copies)
 BYTES = Cost(
-    "bytes handed to the device",
+    "byte(s) handed to the device",
     lambda seen: seen.counts.device_bytes,
     hint=lambda at, seen, right: "`has_read` tells the rows which tokens the device has, so that nobody sends them",
 )

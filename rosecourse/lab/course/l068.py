@@ -272,11 +272,11 @@ def one_reader_many_wakes(at: Situation, seen: Seen, right: int) -> str:
 
 
 WAKES = Cost(
-    "wakes at one hand-over",
+    "wake(s) at one hand-over",
     lambda seen: seen.wakes.most,
     hint=one_reader_many_wakes,
 )
-FOR_NOTHING = Cost("wakes of readers for whom nothing had come", lambda seen: seen.wakes.for_nothing)
+FOR_NOTHING = Cost("wake(s) of readers for whom nothing had come", lambda seen: seen.wakes.for_nothing)
 
 UNTIMED = (
     "what a wake costs depends on the machine, on its threads and on what they do when they wake; the lesson measures "

@@ -248,15 +248,15 @@ def which_method(at: Situation, seen: Seen, right: int) -> str:
     return most[0] if most else ""
 
 
-OPERATIONS = Cost("operations that move data", lambda seen: seen.ops.operations, hint=which_method)
+OPERATIONS = Cost("operation(s) that (moves/move) data", lambda seen: seen.ops.operations, hint=which_method)
 COLUMNS = Cost(
-    "columns of the last product that are no multiple of 256",
+    "column(s) of the last product that (is/are) no multiple of 256",
     lambda seen: seen.ops.columns,
-    sentence="the product that makes the logits has {found} columns in {situation}; the course's part of lesson "
+    sentence="the product that makes the logits has {found} column(s) in {situation}; the course's part of lesson "
     "{lesson} gives it a multiple of 256",
 )
 KEPT = Cost(
-    "copies of the embedding",
+    "(copy/copies) of the embedding",
     lambda seen: seen.ops.kept,
     sentence="the part keeps {found} {words} in {situation}; the course's part of lesson {lesson} keeps {right}",
 )

@@ -269,11 +269,12 @@ def which_method(at: Situation, seen: Seen, right: int) -> str:
     return f"{most} of them are made in a call of `{name}`" if most > 1 else ""
 
 
-OPERATIONS = Cost("operations and launches", lambda seen: seen.ops.operations, hint=which_method)
+OPERATIONS = Cost("operation(s) and (launch/launches)", lambda seen: seen.ops.operations, hint=which_method)
 TIMES_READ = Cost(
-    "reads of a weight",
+    "read(s) of a weight",
     lambda seen: seen.ops.times_read,
-    sentence="a launch reads a weight {found} times in {situation}; the course's part of lesson {lesson} reads it once",
+    sentence="a launch reads a weight {found} time(s) in {situation}; the course's part of lesson {lesson} "
+    "reads it once",
 )
 
 UNTIMED = "there the kernels are interpreted, a program after another. A GPU has a pause before each kernel"

@@ -262,39 +262,40 @@ def first_late(at: Situation, seen: Seen, right: int) -> str:
 LATE = Cost(
     "weights and biases asked for only after the wait",
     lambda seen: len(order(seen).late),
-    sentence="{found} times a kernel asks for weights or a bias only after its wait in {situation}; the course's part "
-    "of lesson {lesson} does so {right} times",
+    sentence="{found} time(s) a kernel asks for weights or a bias only after its wait in {situation}; in the course's "
+    "part of lesson {lesson} none does",
     hint=first_late,
 )
 COSTS = (
     counted(
-        "sums without a kernel",
+        "sum(s) without a kernel",
         lambda seen: seen.plain,
-        "{found} calls of `linear_add` launch no kernel in {situation}; the course's part of lesson {lesson} launches "
-        "one in each",
+        "{found} call(s) of `linear_add` (launches/launch) no kernel in {situation}; the course's part of lesson "
+        "{lesson} launches one in each",
     ),
     counted(
-        "kernels that may not start early",
+        "kernel(s) that may not start early",
         lambda seen: seen.held,
-        "{found} kernels are launched without `launch_pdl=True` in {situation}: none of them can start early",
+        "{found} kernel(s) (is/are) launched without `launch_pdl=True` in {situation}, and cannot start early",
     ),
     LATE,
     counted(
-        "programs that do not let the next kernel start before they store",
+        "program(s) that (does/do) not let the next kernel start before they store",
         lambda seen: seen.silent,
-        "{found} programs store their numbers before they let the next kernel start, or never let it, in {situation}",
+        "{found} program(s) (stores/store) numbers before letting the next kernel start, or never (lets/let) it, in "
+        "{situation}",
         "where a program has ended the next kernel may start anyway: `start_next()` is of use right after `wait()`",
     ),
     counted(
-        "waits too many",
+        "wait(s) too many",
         lambda seen: seen.waits,
-        "programs wait {found} times more than once each in {situation}",
+        "programs wait {found} time(s) more than once each in {situation}",
         "a second `wait()` has nothing left to wait for",
     ),
     counted(
-        "starts too many",
+        "start(s) too many",
         lambda seen: seen.starts,
-        "programs call `start_next()` {found} times more than once each in {situation}",
+        "programs call `start_next()` {found} time(s) more than once each in {situation}",
         "only the first call of a program has an effect",
     ),
 )

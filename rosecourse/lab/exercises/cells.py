@@ -17,9 +17,9 @@ from typing import TypeVar
 from ... import kernels
 from ...errors import LessonError
 from ...lessons import lesson
+from ...pages.narrow import narrowed
 from ..course import course_of
 from ..course.form import Course, Exercise, KernelCode
-from .narrow import narrowed
 
 LINE_LENGTH = 120
 ALIASES = {"triton.language": "tl", "torch.nn.functional": "F"}  # module -> the name by which everybody knows it

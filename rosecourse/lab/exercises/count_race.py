@@ -14,8 +14,6 @@ from ...pages.html import paragraphs
 from ...pictures.drawing import new_axes
 from ...pictures.tables import whole_numbers
 
-SMALLEST = 1e-3  # what a count of nothing is taken for where it divides
-
 
 @dataclass(frozen=True, repr=False)
 class CountRace(ABC):
@@ -56,10 +54,10 @@ class CountRace(ABC):
         """The figures that count, as they are told: of before, yours and the course's."""
         return [f"{self.figure(one):g}" for one in self.counts.values()]
 
-    def against_before(self) -> tuple[str, float]:
-        """How many times less is counted of yours than before: in words, and as a number."""
-        before, yours, _ = map(self.figure, self.counts.values())
-        return f"{before:g} to {yours:g} {self.axis.partition(' ')[0]}", before / max(yours, SMALLEST)
+    def against_before(self) -> str:
+        """What is counted before, and of yours."""
+        before, yours, _ = self.figures
+        return f"{before} to {yours} {self.axis.partition(' ')[0]}"
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's."""

@@ -48,6 +48,7 @@ COUNTED: dict[str, tuple[type[CountRace], Callable[[DecodeParts, Model], Any]]] 
 NEVER_TIMED = ("wakes", "late asks")  # time says nothing of them on a GPU either
 WHOLE_RUNS = Track()
 Raced = TypeVar("Raced", "Race", CountRace)
+DIFFERS = ("faster", "slower")  # verdicts of a ratio
 THAN_THE_COURSES = "than the course's"
 
 
@@ -72,10 +73,10 @@ class Race:
         _, yours, course = self.ladder.ratios(self.track.metric)
         return yours, course
 
-    def against_before(self) -> tuple[str, float]:
-        """How many times as fast as before yours is: in words, and as a number."""
+    def against_before(self) -> str:
+        """How many times as fast as before yours is, and whether that is a difference at all."""
         yours, _ = self.speedups
-        return yours.shown(2), yours.value
+        return yours.shown(2) if yours.verdict in DIFFERS else f"{yours.shown(2)}, no difference"
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's; empty if nothing was timed."""
@@ -128,7 +129,7 @@ class Race:
 def _claim(times: Ratio, than: str, rounds: int) -> str:
     if rounds < FEWEST_PAIRS:
         return f"{times}, and {rounds} rounds are too few to tell: take {FEWEST_PAIRS} or more"
-    verdict = f"{times.verdict} {than}" if times.verdict in ("faster", "slower") else times.verdict
+    verdict = f"{times.verdict} {than}" if times.verdict in DIFFERS else times.verdict
     return f"{times}, {verdict}"
 
 
@@ -156,9 +157,9 @@ def race(
     if trouble:
         return Race(rung.number, name, None, trouble)
     racers = [
-        replace(rung, number="before", title=f"lesson {_origin(rung, course.world.part)}", after=rung.before),
+        replace(rung, number="before", title=f"lesson {_before(rung).number}", after=rung.before),
         replace(rung, number="yours", title=name, after=mine),
-        replace(rung, number="course", title=f"lesson {rung.number}'s part"),
+        replace(rung, number="course", title=f"lesson {rung.number}"),
     ]
     on_gpu = model.device.type != "cpu"
     try:
@@ -179,7 +180,7 @@ def race(
 
 def _noted(raced: Raced) -> Raced:
     """A race that came to its end, which the learner's progress now tells of."""
-    note_race(raced.number, *raced.against_before())
+    note_race(raced.number, raced.against_before())
     return raced
 
 
@@ -196,12 +197,9 @@ def _counted(course: Course, racers: Sequence[Lesson], model: Model) -> CountRac
     return kind(course.number, yours.title, counts, course.track.untimed)
 
 
-def _origin(rung: Lesson, part: str) -> str:
-    """What `rung` replaces: the part of a lesson that brought it, or the whole step where there was no such part."""
-    before = getattr(rung.before, part)
-    if before is None:
-        return f"{LESSONS[LESSONS.index(rung) - 1].number}'s step"
-    return f"{next(one.number for one in LESSONS if getattr(one.after, part) is before)}'s part"
+def _before(rung: Lesson) -> Lesson:
+    """The lesson that a lesson begins from."""
+    return LESSONS[LESSONS.index(rung) - 1]
 
 
 def workload_of(track: Track, on_gpu: bool) -> Workload:

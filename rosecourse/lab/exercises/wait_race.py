@@ -50,7 +50,7 @@ class WaitRace(CountRace):
 
     def claim(self) -> str:
         before, yours, course = self.figures
-        return f"Before: {before} such waits in a step; your part: {yours}; the course's: {course}."
+        return f"Such waits in a step, before: {before}; of your part: {yours}; of the course's: {course}."
 
 
 def waits_of(parts: DecodeParts, model: Model) -> Waits:

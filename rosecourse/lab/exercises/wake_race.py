@@ -8,6 +8,7 @@ from ...config import EngineConfig
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
+from ...pictures.sheet import counted
 from ..world.mailboxes import Box, HandedByHand
 from .count_race import CountRace
 
@@ -46,10 +47,10 @@ class WakeRace(CountRace):
 
     def claim(self) -> str:
         before, yours, course = (
-            f"{figure} wakes in a step, and a token waits {one.longest} steps at most"
+            f"{figure}, and no token waits longer than {counted(one.longest, 'step')}"
             for figure, one in zip(self.figures, self.counts.values(), strict=True)
         )
-        return f"Before: {before}; your part: {yours}; the course's: {course}."
+        return f"Wakes in a step, before: {before}; by your part: {yours}; by the course's: {course}."
 
     def not_timed(self) -> str:
         return f"Nothing is timed: {self.untimed}."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ...engine.items import End, NewTokenItem
+from ...pictures.sheet import counted
 from .causes import Cause
 from .delivery_log import DeliveryLog
 from .fault import Fault, PartIsWrong
@@ -92,8 +93,8 @@ def look_at_turns(log: DeliveryLog) -> None:
         return
     name, waited, allowed = max(overdue, key=lambda one: one[1] - one[2])
     rivals = len(log.waiting[name].rivals)
-    what = f"reader {name} sleeps, and something has lain in its mailbox for {waited} hand-overs"
-    detail = f"{rivals} readers have waited in this time: each of them is woken within {allowed}"
+    what = f"reader {name} sleeps, and something has lain in its mailbox for {counted(waited, 'hand-over')}"
+    detail = f"{counted(rivals, 'reader')} waited in this time: each of them is woken within {allowed}"
     woken = f"woken at the last one: {_names(log.woken)}"
     fail(Cause.TURN_MISSED, what, detail, woken, reason=PUT_FIRST if name in log.too_early else TURNS)
 

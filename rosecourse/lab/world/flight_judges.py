@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ...pictures.sheet import counted
 from ...request.session import InferenceSession
 from .causes import Cause
 from .fault import Fault, PartIsWrong
@@ -91,7 +92,8 @@ def look_at_abandoned(log: FlightLog, part: Any) -> None:
     """Nothing is in flight, and nobody believes to know what is on the device."""
     names = ", ".join(step.name for step in log.pending)
     if len(part.in_flight):
-        fail(log, Cause.STILL_IN_FLIGHT, f"after abandon, `in_flight` has {len(part.in_flight)} steps", reason=GONE)
+        what = f"after abandon, `in_flight` has {counted(len(part.in_flight), 'step')}"
+        fail(log, Cause.STILL_IN_FLIGHT, what, reason=GONE)
     device = log.device
     if log.pending and device.dead is None and device.done < log.pending[-1].told:
         what = f"abandon has returned, and the device has not come to the end of {names}: it still writes"
@@ -107,7 +109,7 @@ def look_at_flights(log: FlightLog, part: Any, method: str) -> None:
     """`in_flight` holds a record for each step that has not landed, the oldest first."""
     found, expected = list(part.in_flight), log.pending
     names = ", ".join(step.name for step in expected) or "none"
-    details = (f"expected: {names}", f"found:    {len(found)} steps")
+    details = (f"expected: {names}", f"found:    {counted(len(found), 'step')}")
     if len(found) > len(expected):
         what = f"after {method}, a step that has landed is still in `in_flight`"
         fail(log, Cause.STILL_IN_FLIGHT, what, *details)
@@ -123,7 +125,7 @@ def look_untouched(log: FlightLog, part: Any, before: Sequence[Any], method: str
     after = list(part.in_flight)
     if len(after) != len(before) or any(one is not other for one, other in zip(after, before, strict=True)):
         why = "the wait of `land` failed" if method == "land" else "the step could not be launched"
-        what = f"{why}, and `in_flight` has {len(after)} steps; it had {len(before)}"
+        what = f"{why}, and `in_flight` has {counted(len(after), 'step')}; it had {len(before)}"
         fail(log, Cause.CHANGED_TOO_EARLY, what, reason=AFTER if method == "land" else RUN_FIRST)
 
 
@@ -172,7 +174,7 @@ def _look_at_tokens(log: FlightLog, step: Launched, found: list[int]) -> None:
     cause, why, reason = _why(log, step, found)
     if why:
         details.append(f"because: {why}")
-    what = f"{step.name} has {len(step.tokens)} rows, and land returned {len(found)} tokens"
+    what = f"{step.name} has {counted(len(step.tokens), 'row')}, and land returned {counted(len(found), 'token')}"
     if wrong and len(found) == len(step.tokens):
         row = wrong[0]
         name = log.name_of(step.sessions[row])

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import torch
 
+from ...pictures.sheet import counted
 from .causes import Cause
 from .misplaced import KV, Finding, Misplaced, Row, differ
 from .pool import Before, Pool, Tracked, bits
@@ -86,7 +87,7 @@ def _how_many(misplaced: Misplaced) -> list[str]:
         return []
     names = ", ".join(dict.fromkeys(row.tracked.name for row in rows[:8]))
     places = f"layers {sorted({r.layer for r in rows})}, {' and '.join(sorted({KV[r.which] for r in rows}))}"
-    return [f"wrong after this step: {len(rows)} rows, of sessions {names}; {places}"]
+    return [f"wrong after this step: {counted(len(rows), 'row')}, of sessions {names}; {places}"]
 
 
 # -- what nobody should have touched ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...pictures.sheet import counted
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .ops_poison import not_written
@@ -63,7 +64,7 @@ class Judge:
         """Raises `PartIsWrong` unless what was found is what was asked for. names: of the sessions of the rows."""
         right, given = self.right(asked), found.double()
         if len(found) != len(right):
-            what = f"{asked} has {len(found)} rows for {len(right)} sessions"
+            what = f"{asked} has {counted(len(found), 'row')} for {counted(len(right), 'session')}"
             raise PartIsWrong(Fault(what, cause=Cause.INTERFACE))
         if _close(given, right, found.dtype):
             self.before[str(asked)] = right

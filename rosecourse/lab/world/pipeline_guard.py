@@ -11,6 +11,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...decode.events import cpu_events_by
 from ...errors import RosecourseError
+from ...pictures.sheet import counted
 from ...request.session import InferenceSession
 from . import flight_judges as judges
 from .causes import Cause
@@ -123,7 +124,7 @@ class WatchedPipeline(GuardedPipeline):
         log, error = self.log, wrong.__context__
         slots = self.steps_ahead + 1
         if launching and isinstance(error, OUT_OF_SLOTS) and len(log.pending) < slots <= log.number:
-            what = f"{wrong.fault.what}, although only {len(log.pending)} steps are in flight"
+            what = f"{wrong.fault.what}, with only {counted(len(log.pending), 'step')} in flight"
             try:
                 judges.fail(log, Cause.SLOT_LOST, what, *wrong.fault.details, reason=judges.BACK)
             except PartIsWrong as lost:

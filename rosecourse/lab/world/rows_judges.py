@@ -14,6 +14,7 @@ import torch
 
 from ...config import SamplingParams
 from ...decode.inputs import DecodeInputs
+from ...pictures.sheet import counted
 from ...request.draws import key_of
 from .causes import Cause
 from .pool import Pool, Tracked
@@ -278,7 +279,7 @@ class RowsJudge:
     def _list_of(self, asked: Any, name: str, rows: int) -> list[Any]:
         given = getattr(asked, name, None)
         if not isinstance(given, torch.Tensor) or tuple(given.shape) != (rows,):
-            what = f"asked returned a {type(asked).__name__} whose `{name}` is no tensor of {rows} rows"
+            what = f"asked returned a {type(asked).__name__} whose `{name}` is no tensor of {counted(rows, 'row')}"
             fail(self.pool, Cause.INTERFACE, what, reason="it returns None, or an `Asked` of as many rows as sessions")
         return given.tolist()
 

@@ -12,6 +12,7 @@ from ...config import EngineConfig
 from ...decode.device_step import DeviceStep, Outcome
 from ...decode.inputs import DecodeInputs
 from ...models.shape import Model
+from ...pictures.sheet import counted
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .learner import Learner
@@ -65,14 +66,15 @@ class GuardedRunner:
         for name, given in zip(outcome._fields, outcome, strict=True):
             found = len(given)
             if found > rows:
-                what = f"{name} of {found} rows are returned for {rows} sessions: the others are pads"
+                what = f"{name} of {found} rows are returned for {counted(rows, 'session')}: the others are pads"
                 reason = "the graph runs over a whole bucket; the step wants the rows of its sessions, the first ones"
                 raise PartIsWrong(Fault(what, reason=reason, cause=Cause.PADS_RETURNED))
             if found < rows <= computed:
-                what = f"{name} of {found} rows are returned for {rows} sessions; the graph ran over {computed} rows"
+                what = f"{name} of {counted(found, 'row')} are returned for {rows} sessions"
+                what += f"; the graph ran over {counted(computed, 'row')}"
                 raise PartIsWrong(Fault(what, reason=ANOTHER_GRAPHS, cause=Cause.OUTCOME_STALE))
             if found < rows:
-                what = f"{name} of {found} rows are returned for {rows} sessions"
+                what = f"{name} of {counted(found, 'row')} are returned for {counted(rows, 'session')}"
                 raise PartIsWrong(Fault(what, reason=TOO_SMALL, cause=Cause.BUCKET_TOO_SMALL))
 
 

@@ -13,6 +13,7 @@ import torch
 
 from ...decode.device_step import Outcome
 from ...decode.rows import LIVE, POSITION, TOKEN
+from ...pictures.sheet import counted
 from .causes import Cause
 from .pool import Pool, Tracked, bits
 from .runner_guard import TOO_SMALL
@@ -163,8 +164,8 @@ def _why_graph(run: Run, log: RunLog, n: int) -> tuple[Cause, str, str] | None:
     if log.replays and run.frozen:
         return Cause.INPUTS_FROZEN, f"the graph has {run.frozen} that are not the rows' own", REPLACED
     if log.replays and run.of_a_step:
-        found = f"the graph was captured with the inputs of a step: {run.rows} rows, max_context_len {run.longest}"
-        return Cause.INPUTS_FROZEN, found, OF_A_STEP
+        inputs = f"{counted(run.rows, 'row')}, max_context_len {run.longest}"
+        return Cause.INPUTS_FROZEN, f"the graph was captured with the inputs of a step: {inputs}", OF_A_STEP
     if run.rows < n:
         return Cause.BUCKET_TOO_SMALL, f"the graph runs over {run.rows} rows, and there are {n} sessions", TOO_SMALL
     if log.sampled and not run.sampled:
