@@ -1,5 +1,6 @@
 """Sphinx extension: formulas as MathML, which browsers draw by themselves. MathJax would be fetched from a network."""
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -8,13 +9,22 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 
+BIG = re.compile(r"\\([bB]igg?)(?=([(\[])|[)\]])")
+
+
+def mathml(tex: str, block: bool) -> str:
+    """docutils knows \\Bigl and \\Bigr, and no \\Big."""
+    sided = BIG.sub(lambda big: big[0] + ("l" if big[2] else "r"), tex)
+    return latex2mathml.tex2mathml(sided, as_block=block)
+
+
 def visit_inline(translator: HTML5Translator, node: nodes.math) -> None:
-    translator.body.append(latex2mathml.tex2mathml(node.astext()))
+    translator.body.append(mathml(node.astext(), block=False))
     raise nodes.SkipNode
 
 
 def visit_block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    translator.body.append(f'<div class="formula">{latex2mathml.tex2mathml(node.astext(), as_block=True)}</div>')
+    translator.body.append(f'<div class="formula">{mathml(node.astext(), block=True)}</div>')
     raise nodes.SkipNode
 
 
