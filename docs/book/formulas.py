@@ -8,7 +8,6 @@ from docutils.utils.math import latex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-
 BIG = re.compile(r"\\([bB]igg?)(?=([(\[])|[)\]])")
 
 
