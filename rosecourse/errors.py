@@ -52,7 +52,7 @@ class LogitsError(RosecourseError, ArithmeticError):
 
 
 class RequestFailed(RosecourseError, RuntimeError):
-    """A request that did not give all that it was asked for, in a run that was to give a figure: it gives none."""
+    """A request of a benchmark that ended before it had all its tokens. The run has no figure then."""
 
 
 class EngineBusy(RosecourseError, RuntimeError):

@@ -12,7 +12,15 @@ author = "the authors of rosecourse"
 project_copyright = "the authors, under the Apache License 2.0"
 html_title = "rosecourse"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "lesson_pages", "alt_texts", "docstrings", "rooms"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+extensions += [
+    "lesson_pages",
+    "alt_texts",
+    "formulas",
+    "docstrings",
+    "signatures",
+    "rooms",
+]  # the files beside this one
 exclude_patterns = [] if START_PAGE.exists() else ["look_up/glossary.md"]  # the glossary is a part of it
 language = "en"
 
@@ -21,6 +29,10 @@ nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # what a cell shows in Markdown has tables and links
 nb_ipywidgets_js = {}  # a page needs no network
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
 myst_heading_anchors = 4
 myst_heading_slug_func = "lesson_pages.jupyter_anchor"
 
@@ -36,6 +48,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_show_search_summary = False
+html_search_scorer = str(HERE / "_static" / "scorer.js")
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False

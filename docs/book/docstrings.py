@@ -1,14 +1,18 @@
 """Sphinx extension: the package's docstrings are plain prose, and this makes reStructuredText of them.
 
-A line `name: what it is` describes an argument or an attribute, and what is between backticks is code.
+`name: what it is` describes an argument or an attribute, and what is between backticks is code. A class has its fields
+described, too, by the comments behind them.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sphinx.application import Sphinx
 
 FIELD = re.compile(r"((?:\*{0,2}[A-Za-z_]\w*)(?:, \*{0,2}[A-Za-z_]\w*)*): (.*)")
@@ -18,6 +22,7 @@ SPECIAL = re.compile(r"([\\*|_`])")
 EMPHASISED = re.compile(r"((?<![\w*])\*[a-z][\w -]*\*(?![\w*]))")
 INDENTED = "    "
 OBJECT = re.compile(r"[A-Za-z_][\w.]*")
+COMMENTED = re.compile(r"(?m)^    (\w+): [^#\n]*  # (.+)$")
 
 
 def code(text: str) -> str:
@@ -83,9 +88,40 @@ def to_rst(lines: list[str]) -> list[str]:
     return rst
 
 
+def names_in(obj: Any) -> set[str]:
+    """What a docstring may describe: the parameters of a function or a class, and the attributes of a class."""
+    try:
+        parameters = set(inspect.signature(obj).parameters)
+    except (TypeError, ValueError):
+        parameters = set()
+    return parameters | set(getattr(obj, "__annotations__", ()))
+
+
+def a_line_each(lines: list[str], names: Iterable[str]) -> list[str]:
+    """The lines of a docstring, with a new line where the description of one of the names begins behind a sentence."""
+    if not names:
+        return lines
+    one = rf"(?:{'|'.join(map(re.escape, sorted(names)))})\b"
+    field = rf"{one}(?:, {one})*:"
+    text = re.sub(rf"(?<=[.!?])(?: |\n *)(?={field}\s)", "\n", "\n".join(lines))
+    return re.sub(rf"(?m)^({field})\n *(?=\S)", r"\1 ", text).split("\n")
+
+
+def commented(obj: type, lines: list[str]) -> list[str]:
+    """`name: what it is` for the fields of a class that have a comment, and no words in its docstring."""
+    try:
+        source = inspect.getsource(obj)
+    except (OSError, TypeError):  # a class that no file has
+        return []
+    own, told = vars(obj).get("__annotations__", ()), "\n".join(lines)
+    return [f"{name}: {text}" for name, text in COMMENTED.findall(source) if name in own and f"{name}:" not in told]
+
+
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    if name.startswith("rosecourse"):
-        lines[:] = to_rst(lines)
+    if not name.startswith("rosecourse"):
+        return
+    fields = ["", *commented(obj, lines)] if inspect.isclass(obj) else []
+    lines[:] = to_rst(a_line_each([*lines, *fields], names_in(obj)))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -5,18 +5,16 @@ repository.
 """
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+from cells import as_page
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-WIDGET = "application/vnd.jupyter.widget-view+json"
-NOTEBOOK_LINK = re.compile(r'(<a\b[^>]*\bhref=")(?!\w+:)([^"#]*)\.ipynb((?:#[^"]*)?")')
 
 
 def copy_notebooks(app: Sphinx) -> None:
@@ -33,30 +31,6 @@ def copy_notebooks(app: Sphinx) -> None:
 def jupyter_anchor(title: str) -> str:
     """The anchor of a heading as Jupyter makes it: its text with hyphens for spaces."""
     return title.replace(" ", "-")
-
-
-def without_widgets(output: dict[str, Any]) -> None:
-    """Leave the picture or the text that an output has beside a widget, since a page has no kernel."""
-    if len(output["data"]) > 1:
-        output["data"].pop(WIDGET, None)
-
-
-def with_page_links(output: dict[str, Any]) -> None:
-    """Let links of an HTML output to notebooks lead to their pages."""
-    html = output["data"].get("text/html")
-    if html is not None:
-        output["data"]["text/html"] = NOTEBOOK_LINK.sub(r"\1\2.html\3", "".join(html))
-
-
-def as_page(source: str) -> str:
-    """The JSON of a notebook, with outputs that a page can show."""
-    notebook = json.loads(source)
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            if "data" in output:
-                without_widgets(output)
-                with_page_links(output)
-    return json.dumps(notebook)
 
 
 def read_source(app: Sphinx, docname: str, source: list[str]) -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from docstrings import to_rst
+from docstrings import marked_up
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -18,12 +18,19 @@ import rosecourse
 PACKAGE = Path(rosecourse.__file__).parent
 ARCHITECTURE = Path(__file__).resolve().parents[1] / "architecture.md"
 TOP = "."  # the modules that are in no folder
+OF_TOP = "says what can be set, and what can go wrong."
+OBJECTS = {
+    "BASELINE": "the parts of lesson 035, from which the course starts; a `DecodeParts`",
+    "BEST": "the best version of each part, as after the last lesson; a `DecodeParts`, and an engine's default",
+    "LESSONS": "the ladder: all lessons in their order, each a `Lesson` with the parts before and after it",
+}
 
 
-def pages() -> dict[str, tuple[str, str]]:
-    """Title and room of each page, in the order of docs/architecture.md: from the ground up."""
-    rooms = re.findall(r"(?m)^\* `(\w+)/`", ARCHITECTURE.read_text())
-    return {"package": ("config and errors", TOP), **{room: (room, room) for room in rooms}}
+def pages() -> dict[str, tuple[str, str, str]]:
+    """Title, room and a sentence of each page, in the order of docs/architecture.md: from the ground up."""
+    rooms = re.findall(r"(?m)^\* `(\w+)/` (.*(?:\n  .*)*)", ARCHITECTURE.read_text())
+    told = {room: (room, room, " ".join(text.split())) for room, text in rooms}
+    return {"package": ("config and errors", TOP, OF_TOP), **told}
 
 
 def write_pages(app: Sphinx) -> None:
@@ -32,7 +39,7 @@ def write_pages(app: Sphinx) -> None:
     folder.mkdir(exist_ok=True)
     for page in folder.iterdir():
         page.unlink()
-    for name, (title, room) in pages().items():
+    for name, (title, room, _) in pages().items():
         (folder / f"{name}.rst").write_text(f"{title}\n{'=' * len(title)}\n\n.. room:: {room}\n")
 
 
@@ -51,12 +58,10 @@ def public_name(name: str) -> str:
     """A line on what `import rosecourse` gives by a name, with a link to its place among the modules."""
     thing = getattr(rosecourse, name)
     if not callable(thing):
-        kind = type(thing[0] if isinstance(thing, list) else thing)
-        many = "a list of" if isinstance(thing, list) else "of class"
-        return f"* ``{name}``: {many} :py:obj:`{kind.__name__} <{kind.__module__}.{kind.__qualname__}>`"
+        return f"* ``{name}``: {marked_up(OBJECTS[name])}"
     first, _, _ = inspect.getdoc(thing).partition("\n\n")
-    summary = " ".join(to_rst(first.splitlines()[:1]))
-    return f"* :py:obj:`{name} <{thing.__module__}.{thing.__qualname__}>`: {summary}"
+    sentence = re.split(r"(?<=[.!?]) ", " ".join(first.split()))[0]
+    return f"* :py:obj:`{name} <{thing.__module__}.{thing.__qualname__}>`: {marked_up(sentence)}"
 
 
 class PublicNames(SphinxDirective):
@@ -67,10 +72,11 @@ class PublicNames(SphinxDirective):
 
 
 class Rooms(SphinxDirective):
-    """The list of the pages."""
+    """The list of the pages, with what each room is for."""
 
     def run(self) -> list[nodes.Node]:
-        lines = [".. toctree::", "   :maxdepth: 1", "", *(f"   /api/{name}" for name in pages())]
+        lines = [f"* :doc:`{title} </api/{name}>` {marked_up(text)}" for name, (title, _, text) in pages().items()]
+        lines += ["", ".. toctree::", "   :hidden:", "", *(f"   /api/{name}" for name in pages())]
         return self.parse_text_to_nodes("\n".join(lines))
 
 

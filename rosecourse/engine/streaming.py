@@ -28,10 +28,10 @@ from .token_queue import TokenQueue
 
 
 class TokenStream(Iterator[StreamedToken]):
-    """The reader's end of one request: iterate over it. A stream that nobody holds any more is cancelled; one that is
-    held keeps its manager.
+    """The reader's end of one request: iterate over it.
 
-    A slow reader holds up nobody: its tokens wait here, at most as many as it asked for.
+    A stream that nobody holds any more is cancelled; one that is held keeps its manager. A slow reader holds up
+    nobody: its tokens wait here, at most as many as it asked for.
     """
 
     def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: TokenQueue) -> None:

@@ -199,11 +199,11 @@ def attend_and_append(
     v_new: torch.Tensor,
     pdl: bool = False,
 ) -> torch.Tensor:
-    """`reference.paged_attention_decode`, arguments and all; k_new and v_new get to slot context_lens[b] of a session.
+    """The same as `reference.paged_attention_decode`, with its arguments; this one appends as well.
 
-    Its block is there, and no other session's. q, k_new and v_new may be views of one fused projection: the heads of a
-    session must be contiguous, sessions any stride apart. k_layer and v_layer must be contiguous, block_table's rows
-    too.
+    k_new[b] and v_new[b] get to position context_lens[b] of session b, whose block is there and its own alone. q, k_new
+    and v_new may be views of one fused projection: the heads of a session must be contiguous, sessions any stride
+    apart. k_layer and v_layer must be contiguous, block_table's rows too.
 
     pdl: whether the kernel may start before the one before it has ended (compute capability 9 and up). Block tables and
     context_lens must be older than that one then.

@@ -99,7 +99,7 @@ def paged_attention_decode(
     k_new: torch.Tensor,
     v_new: torch.Tensor,
 ) -> torch.Tensor:
-    """The same as `reference.paged_attention_decode`, arguments and all, in one kernel.
+    """The same as `reference.paged_attention_decode`, with its arguments, in one kernel.
 
     q, k_new and v_new may be views of one fused projection: the heads of a session must be contiguous, sessions any
     stride apart. k_layer and v_layer must be contiguous, block_table's rows too.

@@ -14,6 +14,7 @@ BOOK = ROOT / "docs" / "book"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 docstrings = script("book/docstrings")
+cells = script("book/cells")
 
 
 def prose_of(path):
@@ -40,6 +41,23 @@ def test_a_link_to_a_notebook_or_a_heading_leads_there(path):
         assert not anchor or unquote(anchor) in ANCHORS[target], f"{target} has no heading for #{anchor}"
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_link_to_a_file_is_to_a_module_which_the_book_shows(path):
+    text = prose_of(path)
+    for link in re.findall(r"\]\((\.\.?/[^)]*)\)", text):
+        assert (path.parent / link).is_file()
+        page = cells.with_module_links(f"[file]({link})")
+        assert page.startswith("[file](#rosecourse."), f"the book has no place for {link}"
+
+
+def test_long_code_is_folded_in_the_book_and_an_exercise_is_not():
+    code = {"cell_type": "code", "metadata": {}, "source": "x = 1\n" * 40, "outputs": []}
+    exercise = {**code, "metadata": {"tags": ["exercise"]}}
+    short = {**code, "metadata": {}, "source": "x = 1\n"}
+    page = json.loads(cells.as_page(json.dumps({"cells": [code, exercise, short]})))
+    assert [cell["metadata"].get("tags") for cell in page["cells"]] == [["hide-input"], ["exercise"], []]
+
+
 def test_every_folder_is_named_where_the_book_reads_it():
     named = re.findall(r"(?m)^\* `(\w+)/`", (ROOT / "docs" / "architecture.md").read_text())
     assert sorted(named) == sorted(path.parent.name for path in (ROOT / "rosecourse").glob("*/__init__.py"))
@@ -62,3 +80,14 @@ def test_every_folder_is_named_where_the_book_reads_it():
 )
 def test_a_docstring_becomes_text(docstring, rst):
     assert docstrings.to_rst(docstring.split("\n")) == rst
+
+
+def test_the_description_of_each_argument_begins_a_line():
+    lines = ["Two. part: a class. number: of the", "lesson. rest:", "none: not of ours"]
+    assert docstrings.a_line_each(lines, {"part", "number", "rest"}) == [
+        "Two.",
+        "part: a class.",
+        "number: of the",
+        "lesson.",
+        "rest: none: not of ours",
+    ]
