@@ -108,11 +108,9 @@ def require_model(model: Any) -> None:
             size = getattr(shape, name)
             require(is_count(size), f"{name} of the model is {shown(size)}: give 1 or more")
     query_heads_per_kv_head(shape.num_heads, shape.num_kv_heads)
-    require(
-        not (model.device.type == "cuda" and model.device.index),  # kernels and threads take the first one there is
-        f"the model is on {str(model.device)!r}, and the engine runs on the first GPU that it sees: "
-        f"start Python with CUDA_VISIBLE_DEVICES={model.device.index}, and load the model with device='cuda'",
-    )
+    index = model.device.index  # kernels and threads take the first GPU
+    ours = f"start Python with CUDA_VISIBLE_DEVICES={index}, and load it with device='cuda'"
+    require(not index, f"the model is on {str(model.device)!r}, which is not the first GPU: {ours}")
 
 
 def _require_members(protocol: type, value: object, name: str) -> None:
