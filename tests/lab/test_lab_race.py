@@ -92,7 +92,9 @@ def test_the_sentences_say_what_the_interval_allows():
     assert yours == "Your part against before: 1.000x [1.000, 1.000], no difference measurable here."
     assert re.fullmatch(rf"The course's part against before: 2\.0\d\dx {INTERVAL}, faster than before\.", course)
     assert found.against_before() == "1.00x [1.00, 1.00], no difference"
-    assert re.fullmatch(r"2\.0\dx \[\d\.\d\d, \d\.\d\d\]", Race("038", "Mine", ladder_of([slow, fast, fast])).against_before())
+    assert re.fullmatch(
+        r"2\.0\dx \[\d\.\d\d, \d\.\d\d\]", Race("038", "Mine", ladder_of([slow, fast, fast])).against_before()
+    )
     assert re.fullmatch(rf"Your part against the course's: 0\.[45]\d\dx {INTERVAL}, slower than the course's\.", beside)
 
 
