@@ -46,7 +46,7 @@ def is_course(verdict):
     return verdict.correct and not verdict.missing and not verdict.unchecked and bool(verdict.not_own)
 
 
-@pytest.mark.drawn(7)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(
     ("goal", "part", "number"),
     [with_marks(goal, part, number) for goal in GOALS for part, number in rungs_of(goal).items()],

@@ -49,4 +49,4 @@ def test_a_pool_holds_the_numbers_of_its_sessions_between_guards():
         )
     pool.free(parent)
     pool.free(child)
-    assert [then.length for _, then in pool.before().gone] == [4, 2] * 2
+    assert [length for _, length in pool.before().gone] == [4, 2] * 2

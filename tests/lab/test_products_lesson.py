@@ -49,7 +49,7 @@ def played(part, scenario):
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 @pytest.mark.parametrize("scenario", OPS_IN_KERNELS, ids=lambda scenario: scenario.name)
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(6)
 def test_one_of_another_style_lives_through_a_scenario(part, scenario):
     played(part, scenario)
 
