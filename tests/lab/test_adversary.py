@@ -6,7 +6,7 @@ import pytest
 
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab.world.causes import Cause
-from tests.support.adversary import KERNEL_LESSON, Adversary, Judged, adversaries, judged, table
+from tests.support.adversary import FOLDER, KERNEL_LESSON, Adversary, Judged, adversaries, judged, table
 
 pytestmark = pytest.mark.timeout(900)  # seconds for all thirty
 DRAWN, SEED = 30, 14
@@ -38,6 +38,13 @@ def test_wrong_parts_are_refused_with_their_causes(drawn):
     exact = [one for one in refused if one.cause == one.part.cause]
     assert len(refused) >= 0.97 * len(wrong) - 1, told(wrong)  # one of some twenty-five is more than three percent
     assert len(exact) >= 0.9 * len(wrong) - 1, told(wrong)
+
+
+@pytest.mark.parametrize("name", ["036_rows_by_table_id", "059_clean_pages"])
+def test_what_is_kept_by_an_address_and_what_is_wiped_out_have_their_causes(name):
+    """Both were told another cause when they were new."""
+    [said] = judged([part for part in adversaries(FOLDER / "fifth") if str(part) == name])
+    assert (said.passed, said.cause) == (False, said.part.cause), said.text
 
 
 def test_every_header_is_read():
