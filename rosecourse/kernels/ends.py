@@ -37,7 +37,10 @@ def head_kernel(
     FLOAT32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """logits = norm(x) @ w.T, and the best token of each row in each tile of the vocabulary: the first of equals."""
+    """logits = norm(x) @ w.T, and the best token of each row in each tile of the vocabulary: the first of equals.
+
+    Rows have room for whole tiles: with a mask of columns, which ends anywhere, each number would be stored by itself.
+    """
     tile = tl.program_id(1)
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
     n = tile * BN + c
@@ -54,8 +57,7 @@ def head_kernel(
     acc = product(x_ptr, w_ptr, m_read, c_read, 0, K, SPAN, K % BK == 0, FLOAT32, BM, BN, BK, STAGES)
     acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2) + bias[None, :]
     rounded = acc.to(logits_ptr.dtype.element_ty)
-    inside = in_rows[:, None] & in_columns[None, :]
-    tl.store(logits_ptr + m.to(tl.int64)[:, None] * STRIDE + n[None, :], rounded, mask=inside)
+    tl.store(logits_ptr + m.to(tl.int64)[:, None] * STRIDE + n[None, :], rounded, mask=in_rows[:, None])
     logits = rounded.to(tl.float32)
     logits = tl.where(logits == logits, logits, float("inf"))  # NaN is no number to choose by, nor is +inf
     logits = tl.where(in_columns[None, :], logits, float("-inf"))
