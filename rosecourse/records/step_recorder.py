@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..errors import RosecourseError
@@ -20,11 +22,12 @@ from ..measure.anatomy import CHUNK, decode_anatomies
 from ..measure.counters import count_step
 from ..measure.floor import kv_bytes_per_position, weight_bytes
 from ..measure.forks import fork_anew
+from ..measure.logits import SameLogits, compare_logits, logits_document
 from ..measure.profiling import take_timeline
 from ..measure.stats import order_of_round
 from ..measure.timeline import STEP_KINDS, Timeline
 from ..request.session import InferenceSession
-from .assignments import Assignment
+from .assignments import SMALL_VOCABULARY, Assignment
 from .json_file import write_json
 from .recorder import Recorder
 from .sealed import seal
@@ -117,7 +120,16 @@ class StepRecorder:
                 for number, parts in times.seconds.items()
             },
             "counts": {rung.number: self._counts(task, rung) for rung in rungs},
+            "logits": logits_document(self._logits(task)),
         }
+
+    def _logits(self, task: StepsTask) -> dict[tuple[str, str], SameLogits]:
+        """Every rung's beside those of the rung before and of the first, for prompts that are all different."""
+        draw = np.random.default_rng(task.assignment.order.seed)
+        lengths = draw.integers(1, len(task.prompt_ids), task.batch, endpoint=True)
+        prompts = [draw.integers(1, SMALL_VOCABULARY, length).tolist() for length in lengths]
+        engines = {rung.number: self._engine(task, rung) for rung in task.assignment.rungs}
+        return compare_logits(engines, prompts, COUNTED)
 
     def _counts(self, task: StepsTask, rung: Lesson) -> dict[str, dict[str, int]]:
         """What a step of each kind does: at a block boundary, inside the new block, and right after a fork."""

@@ -2,7 +2,7 @@
 
 A file is one sealed JSON object (`sealed`) with the keys of `STEPS`. Of each rung it has the host's time by part in
 nanoseconds, measured in turns; what a step of each kind does, counted; and a timeline of each kind: always of a step
-inside a block and of one at a block boundary.
+inside a block and of one at a block boundary. Newer files say, too, how its logits compare with other rungs'.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from ..lessons.workloads import WITH_STEPS
 from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
+from ..measure.logits import SameLogits
 from ..measure.timeline import Timeline
 from .names import FROM, name_from, names_of
 from .recordings import HEAD
@@ -38,17 +39,23 @@ STEPS = HEAD | {
     "timelines": dict,
 }
 
+SAME_LOGITS = {"of": [str], "apart": float} | dict.fromkeys(
+    ("steps", "rows", "numbers", "different", "other_choices", "ties"), int
+)
+
 
 @dataclass(frozen=True)
 class RecordedSteps:
     """The decode steps of all rungs under one workload. The rungs are named by the numbers of their lessons.
 
     timelines: by rung and kind of step. counts: what a step does, rows of `measure.counters.Counts`, by rung and kind.
+    logits: of two rungs, compared; empty in files from before there was such a comparison.
     """
 
     ladder: LadderSteps
     timelines: Mapping[str, Mapping[str, Timeline]]
     counts: Mapping[str, Mapping[str, Mapping[str, int]]]
+    logits: Mapping[tuple[str, str], SameLogits]
     document: dict[str, Any] = field(repr=False)
 
     @classmethod
@@ -64,7 +71,7 @@ class RecordedSteps:
         for number, sides in document["counts"].items():
             require_form(sides, dict.fromkeys((*ALWAYS, *timelines[number]), dict), f"the counts of {number}")
             require_form([n for rows in sides.values() for n in rows.values()], [int], f"the counts of {number}")
-        return cls(_ladder(document, timelines), timelines, document["counts"], document)
+        return cls(_ladder(document, timelines), timelines, document["counts"], _logits(document), document)
 
     def has(self, kind: str, numbers: Iterable[str]) -> bool:
         """Whether there are timelines of this kind of step of all these rungs."""
@@ -74,6 +81,16 @@ class RecordedSteps:
         """Whether two rungs do the same in a step of a kind, as far as these rows tell; without rows, as all tell."""
         ones, others = self.counts[one][step], self.counts[other][step]
         return all(ones.get(row) == others.get(row) for row in rows or {*ones, *others})
+
+
+def _logits(document: dict[str, Any]) -> dict[tuple[str, str], SameLogits]:
+    pairs = document.get("logits", [])
+    require_form(pairs, [SAME_LOGITS], "logits")
+    return {
+        (one, other): SameLogits(**{name: pair[name] for name in SAME_LOGITS if name != "of"})
+        for pair in pairs
+        for one, other in [pair["of"]]
+    }
 
 
 def _timelines(sides: Any) -> dict[str, Timeline]:

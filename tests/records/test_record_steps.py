@@ -1,6 +1,7 @@
 """Recording decode steps: in which order, what is counted, and when there is no time."""
 
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -59,6 +60,9 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     assert boundary.context == 128
     assert 0 < boundary.part_us("kv_append") < boundary.step_us
     assert {one.step_us for one in steps_of("A", folder=tmp_path).timelines["061"].values()} == {1800}  # the shortest
+    logits = steps_of("A", folder=tmp_path).logits
+    assert set(logits) == {(RUNGS[0], one) for one in RUNGS[1:]} | set(pairwise(RUNGS))
+    assert {(one.steps, one.rows, one.other_choices) for one in logits.values()} == {(64, 2 * 64, 0)}
     said = capsys.readouterr().out.splitlines()
     assert said[len(RUNGS) + 1] == f"A.steps: 2 sessions of 40 tokens, floor {found.floor_ms:.2f} ms"
     assert re.fullmatch(
