@@ -13,7 +13,7 @@ from ..world.fault import Fault, PartIsWrong
 from ..world.kernel_memory import guarded_kernels
 from ..world.oracle import Oracle
 from ..world.patches import look_for_patches
-from ..world.scenarios import Scenario
+from ..world.scenarios import SMALL, Scenario
 from . import end_to_end
 from .comparing import compare
 from .diagnosis import Met, diagnosed
@@ -56,6 +56,8 @@ def _tried(trial: Trial, report: Report) -> Verdict:
             return replace(verdict, faults=tuple(plainly(trial, diagnosed(trial, faults)[:SHOWN])))
         done.append(_in_an_engine(trial))
         compared = compare(trial, report)
+        if not (compared.missing or compared.not_own):
+            trial.course.world.oracle(trial.learner, SMALL).look_at_asked_methods()
     except PartIsWrong as wrong:
         return replace(verdict, faults=(wrong.fault,))
     except CannotTry as reason:
