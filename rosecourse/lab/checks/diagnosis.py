@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner, Names
+from ..world.oracle import Oracle
 from ..world.scenarios import NO_ROOM, Scenario
 from .size_limits import limit_of
 from .trial import Trial
@@ -27,6 +31,9 @@ OF_ROWS = (
     Cause.ROW_STALE,
 )  # of a table; the first that is met often says most
 WITHOUT_ROOM = [scenario.story for scenario in NO_ROOM]
+OF_PLACES = (Cause.WRONG_SESSION, Cause.WRONG_BLOCK, Cause.WRONG_SLOT, Cause.K_V_SWAPPED)
+OF_COPIES = (Cause.COW_MISSED, Cause.COW_PARTIAL)
+SELDOM = 3  # faults: of one that comes with the numbers of blocks
 OFTEN = 12  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
 OF_ANOTHER_ENGINE = (
@@ -36,37 +43,78 @@ BY_ADDRESS = (
     "everything is right if no table or list is ever freed, so that no later one lies at its address: what is kept by "
     "`id` outlives whose it was"
 )
+CONTIGUOUS = (
+    "everything is right if the rows of K and V lie one behind the other; they are views, and may lie further apart: "
+    "their `stride(0)` says how far"
+)
+ON_OTHER_BLOCKS = (
+    "everything is right on blocks with other numbers: which block a row goes to is taken from those of its neighbours"
+)
+
+COMES_BACK = (
+    "a session that comes back on other blocks finds its row of before: the row is not renewed, or it is kept by "
+    "something that outlives the table"
+)
 
 
 @dataclass(frozen=True)
 class Met:
-    """A fault, and the scenario in which it was met. None of the scenarios before it shows another story."""
+    """A fault, and the scenario in which it was met. None of the scenarios before it shows another story.
+
+    forked: whether a session had a sibling by then. freed: whether one had given its blocks back.
+    """
 
     scenario: Scenario[Any]
     fault: Fault
+    forked: bool = False
+    freed: bool = False
 
 
 def diagnosed(trial: Trial, met: Sequence[Met]) -> list[Fault]:
     """The faults of all scenarios, the one that shows the cause best first."""
     first = _by_evidence(trial, met)
-    told = first.fault
-    if told.cause not in PLAIN:
-        sizes = [each.scenario.sizes for each in met]
-        limit = limit_of(trial, sizes, told) if trial.has_limits else ""
-        if limit:
-            told = replace(told, cause=Cause.SIZE_LIMIT, reason=limit)
-        elif told.cause is not Cause.STATE_KEPT and _is_remembered(trial, first):
-            reason = OF_ANOTHER_ENGINE if trial.keeps_rows else REMEMBERED
-            told = replace(told, cause=Cause.STATE_KEPT, reason=reason)
-        elif trial.keeps_rows and told.cause is not Cause.STATE_KEPT and _is_kept_by_address(trial, first):
-            told = replace(told, cause=Cause.STATE_KEPT, reason=BY_ADDRESS)
+    told = first.fault if first.fault.cause in PLAIN else _by_experiment(trial, met, first)
     return [told, *(each.fault for each in met if each is not first)]
+
+
+def _by_experiment(trial: Trial, met: Sequence[Met], first: Met) -> Fault:
+    """The fault with the cause that experiments show, or with its own. first: the one of `met` that shows it best."""
+    told = first.fault
+    limit = limit_of(trial, [each.scenario.sizes for each in met], told) if trial.has_limits else ""
+    if limit:
+        return _as(told, Cause.SIZE_LIMIT, limit)
+    if told.cause is not Cause.STATE_KEPT and _is_remembered(trial, first):
+        return _as(told, Cause.STATE_KEPT, OF_ANOTHER_ENGINE if trial.keeps_rows else REMEMBERED)
+    if trial.keeps_rows:
+        return _of_kept_rows(trial, met, first)
+    if told.cause in OF_PLACES and not _is_wrong(trial, Contiguous(trial.learner), first.scenario):
+        return _as(told, Cause.VALUES_CHANGED, CONTIGUOUS)
+    if told.cause is Cause.WRONG_SESSION and len(met) <= SELDOM and not _is_wrong_on_any_blocks(trial, first.scenario):
+        return _as(told, Cause.WRONG_BLOCK, ON_OTHER_BLOCKS)
+    return told
+
+
+def _as(told: Fault, cause: Cause, reason: str) -> Fault:
+    return replace(told, cause=cause, or_else=None, reason=reason)
+
+
+def _of_kept_rows(trial: Trial, met: Sequence[Met], first: Met) -> Fault:
+    """The same for a part that keeps rows by design."""
+    told = first.fault
+    if told.cause is not Cause.STATE_KEPT and _is_kept_by_address(trial, first):
+        return _as(told, Cause.STATE_KEPT, BY_ADDRESS)
+    comes_back = told.cause is Cause.ROW_STALE and all(each.freed for each in met)
+    if comes_back and trial.fresh and not _is_wrong(trial, Forgetful(trial.learner, trial.fresh), first.scenario):
+        return replace(told, or_else=Cause.STATE_KEPT, reason=COMES_BACK)
+    return told
 
 
 def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     """The fault that explains most of the others. What is wrong where there is room shows more than what is missed
     where there is none."""
     met = [each for each in met if each.scenario.story not in WITHOUT_ROOM] or met
+    if any(not each.forked for each in met):  # what is wrong without siblings explains what is wrong of their copies
+        met = [each for each in met if each.fault.cause not in OF_COPIES] or met
     counted = Counter(each.fault.cause for each in met)
     often = [cause for cause in OF_ROWS if trial.keeps_rows and counted[cause] >= len(met) / OFTEN]
     for cause in (*PLAIN, *often):
@@ -115,6 +163,28 @@ class NothingFreed(Learner):
         return super().call(made, *arguments, names=names)
 
 
+class Contiguous(Learner):
+    """The learner, to whom rows of K and V are given one behind the other."""
+
+    def __init__(self, like: Learner) -> None:
+        super().__init__(like.part, like.called_with, like.alive)
+
+    def call(self, made: Any, *arguments: Any, names: Names = ()) -> Any:
+        lists = [isinstance(given, list) and all(isinstance(x, Tensor) for x in given) for given in arguments]
+        given = (
+            [x.clone(memory_format=torch.contiguous_format) for x in each] if is_list else each
+            for is_list, each in zip(lists, arguments, strict=True)
+        )
+        return super().call(made, *given, names=names)
+
+
+def _is_wrong_on_any_blocks(trial: Trial, scenario: Scenario[Any]) -> bool:
+    """Whether the scenario is wrong if sessions take blocks as they come, whatever it asks for."""
+    oracle = trial.course.world.oracle
+    as_they_come = type(oracle.__name__, (oracle,), {"next_blocks": lambda self, *indices: None})
+    return _is_wrong(trial, trial.learner, scenario, as_they_come)
+
+
 def _is_kept_by_address(trial: Trial, met: Met) -> bool:
     """Whether the scenario is right if no object that the part has seen is freed: none lies where another one lay."""
     return not _is_wrong(trial, NothingFreed(trial.learner), met.scenario)
@@ -129,9 +199,10 @@ def _is_remembered(trial: Trial, met: Met) -> bool:
     return trial.fresh is not None and not _is_wrong(trial, learner(trial.learner, trial.fresh), met.scenario)
 
 
-def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any]) -> bool:
+def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any], oracle: type[Oracle] | None = None) -> bool:
+    """oracle: another one than that of the world."""
     try:
-        scenario.story(trial.course.world.oracle(learner, scenario.sizes))
+        scenario.story((oracle or trial.course.world.oracle)(learner, scenario.sizes))
     except PartIsWrong:
         return True
     except Exception:  # the part has left something that cannot even be read

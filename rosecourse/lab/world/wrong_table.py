@@ -92,6 +92,8 @@ class WrongTable:
                     return Cause.ROW_SHAPE, "old entries past the end of the list, which must be 0: it is padded with 0"
                 reason = "numbers that are no block's lie past the end of the list: read from outside an array"
                 return Cause.OUTSIDE, reason
+        elif _shifted(there, row[:used]):
+            return Cause.ROW_SHAPE, "the right blocks, and not at the row's beginning: the zeros belong behind them"
         elif any(not 0 <= n < size for n in there[:used]):
             name = block_name(self.pool, ids[0])
             return (
@@ -160,6 +162,16 @@ class WrongTable:
             return Cause.WRONG_SESSION, reason + ": by what does a session find its row?"
         return Cause.STATE_KEPT, reason + ", and that has gone: what is kept of a session must go with it"
 
+    def _layer_of_entries(self) -> int | None:
+        """The layer whose rows, of the same sessions, say what is wrong in all wrong rows; None if none does."""
+
+        def are_of(other: int) -> bool:
+            rows = [(self.given[layer][b], self.right[layer][b], self.right[other][b]) for layer, b in self.wrong]
+            return all(x in (y, z) for there, row, theirs in rows for x, y, z in zip(there, row, theirs, strict=True))
+
+        found = [other for other in range(len(self.right)) if are_of(other)]
+        return next((other for other in found if all(layer != other for layer, _ in self.wrong)), None)
+
     # -- a row that is wrong in part ----------------------------------------------------------------------------------
 
     def _in_part(self, layer: int, b: int) -> Why | None:
@@ -187,10 +199,19 @@ class WrongTable:
                 Cause.ROW_STALE,
                 "old entries past the end of the list, which must be 0",
             )
+        other = self._layer_of_entries()
+        if other is not None and not others:
+            return Cause.WRONG_LAYER, f"some entries are those of the session's row of layer {other}"
         why = self._of_sessions(layer, b, others, "stale: entries that are another session's")
         if why or not all(any(old[n] == there[n] for old in own) for n in differs):
             return why
         return Cause.ROW_STALE, _STALE
+
+
+def _shifted(there: Row, blocks: Row) -> bool:
+    """Whether a row shows the blocks, in their order, and 0 before them."""
+    first = next((n for n, block in enumerate(there) if block), 0)
+    return any(blocks) and there == [0] * first + blocks + [0] * (len(there) - first - len(blocks)) and blocks[0] != 0
 
 
 _STALE = "stale: some entries are earlier rows'; when a list has changed, what has changed is written anew"
