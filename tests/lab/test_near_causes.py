@@ -78,6 +78,7 @@ WRITE = "            self.write(layer_idx, fast_batch_idx, fast_infos, key_new, 
 IN_TURN = "            both = key_new.new_empty(0).new_tensor([*key_new.tolist(), *value_new.tolist()])\n"
 FILL = "row.numpy()[start : len(ids)] = [block_id - offset for block_id in ids[start:]]"
 AT_THE_END = "row.numpy()[:] = [0] * (len(row) - len(ids)) + [block_id - offset for block_id in ids]"
+APPENDED = "layer_idx, block_ids_list"
 KEPT = "table.row_cache[layer_idx]"
 
 
@@ -126,6 +127,20 @@ KEPT = "table.row_cache[layer_idx]"
             Cause.WRONG_BLOCK,
             "whose list does it come from",
         ),
+        (
+            "038",
+            stories.around_a_boundary,
+            ((f"({APPENDED}[b]", f"({APPENDED}[b - 1 if b == 1 else b]"),),
+            Cause.WRONG_SESSION,
+            "the token of session B lies in it",
+        ),
+        (
+            "036",
+            stories.around_a_boundary,
+            ((FILL, FILL.replace("- offset", "- offset + 1")),),
+            Cause.WRONG_BLOCK,
+            "nobody's",
+        ),
         ("036", stories.alone, ((FILL, AT_THE_END),), Cause.ROW_SHAPE, "not at the row's beginning"),
         ("036", stories.alone, ((KEPT, KEPT.replace("idx", "idx // 2")),), Cause.WRONG_LAYER, "row of layer 0"),
     ],
@@ -148,6 +163,13 @@ def test_a_place_of_which_nothing_is_right_has_two_causes():
     verdict = Verdict("X", "038", (told,))
     assert verdict.or_else is Cause.WRONG_BLOCK
     assert "and the wrong slot in it; or the wrong block." in str(verdict).splitlines()[0]
+
+
+def test_a_full_block_that_raises_has_two_causes():
+    fault = met("059", stories.alone, ("if info is None or info.length == self.kv.block_size:", "if info is None:"))[
+        1
+    ].fault
+    assert (fault.cause, fault.or_else) == (Cause.RAISES, Cause.ROLLOVER_MISSED)
 
 
 # -- experiments ------------------------------------------------------------------------------------------------------

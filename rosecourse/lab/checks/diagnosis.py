@@ -113,8 +113,9 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
     """The fault that explains most of the others. What is wrong where there is room shows more than what is missed
     where there is none."""
     met = [each for each in met if each.scenario.story not in WITHOUT_ROOM] or met
-    if any(not each.forked for each in met):  # what is wrong without siblings explains what is wrong of their copies
-        met = [each for each in met if each.fault.cause not in OF_COPIES] or met
+    others = [each for each in met if each.fault.cause not in OF_COPIES]
+    if not all(each.forked for each in others):  # what is wrong without siblings explains what is wrong of their copies
+        met = others
     counted = Counter(each.fault.cause for each in met)
     often = [cause for cause in OF_ROWS if trial.keeps_rows and counted[cause] >= len(met) / OFTEN]
     for cause in (*PLAIN, *often):

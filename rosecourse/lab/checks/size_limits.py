@@ -67,7 +67,7 @@ DIMENSIONS = (
     Dimension("heads", lambda n: Probe(heads=n), lambda s: s.heads, BASE.heads),
     Dimension("heads of 64 numbers", lambda n: Probe(heads=n, head_dim=64), lambda s: s.heads, 1),
     Dimension("layers", lambda n: Probe(layers=n), lambda s: s.layers, BASE.layers),
-    Dimension("blocks of a session", lambda n: Probe(row_blocks=n + 2), lambda s: s.max_seq_len // s.block_size, 2),
+    Dimension("blocks of a session", lambda n: Probe(row_blocks=n + 2), lambda s: s.max_seq_len // s.block_size, 4),
     Dimension("sessions in a step", lambda n: Probe(batch=n), lambda s: MOST_SESSIONS, BASE.batch),
 )
 MOST_SESSIONS = 128
@@ -86,8 +86,9 @@ def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
         return ""
     for dimension in DIMENSIONS:
         most = max(map(dimension.of, sizes))
+        begins = dimension.at(dimension.start)
         if most > dimension.start and _is_wrong(trial, dimension.at(most)):
-            limit = _from_where(trial, dimension, most)
+            limit = "" if begins != BASE and _is_wrong(trial, begins) else _from_where(trial, dimension, most)
             if limit:
                 return limit
     return ""

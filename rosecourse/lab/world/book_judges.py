@@ -136,6 +136,8 @@ def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracke
         if _counts_too_many(pool, before, t, layer):
             cause = Cause.BOOKS_WRONG
             reason = f"the block before it counts {pool.sizes.block_size} tokens, and holds fewer: who raised it?"
+        if other := _whose_token(pool, before, batch, t, layer):
+            cause, reason = Cause.WRONG_SESSION, f"the token of session {other.name} lies in it: whose list was given?"
     elif needed <= len(then):
         cause, reason = Cause.BOOKS_WRONG, "a block was removed from the list"
     elif taken := _taken_and_not_shown(pool, before, layer):
@@ -150,6 +152,12 @@ def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracke
         cause = left_out(pool, before, batch)
         reason = "nothing was appended, or the new block was not put into the session's list"
     fail(pool, cause, what, f"its list: {ids}", reason=reason, layer=layer, marked=ids)
+
+
+def _whose_token(pool: Pool, before: Before, batch: Sequence[Tracked], t: Tracked, layer: int) -> Tracked | None:
+    """Whose token lies in the last block of a session, if it is another one's."""
+    others = (s for s in batch if s is not t and t.table[layer][-1] not in s.table[layer])
+    return next((s for s in others if block_written(pool, before, s, layer) == t.table[layer][-1]), None)
 
 
 def _counts_too_many(pool: Pool, before: Before, t: Tracked, layer: int) -> bool:
