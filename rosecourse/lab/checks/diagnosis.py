@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...kv.buffers import StagingBuffer
 from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner, Names
@@ -33,7 +35,7 @@ OF_ROWS = (
 WITHOUT_ROOM = [scenario.story for scenario in NO_ROOM]
 OF_PLACES = (Cause.WRONG_SESSION, Cause.WRONG_BLOCK, Cause.WRONG_SLOT, Cause.K_V_SWAPPED)
 OF_COPIES = (Cause.COW_MISSED, Cause.COW_PARTIAL)
-SELDOM = 3  # faults: of one that comes with the numbers of blocks
+SELDOM = 3  # faults, of what comes by chance, or with the numbers of blocks
 OFTEN = 12  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
 OF_ANOTHER_ENGINE = (
@@ -51,6 +53,10 @@ ON_OTHER_BLOCKS = (
     "everything is right on blocks with other numbers: which block a row goes to is taken from those of its neighbours"
 )
 
+CLEARED = (
+    "everything is right if the table is what the buffer held when it was sent: it is written again, or cleared, after "
+    "that, when the copy from it may still be under way"
+)
 COMES_BACK = (
     "a session that comes back on other blocks finds its row of before: the row is not renewed, or it is kept by "
     "something that outlives the table"
@@ -103,7 +109,9 @@ def _of_kept_rows(trial: Trial, met: Sequence[Met], first: Met) -> Fault:
     told = first.fault
     if told.cause is not Cause.STATE_KEPT and _is_kept_by_address(trial, first):
         return _as(told, Cause.STATE_KEPT, BY_ADDRESS)
-    comes_back = told.cause is Cause.ROW_STALE and all(each.freed for each in met)
+    if not _is_wrong(trial, SentAtOnce(trial.learner), first.scenario):
+        return _as(told, Cause.BUFFER_REUSED, CLEARED)
+    comes_back = told.cause is Cause.ROW_STALE and len(met) > SELDOM and all(each.freed for each in met)
     if comes_back and trial.fresh and not _is_wrong(trial, Forgetful(trial.learner, trial.fresh), first.scenario):
         return replace(told, or_else=Cause.STATE_KEPT, reason=COMES_BACK)
     return told
@@ -130,11 +138,18 @@ def _by_evidence(trial: Trial, met: Sequence[Met]) -> Met:
 # -- is something remembered? -----------------------------------------------------------------------------------------
 
 
-class Fresh(Learner):
+class Like(Learner):
+    """The same class as another learner's, for an experiment."""
+
+    def __init__(self, like: Learner) -> None:
+        super().__init__(like.part, like.called_with, like.alive)
+
+
+class Fresh(Like):
     """A learner whose class and the globals of its module are new ones for each object that is made."""
 
     def __init__(self, like: Learner, make: Callable[[], type]) -> None:
-        super().__init__(like.part, like.called_with, like.alive)
+        super().__init__(like)
         self._make = make
 
     def build(self, *built_with: Any) -> Any:
@@ -150,11 +165,11 @@ class Forgetful(Fresh):
         return lambda *arguments: super(Forgetful, self).build(*built_with)(*arguments)
 
 
-class NothingFreed(Learner):
+class NothingFreed(Like):
     """The learner, and every session, table and list that it was ever called with: no other one gets its address."""
 
     def __init__(self, like: Learner) -> None:
-        super().__init__(like.part, like.called_with, like.alive)
+        super().__init__(like)
         self._held: list[Any] = []
 
     def call(self, made: Any, *arguments: Any, names: Names = ()) -> Any:
@@ -164,11 +179,26 @@ class NothingFreed(Learner):
         return super().call(made, *arguments, names=names)
 
 
-class Contiguous(Learner):
-    """The learner, to whom rows of K and V are given one behind the other."""
+class SentAtOnce(Like):
+    """The learner, whose staging buffers give a copy of what they hold: what is written into them later does not show.
 
-    def __init__(self, like: Learner) -> None:
-        super().__init__(like.part, like.called_with, like.alive)
+    On a CPU a table is the buffer itself.
+    """
+
+    def build(self, *built_with: Any) -> Any:
+        made = super().build(*built_with)
+        for buffer in getattr(made, "__dict__", {}).values():
+            if isinstance(buffer, StagingBuffer):
+                vars(buffer)["to_device"] = partial(_copied, buffer.to_device)
+        return made
+
+
+def _copied(sent: Callable[[], Tensor]) -> Tensor:
+    return sent().clone()
+
+
+class Contiguous(Like):
+    """The learner, to whom rows of K and V are given one behind the other."""
 
     def call(self, made: Any, *arguments: Any, names: Names = ()) -> Any:
         lists = [isinstance(given, list) and all(isinstance(x, Tensor) for x in given) for given in arguments]
