@@ -19,7 +19,6 @@ from ...kv.buffers import StagingBuffer
 from ..world.causes import Cause
 from ..world.fault import Fault, PartIsWrong
 from ..world.learner import Learner, Names
-from ..world.oracle import Oracle
 from ..world.scenarios import NO_ROOM, Scenario
 from .size_limits import limit_of
 from .trial import Trial
@@ -35,7 +34,7 @@ OF_ROWS = (
 WITHOUT_ROOM = [scenario.story for scenario in NO_ROOM]
 OF_PLACES = (Cause.WRONG_SESSION, Cause.WRONG_BLOCK, Cause.WRONG_SLOT, Cause.K_V_SWAPPED)
 OF_COPIES = (Cause.COW_MISSED, Cause.COW_PARTIAL)
-SELDOM = 3  # faults, of what comes by chance, or with the numbers of blocks
+SELDOM = 3  # faults, of what comes by chance
 OFTEN = 12  # once in so many faults
 REMEMBERED = "everything is right if the part is made anew for each call: it remembers something of an earlier one"
 OF_ANOTHER_ENGINE = (
@@ -49,10 +48,6 @@ CONTIGUOUS = (
     "everything is right if the rows of K and V lie one behind the other; they are views, and may lie further apart: "
     "their `stride(0)` says how far"
 )
-ON_OTHER_BLOCKS = (
-    "everything is right on blocks with other numbers: which block a row goes to is taken from those of its neighbours"
-)
-
 CLEARED = (
     "everything is right if the table is what the buffer held when it was sent: it is written again, or cleared, after "
     "that, when the copy from it may still be under way"
@@ -95,8 +90,6 @@ def _by_experiment(trial: Trial, met: Sequence[Met], first: Met) -> Fault:
         return _of_kept_rows(trial, met, first)
     if told.cause in OF_PLACES and not _is_wrong(trial, Contiguous(trial.learner), first.scenario):
         return _as(told, Cause.VALUES_CHANGED, CONTIGUOUS)
-    if told.cause is Cause.WRONG_SESSION and len(met) <= SELDOM and not _is_wrong_on_any_blocks(trial, first.scenario):
-        return _as(told, Cause.WRONG_BLOCK, ON_OTHER_BLOCKS)
     return told
 
 
@@ -209,13 +202,6 @@ class Contiguous(Like):
         return super().call(made, *given, names=names)
 
 
-def _is_wrong_on_any_blocks(trial: Trial, scenario: Scenario[Any]) -> bool:
-    """Whether the scenario is wrong if sessions take blocks as they come, whatever it asks for."""
-    oracle = trial.course.world.oracle
-    as_they_come = type(oracle.__name__, (oracle,), {"next_blocks": lambda self, *indices: None})
-    return _is_wrong(trial, trial.learner, scenario, as_they_come)
-
-
 def _is_kept_by_address(trial: Trial, met: Met) -> bool:
     """Whether the scenario is right if no object that the part has seen is freed: none lies where another one lay."""
     return not _is_wrong(trial, NothingFreed(trial.learner), met.scenario)
@@ -230,10 +216,9 @@ def _is_remembered(trial: Trial, met: Met) -> bool:
     return trial.fresh is not None and not _is_wrong(trial, learner(trial.learner, trial.fresh), met.scenario)
 
 
-def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any], oracle: type[Oracle] | None = None) -> bool:
-    """oracle: another one than that of the world."""
+def _is_wrong(trial: Trial, learner: Learner, scenario: Scenario[Any]) -> bool:
     try:
-        scenario.story((oracle or trial.course.world.oracle)(learner, scenario.sizes))
+        scenario.story(trial.course.world.oracle(learner, scenario.sizes))
     except PartIsWrong:
         return True
     except Exception:  # the part has left something that cannot even be read
