@@ -127,7 +127,8 @@ def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
     holders = [t for t in pool.sessions if block_id in pool.lists(t)[layer]]
     step = Misplaced(pool, before, batch)
     origin = step.origin_of(step.now[which, layer, block, head, slot])
-    is_outside = step.has_kernels and step.is_foreign(which, layer, block, head, slot)
+    may_reach = step.has_kernels or bool(holders)  # a block that nobody has is cleared on purpose
+    is_outside = may_reach and step.is_foreign(which, layer, block, head, slot)
     cause = Cause.OUTSIDE if is_outside else Cause.OLD_TOKENS_CHANGED
     writers = [t for t in holders if t in batch]
     whose = "which no session shows" if not holders else f"which belongs to {names_of(holders)}"
