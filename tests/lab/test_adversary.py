@@ -60,13 +60,15 @@ def test_the_table_counts_and_lists_misses(tmp_path):
         Judged(right, True, "none", "✓"),
         Judged(wrong, False, "wrong-slot", "✗"),
         Judged(wrong, False, "raises", "✗ x\n  Wrong:    it raised"),
+        Judged(wrong, False, "wrong-block", "✗ x\n  Wrong:    it is elsewhere", "wrong-slot"),
         Judged(wrong, True, "none", "✓ passed"),
         Judged(right, None, "none", "no verdict in 3 seconds"),
     ]
     lines = list(table(said))
-    assert next(line for line in lines if line.startswith("all")).split() == ["all", "5", "2", "1", "1", "1", "1", "1"]
-    assert [line.split()[0] for line in lines[-3:]] == ["038_wrong-slot", "038_wrong-slot", "038_right"]
-    assert "told raises: Wrong:    it raised" in lines[-3]
+    assert next(line for line in lines if line.startswith("all")).split() == ["all", "6", "3", *"111111"]
+    assert [line.split()[0] for line in lines[-4:]] == ["038_wrong-slot"] * 3 + ["038_right"]
+    assert "told raises: Wrong:    it raised" in lines[-4]
+    assert "told wrong-block or wrong-slot: Wrong:    it is elsewhere" in lines[-3]
 
 
 def test_a_header_that_is_not_complete_is_refused(tmp_path):

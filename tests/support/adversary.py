@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parents[1] / "lab" / "adversary"
 ROOT = FOLDER.parents[2]
 LIMIT = 90.0  # seconds for one part, interpreter and imports included
 KERNEL_LESSON = "061"  # its kernels run in Triton's interpreter
-KINDS = ("refused", "exact", "wrong cause", "passed wrongly", "right passed", "right refused", "no verdict")
+KINDS = ("refused", "exact", "vague", "wrong cause", "passed wrongly", "right passed", "right refused", "no verdict")
 
 JUDGE = """
 import importlib.util, json, os, signal, sys
@@ -36,7 +36,8 @@ def judge(path, name, lesson):
     module = sys.modules["learner_part"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     verdict = check(getattr(module, name), lesson)
-    return {"passed": verdict.passed, "cause": verdict.cause and verdict.cause.value, "text": str(verdict)}
+    return {"passed": verdict.passed, "cause": verdict.cause and verdict.cause.value,
+            "or_else": verdict.or_else and verdict.or_else.value, "text": str(verdict)}
 
 for line in sys.stdin:  # a fork for each: what one part does to the process does not reach the next
     *part, limit = json.loads(line)
@@ -81,12 +82,13 @@ class Adversary:
 @dataclass(frozen=True)
 class Judged:
     """What `check` said of a part; cause is "none" where it named none, text why there is no verdict if passed is
-    None."""
+    None. or_else: the other cause where it named two."""
 
     part: Adversary
     passed: bool | None
     cause: str
     text: str
+    or_else: str = ""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -97,7 +99,9 @@ class Judged:
             return ("right passed" if self.passed else "right refused",)
         if self.passed:
             return ("passed wrongly",)
-        return ("refused", "exact" if self.cause == self.part.cause else "wrong cause")
+        if self.part.cause not in (self.cause, self.or_else):
+            return ("refused", "wrong cause")
+        return ("refused", "vague" if self.or_else else "exact")
 
     @property
     def is_missed(self) -> bool:
@@ -146,10 +150,10 @@ def _judged_in_turns(parts: Sequence[Adversary], limit: float) -> list[Judged]:
 
 def _read_verdict(part: Adversary, found: Iterator[dict[str, Any]], limit: float, errors: str) -> Judged:
     """What was said of the next part, which is followed by how its process ended."""
-    said = next(found, {"ended": 1})
+    said: dict[str, Any] = next(found, {"ended": 1})
     ended = said["ended"] if "ended" in said else next(found)["ended"]
     if "passed" in said:
-        return Judged(part, said["passed"], said["cause"] or "none", said["text"])
+        return Judged(part, said["passed"], said["cause"] or "none", said["text"], said["or_else"] or "")
     if ended == -signal.SIGALRM:
         return Judged(part, None, "none", f"no verdict in {limit:g} seconds")
     last = errors.strip().splitlines()[-1:] or ["nothing was said"]
@@ -171,7 +175,9 @@ def table(all_judged: Sequence[Judged]) -> Iterator[str]:
     yield ""
     for one in shown:
         if one.is_missed:
-            told = f"told {one.cause}" if one.passed is False else one.kinds[0]
+            told = (
+                f"told {' or '.join(filter(None, (one.cause, one.or_else)))}" if one.passed is False else one.kinds[0]
+            )
             yield f"{one.part!s:45} {one.part.cause:18} {told}: {_start(one.text)}"
 
 

@@ -13,7 +13,7 @@ from ..world.fault import Fault, PartIsWrong
 from ..world.kernel_memory import guarded_kernels
 from ..world.oracle import Oracle
 from ..world.patches import look_for_patches
-from ..world.scenarios import Scenario
+from ..world.scenarios import SMALL, Scenario
 from . import end_to_end
 from .comparing import compare
 from .diagnosis import Met, diagnosed
@@ -56,6 +56,8 @@ def _tried(trial: Trial, report: Report) -> Verdict:
             return replace(verdict, faults=tuple(plainly(trial, diagnosed(trial, faults)[:SHOWN])))
         done.append(_in_an_engine(trial))
         compared = compare(trial, report)
+        if not (compared.missing or compared.not_own):
+            trial.course.world.oracle(trial.learner, SMALL).look_at_asked_methods()
     except PartIsWrong as wrong:
         return replace(verdict, faults=(wrong.fault,))
     except CannotTry as reason:
@@ -82,11 +84,11 @@ def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
     steps = 0
     report("begin", "scenarios", len(scenarios))
     for scenario in scenarios:
-        fault, made = _play(trial, scenario)
+        found, made = _play(trial, scenario)
         report("done")
         steps += made
-        met += [Met(scenario, fault)] if fault else []
-        if _is_enough(trial, met) or (fault and not made and scenario is scenarios[0]):
+        met += [found] if found else []
+        if _is_enough(trial, met) or (found and not made and scenario is scenarios[0]):
             break  # or it cannot be built or called at all
     return [f"{len(scenarios)} scenarios, {steps} steps: {trial.course.world.holds}"], met
 
@@ -97,7 +99,7 @@ def _is_enough(trial: Trial, met: list[Met]) -> bool:
     return trial.is_enough(len(met)) and any(each.fault.cause is not Cause.NOTHING_WRITTEN for each in met)
 
 
-def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
+def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Met | None, int]:
     """What went wrong in a scenario, and how many steps it came to."""
     oracle: Oracle | None = None
     fault = None
@@ -117,7 +119,10 @@ def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Fault | None, int]:
         fault = wrong.fault
     steps = oracle.steps if oracle else 0
     where = f"{scenario.name} (step {steps})" if steps else scenario.name
-    return (replace(fault, tried=where) if fault else None), steps
+    if not fault:
+        return None, steps
+    forked, freed = (oracle.forked, bool(oracle.freed)) if oracle else (False, False)
+    return Met(scenario, replace(fault, tried=where), forked, freed), steps
 
 
 def _in_an_engine(trial: Trial) -> str:

@@ -26,9 +26,10 @@ def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
     is_written_for_it = start is not trial.course.part(trial.rung.before)
     given = {_shape(code) for code, _ in _codes_of(start)} if is_written_for_it else set()  # by the exercise
     of_texts = {shape: name for code, name in answers.items() if (shape := _shape(code)) not in given}
+    files = {(code, code.co_filename) for code in answers}  # the same lines in a file of their own are equal to these
     found: set[str] = set()
     for step in seen:
-        found |= {answers[code] for code in step.codes if code in answers}
+        found |= {answers[code] for code in step.codes if (code, code.co_filename) in files}
         found |= {of_texts[_shape(code)] for code in step.codes if _is_of_a_text(code) and _shape(code) in of_texts}
         answering = _kernels(trial)
         found |= {f"the kernel `{name}`" for module, name in step.kernels if answering & {(module, name), (module, "")}}

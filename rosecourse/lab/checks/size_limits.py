@@ -15,13 +15,16 @@ from .trial import Trial
 
 @dataclass(frozen=True)
 class Probe:
-    """Sizes at which the story is played. batch: sessions of a step, at least 4."""
+    """Sizes at which the story is played. batch: sessions of a step, at least 4. row_blocks: of a session as long as it
+    may be, which none is: the longest has two less."""
 
     batch: int = 6
     block_size: int = 4
     num_blocks: int = 60
     heads: int = 2
     head_dim: int = 4
+    layers: int = 2
+    row_blocks: int = 4
 
     @property
     def row(self) -> int:
@@ -63,6 +66,8 @@ DIMENSIONS = (
     Dimension("numbers in a head", lambda n: Probe(head_dim=n), lambda s: s.head_dim, BASE.head_dim),
     Dimension("heads", lambda n: Probe(heads=n), lambda s: s.heads, BASE.heads),
     Dimension("heads of 64 numbers", lambda n: Probe(heads=n, head_dim=64), lambda s: s.heads, 1),
+    Dimension("layers", lambda n: Probe(layers=n), lambda s: s.layers, BASE.layers),
+    Dimension("blocks of a session", lambda n: Probe(row_blocks=n + 2), lambda s: s.max_seq_len // s.block_size, 4),
     Dimension("sessions in a step", lambda n: Probe(batch=n), lambda s: MOST_SESSIONS, BASE.batch),
 )
 MOST_SESSIONS = 128
@@ -81,8 +86,9 @@ def limit_of(trial: Trial, sizes: Sequence[Sizes], fault: Fault) -> str:
         return ""
     for dimension in DIMENSIONS:
         most = max(map(dimension.of, sizes))
+        begins = dimension.at(dimension.start)
         if most > dimension.start and _is_wrong(trial, dimension.at(most)):
-            limit = _from_where(trial, dimension, most)
+            limit = "" if begins != BASE and _is_wrong(trial, begins) else _from_where(trial, dimension, most)
             if limit:
                 return limit
     return ""
@@ -133,11 +139,12 @@ def _from_where(trial: Trial, dimension: Dimension, most: int) -> str:
 
 def _is_wrong(trial: Trial, probe: Probe) -> bool:
     sizes = Sizes(
+        layers=probe.layers,
         heads=probe.heads,
         head_dim=probe.head_dim,
         block_size=probe.block_size,
-        num_blocks=max(probe.num_blocks, 4 * probe.batch),
-        max_seq_len=4 * probe.block_size,
+        num_blocks=max(probe.num_blocks, probe.row_blocks * probe.batch + 2),
+        max_seq_len=probe.row_blocks * probe.block_size,
         max_batch_size=max(16, probe.batch),
         device=trial.device,
         gates=(1, None) if trial.kernels_on else (NEVER_FULL, None),
@@ -155,10 +162,12 @@ def _is_wrong(trial: Trial, probe: Probe) -> bool:
 
 def _story(oracle: Oracle, n: int) -> None:
     """n sessions step, on the last blocks of the pool: at one slot, then at two; a few also past a block's end, and two
-    of these share their last blocks with children."""
+    of these share their last blocks with children. Where sessions may be long, these are, but for their last block."""
     for free in oracle.layout.free_lists(oracle.kv):
         free.sort()  # the last of them is the next to be taken
-    batch = [oracle.start(max(0, oracle.sizes.block_size - 3)) for _ in range(n)]
+    size = oracle.sizes.block_size
+    before = oracle.sizes.max_seq_len - BASE.row_blocks * size
+    batch = [oracle.start(before + max(0, size - 3)) for _ in range(n)]
     oracle.step(*batch)
     oracle.step(*batch[::2])
     oracle.step(*batch)

@@ -51,6 +51,11 @@ class Verdict:
         return Cause.GOAL_MISSED if self.missing else None
 
     @property
+    def or_else(self) -> Cause | None:
+        """Another cause that fits as well, where nothing that was tried decides between the two."""
+        return self.faults[0].or_else if self.faults else None
+
+    @property
     def passed(self) -> bool:
         """Whether it is correct, has the lesson's idea, is the learner's own, and everything could be tried."""
         return not (self.faults or self.missing or self.not_own or self.unchecked)
@@ -82,7 +87,8 @@ class Verdict:
     def _headline(self) -> str:
         name = f"{self.part}, lesson {self.lesson}"
         if self.faults:
-            return f"✗ {name}: not right yet{f': {self.cause.headline}' if self.cause else ''}."
+            first = self.faults[0].headline
+            return f"✗ {name}: not right yet{f': {first}' if first else ''}."
         if self.missing and self.partly:
             return f"✗ {name}: correct, but not yet with the idea of the lesson in every kind of step."
         if self.missing:

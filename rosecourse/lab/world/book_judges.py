@@ -136,6 +136,8 @@ def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracke
         if _counts_too_many(pool, before, t, layer):
             cause = Cause.BOOKS_WRONG
             reason = f"the block before it counts {pool.sizes.block_size} tokens, and holds fewer: who raised it?"
+        if other := _whose_token(pool, before, batch, t, layer):
+            cause, reason = Cause.WRONG_SESSION, f"the token of session {other.name} lies in it: whose list was given?"
     elif needed <= len(then):
         cause, reason = Cause.BOOKS_WRONG, "a block was removed from the list"
     elif taken := _taken_and_not_shown(pool, before, layer):
@@ -150,6 +152,12 @@ def _look_at_number_of_blocks(pool: Pool, before: Before, batch: Sequence[Tracke
         cause = left_out(pool, before, batch)
         reason = "nothing was appended, or the new block was not put into the session's list"
     fail(pool, cause, what, f"its list: {ids}", reason=reason, layer=layer, marked=ids)
+
+
+def _whose_token(pool: Pool, before: Before, batch: Sequence[Tracked], t: Tracked, layer: int) -> Tracked | None:
+    """Whose token lies in the last block of a session, if it is another one's."""
+    others = (s for s in batch if s is not t and t.table[layer][-1] not in s.table[layer])
+    return next((s for s in others if block_written(pool, before, s, layer) == t.table[layer][-1]), None)
 
 
 def _counts_too_many(pool: Pool, before: Before, t: Tracked, layer: int) -> bool:
@@ -185,11 +193,21 @@ def look_at_shared_blocks(pool: Pool, before: Before, batch: Sequence[Tracked]) 
             own = "a copy of its own" if ids[-1] in before.infos else "a new block of its own"
             shown = f"{block_name(pool, ids[-1])}, which {names_of(others)} {'share' if others[1:] else 'shares'}"
             what = f"position {t.length - 1} of session {t.name} was to go into {own}; {t.name} still shows {shown}"
-            cause = Cause.COW_MISSED
-            reason = "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
-            if block_written(pool, before, t, layer) is None:
-                cause, reason = left_out(pool, before, batch), LEFT_OUT.format(t.name)
+            cause, reason = _why_shared(pool, before, batch, t, others, layer)
             fail(pool, cause, what, reason=reason, layer=layer, marked=ids[-1:])
+
+
+def _why_shared(
+    pool: Pool, before: Before, batch: Sequence[Tracked], t: Tracked, others: Sequence[Tracked], layer: int
+) -> tuple[Cause, str]:
+    """Why a session that has written shows a block that others show too."""
+    block = t.table[layer][-1]
+    if block not in before.infos:
+        return Cause.BOOKS_WRONG, "one new block was put into several lists: each session takes one of its own"
+    written = (block_written(pool, before, s, layer) for s in others if s in batch)
+    if block_written(pool, before, t, layer) is None and block not in written:  # none has gone over the other's token
+        return left_out(pool, before, batch), LEFT_OUT.format(t.name)
+    return Cause.COW_MISSED, "a shared block that is not full is copied before one of its owners writes (copy-on-write)"
 
 
 def look_at_lengths(pool: Pool, before: Before, batch: Sequence[Tracked]) -> None:
@@ -210,13 +228,16 @@ def look_at_lengths(pool: Pool, before: Before, batch: Sequence[Tracked]) -> Non
                 if info.length != length:
                     are = "is" if length == 1 else "are"
                     what = f"{where} counts {counted(info.length, 'token')}; {length} {are} to be in it"
-                    cause = _length_cause(pool, before, batch, t, layer)
+                    cause = _length_cause(pool, before, batch, t, layer, info.length - length)
                     reason = _why_length(pool, before, t, layer, block_id, info.length - length)
                     fail(pool, cause, what, reason=reason, layer=layer, marked=[block_id])
 
 
-def _length_cause(pool: Pool, before: Before, batch: Sequence[Tracked], t: Tracked, layer: int) -> Cause:
-    """Of a wrong length. A token that went into another block explains it: then that raises `PartIsWrong`."""
+def _length_cause(pool: Pool, before: Before, batch: Sequence[Tracked], t: Tracked, layer: int, more: int) -> Cause:
+    """Of a length that is wrong. A token that went into another block explains it: then that raises `PartIsWrong`.
+
+    more: by how much it is too large.
+    """
     if t not in batch:
         return Cause.BOOKS_WRONG
     block = block_written(pool, before, t, layer)
@@ -224,6 +245,8 @@ def _length_cause(pool: Pool, before: Before, batch: Sequence[Tracked], t: Track
         return left_out(pool, before, batch)
     if block != t.table[layer][-1]:
         look_at_contents(pool, before, batch)
+    if more > 0 and _layers_left_out(pool, t):
+        return Cause.WRONG_LAYER
     return Cause.BOOKS_WRONG
 
 
@@ -233,9 +256,10 @@ def _nth(n: int) -> str:
 
 def _why_length(pool: Pool, before: Before, t: Tracked, layer: int, block_id: int, more: int) -> str:
     if more > 0:
-        left_out = [n for n, ids in enumerate(t.table) if not ids or _end(pool, ids) < t.length]
-        instead = f", or the lists of layer {layer} were given for layer {left_out[0]}" if left_out else ""
-        return f"the length was raised more than once for one token{instead}"
+        others = _layers_left_out(pool, t)
+        if others:
+            return f"it was raised for layer {others[0]}, too: the lists of layer {layer} were given for that one"
+        return "the length was raised more than once for one token"
     if block_written(pool, before, t, layer) is None:
         return LEFT_OUT.format(t.name)
     reason = "K and V were written, and the block's length was not raised after it"
@@ -243,6 +267,11 @@ def _why_length(pool: Pool, before: Before, t: Tracked, layer: int, block_id: in
     if any((info.layer, info.block_index) == divmod(block_id, pool.sizes.num_blocks) for info in gone):
         reason += "; it was raised in the info of a block that has been freed: ask `kv.info` anew"
     return reason
+
+
+def _layers_left_out(pool: Pool, t: Tracked) -> list[int]:
+    """The layers whose lists end before the last token of a session."""
+    return [n for n, ids in enumerate(t.table) if not ids or _end(pool, ids) < t.length]
 
 
 def _end(pool: Pool, ids: list[int]) -> int:

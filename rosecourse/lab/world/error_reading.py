@@ -29,6 +29,7 @@ NOT_THEIRS = (
     *(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib")),
 )
 
+FULL = "the block is full"
 MOST = 16  # lengths that are told
 NO_DRIVER = (
     "the kernels. Triton has no driver in this process: it was imported before TRITON_INTERPRET=1 was set, or before "
@@ -64,7 +65,8 @@ def raised(error: BaseException, given: Given) -> Fault:
         return Fault(what, details, swapped, cause=Cause.INTERFACE)
     cause = Cause.EXITS if isinstance(error, SystemExit | KeyboardInterrupt) else Cause.RAISES
     reason = "a part returns, or raises an exception; it never ends the program" if cause is Cause.EXITS else ""
-    return Fault(what, details, reason or _reason(error, message, line, given), cause=cause)
+    reason = reason or _reason(error, message, line, given)
+    return Fault(what, details, reason, cause=cause, or_else=Cause.ROLLOVER_MISSED if reason.startswith(FULL) else None)
 
 
 def _taken_for_another(error: BaseException, given: Given) -> str:
@@ -177,5 +179,5 @@ def _why_out_of_bounds(index: int, dimension: int, size: int, kv: Any) -> str:
     if dimension == 0 and size == kv.num_blocks and index in kv.blocks_in_use:
         return f"perhaps {index} is a block's id; the cache of a layer is indexed by `info.block_index`"
     if dimension > 0 and index == size == kv.block_size:
-        return f"the block is full: the slot must be less than block_size, {size}"
+        return f"{FULL}: the slot must be less than block_size, {size}"
     return ""

@@ -19,7 +19,7 @@ class Fault:
 
     what: one line. details: what was expected and what was found, a line each. reason: what it is likely to come from.
     tried: the name of the scenario. picture: the blocks at that moment. cause: of the closed list; None only for a part
-    of a kind that names no causes.
+    of a kind that names no causes. or_else: another cause that all that was seen fits as well; None if there is none.
     """
 
     what: str
@@ -28,6 +28,12 @@ class Fault:
     tried: str = ""
     picture: Picture | None = None
     cause: Cause | None = None
+    or_else: Cause | None = None
+
+    @property
+    def headline(self) -> str:
+        """What it is, in a few plain words; empty without a cause."""
+        return "; or ".join(cause.headline for cause in (self.cause, self.or_else) if cause)
 
     def same_as(self, other: Fault) -> bool:
         """Whether it is the other fault, met once more: it may be at another place, in other sessions."""

@@ -81,11 +81,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about a row. lies: where the row went, its first head."""
+    """What was found out about a row. lies: where the row went, its first head. or_else: as of a `Fault`."""
 
     cause: Cause
     reason: str
     lies: Place | None = None
+    or_else: Cause | None = None
 
 
 class Misplaced:
@@ -157,7 +158,10 @@ class Misplaced:
         counted = Counter(finding.cause for _, finding in found)
         lost = {Cause.NOTHING_WRITTEN, Cause.HALF_WRITTEN}
         least = Cause.HALF_WRITTEN if Cause.HALF_WRITTEN in counted else found[0][1].cause
-        most = max((cause for cause in counted if cause not in lost), key=counted.__getitem__, default=least)
+        # Where as many rows went elsewhere as others stand in their places, places were found wrongly: mixed-up rows
+        # leave hardly any place as it was.
+        order = sorted(counted, key=lambda cause: cause is Cause.WRONG_SESSION and len(self.batch) > 2)
+        most = max((cause for cause in order if cause not in lost), key=counted.__getitem__, default=least)
         return next((row, finding) for row, finding in found if finding.cause == most)
 
     def _shows_a_bad_copy(self, row: Row) -> bool:
@@ -253,7 +257,9 @@ class Misplaced:
             return Finding(Cause.WRONG_BLOCK, reason, lies)
         if block == row.block or self._stays_in_block(row):
             return Finding(Cause.WRONG_SLOT, reason + "position in the block", lies)
-        return Finding(Cause.WRONG_SLOT, reason + "block index and at the position in the block", lies)
+        return Finding(
+            Cause.WRONG_SLOT, reason + "block index and at the position in the block", lies, Cause.WRONG_BLOCK
+        )
 
     def _stays_in_block(self, row: Row) -> bool:
         """Whether some head of the row lies in its own block."""
@@ -310,7 +316,8 @@ class Misplaced:
     def _of_another(self, row: Row, origin: Origin, lies: Place | None) -> Finding:
         """The row of `origin` lies where this one belongs."""
         mine = row.tracked.number
-        if origin.session != mine and (origin.which, origin.head) != (row.which, row.head):
+        of_no_stride = not self.has_kernels and origin.which != row.which and origin.head == row.head
+        if origin.session != mine and (origin.which, origin.head) != (row.which, row.head) and not of_no_stride:
             reason = "rows of K and V lie further apart than H × D: they are views; their `stride(0)` says how far"
             return Finding(Cause.VALUES_CHANGED, reason, lies)
         if origin.which != row.which:

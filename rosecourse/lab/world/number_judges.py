@@ -41,7 +41,8 @@ def _tell(misplaced: Misplaced) -> NoReturn:
         *_how_many(misplaced),
     ]
     what = f"{_where(pool, row)} {_content(misplaced, row, finding)}"
-    fail(pool, finding.cause, what, *details, reason=finding.reason, layer=row.layer, marked=[block_id])
+    at, or_else = [block_id], finding.or_else
+    fail(pool, finding.cause, what, *details, reason=finding.reason, layer=row.layer, marked=at, or_else=or_else)
 
 
 def _where(pool: Pool, row: Row) -> str:
@@ -126,7 +127,9 @@ def look_at_the_rest(pool: Pool, before: Before, batch: Sequence[Tracked]) -> No
     holders = [t for t in pool.sessions if block_id in pool.lists(t)[layer]]
     step = Misplaced(pool, before, batch)
     origin = step.origin_of(step.now[which, layer, block, head, slot])
-    cause = Cause.OUTSIDE if step.is_foreign(which, layer, block, head, slot) else Cause.OLD_TOKENS_CHANGED
+    may_reach = step.has_kernels or bool(holders)  # a block that nobody has is cleared on purpose
+    is_outside = may_reach and step.is_foreign(which, layer, block, head, slot)
+    cause = Cause.OUTSIDE if is_outside else Cause.OLD_TOKENS_CHANGED
     writers = [t for t in holders if t in batch]
     whose = "which no session shows" if not holders else f"which belongs to {names_of(holders)}"
     what = f"the part wrote to slot {slot} of {block_name(pool, block_id)}, {whose}, where nothing was to be written"

@@ -76,6 +76,10 @@ class Oracle(Pool, ABC):
         """Let the part do its share of a step, unwatched; returns what it returned."""
         return self.part(*self.arguments(batch, tokens))
 
+    def look_at_asked_methods(self) -> None:
+        """Call what the exercise names beside the call itself, on a new pool; nothing in most lessons. Raises
+        `PartIsWrong`."""
+
     def lists_shown(self, batch: Sequence[Tracked]) -> list[tuple[int, int, list[int]]]:
         """(row of the batch, layer, the block list that the part has been shown last), where it has been shown one."""
         return []

@@ -123,6 +123,7 @@ class Pool:
         self._shuffle_free_blocks()
         self.sessions: list[Tracked] = []  # live ones
         self.started = 0
+        self.forked = False  # whether a session has ever had a sibling
         self.freed: set[int] = set()  # the numbers of sessions that have given their blocks back, for once at least
         self._infos: dict[int, Any] = {}  # address -> each info that was in use before a step
 
@@ -169,6 +170,7 @@ class Pool:
 
     def fork(self, parent: Tracked) -> Tracked:
         """A sibling that shares all blocks."""
+        self.forked = True
         session = InferenceSession(parent.session.prompt_ids, SamplingParams())
         session.table = self.kv.share(parent.table)
         session.num_cached_tokens = parent.length

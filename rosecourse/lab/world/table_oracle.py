@@ -10,6 +10,7 @@ import torch
 from .learner import Learner
 from .oracle import Oracle
 from .pool import Sizes, Tracked
+from .row_method import look_at_row_method
 from .table_judges import TableJudge, look_at_lists_read
 
 
@@ -46,6 +47,11 @@ class TableOracle(Oracle):
         self._judge.look_at_tables(tables, batch)
         self._shown |= {(t.number, layer): list(ids) for t in batch for layer, ids in enumerate(t.table)}
         return tables
+
+    def look_at_asked_methods(self) -> None:
+        session = self.start(self.sizes.block_size + 1)
+        self.look(session)
+        look_at_row_method(self, self.learner, self.part, session, self._judge.width)
 
     def look_again(self, tables: Any, *batch: Tracked) -> None:
         """What was returned has to stay as it is until the same part is called again."""

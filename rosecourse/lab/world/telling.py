@@ -15,10 +15,18 @@ MOST_BLOCKS = 120  # in a picture
 
 
 def fail(
-    pool: Pool, cause: Cause, what: str, *details: str, reason: str = "", layer: int = 0, marked: Sequence[int] = ()
+    pool: Pool,
+    cause: Cause,
+    what: str,
+    *details: str,
+    reason: str = "",
+    layer: int = 0,
+    marked: Sequence[int] = (),
+    or_else: Cause | None = None,
 ) -> NoReturn:
-    """Raise `PartIsWrong`, with a picture of a layer, some blocks (ids) of it marked."""
-    raise PartIsWrong(Fault(what, details, reason, picture=picture(pool, layer, marked), cause=cause))
+    """Raise `PartIsWrong`, with a picture of a layer, some blocks (ids) of it marked. or_else: as of a `Fault`."""
+    drawn = picture(pool, layer, marked)
+    raise PartIsWrong(Fault(what, details, reason, picture=drawn, cause=cause, or_else=or_else))
 
 
 def picture(pool: Pool, layer: int, marked: Sequence[int] = ()) -> Picture | None:

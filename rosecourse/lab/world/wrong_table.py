@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 from .causes import Cause
 from .pool import Pool, Tracked
@@ -11,6 +12,9 @@ from .telling import block_name
 Row = list[int]  # logical block -> physical block
 Rows = list[list[Row]]  # layer, session of the batch -> row
 Why = tuple[Cause, str]
+
+
+NOBODY = -1  # the number of no session
 
 
 class OldRows:
@@ -92,6 +96,8 @@ class WrongTable:
                     return Cause.ROW_SHAPE, "old entries past the end of the list, which must be 0: it is padded with 0"
                 reason = "numbers that are no block's lie past the end of the list: read from outside an array"
                 return Cause.OUTSIDE, reason
+        elif _shifted(there, row[:used]):
+            return Cause.ROW_SHAPE, "the right blocks, and not at the row's beginning: the zeros belong behind them"
         elif any(not 0 <= n < size for n in there[:used]):
             name = block_name(self.pool, ids[0])
             return (
@@ -135,7 +141,25 @@ class WrongTable:
                 return Cause.WRONG_LAYER, f"this is the session's row of layer {other}"
         return None
 
+    @cached_property
+    def _are_of_sessions(self) -> bool:
+        """Whether each wrong entry is one that some session, or this one in an earlier step, has at its place; else
+        that some are may be by chance."""
+        return all(entry in self._at_place(layer, n) for layer, n, entry in self._wrong_entries())
+
+    def _wrong_entries(self) -> Iterator[tuple[int, int, int]]:
+        """(layer, logical block, what the table says) of all that is wrong, but for what is empty."""
+        for layer, b in self.wrong:
+            pairs = enumerate(zip(self.given[layer][b], self.right[layer][b], strict=True))
+            yield from ((layer, n, x) for n, (x, y) in pairs if x != y and x)
+
+    def _at_place(self, layer: int, n: int) -> set[int]:
+        now = {row[n] for row in self.right[layer]}
+        return now | {row[n] for _, row in self._old.of_others(NOBODY, layer)}
+
     def _was_anothers(self, layer: int, b: int) -> Why | None:
+        if not self._are_of_sessions:
+            return None
         there = self.given[layer][b]
         numbers = [number for number, row in self._old.of_others(self.batch[b].number, layer) if row == there]
         return self._of_sessions(
@@ -159,6 +183,17 @@ class WrongTable:
         if shown.issuperset(numbers) and not self.pool.freed.issuperset(numbers):
             return Cause.WRONG_SESSION, reason + ": by what does a session find its row?"
         return Cause.STATE_KEPT, reason + ", and that has gone: what is kept of a session must go with it"
+
+    @cached_property
+    def _layer_of_entries(self) -> int | None:
+        """The layer whose rows, of the same sessions, say what is wrong in all wrong rows; None if none does."""
+
+        def are_of(other: int) -> bool:
+            rows = [(self.given[layer][b], self.right[layer][b], self.right[other][b]) for layer, b in self.wrong]
+            return all(x in (y, z) for there, row, theirs in rows for x, y, z in zip(there, row, theirs, strict=True))
+
+        found = [other for other in range(len(self.right)) if are_of(other)]
+        return next((other for other in found if all(layer != other for layer, _ in self.wrong)), None)
 
     # -- a row that is wrong in part ----------------------------------------------------------------------------------
 
@@ -187,10 +222,20 @@ class WrongTable:
                 Cause.ROW_STALE,
                 "old entries past the end of the list, which must be 0",
             )
+        others = others if self._are_of_sessions else []
+        other = self._layer_of_entries
+        if other is not None and not others:
+            return Cause.WRONG_LAYER, f"some entries are those of the session's row of layer {other}"
         why = self._of_sessions(layer, b, others, "stale: entries that are another session's")
         if why or not all(any(old[n] == there[n] for old in own) for n in differs):
             return why
         return Cause.ROW_STALE, _STALE
+
+
+def _shifted(there: Row, blocks: Row) -> bool:
+    """Whether a row shows the blocks, in their order, and 0 before them."""
+    first = next((n for n, block in enumerate(there) if block), 0)
+    return any(blocks) and there == [0] * first + blocks + [0] * (len(there) - first - len(blocks)) and blocks[0] != 0
 
 
 _STALE = "stale: some entries are earlier rows'; when a list has changed, what has changed is written anew"
