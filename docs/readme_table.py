@@ -52,7 +52,7 @@ def rate_of(lowest: float, highest: float) -> str:
 
 def odd_line() -> str:
     """The README's line on runs that stand out."""
-    return f"{ODD}{odd_runs() or 'there are none.'}"
+    return f"{ODD}{odd_runs() or 'nothing.'}"
 
 
 def tables() -> dict[Path, list[str]]:
