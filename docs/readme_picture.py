@@ -24,7 +24,7 @@ from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "whole_ladder.png"
 INCHES, DPI = 8.3, 200  # GitHub shows it 830 pixels wide: a point of text is 1.39 of them
-BEGINS = "*Recorded on one "  # of the caption
+BEGINS = "*Recorded on one GPU at a time "  # of the caption
 NARROW = 2  # the README takes a factor of two seriously, and a smaller one not
 LAYERS = 12  # of GPT-2, 124M
 
@@ -59,7 +59,7 @@ def times(chained: Ratio) -> str:
     """How many times as many tokens; in bold only where the interval is narrow enough to tell."""
     interval = f"[{chained.low:.0f}, {chained.high:.0f}]"
     if chained.high > NARROW * chained.low:
-        return f"roughly {chained.value:.0f} times as many {interval}, which can hardly be told from such runs"
+        return f"roughly {chained.value:.0f} times as many {interval}, as its runs vary too much to say more"
     return f"**{chained.value:.0f} times** as many {interval}"
 
 
@@ -74,13 +74,14 @@ def caption() -> str:
     apart = " and ".join(f"{100 * (ladder.apart - 1):.0f} % ({name})" for name, ladder in ladders().items())
     limits = " and ".join(f"{ladder.memory_limit:,.0f} ({name})" for name, ladder in ladders().items())
     return (
-        f"{BEGINS}{a.device}, a model of GPT-2's shape (124M) in float16. Tokens a second of whole runs in the first "
-        f"lesson and in the last, and their chained ratio with its 95 % interval: {'; '.join(said)}. The scale below the bars is the share of what the memory allows, "
-        f"{limits} tokens a second: each step would read the weights and the cache once, and nothing else would take "
-        f"time. The ladder was recorded in parts, {days(a.dates)}. A lesson with two bars was recorded twice: beside "
-        "the lesson before it, and (light) beside the one after it. The two differ by up to "
-        f"{apart}, so only figures of one recording can be compared. A chained ratio is the product of the ratios of "
-        "the parts, each from its first lesson to its last in one recording.*"
+        f"{BEGINS}({a.device}), with a model of GPT-2's shape (124M) in float16. Tokens a second of whole runs in the "
+        f"first lesson and in the last, and their chained ratio with its 95 % interval: {'; '.join(said)}. The scale "
+        f"below the bars is the share of what the memory allows, {limits} tokens a second: each step would read the "
+        "weights and the cache once, and nothing else would take time. The ladder was recorded in parts, "
+        f"{days(a.dates)}. A lesson with two bars was recorded twice: beside the lesson before it, and (light) beside "
+        f"the one after it. The two differ by up to {apart}, so only figures of one recording can be compared. A "
+        "chained ratio is the product of the ratios of the parts, each from its first lesson to its last in one "
+        "recording.*"
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
@@ -15,6 +16,13 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 docstrings = script("book/docstrings")
 cells = script("book/cells")
+
+
+class Commented(NamedTuple):
+    """Two numbers."""
+
+    heads: int  # of K and V
+    rows: int  # of a table (0 for none)
 
 
 def prose_of(path):
@@ -91,3 +99,12 @@ def test_the_description_of_each_argument_begins_a_line():
         "lesson.",
         "rest: none: not of ours",
     ]
+    assert docstrings.a_line_each(["runs: how many; part: a class."], {"runs", "part"}) == [
+        "runs: how many;",
+        "part: a class.",
+    ]
+
+
+def test_the_comments_of_fields_become_a_list_with_an_item_each():
+    fields = docstrings.commented(Commented, ["Two numbers."])
+    assert docstrings.to_rst(fields) == ["", "* ``heads``: of K and V.", "* ``rows``: of a table (0 for none)"]
