@@ -65,7 +65,7 @@ def test_the_committed_page_shows_every_lesson():
 def test_what_the_page_links_to_is_there():
     links = re.findall(r"\]\(([^)]+)\)", TEXT)
     assert FILES["035"] in links
-    assert all((FOLDER / link).is_file() for link in links)
+    assert all((FOLDER / link).is_file() for link in links if not link.startswith("#"))
 
 
 def test_the_races_that_count_on_a_cpu_are_those_that_are_named():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 from tests.support.scripts import script
@@ -64,6 +65,14 @@ def test_long_code_is_folded_in_the_book_and_an_exercise_is_not():
     short = {**code, "metadata": {}, "source": "x = 1\n"}
     page = json.loads(cells.as_page(json.dumps({"cells": [code, exercise, short]})))
     assert [cell["metadata"].get("tags") for cell in page["cells"]] == [["hide-input"], ["exercise"], []]
+
+
+def test_columns_of_words_are_marked_in_a_table_and_those_of_numbers_are_not():
+    frame = pd.DataFrame({"what": ["two words", ""], "ms": [1.5, 2.0]}).to_html()
+    cell = {"cell_type": "code", "metadata": {}, "source": "x", "outputs": [{"data": {"text/html": frame}}]}
+    page = json.loads(cells.as_page(json.dumps({"cells": [cell]})))
+    html = page["cells"][0]["outputs"][0]["data"]["text/html"]
+    assert re.findall(r'<t[hd] class="words">([^<]*)<', html) == ["what", "two words", ""]
 
 
 def test_every_folder_is_named_where_the_book_reads_it():
