@@ -10,7 +10,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 NOTEBOOK_LINK = re.compile(r'(<a\b[^>]*\bhref=")(?!\w+:)([^"#]*)\.ipynb((?:#[^"]*)?")')
 MODULE_LINK = re.compile(r"\]\(\.\./(rosecourse/[\w/]+)\.py\)")
 FRAME = 'class="dataframe"'  # how pandas marks its tables
-WORDS = re.compile(r"[^\W\d_]{3,} [^\W\d_]{2,}")
+WORDS = re.compile(r"\s*`?(?!nan\b)[^\W\d_]", re.IGNORECASE)  # a cell that begins with a letter
 MOST_LINES = 24  # of code that is shown unfolded
 FOLDED = "hide-input"  # myst-nb's tag
 
@@ -37,7 +37,7 @@ def with_words_left(output: dict[str, Any]) -> None:
     rows = [row.find_all(["th", "td"]) for row in page.select("tr")]
     widest = max(map(len, rows))
     for column in zip(*(row for row in rows if len(row) == widest), strict=True):
-        if any(cell.name == "td" and WORDS.search(cell.get_text()) for cell in column):
+        if any(cell.name == "td" and WORDS.match(cell.get_text()) for cell in column):
             for cell in column:
                 cell["class"] = "words"
     output["data"]["text/html"] = str(page)

@@ -68,11 +68,11 @@ def test_long_code_is_folded_in_the_book_and_an_exercise_is_not():
 
 
 def test_columns_of_words_are_marked_in_a_table_and_those_of_numbers_are_not():
-    frame = pd.DataFrame({"what": ["two words", ""], "ms": [1.5, 2.0]}).to_html()
+    frame = pd.DataFrame({"what": ["to 2 ms", ""], "ms": [1.5, None], "rung": ["035: 3", ""]}).to_html()
     cell = {"cell_type": "code", "metadata": {}, "source": "x", "outputs": [{"data": {"text/html": frame}}]}
     page = json.loads(cells.as_page(json.dumps({"cells": [cell]})))
     html = page["cells"][0]["outputs"][0]["data"]["text/html"]
-    assert re.findall(r'<t[hd] class="words">([^<]*)<', html) == ["what", "two words", ""]
+    assert re.findall(r'<t[hd] class="words">([^<]*)<', html) == ["what", "to 2 ms", ""]
 
 
 def test_every_folder_is_named_where_the_book_reads_it():
