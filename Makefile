@@ -85,6 +85,7 @@ notebooks: env  ## Execute all notebooks and write their outputs
 book: env  ## Make pages of the notebooks as they are, and of the docstrings: build/book/index.html
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[book]'
 	rm -rf build/book
+	@echo 'Making the pages: that takes a minute or two.'
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --doctree-dir build/doctrees docs/book build/book
 	@echo 'Open build/book/index.html in a browser.'
 

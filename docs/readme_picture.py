@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.replayed_step import replayed_step
+from rosecourse.measure.stats import Ratio
 from rosecourse.measure.timeline import Timeline
 from rosecourse.pictures.whole_ladder import draw_ladder, draw_legends, draw_step
 from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_of, whole_ladder
@@ -23,7 +24,8 @@ from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "whole_ladder.png"
 INCHES, DPI = 8.3, 200  # GitHub shows it 830 pixels wide: a point of text is 1.39 of them
-BEGINS = "*Recorded on one "  # of the caption
+BEGINS = "*Recorded on one GPU at a time "  # of the caption
+NARROW = 2  # the README takes a factor of two seriously, and a smaller one not
 LAYERS = 12  # of GPT-2, 124M
 
 
@@ -53,25 +55,33 @@ def sizes_of(name: str) -> str:
     return str(ARTICLES[name]).partition(" (")[0]
 
 
+def times(chained: Ratio) -> str:
+    """How many times as many tokens; in bold only where the interval is narrow enough to tell."""
+    interval = f"[{chained.low:.0f}, {chained.high:.0f}]"
+    if chained.high > NARROW * chained.low:
+        return f"roughly {chained.value:.0f} times as many {interval}, as its runs vary too much to say more"
+    return f"**{chained.value:.0f} times** as many {interval}"
+
+
 def caption() -> str:
     """The README's sentences about the picture, in Markdown."""
     a, *_ = ladders().values()
     said = []
     for name, ladder in ladders().items():
         first, *_, last = ladder.rungs
-        as_they_stand = f"{last.throughput / first.throughput:.0f} times as they stand"
-        times = f"**{ladder.multiplied:.0f} times** as many, chained ({as_they_stand})"
-        said.append(f"{name}, {sizes_of(name)}: {first.throughput:,.0f} and {last.throughput:,.0f}, {times}")
-    sessions = " and ".join(f"{100 * (ladder.apart - 1):.0f} % ({name})" for name, ladder in ladders().items())
+        rates = f"{first.throughput:,.0f} and {last.throughput:,.0f}"
+        said.append(f"{name}, {sizes_of(name)}: {rates}, {times(ladder.multiplied)}")
+    apart = " and ".join(f"{100 * (ladder.apart - 1):.0f} % ({name})" for name, ladder in ladders().items())
     limits = " and ".join(f"{ladder.memory_limit:,.0f} ({name})" for name, ladder in ladders().items())
     return (
-        f"{BEGINS}{a.device}, a model of GPT-2's shape (124M) in float16. Tokens a second of whole runs in the first "
-        f"lesson and in the last: {'; '.join(said)}. The scale below the bars is the share of what the memory allows, "
-        f"{limits} tokens a second: each step would read the weights and the cache once, and nothing else would take "
-        f"time. The ladder was recorded in parts, {days(a.dates)}. A lesson with two bars was recorded twice: beside "
-        "the lesson before it, and (light) beside the one after it. The two differ by up to "
-        f"{sessions}, so only figures of one session can be compared: the chained ratios are products of the ratios "
-        "of neighbours, each measured in one session.*"
+        f"{BEGINS}({a.device}), with a model of GPT-2's shape (124M) in float16. Tokens a second of whole runs in the "
+        f"first lesson and in the last, and their chained ratio with its 95 % interval: {'; '.join(said)}. The scale "
+        f"below the bars is the share of what the memory allows, {limits} tokens a second: each step would read the "
+        "weights and the cache once, and nothing else would take time. The ladder was recorded in parts, "
+        f"{days(a.dates)}. A lesson with two bars was recorded twice: beside the lesson before it, and (light) beside "
+        f"the one after it. The two differ by up to {apart}, so only figures of one recording can be compared. A "
+        "chained ratio is the product of the ratios of the parts, each from its first lesson to its last in one "
+        "recording.*"
     )
 
 

@@ -17,10 +17,10 @@ from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
-NOTES = {"061": "(its kernel never ran in these runs)"}  # the positions differ, as its notebook counts
 BESIDE = ("A", "C")  # the workloads under which others were measured
 ODD = "What stands out and is kept: "
-NAMED_BY = ["engine", "version", "configuration"]
+NAMED_BY = ["engine", "version", "configuration", "command"]
+RECORDS = "`rosecourse record`"  # the command behind this course's own rows
 
 
 def race_on_a_cpu(course: Course) -> str:
@@ -33,17 +33,17 @@ def engines_table() -> str:
     """Other engines between the first lesson and the last."""
     ladders = [ladder for name in BESIDE if (ladder := whole_ladder(name)) is not None]
     others = []
-    for (engine, version, configuration), rows in other_engines().groupby(NAMED_BY, sort=False):
+    for (engine, version, configuration, command), rows in other_engines().groupby(NAMED_BY, sort=False):
         rates = {row.workload: rate_of(row.lowest, row.highest) for row in rows.itertuples()}
-        others.append([f"{engine} ({version}): {configuration}", *(rates.get(name, "") for name in BESIDE)])
-    head = ["engine", *(f"{name}, tokens/s" for name in BESIDE)]
+        others.append([f"{engine} ({version}): {configuration}", *(rates.get(name, "") for name in BESIDE), command])
+    head = ["engine", *(f"{name}, tokens/s" for name in BESIDE), "command that measures it"]
     return markdown_table([head, row_of(ladders, 0), *others, row_of(ladders, -1)])
 
 
 def row_of(ladders: Sequence[WholeLadder], place: int) -> list[str]:
     """The row of a rung of this course. place: on the ladder."""
     name = f"**this course, lesson {ladders[0].rungs[place].number}**"
-    return [name, *(f"{ladder.rungs[place].throughput:,.0f}" for ladder in ladders)]
+    return [name, *(f"{ladder.rungs[place].throughput:,.0f}" for ladder in ladders), RECORDS]
 
 
 def rate_of(lowest: float, highest: float) -> str:
@@ -52,14 +52,14 @@ def rate_of(lowest: float, highest: float) -> str:
 
 def odd_line() -> str:
     """The README's line on runs that stand out."""
-    return f"{ODD}{odd_runs() or 'there are none.'}"
+    return f"{ODD}{odd_runs() or 'nothing.'}"
 
 
 def tables() -> dict[Path, list[str]]:
     """The tables of each file. In the file stands one whose first column has the same head."""
     races = {number: race_on_a_cpu(course) for number, course in COURSES.items()}
     return {
-        README: [lessons_table(ROOT / "notebooks", races, NOTES), workloads_table(), engines_table()],
+        README: [lessons_table(ROOT / "notebooks", races), workloads_table(), engines_table()],
         FIGURES: [articles_table()],
     }
 

@@ -1,4 +1,6 @@
-"""Sphinx extension: the pictures of cells keep their alternative texts.
+"""Sphinx extension: the pictures of cells keep their alternative texts, and each has a box of its own.
+
+In its box a picture can be wider than a narrow page and scroll, while the sentences around it stay where they are.
 
 A cell's PNG has its text in the metadata of the output, an SVG in its title. Each picture of a page is a file, and
 myst-nb names it by a hash of its bytes: that is how a text finds its picture again.
@@ -43,10 +45,13 @@ def note_texts(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def give_texts(app: Sphinx, doctree: nodes.document) -> None:
     texts = app.env.temp_data.get(TEXTS, {})
-    for image in doctree.findall(nodes.image):
+    for image in list(doctree.findall(nodes.image)):
         name = PurePosixPath(image["uri"]).stem
         if name in texts:
             image["alt"] = texts[name]
+            box = nodes.container(classes=["picture"])
+            image.replace_self(box)
+            box += image
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -4,9 +4,13 @@ import json
 import re
 from typing import Any
 
+from bs4 import BeautifulSoup
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NOTEBOOK_LINK = re.compile(r'(<a\b[^>]*\bhref=")(?!\w+:)([^"#]*)\.ipynb((?:#[^"]*)?")')
 MODULE_LINK = re.compile(r"\]\(\.\./(rosecourse/[\w/]+)\.py\)")
+FRAME = 'class="dataframe"'  # how pandas marks its tables
+WORDS = re.compile(r"\s*`?(?!nan\b)[^\W\d_]", re.IGNORECASE)  # a cell that begins with a letter
 MOST_LINES = 24  # of code that is shown unfolded
 FOLDED = "hide-input"  # myst-nb's tag
 
@@ -22,6 +26,21 @@ def with_page_links(output: dict[str, Any]) -> None:
     html = output["data"].get("text/html")
     if html is not None:
         output["data"]["text/html"] = NOTEBOOK_LINK.sub(r"\1\2.html\3", "".join(html))
+
+
+def with_words_left(output: dict[str, Any]) -> None:
+    """Mark the columns of a data frame that have words, which begin on the left, while numbers end on the right."""
+    html = "".join(output["data"].get("text/html", ""))
+    if FRAME not in html:
+        return
+    page = BeautifulSoup(html, "html.parser")
+    rows = [row.find_all(["th", "td"]) for row in page.select("tr")]
+    widest = max(map(len, rows))
+    for column in zip(*(row for row in rows if len(row) == widest), strict=True):
+        if any(cell.name == "td" and WORDS.match(cell.get_text()) for cell in column):
+            for cell in column:
+                cell["class"] = "words"
+    output["data"]["text/html"] = str(page)
 
 
 def with_module_links(text: str) -> str:
@@ -48,4 +67,5 @@ def as_page(source: str) -> str:
             if "data" in output:
                 without_widgets(output)
                 with_page_links(output)
+                with_words_left(output)
     return json.dumps(notebook)

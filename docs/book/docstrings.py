@@ -98,23 +98,27 @@ def names_in(obj: Any) -> set[str]:
 
 
 def a_line_each(lines: list[str], names: Iterable[str]) -> list[str]:
-    """The lines of a docstring, with a new line where the description of one of the names begins behind a sentence."""
+    """The lines of a docstring, with a new line where the description of one of the names begins.
+
+    It begins behind a sentence or a semicolon.
+    """
     if not names:
         return lines
     one = rf"(?:{'|'.join(map(re.escape, sorted(names)))})\b"
     field = rf"{one}(?:, {one})*:"
-    text = re.sub(rf"(?<=[.!?])(?: |\n *)(?={field}\s)", "\n", "\n".join(lines))
+    text = re.sub(rf"(?<=[.!?;])(?: |\n *)(?={field}\s)", "\n", "\n".join(lines))
     return re.sub(rf"(?m)^({field})\n *(?=\S)", r"\1 ", text).split("\n")
 
 
 def commented(obj: type, lines: list[str]) -> list[str]:
-    """`name: what it is` for the fields of a class that have a comment, and no words in its docstring."""
+    """`name: what it is.` for the fields of a class that have a comment, and no words in its docstring."""
     try:
         source = inspect.getsource(obj)
     except (OSError, TypeError):  # a class that no file has
         return []
     own, told = vars(obj).get("__annotations__", ()), "\n".join(lines)
-    return [f"{name}: {text}" for name, text in COMMENTED.findall(source) if name in own and f"{name}:" not in told]
+    found = [(name, text) for name, text in COMMENTED.findall(source) if name in own and f"{name}:" not in told]
+    return [f"{name}: {text}" if ENDED.search(text) else f"{name}: {text}." for name, text in found]
 
 
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

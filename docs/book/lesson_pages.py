@@ -39,7 +39,10 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 class SectionOf(SphinxDirective):
-    """The text below a heading of a notebook: `section-of`, with the notebook and the heading."""
+    """The text below a heading of a notebook: `section-of`, with the notebook and the heading.
+
+    A link to a heading of the notebook leads to its page.
+    """
 
     required_arguments = 2
 
@@ -49,7 +52,7 @@ class SectionOf(SphinxDirective):
         for cell in json.loads((NOTEBOOKS / name).read_text())["cells"]:
             title, _, text = "".join(cell["source"]).partition("\n")
             if cell["cell_type"] == "markdown" and title.lstrip("# ") == heading:
-                return self.parse_text_to_nodes(text)
+                return self.parse_text_to_nodes(text.replace("](#", f"](/{NOTEBOOKS.name}/{name}#"))
         raise self.error(f"{name} has no Markdown cell that begins with the heading {heading!r}")
 
 

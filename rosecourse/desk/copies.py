@@ -13,9 +13,8 @@ import json
 import os
 import shutil
 from dataclasses import asdict
-from datetime import datetime
 from enum import Enum, auto
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from secrets import token_hex
 
@@ -96,7 +95,7 @@ class Copies:
                 return f"{DESK}/{copy.name} is as the course has it: there is nothing to bring back"
             kept = _free_name(copy)
             copy.rename(kept)
-            old = f"; the old one is {DESK}/{kept.name}"
+            old = f"; the old one is {DESK}/{kept.name}, and your progress stays ticked"
         self._copy(original, manifest)
         self._write_manifest(manifest)
         return f"{DESK}/{copy.name} is as the course has it{old}"
@@ -153,7 +152,6 @@ def _line(state: State, names: list[str]) -> str:
 
 
 def _free_name(path: Path) -> Path:
-    """A name beside a file, with the time, that nothing has: 038_x.2026-11-23-1430.ipynb."""
-    stamp = f"{path.stem}.{datetime.now():%Y-%m-%d-%H%M}"
-    names = (path.with_name(f"{stamp}{more}{path.suffix}") for more in chain([""], map("-{}".format, count(2))))
+    """A name beside a file that nothing has: 038_yours_1.ipynb. A file browser shows no more than the beginning."""
+    names = (path.with_name(f"{path.stem[:3]}_yours_{number}{path.suffix}") for number in count(1))
     return next(name for name in names if not name.exists())

@@ -8,7 +8,7 @@ from ..lessons import LESSONS
 from ..records.comparisons import recorded_comparison
 from ..records.odd_runs import odd_runs
 from ..records.results import RESULTS
-from ..records.tables import named_cell
+from ..records.tables import named_cell, recorded_head, workloads_table
 from .notebooks import head_of, lessons_in
 from .places import END, NOTEBOOKS, repository
 
@@ -17,6 +17,8 @@ NO_BREAK = "\u00a0"  # a space at which a narrow column does not wrap: a ratio a
 
 class LessonMap:
     """A table with a row for each lesson: what changes, how long it takes, and what it is worth, under which workload.
+
+    Below it are the workloads.
 
     folder: with the notebooks, whose heads give the minutes. results: as for `recorded_comparison`.
     """
@@ -34,8 +36,9 @@ class LessonMap:
         for rung in self.rungs:
             head = self.heads[rung.number]
             minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
-            figure, colon, ratio = named_cell(rung, self.recordings[rung.number]).partition(": ")
-            worth = figure + colon + ratio.replace(" ", NO_BREAK)
+            figure, colon, rest = named_cell(rung, self.recordings[rung.number]).partition(": ")
+            ratio, bracket, note = rest.partition(" (")
+            worth = figure + colon + ratio.replace(" ", NO_BREAK) + bracket + note
             rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, rung.workload.name, worth])
         return rows
 
@@ -54,12 +57,11 @@ class LessonMap:
         return f"In all about {reading} hours to read, {building} to build and {hunting} to hunt."
 
     def __str__(self) -> str:
-        devices = dict.fromkeys(one.conditions.device for one in self.recordings.values() if one is not None)
-        worth = f"recorded on one {' or '.join(devices)}" if devices else "recorded"
+        worth = recorded_head(self.recordings.values())
         header = ["lesson", "what changes", "minutes to read", "to build", "to hunt", "workload", worth]
         rows = [header, ["---"] * 2 + ["---:"] * 3 + ["---"] * 2, *self.rows(), self.last_row()]
         said = [f"{self.odd_runs}\n", self.summary()] if self.odd_runs else [self.summary()]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows if row), "", *said])
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows if row), "", *said, "", workloads_table()])
 
     __repr__ = _repr_markdown_ = __str__
 

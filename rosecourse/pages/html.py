@@ -14,13 +14,14 @@ from html import escape, unescape
 RIGHT, WRONG, OPEN = "✓", "✗", "?"
 SIGN_COLOURS = {RIGHT: "#2E9E4F", WRONG: "#E5484D", OPEN: "#8C8C8C"}
 SHARE = 75  # % of a colour, the rest being that of the text around it: darker on a white page, lighter on a dark one
-# Of a `<pre>`: lines are wrapped between words, and never inside one, and are as wide as code in notebooks, which has
-# 100 columns, behind its number or sign.
+# Of a `<pre>`: lines are wrapped between words, and never inside one, and are as wide as code of the package, which has
+# 120 columns, behind its number or sign.
 AS_CODE = (
-    "max-width: 106ch; overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; "
+    "max-width: 126ch; overflow-x: auto; white-space: pre-wrap; overflow-wrap: normal; word-break: normal; "
     "line-height: 1.4; font-family: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)"
 )
 
+OPTION = re.compile(r"(?<!\S)--\w[\w-]+")  # a browser would break a line behind its hyphens
 LONG, HANGING = 72, 8  # columns: of a line that may have to be wrapped, and by how much the rest of it is indented
 
 
@@ -39,8 +40,9 @@ def prose(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A value or a name, in a font of fixed width; a word is never broken."""
-    return f'<code style="overflow-wrap: normal">{escape(text)}</code>'
+    """A value or a name, in a font of fixed width; a word is never broken, and an option of a command neither."""
+    whole = OPTION.sub(r'<span style="white-space: nowrap">\g<0></span>', escape(text))
+    return f'<code style="overflow-wrap: normal">{whole}</code>'
 
 
 def paragraph(text: str, label: str = "") -> str:

@@ -10,7 +10,7 @@ from ..lessons.workloads import ARTICLES
 
 OTHERS = DATA / "others.csv"
 COLUMNS: dict[str, type] = {
-    **dict.fromkeys(("engine", "version", "configuration", "workload"), str),
+    **dict.fromkeys(("engine", "version", "configuration", "command", "workload"), str),
     **dict.fromkeys(("lowest", "highest"), float),
     **dict.fromkeys(("gpu", "date"), str),
 }
@@ -20,8 +20,9 @@ def other_engines() -> pd.DataFrame:
     """Completion tokens a second of whole runs of other engines, one workload a row.
 
     The model has GPT-2's shape (124M), random weights and float16; all requests have the same prompt. Columns: engine,
-    version, configuration, workload (a key of `ARTICLES`), lowest and highest (tokens/s, alike for a single run), gpu,
-    date. Raises `RosecourseError` for a file that cannot be read.
+    version, configuration, command (of this course, that measures it anew, or that there is none), workload (a key of
+    `ARTICLES`), lowest and highest (tokens/s, alike for a single run), gpu, date. Raises `RosecourseError` for a file
+    that cannot be read.
     """
     try:
         rows = pd.read_csv(OTHERS, dtype=COLUMNS, keep_default_na=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from .results import RESULTS
 COLUMNS = ["article", "original engine on this GPU", "here, before", "here, after", "times better, here"]
 ROWS = [("total throughput", "mean"), ("TPOT", "p50"), ("ITL", "p99")]  # and TTFT, where the article has it
 NOT_RECORDED = "not recorded yet"
+NOTES = {"061": "(its kernel never ran in these runs)"}  # the positions differ, as its notebook counts
 ARTICLE, ORIGINAL = "article", "original code"  # how the sources of published figures begin
 
 
@@ -67,8 +68,13 @@ def _change(name: str, row: Any) -> str:
     prefix = f"{name}: " if name else ""
     if pd.isna(row.before):
         return f"{prefix}after {after}"
-    times = row.after / row.before if UNITS[row.metric] == "tokens/s" else row.before / row.after
-    return f"{prefix}{shown_figure(row.metric, row.before)} → {after} ({times:.3f}x)"
+    return f"{prefix}{shown_figure(row.metric, row.before)} → {after} ({_times_better(row):.3f}x)"
+
+
+def _times_better(row: Any) -> float:
+    """Of a published row, whose metric is better where it is larger, or smaller."""
+    better = row.after / row.before if UNITS[row.metric] == "tokens/s" else row.before / row.after
+    return float(better)
 
 
 def _recorded_cells(recording: RecordedComparison | None, metric: str, statistic: str) -> list[str]:
@@ -114,26 +120,27 @@ def _workload_of(recording: RecordedComparison) -> str:
 # -- the tables of all lessons -------------------------------------------------------------------------------------
 
 
-def lessons_table(
-    notebooks: Path, races: Mapping[str, str], notes: Mapping[str, str], gpu: str | None = None, folder: Path = RESULTS
-) -> str:
+def lessons_table(notebooks: Path, races: Mapping[str, str], gpu: str | None = None, folder: Path = RESULTS) -> str:
     """The README's table of lessons, in markdown: a row for each rung of the ladder.
 
     A lesson's `headline` is the figure that it is about; its cell is empty where nothing is before the lesson.
     notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows of those lessons link that have one.
-    races: what a race on a CPU compares, by the number of the lesson. notes: what to say of the figures of some.
-    gpu and folder: as for `recorded_comparison`.
+    races: what a race on a CPU compares, by the number of the lesson. gpu and folder: as for `recorded_comparison`.
     """
     recordings = {rung.number: recorded_comparison(rung.number, gpu=gpu, folder=folder) for rung in LESSONS}
-    devices = dict.fromkeys(one.conditions.device for one in recordings.values() if one is not None)
-    worth = f"recorded on one {' or '.join(devices)}" if devices else "recorded"
-    lines = [["lesson", "what changes", "workload", worth, "race on a CPU"]]
+    lines = [["lesson", "what changes", "workload", recorded_head(recordings.values()), "race on a CPU"]]
     for rung in LESSONS:
         notebook = next(notebooks.glob(f"{rung.number}_*.ipynb"), None)
         number = rung.number if notebook is None else f"[{rung.number}]({notebooks.name}/{notebook.name})"
-        figures = f"{named_cell(rung, recordings[rung.number])} {notes.get(rung.number, '')}".strip()
+        figures = named_cell(rung, recordings[rung.number])
         lines.append([f"{number} {rung.title}", rung.about, rung.workload.name, figures, races.get(rung.number, "")])
     return markdown_table(lines)
+
+
+def recorded_head(recordings: Iterable[RecordedComparison | None]) -> str:
+    """The head of a column of recorded figures, with the GPUs on which they were recorded."""
+    devices = dict.fromkeys(one.conditions.device for one in recordings if one is not None)
+    return f"recorded ({' or '.join(devices)})" if devices else "recorded"
 
 
 def articles_table(gpu: str | None = None, folder: Path = RESULTS) -> str:
@@ -161,7 +168,10 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _article_cell(rung: Lesson) -> str:
-    """The figure that the article is about; with its number of requests where it differs from the recorded one."""
+    """The figure that the article is about, before and after, and how many times better the latter is.
+
+    With its number of requests where that differs from the recorded one.
+    """
     metric, statistic = rung.headline
     rows = published_figures(rung.number)
     rows = rows[(rows.metric == metric) & (rows.statistic == statistic)]
@@ -170,7 +180,8 @@ def _article_cell(rung: Lesson) -> str:
         return ""
     (article,) = rows.itertuples()
     requests = "" if article.workload == str(rung.workload) else f" ({article.workload.partition(' x')[0]})"
-    return f"{headline_name(rung)} {article.before:.2f} to {article.after:.2f} {_unit(metric)}{requests}"
+    times = _times_better(article)
+    return f"{headline_name(rung)} {article.before:.2f} to {article.after:.2f} {_unit(metric)}: {times:.2f}x{requests}"
 
 
 def headline_name(rung: Lesson) -> str:
@@ -192,9 +203,10 @@ def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
 
 
 def named_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
-    """The same with the name of the figure before it; empty for the first lesson."""
+    """The same with the name of the figure before it and what is to be known of it behind it; empty for the first."""
     figures = recorded_cell(rung, recording)
-    return f"{headline_name(rung)} {figures}" if figures else ""
+    note = NOTES.get(rung.number, "") if recording is not None else ""
+    return f"{headline_name(rung)} {figures} {note}".rstrip() if figures else ""
 
 
 def _unit(metric: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from ..lessons import LESSONS, lesson
+from ..measure.stats import Ratio, ratio
 from ..measure.timeline import Timeline
 from .names import names_of
 from .recordings import Recording, recording_of
@@ -35,20 +36,20 @@ class WholeLadder:
     """Every recorded rung under a workload, with the one limit that holds for all of them.
 
     memory_limit: tokens/s of a run that does nothing but read, in each decode step, the weights and the cache once; at
-    the highest copy bandwidth that was measured beside any rung. multiplied: the ratio of the last rung to the first as
-    the product of the ratios of neighbours, each within one
-    recording. device: its name. dates: of the recordings, in order.
+    the highest copy bandwidth that was measured beside any rung. multiplied: the ratio of the last rung to the first,
+    chained from the recordings of the parts, with its 95 % interval (see `chained`). device: its name. dates: of the
+    recordings, in order.
     """
 
     rungs: tuple[RecordedRung, ...]
     memory_limit: float
-    multiplied: float
+    multiplied: Ratio
     device: str
     dates: tuple[str, ...]
 
     @property
     def apart(self) -> float:
-        """How far two sessions are apart: the largest ratio of the two figures of a rung, 1 where none has two."""
+        """How far two recordings are apart: the largest ratio of the two figures of a rung, 1 where none has two."""
         twice = [(rung.throughput, rung.beside_next) for rung in self.rungs if rung.beside_next is not None]
         return max((max(pair) / min(pair) for pair in twice), default=1.0)
 
@@ -67,17 +68,44 @@ def whole_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) 
     numbers = [rung.number for rung in LESSONS if any(rung.number in one.rungs for one in recordings)]
     steps = [(None, numbers[0]), *pairwise(numbers), (numbers[-1], None)]
     beside = [_recording_with(recordings, {before, after} - {None}) for before, after in steps]
-    ratios = (
-        _throughput(one, after) / _throughput(one, before) if one is not None else math.nan
-        for one, (before, after) in zip(beside[1:-1], pairwise(numbers), strict=True)
-    )
     return WholeLadder(
         tuple(_rung(number, one, other) for number, (one, other) in zip(numbers, pairwise(beside), strict=True)),
         _memory_limit(recordings),
-        math.prod(ratios),
+        chained(_ratios_of_parts(beside[1:-1], numbers)),
         recordings[0].conditions.device,
         tuple(sorted({recording.document["date"][:10] for recording in recordings})),
     )
+
+
+def chained(ratios: Sequence[Ratio]) -> Ratio:
+    """The product of ratios that were measured apart from each other, with its 95 % interval; NaN where one is NaN.
+
+    Logarithms of independent ratios add up, and how far their intervals reach adds up in quadrature, below and above
+    each by itself: the rule for independent errors, for intervals that are not symmetric.
+    """
+    value = math.prod(one.value for one in ratios)
+    below = math.hypot(*(math.log(one.value / one.low) for one in ratios))
+    above = math.hypot(*(math.log(one.high / one.value) for one in ratios))
+    return Ratio(value, value * math.exp(-below), value * math.exp(above))
+
+
+def _ratios_of_parts(recordings: Sequence[Recording | None], numbers: Sequence[str]) -> list[Ratio]:
+    """Of each recording, its last rung to its first, among those that it is used for.
+
+    That is the product of the ratios of its neighbours. These are not independent, since two of them share the runs of
+    the rung between them; the parts share none. recordings: of each rung but the first, the one that has the rung
+    before it as well, or None.
+    """
+    places = groupby(range(len(recordings)), key=lambda place: id(recordings[place]))
+    parts = [(one[0], one[-1] + 1) for one in (list(group) for _, group in places)]
+    return [_ratio(recordings[first], numbers[first], numbers[last]) for first, last in parts]
+
+
+def _ratio(recording: Recording | None, first: str, last: str) -> Ratio:
+    """How many times the throughput of one rung another has, in one recording."""
+    if recording is None:
+        return ratio([], [])
+    return ratio(recording.rungs[last].throughputs, recording.rungs[first].throughputs)
 
 
 def _recording_with(recordings: Sequence[Recording], numbers: Set[str | None]) -> Recording | None:

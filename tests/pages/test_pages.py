@@ -68,6 +68,11 @@ def test_code_and_bold_text_in_prose():
     assert str(found) == "<code>a&lt;b</code> is <b>not</b> c*d**e"
 
 
+def test_an_option_of_a_command_is_not_broken():
+    words = re.findall(r'nowrap">([^<]*)<', prose("`rosecourse record --workloads C --rounds 5`, and no --other"))
+    assert words == ["--workloads", "--rounds"]
+
+
 def test_a_diff_has_coloured_rows_and_is_its_own_text_without_styles():
     page = diff_html(DIFF)
     assert page.count("display: block") == 3
@@ -121,7 +126,7 @@ def test_a_long_line_of_code_is_folded_under_its_beginning():
         (diff_html(f"+{long}"), 5),
     ):
         assert f"padding-left: {begins + 8}ch; text-indent: -{begins + 8}ch" in page
-        assert "max-width: 106ch" in page
+        assert "max-width: 126ch" in page
     assert "text-indent" not in Listing("    return something")._repr_html_()
 
 

@@ -1,5 +1,6 @@
 """The whole ladder in one picture: a bar for each rung, and a decode step from its first to its last microsecond."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,19 +10,20 @@ from matplotlib.legend import Legend
 from matplotlib.text import Text
 
 from rosecourse import LESSONS
+from rosecourse.measure.stats import Ratio
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.pictures.labels import SMALL
 from rosecourse.pictures.whole_ladder import REST_NAME, SCALE, draw_ladder, draw_legends, draw_step
 from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.records.names import names_of
 from rosecourse.records.recordings import recording_of
-from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_of, whole_ladder
+from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, chained, timeline_of, whole_ladder
 
 RUNGS = (
     RecordedRung("035", "paged decode baseline", 1000.4, None),
     RecordedRung("036", "block-table cache", 2500.0, 2600.0),
 )
-LADDER = WholeLadder(RUNGS, 10_000.0, 2.6, "a GPU", ("2026-01-02",))
+LADDER = WholeLadder(RUNGS, 10_000.0, Ratio(2.6, 2.5, 2.7), "a GPU", ("2026-01-02",))
 FORWARD = "roseinfer.model.forward"
 TIMELINE = Timeline(
     ranges=(Range(STEP, 0.0, 100.0), Range(FORWARD, 10.0, 50.0), Range("roseinfer.kv.append_token", 60.0, 1.0)),
@@ -84,7 +86,7 @@ def test_the_legends_name_the_parts_and_the_kinds_that_are_there(ax):
     assert named == [["host:", "forward", "KV append", "the rest"], ["GPU:", "attention", "matrix products"]]
 
 
-def test_two_figures_of_a_rung_say_how_far_sessions_are_apart():
+def test_two_figures_of_a_rung_say_how_far_recordings_are_apart():
     assert LADDER.apart == pytest.approx(2600 / 2500)
     assert replace(LADDER, rungs=RUNGS[:1]).apart == 1
 
@@ -102,8 +104,23 @@ def test_the_recorded_ladder_shows_the_figures_of_each_lessons_comparison(ladder
         before, after = (side.typical("total throughput", "mean") for side in recorded.sides)
         assert (earlier.beside_next or earlier.throughput, rung.throughput) == (before, after)
         product *= after / before
-    assert ladder.multiplied == pytest.approx(product)
+    assert ladder.multiplied.value == pytest.approx(product)
     assert timeline_of(ladder.rungs[-1].number, "A").step_kind == "inside"
+
+
+def test_a_chained_ratio_is_a_product_whose_interval_grows_as_independent_errors_do():
+    found = chained([Ratio(2.0, 1.0, 4.0), Ratio(3.0, 3.0, 3.0), Ratio(5.0, 5 / 16, 5 * 8)])
+    assert found.value == pytest.approx(30)
+    assert found.low == pytest.approx(30 * 2 ** -math.hypot(1, 4))
+    assert found.high == pytest.approx(30 * 2 ** math.hypot(1, 3))
+    assert math.isnan(chained([found, Ratio(math.nan, math.nan, math.nan)]).value)
+
+
+def test_the_parts_of_the_ladder_count_once_each(ladder):
+    """A recording of several rungs gives one ratio: so the interval is narrower than that of all neighbours."""
+    worth = [recorded_comparison(rung.number, "A").ratio("total throughput", "mean") for rung in ladder.rungs[1:]]
+    neighbours, whole = chained(worth), ladder.multiplied
+    assert neighbours.low < whole.low < whole.value < whole.high < neighbours.high
 
 
 def test_the_limit_is_one_for_all_rungs_and_follows_from_what_a_run_must_read(ladder):

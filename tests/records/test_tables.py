@@ -4,9 +4,18 @@ import re
 
 import pytest
 
-from rosecourse import LESSONS, RosecourseError
+from rosecourse import LESSONS, RosecourseError, lesson
+from rosecourse.records import tables
+from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.records.recordings import read_recording
-from rosecourse.records.tables import COLUMNS, articles_table, lessons_table, published_and_recorded, workloads_table
+from rosecourse.records.tables import (
+    COLUMNS,
+    articles_table,
+    lessons_table,
+    named_cell,
+    published_and_recorded,
+    workloads_table,
+)
 from tests.support.recordings import STEPS, document_of, steady, twice_as_fast, write_recording
 
 
@@ -94,12 +103,12 @@ def cells_of(table):
 
 
 def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and_its_race(results, notebooks):
-    header, line, *rows = cells_of(lessons_table(notebooks, {"036": "time"}, {}, folder=results))
+    header, line, *rows = cells_of(lessons_table(notebooks, {"036": "time"}, folder=results))
     assert header == [
         "lesson",
         "what changes",
         "workload",
-        "recorded on one NVIDIA H200",
+        "recorded (NVIDIA H200)",
         "race on a CPU",
     ]
     assert set(line) == {"---"}
@@ -112,12 +121,13 @@ def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and
     assert [row[-1] for row in rows] == ["", "time", *[""] * (len(LESSONS) - 2)]
 
 
-def test_a_note_stands_behind_the_figures(results, notebooks):
-    _, _, *plain = cells_of(lessons_table(notebooks, {}, {}, folder=results))
-    _, _, *noted = cells_of(lessons_table(notebooks, {}, {"061": "(a note)"}, folder=results))
-    number = [rung.number for rung in LESSONS].index("061")
-    assert noted[number][3] == f"{plain[number][3]} (a note)"
-    assert noted[:number] + noted[number + 1 :] == plain[:number] + plain[number + 1 :]
+def test_a_note_stands_behind_the_figures_that_are_recorded(results, monkeypatch):
+    rung, nothing = lesson("036"), lesson("038")
+    recorded = recorded_comparison(rung.number, folder=results)
+    plain = named_cell(rung, recorded)
+    monkeypatch.setattr(tables, "NOTES", {"036": "(a note)", "038": "(a note)"})
+    assert named_cell(rung, recorded) == f"{plain} (a note)"
+    assert named_cell(nothing, None) == "TPOT not recorded yet"
 
 
 def test_the_legend_has_every_workload_that_is_recorded_for_the_readme_and_the_last_page():
@@ -132,7 +142,7 @@ def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
     rungs = {"038": 4, "059": 2, "060": 1}
     document = document_of({number: [steady(n * step) for step in STEPS] for number, n in rungs.items()}, "B")
     write_recording(results / "nvidia-h200" / "B.json", document)
-    _, _, *rows = cells_of(lessons_table(notebooks, {}, {}, folder=results))
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=results))
     figures = {row[0][1:4]: row[3] for row in rows}
     assert figures["035"] == ""
     assert figures["036"] == "TPOT 8.20 to 4.10 ms: 2.00x [2.00, 2.00]"
@@ -143,14 +153,14 @@ def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
     _, _, *rows = cells_of(articles_table(folder=results))
     figures = {row[0][:3]: row[2:] for row in rows}
     assert list(figures) == ["036", "038", "059", "060", "061"]
-    assert figures["036"] == ["TPOT 15.33 to 14.97 ms", "8.20 to 4.10 ms: 2.00x [2.00, 2.00]"]
-    assert figures["038"] == ["TPOT 14.98 to 6.50 ms", "not recorded yet"]
-    assert figures["059"] == ["ITL p99 95.34 to 81.67 ms (256 requests)", "16.40 to 8.20 ms: 2.00x [2.00, 2.00]"]
-    assert figures["060"][0] == "throughput 3807.13 to 3886.10 tokens/s (256 requests)"
+    assert figures["036"] == ["TPOT 15.33 to 14.97 ms: 1.02x", "8.20 to 4.10 ms: 2.00x [2.00, 2.00]"]
+    assert figures["038"] == ["TPOT 14.98 to 6.50 ms: 2.30x", "not recorded yet"]
+    assert figures["059"] == ["ITL p99 95.34 to 81.67 ms: 1.17x (256 requests)", "16.40 to 8.20 ms: 2.00x [2.00, 2.00]"]
+    assert figures["060"][0] == "throughput 3807.13 to 3886.10 tokens/s: 1.02x (256 requests)"
 
 
 def test_the_table_without_any_recording(tmp_path, notebooks):
-    header, _, *rows = cells_of(lessons_table(notebooks, {}, {}, folder=tmp_path / "none"))
+    header, _, *rows = cells_of(lessons_table(notebooks, {}, folder=tmp_path / "none"))
     assert header[3] == "recorded"
     assert rows[0][3] == ""
     assert all(row[3].endswith(" not recorded yet") for row in rows[1:])
@@ -158,7 +168,7 @@ def test_the_table_without_any_recording(tmp_path, notebooks):
 
 def test_a_lesson_without_a_notebook_has_a_row_without_a_link(tmp_path, notebooks):
     (notebooks / "062_a_name.ipynb").unlink()
-    _, _, *rows = cells_of(lessons_table(notebooks, {}, {}, folder=tmp_path / "none"))
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=tmp_path / "none"))
     names = {row[0].strip("[")[:3]: row[0] for row in rows}
     assert names["062"] == "062 one table for all layers"
     assert names["063"] == "[063](notebooks/063_a_name.ipynb) slots from the table"
@@ -166,12 +176,12 @@ def test_a_lesson_without_a_notebook_has_a_row_without_a_link(tmp_path, notebook
 
 def test_a_recording_of_the_first_lesson_alone_has_nothing_to_compare(tmp_path, notebooks):
     write_recording(tmp_path / "cpu" / "A.json", document_of({"035": [steady(0.01)] * 5}))
-    _, _, first, *_ = cells_of(lessons_table(notebooks, {}, {}, folder=tmp_path))
+    _, _, first, *_ = cells_of(lessons_table(notebooks, {}, folder=tmp_path))
     assert first[3:] == ["", ""]
 
 
 def test_every_line_of_the_table_is_one_of_markdown(results, notebooks):
-    lines = lessons_table(notebooks, {}, {}, folder=results).splitlines()
+    lines = lessons_table(notebooks, {}, folder=results).splitlines()
     assert all(re.fullmatch(r"\|( [^|]+ \|| \|){5}", line) for line in lines), lines
 
 

@@ -3,8 +3,10 @@
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 from tests.support.scripts import script
@@ -15,6 +17,13 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 docstrings = script("book/docstrings")
 cells = script("book/cells")
+
+
+class Commented(NamedTuple):
+    """Two numbers."""
+
+    heads: int  # of K and V
+    rows: int  # of a table (0 for none)
 
 
 def prose_of(path):
@@ -58,6 +67,14 @@ def test_long_code_is_folded_in_the_book_and_an_exercise_is_not():
     assert [cell["metadata"].get("tags") for cell in page["cells"]] == [["hide-input"], ["exercise"], []]
 
 
+def test_columns_of_words_are_marked_in_a_table_and_those_of_numbers_are_not():
+    frame = pd.DataFrame({"what": ["to 2 ms", ""], "ms": [1.5, None], "rung": ["035: 3", ""]}).to_html()
+    cell = {"cell_type": "code", "metadata": {}, "source": "x", "outputs": [{"data": {"text/html": frame}}]}
+    page = json.loads(cells.as_page(json.dumps({"cells": [cell]})))
+    html = page["cells"][0]["outputs"][0]["data"]["text/html"]
+    assert re.findall(r'<t[hd] class="words">([^<]*)<', html) == ["what", "to 2 ms", ""]
+
+
 def test_every_folder_is_named_where_the_book_reads_it():
     named = re.findall(r"(?m)^\* `(\w+)/`", (ROOT / "docs" / "architecture.md").read_text())
     assert sorted(named) == sorted(path.parent.name for path in (ROOT / "rosecourse").glob("*/__init__.py"))
@@ -91,3 +108,12 @@ def test_the_description_of_each_argument_begins_a_line():
         "lesson.",
         "rest: none: not of ours",
     ]
+    assert docstrings.a_line_each(["runs: how many; part: a class."], {"runs", "part"}) == [
+        "runs: how many;",
+        "part: a class.",
+    ]
+
+
+def test_the_comments_of_fields_become_a_list_with_an_item_each():
+    fields = docstrings.commented(Commented, ["Two numbers."])
+    assert docstrings.to_rst(fields) == ["", "* ``heads``: of K and V.", "* ``rows``: of a table (0 for none)"]

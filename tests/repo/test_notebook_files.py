@@ -18,3 +18,10 @@ def test_a_notebook_is_executed_whole_and_small(path):
     outputs = [output for cell in code for output in cell["outputs"]]
     assert not [output for output in outputs if output["output_type"] == "error"]
     assert not [output for output in outputs if output.get("name") == "stderr"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebooks_kernel_has_the_name_that_jupyter_lab_writes(path):
+    """Else Jupyter Lab writes it when it opens the notebook, which then counts as changed."""
+    kernel = json.loads(path.read_text())["metadata"]["kernelspec"]
+    assert kernel == {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}

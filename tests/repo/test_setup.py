@@ -142,9 +142,10 @@ def test_make_browser_test_installs_its_extra_with_the_constraints_and_runs_its_
 
 
 def test_make_book_installs_its_extra_with_the_constraints_and_leaves_no_older_page():
-    install, remove, build, _ = make_would_run("book")[-4:]
+    install, remove, told, build, _ = make_would_run("book")[-5:]
     assert pip_install_arguments(install) == ["-q", "-c", "constraints.txt", "-e", ".[book]"]
     assert remove == "rm -rf build/book"
+    assert told.startswith("echo ")  # Sphinx says nothing for a minute
     assert "--fail-on-warning" in build
     assert build.endswith("docs/book build/book")
 
