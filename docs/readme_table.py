@@ -17,7 +17,6 @@ from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
-NOTES = {"061": "(its kernel never ran in these runs)"}  # the positions differ, as its notebook counts
 BESIDE = ("A", "C")  # the workloads under which others were measured
 ODD = "What stands out and is kept: "
 NAMED_BY = ["engine", "version", "configuration"]
@@ -59,7 +58,7 @@ def tables() -> dict[Path, list[str]]:
     """The tables of each file. In the file stands one whose first column has the same head."""
     races = {number: race_on_a_cpu(course) for number, course in COURSES.items()}
     return {
-        README: [lessons_table(ROOT / "notebooks", races, NOTES), workloads_table(), engines_table()],
+        README: [lessons_table(ROOT / "notebooks", races), workloads_table(), engines_table()],
         FIGURES: [articles_table()],
     }
 

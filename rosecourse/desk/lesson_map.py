@@ -35,7 +35,8 @@ class LessonMap:
             head = self.heads[rung.number]
             minutes = [str(n) if n else "" for n in (head.reading, head.exercise, head.hunt)]
             figure, colon, ratio = named_cell(rung, self.recordings[rung.number]).partition(": ")
-            worth = figure + colon + ratio.replace(" ", NO_BREAK)
+            ratio, end, note = ratio.partition("]")
+            worth = figure + colon + ratio.replace(" ", NO_BREAK) + end + note
             rows.append([f"[{head.number} {head.title}]({head.file})", rung.about, *minutes, rung.workload.name, worth])
         return rows
 

@@ -23,6 +23,7 @@ COLUMNS = ["article", "original engine on this GPU", "here, before", "here, afte
 ROWS = [("total throughput", "mean"), ("TPOT", "p50"), ("ITL", "p99")]  # and TTFT, where the article has it
 NOT_RECORDED = "not recorded yet"
 ARTICLE, ORIGINAL = "article", "original code"  # how the sources of published figures begin
+NOTES = {"061": "(its kernel never ran in these runs)"}  # behind recorded figures; its notebook counts why
 
 
 def published_and_recorded(lesson: str, gpu: str | None = None, folder: Path = RESULTS) -> pd.DataFrame:
@@ -114,15 +115,12 @@ def _workload_of(recording: RecordedComparison) -> str:
 # -- the tables of all lessons -------------------------------------------------------------------------------------
 
 
-def lessons_table(
-    notebooks: Path, races: Mapping[str, str], notes: Mapping[str, str], gpu: str | None = None, folder: Path = RESULTS
-) -> str:
+def lessons_table(notebooks: Path, races: Mapping[str, str], gpu: str | None = None, folder: Path = RESULTS) -> str:
     """The README's table of lessons, in markdown: a row for each rung of the ladder.
 
     A lesson's `headline` is the figure that it is about; its cell is empty where nothing is before the lesson.
     notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows of those lessons link that have one.
-    races: what a race on a CPU compares, by the number of the lesson. notes: what to say of the figures of some.
-    gpu and folder: as for `recorded_comparison`.
+    races: what a race on a CPU compares, by the number of the lesson. gpu and folder: as for `recorded_comparison`.
     """
     recordings = {rung.number: recorded_comparison(rung.number, gpu=gpu, folder=folder) for rung in LESSONS}
     devices = dict.fromkeys(one.conditions.device for one in recordings.values() if one is not None)
@@ -131,8 +129,8 @@ def lessons_table(
     for rung in LESSONS:
         notebook = next(notebooks.glob(f"{rung.number}_*.ipynb"), None)
         number = rung.number if notebook is None else f"[{rung.number}]({notebooks.name}/{notebook.name})"
-        figures = f"{named_cell(rung, recordings[rung.number])} {notes.get(rung.number, '')}".strip()
-        lines.append([f"{number} {rung.title}", rung.about, rung.workload.name, figures, races.get(rung.number, "")])
+        figures, race = named_cell(rung, recordings[rung.number]), races.get(rung.number, "")
+        lines.append([f"{number} {rung.title}", rung.about, rung.workload.name, figures, race])
     return markdown_table(lines)
 
 
@@ -180,7 +178,10 @@ def headline_name(rung: Lesson) -> str:
 
 
 def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
-    """What a lesson is worth as recorded: its headline's figure before and after, and the ratio with its interval."""
+    """What a lesson is worth as recorded: its headline's figure before and after, the ratio with its interval, a note.
+
+    Only few lessons have a note: it says what their figures do not show.
+    """
     if not rung.changes:
         return ""
     if recording is None:
@@ -188,7 +189,7 @@ def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     metric, statistic = rung.headline
     before, after = (shown_figure(metric, side.typical(metric, statistic)) for side in recording.sides)
     better = recording.ratio(metric, statistic)
-    return f"{before} to {after} {_unit(metric)}: {better.shown(2)}"
+    return f"{before} to {after} {_unit(metric)}: {better.shown(2)} {NOTES.get(rung.number, '')}".rstrip()
 
 
 def named_cell(rung: Lesson, recording: RecordedComparison | None) -> str:

@@ -94,7 +94,7 @@ def cells_of(table):
 
 
 def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and_its_race(results, notebooks):
-    header, line, *rows = cells_of(lessons_table(notebooks, {"036": "time"}, {}, folder=results))
+    header, line, *rows = cells_of(lessons_table(notebooks, {"036": "time"}, folder=results))
     assert header == [
         "lesson",
         "what changes",
@@ -112,12 +112,14 @@ def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and
     assert [row[-1] for row in rows] == ["", "time", *[""] * (len(LESSONS) - 2)]
 
 
-def test_a_note_stands_behind_the_figures(results, notebooks):
-    _, _, *plain = cells_of(lessons_table(notebooks, {}, {}, folder=results))
-    _, _, *noted = cells_of(lessons_table(notebooks, {}, {"061": "(a note)"}, folder=results))
-    number = [rung.number for rung in LESSONS].index("061")
-    assert noted[number][3] == f"{plain[number][3]} (a note)"
-    assert noted[:number] + noted[number + 1 :] == plain[:number] + plain[number + 1 :]
+def test_a_note_stands_behind_the_figures_in_every_table(results, notebooks):
+    document = document_of({number: [steady(step) for step in STEPS] for number in ("060", "061")}, "C")
+    write_recording(results / "nvidia-h200" / "C.json", document)
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=results))
+    noted = {row[0][1:4]: row[3] for row in rows if row[3].endswith(")")}
+    assert noted == {"061": "throughput 488 to 488 tokens/s: 1.00x [1.00, 1.00] (its kernel never ran in these runs)"}
+    _, _, *rows = cells_of(articles_table(folder=results))
+    assert [row[0][:3] for row in rows if row[3].endswith(" (its kernel never ran in these runs)")] == ["061"]
 
 
 def test_the_legend_has_every_workload_that_is_recorded_for_the_readme_and_the_last_page():
@@ -132,7 +134,7 @@ def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
     rungs = {"038": 4, "059": 2, "060": 1}
     document = document_of({number: [steady(n * step) for step in STEPS] for number, n in rungs.items()}, "B")
     write_recording(results / "nvidia-h200" / "B.json", document)
-    _, _, *rows = cells_of(lessons_table(notebooks, {}, {}, folder=results))
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=results))
     figures = {row[0][1:4]: row[3] for row in rows}
     assert figures["035"] == ""
     assert figures["036"] == "TPOT 8.20 to 4.10 ms: 2.00x [2.00, 2.00]"
@@ -150,7 +152,7 @@ def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
 
 
 def test_the_table_without_any_recording(tmp_path, notebooks):
-    header, _, *rows = cells_of(lessons_table(notebooks, {}, {}, folder=tmp_path / "none"))
+    header, _, *rows = cells_of(lessons_table(notebooks, {}, folder=tmp_path / "none"))
     assert header[3] == "recorded"
     assert rows[0][3] == ""
     assert all(row[3].endswith(" not recorded yet") for row in rows[1:])
@@ -158,7 +160,7 @@ def test_the_table_without_any_recording(tmp_path, notebooks):
 
 def test_a_lesson_without_a_notebook_has_a_row_without_a_link(tmp_path, notebooks):
     (notebooks / "062_a_name.ipynb").unlink()
-    _, _, *rows = cells_of(lessons_table(notebooks, {}, {}, folder=tmp_path / "none"))
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=tmp_path / "none"))
     names = {row[0].strip("[")[:3]: row[0] for row in rows}
     assert names["062"] == "062 one table for all layers"
     assert names["063"] == "[063](notebooks/063_a_name.ipynb) slots from the table"
@@ -166,12 +168,12 @@ def test_a_lesson_without_a_notebook_has_a_row_without_a_link(tmp_path, notebook
 
 def test_a_recording_of_the_first_lesson_alone_has_nothing_to_compare(tmp_path, notebooks):
     write_recording(tmp_path / "cpu" / "A.json", document_of({"035": [steady(0.01)] * 5}))
-    _, _, first, *_ = cells_of(lessons_table(notebooks, {}, {}, folder=tmp_path))
+    _, _, first, *_ = cells_of(lessons_table(notebooks, {}, folder=tmp_path))
     assert first[3:] == ["", ""]
 
 
 def test_every_line_of_the_table_is_one_of_markdown(results, notebooks):
-    lines = lessons_table(notebooks, {}, {}, folder=results).splitlines()
+    lines = lessons_table(notebooks, {}, folder=results).splitlines()
     assert all(re.fullmatch(r"\|( [^|]+ \|| \|){5}", line) for line in lines), lines
 
 
