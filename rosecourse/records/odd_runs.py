@@ -14,12 +14,12 @@ from .results import RESULTS
 ODD = 10  # times the median of its side: a prefill that long had something else in it, such as a compiler
 MOST, FAR = 0.9, 0.15  # where this share of requests is good in the median run, one that is so far below stands out
 LONG = 2  # times the median of its side: prefills under load that long had something else in them, too
-FEWER = "Under load, these shares of good requests lie far below that of the median run"
+FEWER = "In mixed traffic under load, these shares of good requests lie far below that of the median run"
 FIRST_WARM = (
-    "Round 1 was the first in which requests found prompts in the prefix cache, and prefilled in shapes that were new "
-    "to the GPU's libraries. Recordings from 066 on warm up once more."
+    "Where prefill took that long, round 1 was the first in which requests found prompts in the prefix cache, and "
+    "prefilled in shapes that were new to the GPU's libraries; recordings from 066 on warm up once more."
 )
-NO_REASON = "Nothing was recorded that would say why."
+NO_REASON = "nothing was recorded that would say why."
 
 
 def odd_runs(gpu: str | None = None, folder: Path = RESULTS) -> str:
@@ -69,9 +69,13 @@ def odd_loads(lessons: Iterable[str] = (), gpu: str | None = None, folder: Path 
     """
     numbers = list(lessons) or [rung.number for rung in LESSONS if rung.changes]
     found = [odd for number in numbers for odd in _odd_loads_of(number, gpu, folder)]
-    known, unknown = ([str(odd) for odd in found if bool(odd.prefills) is long] for long in (True, False))
-    said = [f"{FEWER}: {'; '.join(some)}. {why}" for some, why in ((known, FIRST_WARM), (unknown, NO_REASON)) if some]
-    return " ".join(said)
+    if not found:
+        return ""
+    known = [odd for odd in found if odd.prefills]
+    reasons = [FIRST_WARM] * bool(known)
+    if len(known) < len(found):
+        reasons.append(f"For the others {NO_REASON}" if known else NO_REASON.capitalize())
+    return " ".join([f"{FEWER}: {'; '.join(map(str, found))}.", *reasons])
 
 
 def _odd_loads_of(number: str, gpu: str | None, folder: Path) -> Iterator[_OddLoad]:
