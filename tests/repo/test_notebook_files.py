@@ -1,9 +1,12 @@
 """The notebooks as files: executed from top to bottom, without errors, and no larger than they may be."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+
+from tests.support.scripts import script
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -18,3 +21,26 @@ def test_a_notebook_is_executed_whole_and_small(path):
     outputs = [output for cell in code for output in cell["outputs"]]
     assert not [output for output in outputs if output["output_type"] == "error"]
     assert not [output for output in outputs if output.get("name") == "stderr"]
+
+
+def test_all_notebooks_name_their_kernel_as_jupyter_does():
+    """Jupyter Lab writes its own name, and shows a notebook with another one as changed when it is opened."""
+    specs = [json.loads(path.read_text())["metadata"]["kernelspec"] for path in NOTEBOOKS]
+    assert {spec["display_name"] for spec in specs} == {"Python 3 (ipykernel)"}
+
+
+def test_the_head_of_a_lesson_calls_its_neighbours_by_their_titles():
+    heads = ["".join(json.loads(path.read_text())["cells"][0]["source"]) for path in NOTEBOOKS]
+    links = [link for head in heads for link in re.findall(r"\*\*(?:Previous|Next):\*\* \[(\d{3}), ([^\]]+)\]", head)]
+    assert len(links) > len(NOTEBOOKS)
+    title_of = script("notebook_feet").title_of
+    assert [(number, title) for number, title in links if title != title_of(number)] == []
+
+
+def test_a_heading_that_folds_has_no_markdown():
+    """GitHub and Jupyter do not read it there, and show its asterisks."""
+    pages = [cell for path in NOTEBOOKS for cell in json.loads(path.read_text())["cells"]]
+    text = "\n".join("".join(cell["source"]) for cell in pages if cell["cell_type"] == "markdown")
+    summaries = re.findall(r"<summary>(.*?)</summary>", text, re.DOTALL)
+    assert len(summaries) > 30
+    assert [one for one in summaries if re.search(r"\*\S|`|\]\(", one)] == []
