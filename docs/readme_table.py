@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.form import Course
-from rosecourse.records.odd_runs import odd_runs
+from rosecourse.records.odd_runs import odd_loads, odd_runs
 from rosecourse.records.others import other_engines
 from rosecourse.records.tables import articles_table, lessons_table, markdown_table, workloads_table
 from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
@@ -52,7 +52,7 @@ def rate_of(lowest: float, highest: float) -> str:
 
 def odd_line() -> str:
     """The README's line on runs that stand out."""
-    return f"{ODD}{odd_runs() or 'nothing.'}"
+    return ODD + (" ".join(said for said in (odd_runs(), odd_loads()) if said) or "there are none.")
 
 
 def tables() -> dict[Path, list[str]]:

@@ -14,13 +14,15 @@ COLUMNS = 88  # of the plain text
 
 
 def say(*words: object) -> None:
-    """Show one paragraph: the words, or the sentences, joined by spaces as `print` joins them.
+    """Show one paragraph: the words, or the sentences, joined by spaces as `print` joins them; of no words, nothing.
 
     What stands between `backticks` is code. In a notebook the paragraph is HTML, with the plain text for those who
     cannot show it; elsewhere the plain text is printed. Its lines end between words and have at most `COLUMNS` columns,
     unless a single word is longer.
     """
     text = " ".join(" ".join(map(str, words)).split())
+    if not text:
+        return
     wrapped = fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
     shell = kernels_shell()
     if shell is None:

@@ -16,6 +16,7 @@ from .colours import COLOURS, INK
 from .labels import APART, BEHIND, LEADER, SMALL, axes_points, spread, text_points
 
 LINE = 1.25 * SMALL  # points that a line of text takes
+LEAST_MS = 0.005  # of a part that has a label: less is shown as 0.00
 NEAR_THE_LEFT = 0.25  # of the axes: labels keep to the right of a floor that is drawn there
 # The device's time is a sum over kernels that are spread over the step: an open bar, so that it does not look like a
 # part of the host's, which begins at 0 and ends there.
@@ -157,7 +158,10 @@ def _beside(part: str) -> dict[str, Any]:
 
 
 def _label_parts(ax: Axes, row: Row, scale: tuple[float, float], floor_ms: float | None) -> None:
-    """Each part's name and time in its segment, or above the bar with a leader where the segment is too narrow."""
+    """Each part's name and time in its segment, or above the bar with a leader where the segment is too narrow.
+
+    A part whose time is rounded to 0.00 ms has no label: the legend names it, and the bar has no room to spare.
+    """
     (top, height), left = row.host, 0.0
     narrow: list[tuple[float, str, str]] = []
     for part, width in row.bar.parts.items():
@@ -171,7 +175,7 @@ def _label_parts(ax: Axes, row: Row, scale: tuple[float, float], floor_ms: float
         if fitting:
             style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.1}
             ax.text((start + end) / 2, top + height / 2, fitting[0], **style, **_on(part))
-        else:
+        elif width >= LEAST_MS:
             narrow.append((left + width / 2, part, text))
         left += width
     _label_narrow(ax, top, narrow, scale, floor_ms)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from ..lessons import LESSONS, Lesson
-from .comparisons import RecordedComparison, recorded_comparison
+from .comparisons import RecordedComparison, recorded_comparison, recorded_traffic
 from .results import RESULTS
 
 ODD = 10  # times the median of its side: a prefill that long had something else in it, such as a compiler
+MOST, FAR = 0.9, 0.15  # where this share of requests is good in the median run, one that is so far below stands out
+LONG = 2  # times the median of its side: prefills under load that long had something else in them, too
+FEWER = "In mixed traffic under load, these shares of good requests lie far below that of the median run"
+FIRST_WARM = (
+    "Where prefill took that long, round 1 was the first in which requests found prompts in the prefix cache, and "
+    "prefilled in shapes that were new to the GPU's libraries; recordings from 066 on warm up once more."
+)
+NO_REASON = "nothing was recorded that would say why."
 
 
 def odd_runs(gpu: str | None = None, folder: Path = RESULTS) -> str:
@@ -36,3 +44,54 @@ def _sentences(rung: Lesson, recorded: RecordedComparison) -> Iterator[str]:
                     f"{ms:.0f} ms in prefill, where its median is {median(prefills):.0f} ms: the ratio of that round "
                     f"alone is {alone.value:.2f}, and widens the interval."
                 )
+
+
+@dataclass(frozen=True)
+class _OddLoad:
+    """The odd runs of a side under load. shares: of good requests, by round from 1; prefills: of round 1, or empty."""
+
+    side: str
+    shares: Mapping[int, float]
+    usual: float
+    prefills: str
+
+    def __str__(self) -> str:
+        *shares, last = (f"{share:.0%} in round {number}" for number, share in self.shares.items())
+        said = f"{', '.join(shares)} and {last}" if shares else last
+        return f"{said} {self.side} (median {self.usual:.0%}){self.prefills}"
+
+
+def odd_loads(lessons: Iterable[str] = (), gpu: str | None = None, folder: Path = RESULTS) -> str:
+    """Sentences on runs under load in which far fewer requests were good than in others of their side; may be empty.
+
+    They are kept, as those of `odd_runs`, and the sentences say what is known of the reason. lessons: the numbers of
+    those that are looked at; empty: all. gpu and folder: as for `recorded_traffic`.
+    """
+    numbers = list(lessons) or [rung.number for rung in LESSONS if rung.changes]
+    found = [odd for number in numbers for odd in _odd_loads_of(number, gpu, folder)]
+    if not found:
+        return ""
+    known = [odd for odd in found if odd.prefills]
+    reasons = [FIRST_WARM] * bool(known)
+    if len(known) < len(found):
+        reasons.append(f"For the others {NO_REASON}" if known else NO_REASON.capitalize())
+    return " ".join([f"{FEWER}: {'; '.join(map(str, found))}.", *reasons])
+
+
+def _odd_loads_of(number: str, gpu: str | None, folder: Path) -> Iterator[_OddLoad]:
+    traffic = recorded_traffic(number, gpu, folder)
+    if traffic is None:
+        return
+    for side in traffic.load.sides:
+        shares = side.shares_good(traffic.limits)
+        usual = median(shares)
+        odd = {place: share for place, share in enumerate(shares, 1) if usual >= MOST and share < usual - FAR}
+        if odd:
+            prefills = _long_prefills([1e3 * run.stats.prefill_seconds for run in side.runs]) if min(odd) == 1 else ""
+            yield _OddLoad(f"{side.name} {number}", odd, usual, prefills)
+
+
+def _long_prefills(milliseconds: Sequence[float]) -> str:
+    """What is said where the first round's prefills took far longer than those of the others; else nothing."""
+    first, usual = milliseconds[0], median(milliseconds)
+    return f", with {first:,.0f} ms of prefill (median {usual:,.0f} ms)" if first > LONG * usual else ""

@@ -12,10 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..lessons.workloads import WITH_STEPS
 from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
+from ..measure.floor import kv_bytes_per_position
 from ..measure.logits import SameLogits
 from ..measure.timeline import Timeline
+from ..models.load import resolve_dtype
+from ..models.shape import ModelShape
 from .names import FROM, name_from, names_of
 from .recordings import HEAD
 from .results import RESULTS, require_known, results_file
@@ -76,6 +81,17 @@ class RecordedSteps:
     def has(self, kind: str, numbers: Iterable[str]) -> bool:
         """Whether there are timelines of this kind of step of all these rungs."""
         return all(kind in self.timelines.get(number, ()) for number in numbers)
+
+    def floor_us(self, step: Timeline, shape: ModelShape) -> float:
+        """The floor of a profiled step, in microseconds: what its bytes take at the measured speed of a copy.
+
+        It is for the step's own context: the steps of `ladder`, for which `ladder.floor_ms` is, may have another one.
+        shape: of the model that was recorded.
+        """
+        dtype = resolve_dtype(self.document["settings"]["dtype"], torch.device("cpu"))
+        further = self.ladder.batch * (step.context - self.ladder.context)
+        moved = self.document["step_bytes"] + further * kv_bytes_per_position(shape, dtype)
+        return 1e6 * moved / self.document["copy_bytes_per_second"]
 
     def same_code(self, one: str, other: str, rows: Sequence[str], step: str) -> bool:
         """Whether two rungs do the same in a step of a kind, as far as these rows tell; without rows, as all tell."""

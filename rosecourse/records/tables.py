@@ -191,7 +191,10 @@ def headline_name(rung: Lesson) -> str:
 
 
 def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
-    """What a lesson is worth as recorded: its headline's figure before and after, and the ratio with its interval."""
+    """What a lesson is worth as recorded: its headline's figure before and after, the ratio with its interval, a note.
+
+    Only few lessons have a note: it says what their figures do not show.
+    """
     if not rung.changes:
         return ""
     if recording is None:
@@ -199,14 +202,13 @@ def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     metric, statistic = rung.headline
     before, after = (shown_figure(metric, side.typical(metric, statistic)) for side in recording.sides)
     better = recording.ratio(metric, statistic)
-    return f"{before} to {after} {_unit(metric)}: {better.shown(2)}"
+    return f"{before} to {after} {_unit(metric)}: {better.shown(2)} {NOTES.get(rung.number, '')}".rstrip()
 
 
 def named_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
-    """The same with the name of the figure before it and what is to be known of it behind it; empty for the first."""
+    """The same with the name of the figure before it; empty for the first."""
     figures = recorded_cell(rung, recording)
-    note = NOTES.get(rung.number, "") if recording is not None else ""
-    return f"{headline_name(rung)} {figures} {note}".rstrip() if figures else ""
+    return f"{headline_name(rung)} {figures}" if figures else ""
 
 
 def _unit(metric: str) -> str:

@@ -59,3 +59,8 @@ def test_elsewhere_the_plain_text_is_printed(capsys):
     printed = capsys.readouterr().out
     assert printed.split() == LONG.split()
     assert max(map(len, printed.splitlines())) <= COLUMNS
+
+
+def test_of_no_words_there_is_no_empty_paragraph(published):
+    say("", " ")
+    assert published == []

@@ -112,6 +112,16 @@ def test_each_part_of_each_bar_is_named_once_with_its_time(figure, rungs):
     assert_readable(ax)
 
 
+def test_a_part_whose_time_is_rounded_to_nothing_has_no_label(figure):
+    ax = figure.add_subplot()
+    parts = dict(zip(FROM_064, (0.004, 0.006, 0.08, 2.6, 0.3), strict=True))
+    plots.step_anatomies(ax, StepTimes({"064": seconds(parts)}), "title")
+    told = [text for text in texts(ax) if text.endswith(" ms")]
+    assert [text for text in told if text.endswith(" 0.00 ms")] == []
+    assert [text for text in told if text.endswith(" 0.01 ms")] == [f"{PART_NAMES[FROM_064[1]]} 0.01 ms"]
+    assert PART_NAMES[FROM_064[0]] in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
 def test_a_name_stands_at_its_segment(figure):
     ax = figure.add_subplot()
     plots.step_anatomies(ax, StepTimes({"035": seconds(SIX["035"])}), "title")

@@ -1,7 +1,7 @@
 """A run that stands out is said, with the ratio of its round; others are not."""
 
-from rosecourse.records.odd_runs import odd_runs
-from tests.support.recordings import STEPS, document_of, steady, write_recording
+from rosecourse.records.odd_runs import odd_loads, odd_runs
+from tests.support.recordings import STEPS, document_of, mixed, steady, twice_as_fast, write_recording
 
 
 def document(prefill_seconds):
@@ -26,3 +26,37 @@ def test_runs_that_are_alike_are_not_said(tmp_path):
 
 def test_without_recordings_nothing_is_said(tmp_path):
     assert odd_runs(folder=tmp_path) == ""
+
+
+def write_traffic(folder, places, prefill_seconds=0.001):
+    """A burst, and a load under which no request is good in these rounds of 059; round 1 prefills for so long."""
+    write_recording(folder / "cpu" / "D-burst.json", twice_as_fast("038", "059", "D-burst"))
+    before, after = ([mixed(n * step) for step in STEPS] for n in (2, 1))
+    for place in places:
+        after[place] = mixed(0.2)
+    after[0].stats.prefill_seconds = prefill_seconds
+    write_recording(folder / "cpu" / "D-load-059.json", document_of({"038": before, "059": after}, "D-load-059"))
+
+
+def test_a_first_round_with_long_prefills_under_load_is_said_with_its_reason(tmp_path):
+    write_traffic(tmp_path, [0], prefill_seconds=0.003)
+    said = odd_loads(folder=tmp_path)
+    assert "median run: 0% in round 1 after 059 (median 100%), with 3 ms of prefill (median 1 ms). Where" in said
+    assert "would say why" not in said
+    assert said == odd_loads(["059"], folder=tmp_path)
+    assert odd_loads(["060"], folder=tmp_path) == ""
+
+
+def test_other_odd_rounds_under_load_are_said_without_a_reason(tmp_path):
+    write_traffic(tmp_path, [1, 4])
+    said = odd_loads(folder=tmp_path)
+    assert said.endswith(
+        ": 0% in round 2 and 0% in round 5 after 059 (median 100%). Nothing was recorded that would say why."
+    )
+
+
+def test_rounds_under_load_that_are_alike_are_not_said(tmp_path):
+    write_traffic(tmp_path, [])
+    assert odd_loads(folder=tmp_path) == ""
+    write_traffic(tmp_path, range(5))  # no request of any round is good
+    assert odd_loads(folder=tmp_path) == ""

@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from rosecourse import ConfigError, LessonError, RosecourseError
+from rosecourse.models.gpt2 import GPT2Shape
 from rosecourse.records.comparisons import recorded_ladder
 from rosecourse.records.sealed import seal
 from rosecourse.records.steps import recorded_steps, steps_of, steps_with
@@ -29,6 +30,15 @@ def test_the_steps_of_a_ladder_have_their_parts_their_floor_and_the_devices_time
     assert found.kernels == {"035": 3, "036": 3, "038": 3}
     assert (found.batch, found.context, found.device) == (64, 256, "NVIDIA H200")
     assert found.titles == {number: f"title of {number}" for number in ("035", "036", "038")}
+
+
+def test_the_floor_of_a_profiled_step_is_that_of_its_own_context(results):
+    record, shape = steps_of("A", folder=results), GPT2Shape(97, 1024, 8, 2, 2)
+    step = record.timelines["035"]["inside"]
+    assert step.context == record.ladder.context
+    assert record.floor_us(step, shape) == pytest.approx(1e3 * record.ladder.floor_ms)
+    fewer = step._replace(context=step.context - 10)  # of 64 sessions; K and V of 8 numbers, 2 layers, 2 bytes each
+    assert record.floor_us(step, shape) - record.floor_us(fewer, shape) == pytest.approx(1e6 * 64 * 10 * 64 / 4e12)
 
 
 def test_steps_are_no_recording_of_runs_and_there_may_be_none(results, tmp_path):

@@ -4,15 +4,12 @@ import re
 
 import pytest
 
-from rosecourse import LESSONS, RosecourseError, lesson
-from rosecourse.records import tables
-from rosecourse.records.comparisons import recorded_comparison
+from rosecourse import LESSONS, RosecourseError
 from rosecourse.records.recordings import read_recording
 from rosecourse.records.tables import (
     COLUMNS,
     articles_table,
     lessons_table,
-    named_cell,
     published_and_recorded,
     workloads_table,
 )
@@ -121,13 +118,14 @@ def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and
     assert [row[-1] for row in rows] == ["", "time", *[""] * (len(LESSONS) - 2)]
 
 
-def test_a_note_stands_behind_the_figures_that_are_recorded(results, monkeypatch):
-    rung, nothing = lesson("036"), lesson("038")
-    recorded = recorded_comparison(rung.number, folder=results)
-    plain = named_cell(rung, recorded)
-    monkeypatch.setattr(tables, "NOTES", {"036": "(a note)", "038": "(a note)"})
-    assert named_cell(rung, recorded) == f"{plain} (a note)"
-    assert named_cell(nothing, None) == "TPOT not recorded yet"
+def test_a_note_stands_behind_the_figures_in_every_table(results, notebooks):
+    document = document_of({number: [steady(step) for step in STEPS] for number in ("060", "061")}, "C")
+    write_recording(results / "nvidia-h200" / "C.json", document)
+    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=results))
+    noted = {row[0][1:4]: row[3] for row in rows if row[3].endswith(")")}
+    assert noted == {"061": "throughput 488 to 488 tokens/s: 1.00x [1.00, 1.00] (its kernel never ran in these runs)"}
+    _, _, *rows = cells_of(articles_table(folder=results))
+    assert [row[0][:3] for row in rows if row[3].endswith(" (its kernel never ran in these runs)")] == ["061"]
 
 
 def test_the_legend_has_every_workload_that_is_recorded_for_the_readme_and_the_last_page():

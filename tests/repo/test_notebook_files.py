@@ -1,9 +1,12 @@
 """The notebooks as files: executed from top to bottom, without errors, and no larger than they may be."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+
+from tests.support.scripts import script
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -25,3 +28,29 @@ def test_a_notebooks_kernel_has_the_name_that_jupyter_lab_writes(path):
     """Else Jupyter Lab writes it when it opens the notebook, which then counts as changed."""
     kernel = json.loads(path.read_text())["metadata"]["kernelspec"]
     assert kernel == {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def test_the_head_of_a_lesson_calls_its_neighbours_by_their_titles():
+    heads = ["".join(json.loads(path.read_text())["cells"][0]["source"]) for path in NOTEBOOKS]
+    links = [link for head in heads for link in re.findall(r"\*\*(?:Previous|Next):\*\* \[(\d{3}), ([^\]]+)\]", head)]
+    assert len(links) > len(NOTEBOOKS)
+    title_of = script("notebook_feet").title_of
+    assert [(number, title) for number, title in links if title != title_of(number)] == []
+
+
+def test_a_heading_that_folds_has_no_markdown():
+    """GitHub and Jupyter do not read it there, and show its asterisks."""
+    pages = [cell for path in NOTEBOOKS for cell in json.loads(path.read_text())["cells"]]
+    text = "\n".join("".join(cell["source"]) for cell in pages if cell["cell_type"] == "markdown")
+    summaries = re.findall(r"<summary>(.*?)</summary>", text, re.DOTALL)
+    assert len(summaries) > 30
+    assert [one for one in summaries if re.search(r"\*\S|`|\]\(", one)] == []
+
+
+def test_a_command_fits_into_its_lines():
+    """A longer line is broken on a page 1280 pixels wide, inside an option."""
+    pages = [cell for path in NOTEBOOKS for cell in json.loads(path.read_text())["cells"]]
+    lines = "".join("".join(cell["source"]) + "\n" for cell in pages if cell["cell_type"] == "markdown").splitlines()
+    options = [line for line in lines if line.startswith("    ") and " --" in line]
+    assert len(options) > 30
+    assert [line for line in options if len(line) > 90] == []
