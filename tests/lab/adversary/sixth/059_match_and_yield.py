@@ -1,0 +1,58 @@
+"""lesson: 059
+verdict: right
+cause: right
+shows: cpu
+A generator with structural pattern matching says for each session where its token goes, or None where a copy is needed; start is the number of blocks times the block size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.kv.buffers import index_tensor
+
+
+class MyKVAppend:
+    def __init__(self, model, kv: KVBlockManager, config) -> None:
+        self.kv = kv
+        self.heads = torch.arange(kv.k_layers[0].shape[1], device=kv.device)
+
+    def __call__(self, sessions, keys: list[Tensor], values: list[Tensor]) -> None:
+        for layer_idx in range(self.kv.num_layers):
+            self.append_token_batch(
+                layer_idx, [s.block_ids_per_layer[layer_idx] for s in sessions], keys[layer_idx], values[layer_idx]
+            )
+
+    def targets(self, layer_idx: int, lists: list[list[int]]) -> Iterator[KVBlockInfo | None]:
+        full = self.kv.block_size
+        for ids in lists:
+            match self.kv.info(ids[-1]) if ids else None:
+                case KVBlockInfo(length=n, owners=1) as info if n < full:
+                    yield info
+                case KVBlockInfo(length=n) if n < full:
+                    yield None
+                case _:
+                    ids.append(self.kv.allocate_block(layer_idx, len(ids) * full))
+                    yield self.kv.info(ids[-1])
+
+    def append_token_batch(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        targets = dict(enumerate(self.targets(layer_idx, block_ids_list)))
+        batch = {b: info for b, info in targets.items() if info is not None}
+        if batch:
+            self.write(layer_idx, batch, key_new, value_new)
+        for b in sorted(targets.keys() - batch.keys()):
+            self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
+
+    def write(self, layer_idx: int, batch: dict[int, KVBlockInfo], key_new: Tensor, value_new: Tensor) -> None:
+        where = [[b, info.block_index, info.length] for b, info in batch.items()]
+        rows, blocks, slots = index_tensor(where, self.kv.device).T
+        for cache, new in zip((self.kv.k_layers, self.kv.v_layers), (key_new, value_new), strict=True):
+            cache[layer_idx].index_put_((blocks[:, None], self.heads, slots[:, None]), new[rows])
+        for info in batch.values():
+            info.length += 1
