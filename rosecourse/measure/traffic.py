@@ -160,10 +160,10 @@ class TrafficComparison:
             return said
         return [
             *said,
-            f"So next to no request is good, before or after, and the goodput says nothing. The limits are {TTFT_STEPS} "
-            f"and {GAP_STEPS} times the median gap before, all at once: {gap_ms:.2f} ms. Decode steps have become that "
-            f"short, and prefills have not: one takes {self.prefill_ms:.1f} ms here, on the average, and whoever is "
-            "running waits for it. Look at the times themselves:",
+            "So next to no request is good, before or after, and the goodput says nothing. The limits are "
+            f"{TTFT_STEPS} and {GAP_STEPS} times the median gap before, all at once: {gap_ms:.2f} ms. Decode steps "
+            f"have become that short, and prefills have not: one takes {self.prefill_ms:.1f} ms here, on the average, "
+            "and whoever is running waits for it. Look at the times themselves:",
             load.effect("TTFT", "p50"),
             load.effect("ITL", "p50"),
             load.effect("ITL", "p99"),
