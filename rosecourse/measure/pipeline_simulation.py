@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median_high
+from statistics import median, median_high
 from typing import NamedTuple
 
 from ..checks import is_count, is_within, require, shown
@@ -51,6 +51,10 @@ class Lanes:
         """From the end of one step of the device to that of the next: the upper median, as in the middle of a run."""
         ends = {span.step: span.end for span in self.device}.values()  # a step may run in pieces
         return median_high([end - before for before, end in pairwise(ends)] or [self.device[0].duration])
+
+    def typical(self, what: str) -> float:
+        """The median duration of the spans of a kind: PLAN, WAIT, READ or RUN."""
+        return median(span.duration for span in (*self.host, *self.device) if span.what == what)
 
     @property
     def idle(self) -> tuple[tuple[float, float], ...]:

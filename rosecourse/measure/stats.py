@@ -57,6 +57,16 @@ class Ratio(Interval):
         return {"faster": above, "slower": below}.get(self.verdict, self.verdict)
 
 
+def by_chance(ratios: Sequence[Ratio]) -> str:
+    """A sentence that puts verdicts into perspective where both sides do the same: how many there are, and why."""
+    missed = sum(better.verdict != NO_DIFFERENCE for better in ratios)
+    return (
+        f"{missed} of these {len(ratios)} intervals miss{'es' * (missed == 1)} 1. Where both sides do the same, one "
+        "interval of 95 % in 20 misses 1 by chance, with so few runs a few more, and many more where another program "
+        "runs beside some of the runs."
+    )
+
+
 def _limit(value: float, digits: int) -> str:
     texts = (f"{value:.{n}f}" for n in range(digits, 16))
     told = next((text for text in texts if float(text) != 1), "")

@@ -28,6 +28,7 @@ SHARED_PREFIXES, PREFIX_TOKENS = 3, 128
 ONE_IN_PREFIXED, ONE_IN_FORKED = 4, 8
 LOAD = 0.8  # of the capacity of the engine before the lesson
 TTFT_STEPS, GAP_STEPS = 5, 3  # the limits of a good request, in median gaps of the engine before under the burst
+FEW_GOOD = 0.05  # where the median runs of both sides have no larger share of good requests, goodput says nothing
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,39 @@ class TrafficComparison:
         before, after = self.goodputs
         return ratio(after, before) if min(before + after) > 0 else ratio([], [])
 
+    @property
+    def prefill_ms(self) -> float:
+        """The mean time that the scheduler spends in a prefill under load, before: the median over the runs.
+
+        Requests that get their first tokens within a microsecond of each other have shared a prefill.
+        """
+        runs = self.load.before.runs
+        prefills = [len({round(times.tokens[0], 6) for times in run.times}) for run in runs]
+        return float(np.median([1e3 * run.stats.prefill_seconds / n for run, n in zip(runs, prefills, strict=True)]))
+
+    def shares_said(self) -> list[str]:
+        """How many requests are good under load and, where next to none are, why, and what to look at instead."""
+        load, gap_ms = self.load, self.burst.before.typical("ITL", "p50")
+        shares = [side.shares_good(self.limits) for side in (load.before, load.after)]
+        median = " and ".join(f"{np.median(each):.0%}" for each in shares)
+        worst = " and ".join(f"{min(each):.0%}" for each in shares)
+        said = [
+            f"A request is good if it keeps to {self.limits}: in the median run {median} (before and after) are, in "
+            f"the worst {worst}."
+        ]
+        if max(float(np.median(each)) for each in shares) > FEW_GOOD:
+            return said
+        return [
+            *said,
+            "So next to no request is good, before or after, and the goodput says nothing. The limits are "
+            f"{TTFT_STEPS} and {GAP_STEPS} times the median gap before, all at once: {gap_ms:.2f} ms. Decode steps "
+            f"have become that short, and prefills have not: one takes {self.prefill_ms:.1f} ms here, on the average, "
+            "and whoever is running waits for it. Look at the times themselves:",
+            load.effect("TTFT", "p50"),
+            load.effect("ITL", "p50"),
+            load.effect("ITL", "p99"),
+        ]
+
     def table(self) -> pd.DataFrame:
         """Three rows: tokens a second in the burst, goodput and ITL p99 under load; medians over the runs."""
         before, after = (float(np.median(goodputs)) for goodputs in self.goodputs)
@@ -147,20 +181,16 @@ class TrafficComparison:
 
     def sentences(self, name: str) -> list[str]:
         """What may be said of `name` under mixed traffic."""
-        limits, load = self.limits, self.load
+        load = self.load
         tail = load.claim(load.ratio("ITL", "p99"), "shorter", "longer")
         goodput = load.claim(self.goodput, "higher", "lower")
         if math.isnan(self.goodput.value):
             goodput = "has no ratio, because in some run no request was good"
-        shares = [side.shares_good(limits) for side in (load.before, load.after)]
-        median = " and ".join(f"{np.median(each):.0%}" for each in shares)
-        worst = " and ".join(f"{min(each):.0%}" for each in shares)
         preempted = [sum(run.stats.preemptions for run in side.runs) for side in (self.burst.before, self.burst.after)]
         return [
             f"Mixed traffic, all at once: {self.burst.verdict(name)}.",
             f"At {self.rate:.1f} requests/s, {LOAD:.0%} of the capacity before: ITL p99 {tail}; goodput {goodput}.",
-            f"A request is good if it keeps to {limits}: in the median run {median} (before and after) are, in the "
-            f"worst {worst}.",
+            *self.shares_said(),
             f"Preemptions in all bursts: {preempted[0]} before, {preempted[1]} after. {load.provenance}.",
         ]
 

@@ -5,8 +5,25 @@ import pytest
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine
 from rosecourse.lab.world.tiny_gpt2 import random_gpt2
-from rosecourse.measure.traffic import D_SMALL, LOAD, D, MixedTraffic, compare_traffic, load_rate
+from rosecourse.measure.metrics import Limits
+from rosecourse.measure.traffic import (
+    D_SMALL,
+    LOAD,
+    D,
+    MixedTraffic,
+    TrafficComparison,
+    compare_traffic,
+    load_rate,
+)
 from rosecourse.measure.workload import run_scheduler
+
+
+class WithinReach(TrafficComparison):
+    limits = Limits(ttft=1e3, gap=1e3)
+
+
+class OutOfReach(TrafficComparison):
+    limits = Limits(ttft=0.0, gap=0.0)
 
 
 def test_requests_are_mixed_as_the_workload_says():
@@ -78,13 +95,24 @@ def test_two_engines_are_compared_all_at_once_and_under_load(model):
         "load: goodput (requests/s)",
         "load: ITL p99 (ms)",
     ]
-    first, load, good, preempted = found.sentences("060")
+    first, load, good, *_, preempted = found.sentences("060")
     assert first.startswith("Mixed traffic, all at once: 060: too few pairs to tell")
     assert load.startswith(f"At {found.rate:.1f} requests/s, 80% of the capacity before: ITL p99 too few pairs")
     assert good.startswith(f"A request is good if it keeps to {found.limits}: in the median run ")
     assert "1 warm-up and 1 counted runs" in preempted
     gap = found.burst.before.typical("ITL", "p50") / 1e3
     assert (found.limits.ttft, found.limits.gap) == (5 * gap, 3 * gap)
+    require_reasons(found)
+
+
+def require_reasons(found):
+    """Where next to no request is good, it says why, and what to look at instead."""
+    assert len(WithinReach(found.burst, found.load).shares_said()) == 1
+    _, why, *instead = OutOfReach(found.burst, found.load).shares_said()
+    assert f"prefills have not: one takes {found.prefill_ms:.1f} ms" in why
+    run = found.load.before.runs[0]
+    assert found.prefill_ms >= 1e3 * run.stats.prefill_seconds / len(run.times)
+    assert instead == [found.load.effect(*one) for one in (("TTFT", "p50"), ("ITL", "p50"), ("ITL", "p99"))]
 
 
 def test_the_engines_of_the_traffic_have_its_pool():
