@@ -284,7 +284,7 @@ def test_arguments_in_another_order_are_told():
     verdict = check(Swapped, "038")
     assert verdict.cause is Cause.INTERFACE, verdict
     assert "`model` is used as if it were `kv`: an engine builds a part with (model, kv, config)" in str(verdict)
-    assert "sessions: 1 session, with 1 tokens" in str(verdict)
+    assert "sessions: 1 session, with 1 token\n" in str(verdict)
     assert "keys: 2 × a tensor [1, 2, 4], float32, on cpu, strides (" in str(verdict)
 
 
