@@ -244,7 +244,6 @@ def _ladder_row(rung: Samples, title: str, speedup: Ratio) -> dict[str, str | fl
         "ratio, high": speedup.high,
         "ITL p50 (ms)": rung.typical("ITL", "p50"),
         "ITL p99 (ms)": rung.typical("ITL", "p99"),
-        "ITL p99/p50": float(np.median([one.itl_tail for one in rung.each_run])),
     }
 
 

@@ -112,6 +112,22 @@ class BlocksOfEight(Right):
         super().__call__(sessions, keys, values if self.right else keys)
 
 
+class NeverBeginsABlock(Right):
+    """Knows neither full blocks nor shared ones."""
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        infos = [self.kv.info(ids[-1]) for ids in block_ids_list]
+        self.write(layer_idx, list(range(len(infos))), infos, key_new, value_new)
+        for info in infos:
+            info.length += 1
+
+
+def test_what_raises_with_one_session_is_told_before_what_is_left_out_of_forks():
+    verdict = check(NeverBeginsABlock, "038")
+    assert verdict.cause is Cause.RAISES, verdict
+    assert verdict.faults[0].tried == "one session alone, through two block boundaries (step 4)"
+
+
 def limit(part, cause=Cause.NOTHING_WRITTEN):
     trial = judging.trial_of(part, judging.lesson("038"))
     sizes = [scenario.sizes for scenario in trial.course.world.scenarios]
@@ -284,7 +300,7 @@ def test_arguments_in_another_order_are_told():
     verdict = check(Swapped, "038")
     assert verdict.cause is Cause.INTERFACE, verdict
     assert "`model` is used as if it were `kv`: an engine builds a part with (model, kv, config)" in str(verdict)
-    assert "sessions: 1 session, with 1 tokens" in str(verdict)
+    assert "sessions: 1 session, with 1 token\n" in str(verdict)
     assert "keys: 2 × a tensor [1, 2, 4], float32, on cpu, strides (" in str(verdict)
 
 

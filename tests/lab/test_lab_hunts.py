@@ -166,8 +166,9 @@ def test_an_answer_may_be_written_in_several_ways():
         for value in values:
             assert f"{name}: right" in str(found.answer(**{name: value}))
     assert "position: it is not 7." in str(found.answer(position=7))
-    with pytest.raises(ConfigError, match=r"does not ask for \['block'\]: it asks for position, whose, line"):
-        found.answer(block=3)
+    slip = found.answer(blok=3, line=text)
+    assert (str(slip), slip.found) == ("blok: not asked for; give position, whose, line", False)
+    assert "✗" in slip._repr_html_()
 
 
 def test_an_answer_of_the_wrong_kind_is_told_which_is_wanted(model):

@@ -76,6 +76,10 @@ def test_a_part_that_is_the_one_before_can_race(number, first, small_model):
     assert repr(found) == str(found)  # a notebook stores it
     page = found._repr_html_()
     assert page.count("<table") == 1
+    assert "<th>ratio to before</th>" in page
+    assert "p99/p50" not in page  # it would not be the ratio of the two columns before it
+    rates = found.table()["throughput (tokens/s)"]
+    assert [f"<td>{rate:,.0f}</td>" in page for rate in rates] == [True] * 3
     assert page.count("<p>") == 5
     _, ax = plt.subplots()
     found.draw(ax)
@@ -96,6 +100,18 @@ def test_the_sentences_say_what_the_interval_allows():
         r"2\.0\dx \[\d\.\d\d, \d\.\d\d\]", Race("038", "Mine", ladder_of([slow, fast, fast])).against_before()
     )
     assert re.fullmatch(rf"Your part against the course's: 0\.[45]\d\dx {INTERVAL}, slower than the course's\.", beside)
+
+
+def test_a_race_beside_other_work_says_so():
+    quiet = [2.0, 2.1, 1.9, 2.0, 2.05]
+    loaded = [2.0, 2.1, 1.9, 8.0, 2.05]
+    found = Race("038", "Mine", ladder_of([quiet, loaded, quiet]))
+    assert found.sentences()[4].startswith(
+        "Noisy: runs of one part differ by a factor of 4.2. Other work on the machine"
+    )
+    assert found.against_before().endswith(", no difference, noisy")
+    assert not any("Noisy" in line for line in Race("038", "Mine", ladder_of([quiet] * 3)).sentences())
+    assert not Race("038", "Mine", ladder_of([each[:4] for each in (quiet, loaded, quiet)])).is_noisy  # too few to tell
 
 
 def test_the_picture_shows_each_run_its_median_and_what_may_be_said():

@@ -50,6 +50,11 @@ WHOLE_RUNS = Track()
 Raced = TypeVar("Raced", "Race", CountRace)
 DIFFERS = ("faster", "slower")  # verdicts of a ratio
 THAN_THE_COURSES = "than the course's"
+NOISY = 2.0  # a spread of runs of the same work that is larger than this is not the work's own
+OTHER_WORK = (
+    "runs of one part differ by a factor of {:.1f}. Other work on the machine is the usual reason: race again when it "
+    "is idle."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,16 +79,30 @@ class Race:
         return yours, course
 
     def against_before(self) -> str:
-        """How many times as fast as before yours is, and whether that is a difference at all."""
+        """How many times as fast as before yours is, whether that is a difference at all, and whether it is noisy."""
         yours, _ = self.speedups
-        return yours.shown(2) if yours.verdict in DIFFERS else f"{yours.shown(2)}, no difference"
+        said = yours.shown(2) if yours.verdict in DIFFERS else f"{yours.shown(2)}, no difference"
+        return f"{said}, noisy" if self.is_noisy else said
+
+    @property
+    def spread(self) -> float:
+        """How many times as long as its quickest run the slowest run of one of the three took, where that is most."""
+        if self.ladder is None:
+            raise ConfigError("nothing was timed: there are no figures")
+        return max(max(runs) / min(runs) for runs in (rung.values(self.track.metric) for rung in self.ladder.rungs))
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the runs differ by more than their own work does. Of few runs nothing is said at all."""
+        return self.ladder is not None and self.ladder.conditions.rounds >= FEWEST_PAIRS and self.spread > NOISY
 
     def table(self) -> pd.DataFrame:
         """One row each for before, yours and the course's; empty if nothing was timed."""
         if self.ladder is None:
             return pd.DataFrame()
         whole = self.track.metric == WHOLE_RUNS.metric
-        return self.ladder.table() if whole else self.ladder.times(self.track.metric)
+        table = self.ladder.table() if whole else self.ladder.times(self.track.metric)
+        return table.rename(columns={"ratio to the first": "ratio to before"})
 
     def draw(self, ax: Axes) -> None:
         """The runs of the three, with what may be said of them; nothing, not even the axes, where nothing was timed."""
@@ -107,7 +126,8 @@ class Race:
     def _repr_html_(self) -> str:
         if self.ladder is None:
             return headline(f"{WRONG} {self.trouble}")
-        return self.table().round(3).to_html() + paragraphs(self.sentences())
+        table = self.table().round(3).to_html(formatters={"throughput (tokens/s)": "{:,.0f}".format})
+        return table + paragraphs(self.sentences())
 
     def sentences(self) -> list[str]:
         """What may be said, and no more; with the provenance."""
@@ -122,6 +142,7 @@ class Race:
             f"Your part against before: {_claim(yours, 'than before', rounds)}.",
             f"The course's part against before: {_claim(course, 'than before', rounds)}.",
             f"Your part against the course's: {_claim(beside, THAN_THE_COURSES, rounds)}.",
+            *([f"Noisy: {OTHER_WORK.format(self.spread)}"] if self.is_noisy else []),
             f"{self.ladder.provenance}.",
         ]
 

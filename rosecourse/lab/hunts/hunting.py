@@ -149,11 +149,13 @@ class Hunt:
     def answer(self, **said: Any) -> Answer:
         """Check an answer such as `answer(session="A", position=64, line=12)`; None and `...` are placeholders.
 
-        line: its number in `listing`, or its text. An answer of the wrong kind gets a line that says which is wanted.
-        Raises `ConfigError` for a name that the hunt does not ask for.
+        line: its number in `listing`, or its text. An answer of the wrong kind gets a line that says which is wanted,
+        and so does one to a question that the hunt does not ask.
         """
-        strange = sorted(set(said) - set(self.questions))
-        require(not strange, f"this hunt does not ask for {strange[:1]}: it asks for {', '.join(self.questions)}")
+        strange = [name for name in said if name not in self.questions]
+        if strange:
+            asked = f"not asked for; give {', '.join(self.questions)}"
+            return Answer([f"{name}: {asked}" for name in strange], False)
         given = {name: value for name, value in said.items() if value is not None and value is not ...}
         if not given:
             return Answer([f"no answer yet: say {', '.join(self.questions)}"], False)

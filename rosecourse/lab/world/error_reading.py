@@ -93,14 +93,16 @@ def described(value: Any) -> str:
         kind = str(value.dtype).removeprefix("torch.")
         return f"a tensor {list(value.shape)}, {kind}, on {value.device}, strides {value.stride()}"
     if isinstance(value, InferenceSession):
-        return f"a session of {value.num_cached_tokens} tokens, {_table(value)}"
+        return f"a session of {counted(value.num_cached_tokens, 'token')}, {_table(value)}"
     if isinstance(value, DecodeInputs):
         shape = list(value.block_tables.shape)
         return f"{described(value.sessions)}; context_lens {value.context_lens.tolist()[:MOST]}, block_tables {shape}"
     if isinstance(value, list | tuple) and value:
         if all(isinstance(one, InferenceSession) for one in value):
+            if len(value) == 1:
+                return f"1 session, with {counted(value[0].num_cached_tokens, 'token')}"
             lengths = ", ".join(str(one.num_cached_tokens) for one in value[:MOST])
-            return f"{counted(len(value), 'session')}, with {lengths}{', ...' if value[MOST:] else ''} tokens"
+            return f"{len(value)} sessions, with {lengths}{', ...' if value[MOST:] else ''} tokens"
         return f"{len(value)} × {described(value[0])}"
     return (
         f"{value!r:.80}"
