@@ -77,7 +77,7 @@ def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
         (ByPlace, "stale: entries that are another session's: by what does a session find its row"),
         (
             WholeTable,
-            r"back, with nobody else in a batch \(step 2\)\n.*says 24; it must be block 2\n[^$]*stale: this is",
+            r"back, with nobody else in a batch \(step 2\)\n.*says 24; it must be block 2\n[^$]*row is not renewed",
         ),
         (FirstLayerDecides, r"layer 1, session C[^$]*stale: this is the session's row of an earlier step"),
     ],

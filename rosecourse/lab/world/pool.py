@@ -7,7 +7,7 @@ sees the copy.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -103,6 +103,8 @@ class Pool:
     """A cache and the sessions in it. It lies between guards and begins as NaN. layout: what kind of cache it is."""
 
     layout: Layout = PER_LAYER
+    forked = False  # whether a session has ever had a sibling
+    freed: Set[int] = frozenset()  # the numbers of sessions that have given their blocks back, for once at least
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -123,8 +125,6 @@ class Pool:
         self._shuffle_free_blocks()
         self.sessions: list[Tracked] = []  # live ones
         self.started = 0
-        self.forked = False  # whether a session has ever had a sibling
-        self.freed: set[int] = set()  # the numbers of sessions that have given their blocks back, for once at least
         self._infos: dict[int, Any] = {}  # address -> each info that was in use before a step
 
     def _guarded(self, layer: torch.Tensor) -> torch.Tensor:
@@ -179,7 +179,7 @@ class Pool:
     def free(self, tracked: Tracked) -> None:
         """The session gives its blocks back."""
         self.sessions.remove(tracked)
-        self.freed.add(tracked.number)
+        self.freed = {*self.freed, tracked.number}
         self.kv.free(tracked.table)
         tracked.session.table = None
 

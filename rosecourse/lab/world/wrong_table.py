@@ -180,7 +180,7 @@ class WrongTable:
         if not numbers:
             return None
         shown = {t.number for t in self.pool.sessions if self._shows_now(t, layer, b, whole)}
-        if shown.issuperset(numbers) and not self.pool.freed.issuperset(numbers):
+        if shown.issuperset(numbers) and not set(numbers) <= self.pool.freed:
             return Cause.WRONG_SESSION, reason + ": by what does a session find its row?"
         return Cause.STATE_KEPT, reason + ", and that has gone: what is kept of a session must go with it"
 
