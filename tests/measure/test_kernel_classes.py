@@ -84,7 +84,7 @@ def test_a_kernel_that_waits_for_the_one_before_it_counts_from_its_end():
 
 
 def test_kernels_of_a_recorded_step_add_up_to_the_time_of_the_device():
-    timeline = steps_of("A", first="069").timelines["071"]["inside"]
+    timeline = steps_of("A", first="068").timelines["071"]["inside"]
     beyond = timeline.kernels[-1].start_us + timeline.kernels[-1].duration_us - timeline.step_us
     assert sum(own_us(timeline)) == pytest.approx(timeline.busy_us + beyond)
     assert sum(kernel.duration_us for kernel in timeline.kernels) > 1.2 * timeline.busy_us
