@@ -44,6 +44,12 @@ def test_what_becomes_of_the_choice(at, value, other_choices, ties, said):
     assert found.sentence("069", "070").endswith(said)
 
 
+def test_the_third_largest_is_no_tie_however_near_it_is():
+    near = torch.tensor([[4.0, 3.98, 3.99]])
+    found = SameLogits.of(near, torch.tensor([[4.0, 4.01, 3.99]]))
+    assert (found.other_choices, found.ties) == (1, 0)
+
+
 def test_the_second_largest_is_no_tie_where_it_is_far_away():
     apart = torch.tensor([[4.0, 1.0, 3.9]])
     assert SameLogits.of(apart, torch.tensor([[4.0, 1.0, 4.5]])).ties == 0
