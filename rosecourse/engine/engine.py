@@ -89,8 +89,7 @@ class InferenceEngine(EngineCore):
             try:
                 while scheduler.has_work:
                     for _, token_id in scheduler.step():
-                        text = decoder.text(token_id, last=session.finished)
-                        yield StreamedToken(token_id, text, session.finish_reason)
+                        yield decoder.token(token_id, session.finish_reason)
                 if session.finish_reason == "error":
                     raise LogitsError([0])
             finally:  # a reader that goes away leaves no blocks behind

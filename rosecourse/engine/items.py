@@ -39,13 +39,13 @@ class Tokens(NamedTuple):
 
 
 class Reading:
-    """One request as its reader sees it: items become text."""
+    """One request as its reader sees it: items become text. streamed: `TextDecoder.token` of this request."""
 
-    __slots__ = ("_text", "session")
+    __slots__ = ("session", "streamed")
 
     def __init__(self, session: InferenceSession, pieces: Pieces) -> None:
         self.session = session
-        self._text = TextDecoder(pieces).text
+        self.streamed = TextDecoder(pieces).token
 
     def token(self, item: Item) -> StreamedToken | None:
         """The token of an item; None at the end of the request. Raises what `require_well` raises."""
@@ -53,12 +53,6 @@ class Reading:
             self.require_well(item)
             return None
         return self.streamed(item.token_id, item.finish_reason)
-
-    def streamed(self, token_id: int, finish_reason: str | None = None) -> StreamedToken:
-        """A token with its text."""
-        text = self._text(token_id, finish_reason is not None)
-        # The same as StreamedToken(...), without the call of a function written in Python.
-        return tuple.__new__(StreamedToken, (token_id, text, finish_reason))
 
     def require_well(self, end: End) -> None:
         """Raise `LogitsError` where the model gave no numbers to choose a token by.

@@ -21,11 +21,12 @@ class StreamedToken(NamedTuple):
     finish_reason: str | None
 
 
-class Pieces(dict[int, str | None]):
-    """What each token of a tokenizer adds to a text that ends in a whole character; None where only a stream knows.
+class Pieces(dict[int, StreamedToken | None]):
+    """What each token adds to a text that ends in a whole character and goes on; None where only a stream knows.
 
     A byte-level tokenizer turns tokens into bytes one by one, so that a whole character is the same after any text. To
-    look it up takes a tenth of the time of a stream. Each piece is made when it is first asked for.
+    look it up takes a tenth of the time of a stream. Each is made when it is first asked for, and is the same object
+    for all readers.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -37,13 +38,13 @@ class Pieces(dict[int, str | None]):
         cleans_up = getattr(self.tokenizer, "clean_up_tokenization_spaces", False)  # it looks at several tokens at once
         return isinstance(self.tokenizer.backend_tokenizer.decoder, ByteLevel) and not cleans_up
 
-    def __missing__(self, token_id: int) -> str | None:
+    def __missing__(self, token_id: int) -> StreamedToken | None:
         piece = "" if self.tokenizer is None else None  # an engine of token ids alone has no texts
         if piece is None and self.are_known:
             text = self.tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=True)
             piece = None if text.endswith(INCOMPLETE) else text
-        self[token_id] = piece
-        return piece
+        self[token_id] = None if piece is None else StreamedToken(token_id, piece, None)
+        return self[token_id]
 
 
 class TextDecoder:
@@ -57,13 +58,16 @@ class TextDecoder:
         self._token_ids: list[int] = []  # those that the stream has got
         self._length = 0  # of the text that it has given
 
-    def text(self, token_id: int, last: bool = False) -> str:
-        """What a token adds; with the last one, what is left of a character that never became whole."""
-        if self._stream is None and (piece := self._pieces[token_id]) is not None:
-            return piece
-        return self._streamed(token_id, last)
+    def token(self, token_id: int, finish_reason: str | None = None) -> StreamedToken:
+        """A token with the text that it adds; the last one with what is left of a character that never became whole.
 
-    def _streamed(self, token_id: int, last: bool) -> str:
+        finish_reason: of the last one.
+        """
+        if self._stream is None and (known := self._pieces[token_id]) is not None:
+            return known if finish_reason is None else known._replace(finish_reason=finish_reason)
+        return StreamedToken(token_id, self._text(token_id, finish_reason is not None), finish_reason)
+
+    def _text(self, token_id: int, last: bool) -> str:
         pieces = self._pieces
         if self._stream is None:
             self._stream = DecodeStream(skip_special_tokens=True)

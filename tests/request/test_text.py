@@ -77,7 +77,10 @@ def by_stream(tokenizer, token_ids, whole):
 
 def by_decoder(pieces, token_ids, whole):
     decoder, last = TextDecoder(pieces), len(token_ids) - 1
-    return [decoder.text(token_id, last=whole and n == last) for n, token_id in enumerate(token_ids)]
+    reasons = ["length" if whole and n == last else None for n in range(len(token_ids))]
+    tokens = [decoder.token(token_id, reason) for token_id, reason in zip(token_ids, reasons, strict=True)]
+    assert [(token.token_id, token.finish_reason) for token in tokens] == list(zip(token_ids, reasons, strict=True))
+    return [token.text for token in tokens]
 
 
 def assert_as_by_stream(name, token_ids):
@@ -144,9 +147,9 @@ def test_a_text_that_ends_in_half_a_character_is_given_whole():
 
 @each_tokenizer
 def test_pieces_are_known_where_tokens_become_bytes_one_by_one(name):
-    known = [piece for n in range(len(TOKENIZERS[name])) if (piece := Pieces(TOKENIZERS[name])[n]) is not None]
+    known = [token for n in range(len(TOKENIZERS[name])) if (token := Pieces(TOKENIZERS[name])[n]) is not None]
     assert bool(known) == (name in BY_BYTES)
-    assert not any(piece.endswith("\ufffd") for piece in known)
+    assert not any(token.text.endswith("\ufffd") for token in known)
 
 
 def test_a_piece_is_made_once():
@@ -167,5 +170,4 @@ def test_a_piece_is_made_once():
 
 
 def test_without_a_tokenizer_there_is_no_text():
-    decoder = TextDecoder(Pieces(None))
-    assert [decoder.text(token_id, last=token_id == 9) for token_id in (3, 200, 9)] == ["", "", ""]
+    assert by_decoder(Pieces(None), [3, 200, 9], whole=True) == ["", "", ""]
