@@ -26,6 +26,7 @@ class CacheLayout(Protocol):
 
     num_layers: int
     num_blocks: int
+    spare_blocks: int  # behind the others, of which no session can hold one
     block_size: int
     device: device
     k_layers: tuple[Tensor, ...]
