@@ -66,11 +66,12 @@ def times(chained: Ratio) -> str:
 def caption() -> str:
     """The README's sentences about the picture, in Markdown."""
     a, *_ = ladders().values()
-    said = []
+    said, quotients = [], []
     for name, ladder in ladders().items():
         first, *_, last = ladder.rungs
         rates = f"{first.throughput:,.0f} and {last.throughput:,.0f}"
         said.append(f"{name}, {sizes_of(name)}: {rates}, {times(ladder.multiplied)}")
+        quotients.append(f"{last.throughput / first.throughput:.0f} ({name})")
     apart = " and ".join(f"{100 * (ladder.apart - 1):.0f} % ({name})" for name, ladder in ladders().items())
     limits = " and ".join(f"{ladder.memory_limit:,.0f} ({name})" for name, ladder in ladders().items())
     return (
@@ -81,7 +82,8 @@ def caption() -> str:
         f"{days(a.dates)}. A lesson with two bars was recorded twice: beside the lesson before it, and (light) beside "
         f"the one after it. The two differ by up to {apart}, so only figures of one recording can be compared. A "
         "chained ratio is the product of the ratios of the parts, each from its first lesson to its last in one "
-        "recording.*"
+        f"recording. The two figures beside it are of two recordings: their quotients, {' and '.join(quotients)}, are "
+        "other numbers.*"
     )
 
 

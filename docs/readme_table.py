@@ -18,8 +18,14 @@ ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
 BESIDE = ("A", "C")  # the workloads under which others were measured
-ODD = "What stands out and is kept: "
+ODD = "Runs that stand out are kept. "
+GOOD = (
+    "A request is *good* if it keeps to limits on its TTFT and on its ITL p99 "
+    "([059](notebooks/059_rollover.ipynb#Mixed-traffic) has them); *before* and *after* are the two engines of a "
+    "lesson's recording. "
+)
 NAMED_BY = ["engine", "version", "configuration", "command"]
+OPTIONS = "[its options](docs/figures.md#other-engines)"  # without them a command measures something else
 RECORDS = "`rosecourse record`"  # the command behind this course's own rows
 
 
@@ -36,7 +42,7 @@ def engines_table() -> str:
     for (engine, version, configuration, command), rows in other_engines().groupby(NAMED_BY, sort=False):
         rates = {row.workload: rate_of(row.lowest, row.highest) for row in rows.itertuples()}
         others.append([f"{engine} ({version}): {configuration}", *(rates.get(name, "") for name in BESIDE), command])
-    head = ["engine", *(f"{name}, tokens/s" for name in BESIDE), "command that measures it"]
+    head = ["engine", *(f"{name}, tokens/s" for name in BESIDE), f"command that measures it ({OPTIONS})"]
     return markdown_table([head, row_of(ladders, 0), *others, row_of(ladders, -1)])
 
 
@@ -52,7 +58,9 @@ def rate_of(lowest: float, highest: float) -> str:
 
 def odd_line() -> str:
     """The README's line on runs that stand out."""
-    return ODD + (" ".join(said for said in (odd_runs(), odd_loads()) if said) or "there are none.")
+    of_loads = odd_loads()
+    said = [one for one in (odd_runs(), GOOD + of_loads if of_loads else "") if one]
+    return ODD + (" ".join(said) or "There are none.")
 
 
 def tables() -> dict[Path, list[str]]:

@@ -12,9 +12,12 @@ from .comparisons import RecordedComparison, recorded_comparison, recorded_traff
 from .results import RESULTS
 
 ODD = 10  # times the median of its side: a prefill that long had something else in it, such as a compiler
-MOST, FAR = 0.9, 0.15  # where this share of requests is good in the median run, one that is so far below stands out
+FAR = 0.15  # a run whose share of good requests is so far below the median of its side stands out
 LONG = 2  # times the median of its side: prefills under load that long had something else in them, too
-FEWER = "In mixed traffic under load, these shares of good requests lie far below that of the median run"
+FEWER = (
+    "In mixed traffic under load, these runs have a share of good requests that lies more than "
+    f"{100 * FAR:.0f} percentage points below the median of their side"
+)
 FIRST_WARM = (
     "Where prefill took that long, round 1 was the first in which requests found prompts in the prefix cache, and "
     "prefilled in shapes that were new to the GPU's libraries; recordings from 066 on warm up once more."
@@ -48,7 +51,10 @@ def _sentences(rung: Lesson, recorded: RecordedComparison) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _OddLoad:
-    """The odd runs of a side under load. shares: of good requests, by round from 1; prefills: of round 1, or empty."""
+    """The odd runs of a side under load.
+
+    side: with the number of its lesson; shares: of good requests, by round from 1; prefills: of round 1, or empty.
+    """
 
     side: str
     shares: Mapping[int, float]
@@ -58,7 +64,7 @@ class _OddLoad:
     def __str__(self) -> str:
         *shares, last = (f"{share:.0%} in round {number}" for number, share in self.shares.items())
         said = f"{', '.join(shares)} and {last}" if shares else last
-        return f"{said} {self.side} (median {self.usual:.0%}){self.prefills}"
+        return f"{self.side}, {said} (median {self.usual:.0%}){self.prefills}"
 
 
 def odd_loads(lessons: Iterable[str] = (), gpu: str | None = None, folder: Path = RESULTS) -> str:
@@ -85,10 +91,10 @@ def _odd_loads_of(number: str, gpu: str | None, folder: Path) -> Iterator[_OddLo
     for side in traffic.load.sides:
         shares = side.shares_good(traffic.limits)
         usual = median(shares)
-        odd = {place: share for place, share in enumerate(shares, 1) if usual >= MOST and share < usual - FAR}
+        odd = {place: share for place, share in enumerate(shares, 1) if share < usual - FAR}
         if odd:
-            prefills = _long_prefills([1e3 * run.stats.prefill_seconds for run in side.runs]) if min(odd) == 1 else ""
-            yield _OddLoad(f"{side.name} {number}", odd, usual, prefills)
+            prefills = _long_prefills([1e3 * run.stats.prefill_seconds for run in side.runs]) if 1 in odd else ""
+            yield _OddLoad(f"{number} {side.name}", odd, usual, prefills)
 
 
 def _long_prefills(milliseconds: Sequence[float]) -> str:

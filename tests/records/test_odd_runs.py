@@ -41,7 +41,7 @@ def write_traffic(folder, places, prefill_seconds=0.001):
 def test_a_first_round_with_long_prefills_under_load_is_said_with_its_reason(tmp_path):
     write_traffic(tmp_path, [0], prefill_seconds=0.003)
     said = odd_loads(folder=tmp_path)
-    assert "median run: 0% in round 1 after 059 (median 100%), with 3 ms of prefill (median 1 ms). Where" in said
+    assert "of their side: 059 after, 0% in round 1 (median 100%), with 3 ms of prefill (median 1 ms). Where" in said
     assert "would say why" not in said
     assert said == odd_loads(["059"], folder=tmp_path)
     assert odd_loads(["060"], folder=tmp_path) == ""
@@ -51,8 +51,22 @@ def test_other_odd_rounds_under_load_are_said_without_a_reason(tmp_path):
     write_traffic(tmp_path, [1, 4])
     said = odd_loads(folder=tmp_path)
     assert said.endswith(
-        ": 0% in round 2 and 0% in round 5 after 059 (median 100%). Nothing was recorded that would say why."
+        ": 059 after, 0% in round 2 and 0% in round 5 (median 100%). Nothing was recorded that would say why."
     )
+
+
+def test_a_round_that_is_odd_beside_a_poor_median_is_said_too(tmp_path):
+    write_traffic(tmp_path, [])
+    some_slow = [mixed(step) for step in STEPS]
+    for run in some_slow:
+        run.times[0] = mixed(0.2).times[0]
+    some_slow[2] = mixed(0.2)
+    rounds = {"038": [mixed(2 * step) for step in STEPS], "059": some_slow}
+    write_recording(tmp_path / "cpu" / "D-load-059.json", document_of(rounds, "D-load-059"))
+    assert "more than 15 percentage points below the median of their side: 059 after, 0% in round 3 (median" in (
+        odd_loads(folder=tmp_path)
+    )
+    assert "(median 100%)" not in odd_loads(folder=tmp_path)
 
 
 def test_rounds_under_load_that_are_alike_are_not_said(tmp_path):
