@@ -164,11 +164,11 @@ ALONE = replace(COURSE.world)  # the same world, in which no earlier lesson coun
 
 
 @needs_triton
-def test_with_kernels_its_part_passes_and_so_does_a_kernel_of_the_learners_own(register):
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("part", [ToyWithKernels, OwnKernel], ids=lambda part: part.__name__)
+def test_with_kernels_its_part_passes_and_so_does_a_kernel_of_the_learners_own(part, register):
     register(KERNEL_RUNG, replace(KERNEL_COURSE, world=ALONE))
-    verdict = check(ToyWithKernels, "998")
-    assert verdict.passed, verdict
-    verdict = check(OwnKernel, "998")
+    verdict = check(part, "998")
     assert verdict.passed, verdict
 
 
@@ -179,6 +179,7 @@ NO_LAUNCH = (
 
 
 @needs_triton
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("course", "says"),
     [
