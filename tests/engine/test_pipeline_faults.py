@@ -58,6 +58,7 @@ def assert_as_alone(run):
     assert run.told() == [told_alone(session) for session in run.sessions]
 
 
+@pytest.mark.drawn(4)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
@@ -88,6 +89,7 @@ def forking(parts):
     return run
 
 
+@pytest.mark.drawn(6)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("stage", ["place", "copy_blocks", "plan", "runner"])
