@@ -185,6 +185,7 @@ def step_scene(parts, at):
     return Scene(run.scheduler.step, check)
 
 
+@pytest.mark.drawn(8)
 @one_behind
 @pytest.mark.parametrize("at", range(0, 20, 2))
 def test_steps_are_interrupted_at_any_line(parts, at):
