@@ -1,7 +1,6 @@
 """Fixtures that the tests share."""
 
 import os
-import random
 from collections import defaultdict
 
 import torch
@@ -15,6 +14,7 @@ from transformers import GPT2LMHeadModel
 
 from rosecourse import OnlineScheduler, load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
+from tests.support.day import BY_DAY, DAY, of_the_day
 from tests.support.managers import managers
 from tests.support.oracles import hf_random_gpt2
 from tests.support.scheduling import make_engine
@@ -58,19 +58,21 @@ def manage(scheduler):
 
 
 EVERY_CASE = bool(os.environ.get("EVERY_CASE"))  # `make adversary`
-SEED = 14
+
+
+def pytest_report_header():
+    return f"drawn by the number {DAY}: {BY_DAY}={DAY} draws the same cases again"
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a test that is marked `drawn(n)` n cases are left, drawn by a seed."""
+    """Of a test that is marked `drawn(n)` n cases are left: those of the day."""
     cases = defaultdict(list)
     for item in items:
         if not EVERY_CASE and (drawn := item.get_closest_marker("drawn")):
             cases[item.path, item.originalname, drawn.args[0]].append(item)
     left_out = set()
     for (_, name, n), all_of_them in cases.items():
-        if len(all_of_them) > n:
-            left_out |= set(all_of_them) - set(random.Random(f"{name} {SEED}").sample(all_of_them, n))
+        left_out |= set(all_of_them) - set(of_the_day(all_of_them, n, name))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]

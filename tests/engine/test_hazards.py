@@ -37,6 +37,7 @@ commands/, and what concerns a part's own code in lab/ and the written file in r
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ TESTS = Path(__file__).parents[1]
 HAZARDS = range(1, 41)
 
 
+@cache
 def cited():
     """Hazard number -> the tests, and the machines of test files, whose docstrings name it."""
     found: dict[int, list[str]] = {}

@@ -58,6 +58,7 @@ def assert_as_alone(run):
     assert run.told() == [told_alone(session) for session in run.sessions]
 
 
+@pytest.mark.drawn(4)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
@@ -88,6 +89,7 @@ def forking(parts):
     return run
 
 
+@pytest.mark.drawn(6)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("stage", ["place", "copy_blocks", "plan", "runner"])
@@ -183,6 +185,7 @@ def step_scene(parts, at):
     return Scene(run.scheduler.step, check)
 
 
+@pytest.mark.drawn(8)
 @one_behind
 @pytest.mark.parametrize("at", range(0, 20, 2))
 def test_steps_are_interrupted_at_any_line(parts, at):

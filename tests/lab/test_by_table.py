@@ -9,9 +9,16 @@ from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.worlds import KV_APPEND_BY_TABLE as WORLD
 from rosecourse.lessons import lesson
 from tests.support.by_table_parts import RIGHT, WITHOUT_THE_IDEA, WRONG, OwnKernel, OwnKernelIn32Bits
-from tests.support.verdicts import assert_refused, assert_right_but_costly
+from tests.support.cells import assert_not_own
+from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
 
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_of_the_course():
+    """What is compared with is worked out once, before the processes that check a part fork from this one."""
+    of_the_course("063")
 
 
 def live_through(part, device=None, stories=None):
@@ -20,12 +27,13 @@ def live_through(part, device=None, stories=None):
             scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", [*RIGHT, lesson("063").after.kv_append, lesson("065").after.kv_append])
 def test_a_right_part_lives_through_every_story(part):
     live_through(part)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @needs_triton
 @pytest.mark.parametrize("part", RIGHT)
 def test_a_right_part_without_a_kernel_is_correct_and_lacks_it(part):
@@ -43,13 +51,10 @@ def test_one_with_a_kernel_of_its_own_passes():
 
 @needs_triton
 def test_the_courses_own_part_is_right_and_not_the_learners():
-    verdict = check(lesson("063").after.kv_append, "063")
-    assert verdict.correct
-    assert not verdict.missing
-    assert "the kernel `_kv_append_by_table_kernel`" in verdict.not_own
+    assert_not_own("063", "the kernel `_kv_append_by_table_kernel`")
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "063"), *WRONG[part])
@@ -61,7 +66,7 @@ def test_an_offset_of_32_bits_is_found_where_the_cache_is_large():
         live_through(OwnKernelIn32Bits, "cpu", {"far_offsets"})
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):

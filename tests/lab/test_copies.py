@@ -13,9 +13,16 @@ from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.pool import Sizes
 from rosecourse.lab.world.worlds import COPY_BLOCKS as WORLD
 from rosecourse.lessons import BASELINE, lesson
+from tests.support.cells import assert_not_own
 from tests.support.right_copies import RIGHT, WITHOUT_THE_IDEA, Indexed
-from tests.support.verdicts import assert_refused, assert_right_but_costly
+from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
 from tests.support.wrong_copies import WRONG, OfEachSourceOne
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_of_the_course():
+    """What is compared with is worked out once, before the processes that check a part fork from this one."""
+    of_the_course("065")
 
 
 def live_through(part):
@@ -23,7 +30,7 @@ def live_through(part):
         scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 def test_a_right_part_passes_whatever_its_style(part):
     verdict = check(part, "065")
@@ -31,19 +38,16 @@ def test_a_right_part_passes_whatever_its_style(part):
 
 
 def test_the_courses_own_part_is_right_and_not_the_learners():
-    verdict = check(lesson("065").after.copy_blocks, "065")
-    assert verdict.correct
-    assert not verdict.missing
-    assert verdict.not_own == ("`CopyBlocks.__call__`",)
+    assert_not_own("065", "`CopyBlocks.__call__`")
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "065"), *WRONG[part])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_grows_with_the_copies_is_told(part):
     assert_right_but_costly(check(part, "065"), WITHOUT_THE_IDEA[part])

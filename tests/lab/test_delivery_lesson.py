@@ -12,7 +12,6 @@ from rosecourse.decode import BEST
 from rosecourse.engine.items import End, NewTokenItem
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
-from rosecourse.lab.course import in_turns
 from rosecourse.lab.course.l068 import BURSTS, NAMES
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
@@ -35,7 +34,7 @@ from tests.support.cells import (
 )
 from tests.support.costly_deliveries import WITHOUT_THE_IDEA
 from tests.support.delivery_parts import RIGHT, Base, QueueAndSet
-from tests.support.verdicts import assert_refused, assert_right_but_costly
+from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
 from tests.support.wrong_deliveries import WRONG_ENDS, ABookOfItsOwn, FlushesNothing, Raises
 from tests.support.wrong_puts import WRONG_PUTS, NoEnds, PutsTwice
 from tests.support.wrong_turns import WRONG_TURNS
@@ -46,24 +45,27 @@ WRONG = WRONG_PUTS | WRONG_TURNS | WRONG_ENDS
 @pytest.fixture(scope="module", autouse=True)
 def known_of_the_course():
     """What is compared with is worked out once, before the processes that check a part fork from this one."""
-    assert judged(in_turns.Delivery, "068", lambda *what: None).correct
+    of_the_course("068")
 
 
 def oracle_of(part):
     return DeliveryOracle(Learner(part, WORLD.called_with), SIZES)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 def test_one_of_another_style_passes(part):
     verdict = check(part, "068")
     assert verdict.passed, verdict
 
 
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_delivery_is_refused_with_its_cause(part):
     assert_refused(judged(part, "068", lambda *what: None), *WRONG[part])
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: f"{part.__module__}.{part.__name__}")
 def test_what_wakes_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(judged(part, "068", lambda *what: None), WITHOUT_THE_IDEA[part])
@@ -74,7 +76,7 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
 
 
 def test_the_courses_own_class_is_right_and_not_the_learners():
-    assert_not_own("068", in_turns.Delivery, "hand_over")
+    assert_not_own("068", "`Delivery.hand_over`")
 
 
 def test_a_verdict_says_what_was_tried():

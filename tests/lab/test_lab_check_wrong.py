@@ -52,7 +52,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.drawn(7)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
 def test_the_fault_is_named(number, wrong):
     verdict = check(damaged(number, wrong), number)
@@ -63,7 +63,7 @@ def test_the_fault_is_named(number, wrong):
     assert verdict.cause is not None, verdict
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("key", "signature"), ROWS)
 def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
     verdict = check(kept_rows(key, signature), "036")
@@ -110,6 +110,7 @@ def test_rows_of_others_are_not_to_be_built_anew():
         "offsets_in_32_bits",
         "two_launches",
         "constant_position",
+        "kv_append_triton_full_batch",  # copies before the launch
     ],
 )
 def test_the_fault_of_a_kernel_is_named(name):
@@ -129,9 +130,7 @@ def test_a_position_in_the_session_is_known_by_where_a_row_went():
 
 
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
-def test_copies_before_a_launch_are_counted_and_lists_for_the_other_kernel_are_not():
-    verdict = check(kernel_parts.with_kernel(kernel_parts.kv_append_triton_full_batch), "061")
-    assert re.search(kernel_parts.FAULTS[kernel_parts.kv_append_triton_full_batch], str(verdict)), verdict
+def test_lists_for_the_other_kernel_are_not_counted():
     verdict = check(kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.THREE_TENSORS), "061")
     assert verdict.passed, verdict
     assert "not to be seen on a CPU: reads behind a row, whether the gate" in str(verdict) or torch.cuda.is_available()

@@ -31,7 +31,7 @@ from rosecourse.models.ops import Ops
 from tests.support.cells import assert_not_own, assert_untouched_is_right, command_on_solution
 from tests.support.costly_ops import WITHOUT_THE_IDEA
 from tests.support.ops_parts import RIGHT, Base, Pairs
-from tests.support.verdicts import assert_refused, assert_right_but_costly
+from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
 from tests.support.wrong_products import WRONG_PRODUCTS, NotCut
 from tests.support.wrong_sums import WRONG_SUMS, AddsTwice, OnlyOneWaits
 
@@ -41,7 +41,7 @@ WRONG = WRONG_SUMS | WRONG_PRODUCTS
 @pytest.fixture(scope="module", autouse=True)
 def known_of_the_course():
     """What is compared with is worked out once, before the processes that check a part fork from this one."""
-    assert judged(waiting_sums.LayerOps, "069", lambda *what: None).correct
+    of_the_course("069")
 
 
 def oracle_of(part, **sizes):
@@ -55,12 +55,13 @@ def test_one_of_another_style_passes(part):
     assert verdict.passed, verdict
 
 
+@pytest.mark.drawn(26)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_wrong_operations_are_refused_with_their_cause(part):
     assert_refused(judged(part, "069", lambda *what: None), *WRONG[part])
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(judged(part, "069", lambda *what: None), WITHOUT_THE_IDEA[part])
@@ -71,7 +72,7 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
 
 
 def test_the_courses_own_class_is_right_and_not_the_learners():
-    assert_not_own("069", waiting_sums.LayerOps, "linear_add")
+    assert_not_own("069", "`LayerOps.linear_add`")
 
 
 def test_a_verdict_says_what_was_tried():

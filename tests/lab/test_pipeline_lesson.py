@@ -10,7 +10,7 @@ from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.engine.scheduler import OnlineScheduler
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
-from rosecourse.lab.course import in_step, one_behind
+from rosecourse.lab.course import in_step
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
 from rosecourse.lab.world.fault import PartIsWrong
@@ -23,7 +23,7 @@ from rosecourse.lab.world.worlds import PIPELINE as WORLD
 from tests.support.cells import assert_not_own, assert_untouched_is_right, command_on_solution
 from tests.support.costly_pipelines import WITHOUT_THE_IDEA
 from tests.support.pipeline_parts import RIGHT, Base, NewMemory, RingOfThree
-from tests.support.verdicts import assert_refused, assert_right_but_costly
+from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
 from tests.support.wrong_landings import WRONG_LANDINGS, NoWait
 from tests.support.wrong_pipelines import WRONG_PIPELINES, AlwaysPinned, EventsOfAGPU
 
@@ -34,7 +34,7 @@ LATE = [scenario for scenario in WORLD.scenarios if scenario.name.endswith("a de
 @pytest.fixture(scope="module", autouse=True)
 def known_of_the_course():
     """What is compared with is worked out once, before the processes that check a part fork from this one."""
-    assert judged(one_behind.Pipeline, "067", lambda *what: None).correct
+    of_the_course("067")
 
 
 def oracle_of(part, sizes):
@@ -51,7 +51,7 @@ def test_one_of_another_style_passes(part):
 ON_A_CPU = (AlwaysPinned, EventsOfAGPU)  # with a GPU these are there
 
 
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     if part in ON_A_CPU and torch.cuda.is_available():
@@ -59,7 +59,7 @@ def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     assert_refused(judged(part, "067", lambda *what: None), *WRONG[part])
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "067"), WITHOUT_THE_IDEA[part])
@@ -71,7 +71,7 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
 
 
 def test_the_courses_own_class_is_right_and_not_the_learners():
-    assert_not_own("067", one_behind.Pipeline, "land")
+    assert_not_own("067", "`Pipeline.land`")
 
 
 def test_the_hunts_mended_pipeline_lives_through_every_story():

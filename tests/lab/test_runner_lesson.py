@@ -13,7 +13,7 @@ from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
-from rosecourse.lab.course import ends, starts
+from rosecourse.lab.course import starts
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
 from rosecourse.lab.world.fault import PartIsWrong
@@ -23,9 +23,10 @@ from rosecourse.lab.world.pool import Sizes
 from rosecourse.lab.world.runner_oracle import RunnerOracle
 from rosecourse.lab.world.worlds import RUNNER as WORLD
 from rosecourse.lessons import lesson
+from tests.support.cells import assert_not_own
 from tests.support.costly_runners import WITHOUT_THE_IDEA, Eager
 from tests.support.runner_parts import RIGHT, WRONG, Base, ReturnsPads, Slots
-from tests.support.verdicts import assert_refused, assert_right_but_costly
+from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
 
 
 def oracle_of(part, sizes=None):
@@ -35,7 +36,7 @@ def oracle_of(part, sizes=None):
 @pytest.fixture(scope="module", autouse=True)
 def known_of_the_course():
     """What is compared with is worked out once, before the processes that check a part fork from this one."""
-    assert judged(ends.Runner, "066", lambda *what: None).correct
+    of_the_course("066")
 
 
 def test_the_hunts_mended_runner_lives_through_every_story():
@@ -51,10 +52,7 @@ def test_one_of_another_style_passes(part):
 
 
 def test_the_courses_own_runners_are_right_and_not_the_learners():
-    verdict = check(ends.Runner, "066")
-    assert verdict.correct
-    assert not verdict.missing
-    assert "`Runner.captured`" in verdict.not_own
+    assert_not_own("066", "`Runner.captured`")
 
     class Inherits(lesson("066").after.runner):
         def graphs_of(self, device):
@@ -65,13 +63,13 @@ def test_the_courses_own_runners_are_right_and_not_the_learners():
     assert "`GraphRunner.__call__`" in verdict.not_own
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_runner_is_refused_with_its_cause(part):
     assert_refused(check(part, "066"), *WRONG[part])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "066"), WITHOUT_THE_IDEA[part])

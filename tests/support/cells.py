@@ -8,6 +8,7 @@ from rosecourse.lab import check
 from rosecourse.lab.course import course_of
 from rosecourse.lab.exercises.cells import exercise, solution
 from rosecourse.lab.world.causes import Cause
+from tests.support.verdicts import of_the_course
 
 
 def part_in(source, name):
@@ -36,13 +37,11 @@ def assert_untouched_is_right(number):
     return str(verdict)
 
 
-def assert_not_own(number, courses, method):
-    """The course's class is right and not the learner's; the method is one of those that say so."""
-    verdict = check(courses, number)
-    assert verdict.correct
-    assert not verdict.missing
+def assert_not_own(number, name):
+    """The course's class is right and not the learner's; what has this name says so."""
+    verdict = of_the_course(number)
     assert verdict.cause is Cause.NOT_OWN_WORK
-    assert f"`{courses.__name__}.{method}`" in verdict.not_own
+    assert name in verdict.not_own
 
 
 def command_on_solution(number, folder, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -24,6 +26,7 @@ from .trial import Trial, trial_of
 from .verdict import Verdict
 
 SHOWN = 5  # faults; one is told in full, the others in a line each
+QUIET = 0.05  # seconds between two signs of life: the process that waits reads each of them
 ABOVE_ALL = (Cause.TAMPERING, Cause.EXITS)  # whatever else a part uses
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
@@ -34,10 +37,10 @@ NO_KERNELS = (
 def judged(part: type, number: str, report: Report) -> Verdict:
     """The verdict on a class as the part of a lesson. report(what, ...): what is begun and done, and signs of life.
 
-    `begin`, with the name of the pieces of work and their number; `done`, after each of them; `alive`, before each call
-    of the part.
+    `begin`, with the name of the pieces of work and their number; `done`, after each of them; `alive`, before a call of
+    the part, at most once in `QUIET` seconds.
     """
-    trial = trial_of(part, lesson(number), lambda: report("alive"))
+    trial = trial_of(part, lesson(number), _seldom(lambda: report("alive")))
     used = of_another_engine(trial)  # before a call leaves something of its own in a global
     with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
         verdict = replace(_tried(trial, report), remarks=trial.learner.remarks())
@@ -46,6 +49,20 @@ def judged(part: type, number: str, report: Report) -> Verdict:
     if verdict.faults:
         return replace(verdict, faults=(used_instead(trial, used), *verdict.faults))
     return replace(verdict, remarks=(*verdict.remarks, f"the class uses {used.words}: it will not be there elsewhere"))
+
+
+def _seldom(say: Callable[[], object]) -> Callable[[], None]:
+    """Calls a function, but not again before `QUIET` seconds have passed."""
+    last, clock = -QUIET, time.monotonic
+
+    def alive() -> None:
+        nonlocal last
+        now = clock()
+        if now - last >= QUIET:
+            last = now
+            say()
+
+    return alive
 
 
 def _tried(trial: Trial, report: Report) -> Verdict:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import io
 import os
 import pickle
@@ -196,6 +197,7 @@ def _forked(work: Work) -> Child:
     if pid == 0:
         os.close(reads)
         torch.set_num_threads(1)  # a pool of threads does not survive a fork
+        gc.freeze()  # of what is inherited nothing is searched for garbage again: that would copy its memory
         _do(work, os.fdopen(writes, "wb"), trace)
     os.close(writes)
     return Child(pid, os.fdopen(reads, "rb"), trace, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -1,0 +1,25 @@
+"""The cases of the day: of many that take long, each is played once in so many days."""
+
+import os
+import random
+from collections.abc import Sequence
+from datetime import date
+from typing import TypeVar
+
+BY_DAY = "DRAWN_BY"
+DAY = int(os.environ.setdefault(BY_DAY, str(date.today().toordinal())))  # all processes of a run get the same
+
+Case = TypeVar("Case")
+
+
+def of_the_day(cases: Sequence[Case], n: int, name: str, day: int = DAY) -> list[Case]:
+    """n of the cases, or all if there are no more. They change with the day, and in ceil(len(cases) / n) days each
+    comes at least once.
+
+    name: of what they are cases of; their order, which does not change, is drawn by it.
+    """
+    if len(cases) <= n:
+        return list(cases)
+    order = random.Random(name).sample(cases, len(cases))
+    first = day * n % len(cases)
+    return (order + order)[first : first + n]
