@@ -10,7 +10,7 @@ from ..measure.early_start_simulation import ASK, LAUNCH, RUN, TAIL, WAIT, WORK,
 from .sheet import LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, Sheet, draw_shape, draw_text, plain, text_width
 from .time_axis import LANE, Scale, draw_axis, draw_bar
 
-OVER = 6  # pixels: so far may a name stick out on either side of a bar that has nothing but names beside it
+OVER = 7  # pixels that a name may stick out on either side of its bar: most are wider than their names
 UNIT_WIDTH, BETWEEN = 44, 4  # left of the axis, and between two lanes
 MOST_KERNELS = 24  # that can be drawn
 # Light enough for black text; neighbours differ in brightness, too.
@@ -82,5 +82,5 @@ def _draw_name(parent: Element, name: str, spans: Sequence[Span], top: float, sc
     """A kernel's name on its work, where there is room for it."""
     work = next(span for span in spans if span.what in (WORK, RUN))
     left, right = scale.at(work.start), scale.at(work.end)
-    if text_width(name, TEXT) <= right - left + (2 * OVER if work.what == RUN else 0):
+    if text_width(name, TEXT) <= right - left + 2 * OVER:
         draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), name, anchor="middle")
