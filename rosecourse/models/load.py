@@ -61,7 +61,7 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         return torch.device("cpu")  # torch has a single CPU device, whatever its number
     if not torch.cuda.is_available() or (known.index or 0) >= torch.cuda.device_count():
         raise ModelError(
-            f"there is no {str(device)!r} on this machine: give device='cpu', or 'auto' to take what is there"
+            f"there is no {str(device)!r} on this machine: as the device give 'cpu', or 'auto' to take what is there"
         )
     return known
 

@@ -36,8 +36,8 @@ AFTER: dict[str, Any] = {"color": "#005A94", "marker": "s"}
 
 # The boundaries of blocks, and the steps in which requests that started later begin theirs; both behind the curves.
 BOUNDARY: dict[str, Any] = {
-    "color": "#56B4E9",
-    "linewidth": 0.9,
+    "color": "#707070",
+    "linewidth": 1.1,
     "linestyle": ":",
     "zorder": 0.5,
     "label": "a new block begins",

@@ -10,7 +10,7 @@ from ..measure.early_start_simulation import ASK, LAUNCH, RUN, TAIL, WAIT, WORK,
 from .sheet import LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, Sheet, draw_shape, draw_text, plain, text_width
 from .time_axis import LANE, Scale, draw_axis, draw_bar
 
-SMALLER = 9  # a name that would not fit otherwise
+OVER = 7  # pixels that a name may stick out on either side of its bar: most are wider than their names
 UNIT_WIDTH, BETWEEN = 44, 4  # left of the axis, and between two lanes
 MOST_KERNELS = 24  # that can be drawn
 # Light enough for black text; neighbours differ in brightness, too.
@@ -79,9 +79,8 @@ def _draw_row(sheet: Sheet, name: str, row: Row, scale: Scale) -> None:
 
 
 def _draw_name(parent: Element, name: str, spans: Sequence[Span], top: float, scale: Scale) -> None:
-    """A kernel's name on its work, in the larger of two sizes that fits."""
+    """A kernel's name on its work, where there is room for it."""
     work = next(span for span in spans if span.what in (WORK, RUN))
     left, right = scale.at(work.start), scale.at(work.end)
-    size = next((size for size in (TEXT, SMALLER) if text_width(name, size) <= right - left), None)
-    if size is not None:
-        draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), name, size=size, anchor="middle")
+    if text_width(name, TEXT) <= right - left + 2 * OVER:
+        draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), name, anchor="middle")

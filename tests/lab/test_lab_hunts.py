@@ -171,6 +171,14 @@ def test_an_answer_may_be_written_in_several_ways():
     assert "✗" in slip._repr_html_()
 
 
+def test_answers_without_names_are_told_how_to_give_them():
+    told = hunt("060").answer(2, 1, line="i = 1")
+    assert str(told) == (
+        "say what each answer is to: bug.answer(position=..., whose=..., line=...), with yours in place of the dots"
+    )
+    assert not told.found
+
+
 def test_an_answer_of_the_wrong_kind_is_told_which_is_wanted(model):
     found = hunt("060")
     for value in (float("nan"), float("inf"), [1], torch.ones(2), "", "two\nlines", True, 1.5):

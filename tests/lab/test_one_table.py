@@ -387,11 +387,18 @@ def test_what_goes_wrong_only_in_a_kernel_is_seen():
     assert verdict.cause is Cause.STATE_KEPT, verdict
 
 
+@pytest.mark.skipif(not triton_runs_on(torch.device("cpu")), reason="needs Triton's interpreter")
+def test_a_check_on_a_cpu_says_that_the_kernels_ran():
+    said = str(check(lesson("062").after.kv_append, "062"))
+    assert "the kernels of large batches: Triton's interpreter runs them here" in said
+    assert "not to be seen on a CPU: a pinned buffer" in said
+
+
 def test_without_triton_all_but_the_kernels_is_judged(monkeypatch):
     monkeypatch.setattr(trial, "triton_runs_on", lambda device: False)
     verdict = check(ForgetsTheKernels, "062")
     assert verdict.passed, verdict
-    assert "not to be seen on a CPU: the kernels of large batches" in str(verdict)
+    assert "not to be seen on a CPU: the kernels of large batches (Triton needs a GPU, or " in str(verdict)
 
 
 def test_a_copy_that_is_not_made_is_told_from_one_that_is_too_short():

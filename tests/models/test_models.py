@@ -169,7 +169,7 @@ def test_a_hub_id_without_a_network(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cuda_asked_for_and_absent():
-    with pytest.raises(ModelError, match="there is no 'cuda' on this machine: give device='cpu'"):
+    with pytest.raises(ModelError, match="there is no 'cuda' on this machine: as the device give 'cpu'"):
         load_model(device="cuda")
     assert resolve_device("auto") == torch.device("cpu")
 

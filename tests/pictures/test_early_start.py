@@ -1,6 +1,6 @@
 """The picture of kernels in a row: bars where the simulation has them, and lanes where they overlap."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -84,6 +84,16 @@ def test_recorded_kernels_are_one_bar_each():
     assert headline("recorded", row) == "recorded: 8 µs; between the first kernel and the last, one always runs"
     assert {"one", "two", "from its start to its end, as recorded"} < set(texts(picture))
     assert "ask for weights" not in picture.svg
+
+
+def test_the_name_of_a_narrow_bar_is_as_large_as_the_others():
+    names, ends = ("attention", "project", "widen", "narrow", "q, k, v"), (18.8, 22.5, 27.7, 32.9, 37.5)
+    row = Row(names, tuple(Span(RUN, n, start, end) for n, (start, end) in enumerate(pairwise((0, *ends)))))
+    root = parse(draw_rows({"recorded": row, "longer": Row(("one",), (Span(RUN, 0, 0, 77.6),))}, "recorded"))
+    found = [box for box in boxes(root) if box[0] in names]
+    assert [name for name, *_ in found] == list(names)
+    assert {text.get("font-size") for text in root.iter(f"{SVG}text") if text.text in names} == {"12"}
+    assert all(one[3] < other[1] for one, other in pairwise(found))
 
 
 @pytest.mark.parametrize(

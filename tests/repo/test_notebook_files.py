@@ -13,6 +13,10 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_BYTES = 1_000_000
 
 
+def markdown_of(cell):
+    return "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_executed_whole_and_small(path):
     assert path.stat().st_size < MOST_BYTES
@@ -36,6 +40,23 @@ def test_the_head_of_a_lesson_calls_its_neighbours_by_their_titles():
     assert len(links) > len(NOTEBOOKS)
     title_of = script("notebook_feet").title_of
     assert [(number, title) for number, title in links if title != title_of(number)] == []
+
+
+def test_every_lesson_that_is_named_is_there():
+    """037 belongs to the articles' series alone."""
+    pages = {path: json.loads(path.read_text())["cells"] for path in NOTEBOOKS}
+    text = {path: "\n".join(map(markdown_of, cells)) for path, cells in pages.items()}
+    named = [(path.stem, one) for path in text for one in re.findall(r"(?<![\w.,/-])0\d\d\b(?![.,]\d)", text[path])]
+    assert len(named) > 500
+    known = {path.stem[:3] for path in NOTEBOOKS} | {"037"}
+    assert [(page, one) for page, one in named if one not in known] == []
+
+
+def test_a_command_for_a_gpu_says_what_to_leave_out_on_a_cpu():
+    texts = [text for path in NOTEBOOKS for text in map(markdown_of, json.loads(path.read_text())["cells"])]
+    asking = [text for text in texts if re.search(r"^    rosecourse benchmark", text, re.M) and "--device cuda" in text]
+    assert len(asking) > 12
+    assert [text for text in asking if "On a CPU leave out `--random-weights gpt2 --device cuda`" not in text] == []
 
 
 def test_a_heading_that_folds_has_no_markdown():

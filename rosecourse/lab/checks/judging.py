@@ -80,7 +80,7 @@ def _tried(trial: Trial, report: Report) -> Verdict:
     except CannotTry as reason:
         return replace(verdict, unchecked=(str(reason),))
     if trial.device == "cpu":
-        done.append(f"not to be seen on a CPU: {trial.course.unseen}")
+        done += _seen_on_a_cpu(trial)
     if compared.counted:
         done.append(compared.counted)
     return replace(
@@ -92,6 +92,15 @@ def _tried(trial: Trial, report: Report) -> Verdict:
         unchecked=(NO_KERNELS,) if trial.rung.kernels and not trial.kernels_on else (),
         done=tuple(done),
     )
+
+
+def _seen_on_a_cpu(trial: Trial) -> list[str]:
+    """What a check on a CPU has seen of kernels that a gate lets in, and what it cannot see."""
+    course = trial.course
+    if course.let_in and trial.kernels_on:
+        return [f"{course.let_in}: Triton's interpreter runs them here", f"not to be seen on a CPU: {course.unseen}"]
+    kernels = f"{course.let_in} (Triton needs a GPU, or TRITON_INTERPRET=1), and " if course.let_in else ""
+    return [f"not to be seen on a CPU: {kernels}{course.unseen}"]
 
 
 def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:

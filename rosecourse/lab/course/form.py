@@ -144,7 +144,8 @@ class Course:
 
     number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas: what it is
     counted by. track: what its race times. no_launch: for a lesson with kernels, what is counted where its own part
-    launches one; `check` adds it. unseen: what a check on a CPU cannot see, in the words of a verdict.
+    launches one; `check` adds it. unseen: what a check on a CPU cannot see, in the words of a verdict; let_in: the
+    kernels that a gate lets in, in the same words, where the lesson has none of its own. They run where Triton runs.
     """
 
     number: str
@@ -155,6 +156,7 @@ class Course:
     track: Track = Track()
     no_launch: Cost = NO_LAUNCH
     unseen: str = NO_COPIES
+    let_in: str = ""
 
     def part(self, parts: Any) -> Any:
         """The class in some `DecodeParts` that is of the kind that the learner writes; None where they have none."""

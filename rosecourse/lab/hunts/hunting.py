@@ -146,12 +146,15 @@ class Hunt:
         require(0 <= position <= last, f"position {shown(position)} is not in the cache: give one of 0 to {last}")
         return key_at(kv, session, position, layer_idx)
 
-    def answer(self, **said: Any) -> Answer:
+    def answer(self, *unnamed: Any, **said: Any) -> Answer:
         """Check an answer such as `answer(session="A", position=64, line=12)`; None and `...` are placeholders.
 
         line: its number in `listing`, or its text. An answer of the wrong kind gets a line that says which is wanted,
-        and so does one to a question that the hunt does not ask.
+        and so does one to a question that the hunt does not ask, or without the name of its question.
         """
+        if unnamed:
+            names = ", ".join(f"{name}=..." for name in self.questions)
+            return Answer([f"say what each answer is to: bug.answer({names}), with yours in place of the dots"], False)
         strange = [name for name in said if name not in self.questions]
         if strange:
             asked = f"not asked for; give {', '.join(self.questions)}"
