@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -16,7 +17,7 @@ from .alt import alt_text
 
 SCALE = 2  # pixels of the picture for one of the page, each way: sharp on the screens of today
 WIDTH = 8.2  # inches, which is less than Jupyter Lab's outputs have in a window of 1280 pixels
-COLOURS = 64  # more make plots no better, and files larger
+COLOURS = 128  # more make plots no better, and files larger
 
 
 @contextmanager
@@ -65,7 +66,21 @@ def rendered(figure: Figure) -> Image.Image:
     """The figure as a picture of few colours, at `SCALE` times its own resolution, cut to what is drawn on it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=SCALE * figure.dpi, bbox_inches="tight", facecolor="white")
-    return Image.open(buffer).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    return with_few_colours(Image.open(buffer).convert("RGB"))
+
+
+def with_few_colours(picture: Image.Image) -> Image.Image:
+    """A picture with its `COLOURS` most frequent colours: what has another one takes the nearest of these.
+
+    Whatever is filled keeps the colour that it was given, so that legends name the right ones. Pillow's own choice of
+    colours would take the mean of two that are alike.
+    """
+    counts = picture.getcolors(picture.width * picture.height)
+    assert counts is not None  # there are no more colours than pixels
+    frequent = [colour for _, colour in sorted(counts, reverse=True)[:COLOURS]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(np.array(frequent, np.uint8).tobytes())
+    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def _png(picture: Image.Image) -> bytes:
