@@ -72,15 +72,18 @@ def rendered(figure: Figure) -> Image.Image:
 def with_few_colours(picture: Image.Image) -> Image.Image:
     """A picture with its `COLOURS` most frequent colours: what has another one takes the nearest of these.
 
-    Whatever is filled keeps the colour that it was given, so that legends name the right ones. Pillow's own choice of
-    colours would take the mean of two that are alike.
+    picture: in RGB. Whatever is filled keeps the very colour that it was given, so that legends name the right ones;
+    Pillow's own choice would take the mean of two that are alike.
     """
-    counts = picture.getcolors(picture.width * picture.height)
-    assert counts is not None  # there are no more colours than pixels
-    frequent = [colour for _, colour in sorted(counts, reverse=True)[:COLOURS]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette(np.array(frequent, np.uint8).tobytes())
-    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
+    packed = np.asarray(picture).reshape(-1, 3) @ [1 << 16, 1 << 8, 1]
+    found, which, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = found[:, np.newaxis] >> np.array([16, 8, 0]) & 255
+    frequent = colours[np.argsort(-counts, kind="stable")[:COLOURS]]
+    distances = np.square(colours[:, np.newaxis] - frequent).sum(axis=-1)
+    nearest = distances.argmin(axis=1).astype(np.uint8)
+    few = Image.frombytes("P", picture.size, nearest[which].tobytes())
+    few.putpalette(frequent.astype(np.uint8).tobytes())
+    return few
 
 
 def _png(picture: Image.Image) -> bytes:
