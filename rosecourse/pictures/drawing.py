@@ -17,7 +17,7 @@ from .alt import alt_text
 
 SCALE = 2  # pixels of the picture for one of the page, each way: sharp on the screens of today
 WIDTH = 8.2  # inches, which is less than Jupyter Lab's outputs have in a window of 1280 pixels
-COLOURS = 128  # more make plots no better, and files larger
+FREQUENT, OTHERS = 64, 64  # colours: more make plots no better, and files larger
 
 
 @contextmanager
@@ -70,19 +70,23 @@ def rendered(figure: Figure) -> Image.Image:
 
 
 def with_few_colours(picture: Image.Image) -> Image.Image:
-    """A picture with its `COLOURS` most frequent colours: what has another one takes the nearest of these.
+    """A picture in RGB with its `FREQUENT` most frequent colours, and `OTHERS` for what has none of them.
 
-    picture: in RGB. Whatever is filled keeps the very colour that it was given, so that legends name the right ones;
-    Pillow's own choice would take the mean of two that are alike.
+    Whatever is filled keeps the very colour that it was given, so that legends name the right ones: Pillow's own choice
+    would take the mean of two that are alike. It chooses the others, which are those of edges.
     """
     packed = np.asarray(picture).reshape(-1, 3) @ [1 << 16, 1 << 8, 1]
     found, which, counts = np.unique(packed, return_inverse=True, return_counts=True)
-    colours = found[:, np.newaxis] >> np.array([16, 8, 0]) & 255
-    frequent = colours[np.argsort(-counts, kind="stable")[:COLOURS]]
-    distances = np.square(colours[:, np.newaxis] - frequent).sum(axis=-1)
-    nearest = distances.argmin(axis=1).astype(np.uint8)
-    few = Image.frombytes("P", picture.size, nearest[which].tobytes())
-    few.putpalette(frequent.astype(np.uint8).tobytes())
+    colours = (found[:, np.newaxis] >> np.array([16, 8, 0]) & 255).astype(np.uint8)
+    order = np.argsort(-counts, kind="stable")
+    palette = colours[order[:FREQUENT]]
+    if len(order) > FREQUENT:
+        edges = Image.fromarray(colours[order[FREQUENT:]][np.newaxis]).quantize(OTHERS, dither=Image.Dither.NONE)
+        others = np.array(edges.getpalette(), np.uint8).reshape(-1, 3)[:OTHERS]
+        palette = np.concatenate([palette, others])
+    nearest = np.square(colours[:, np.newaxis] - palette.astype(int)).sum(axis=-1).argmin(axis=1)
+    few = Image.frombytes("P", picture.size, nearest.astype(np.uint8)[which].tobytes())
+    few.putpalette(palette.tobytes())
     return few
 
 

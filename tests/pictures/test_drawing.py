@@ -74,6 +74,8 @@ def test_each_colour_of_a_legend_stays_what_it_is():
         assert places.sum() > 500
         assert (few[places] == colour.round()).all(), patch.get_label()
     assert (few[0, 0] == 255).all()  # the page is white
+    changed = np.abs(few - np.asarray(drawn)).max(axis=-1)
+    assert (changed > 40).mean() < 1e-4  # nor has an edge another kind's colour
 
 
 def test_nbconvert_finds_the_alternative_text(published, recwarn):
