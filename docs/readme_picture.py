@@ -18,7 +18,7 @@ from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.replayed_step import replayed_step
 from rosecourse.measure.stats import Ratio
 from rosecourse.measure.timeline import Timeline
-from rosecourse.pictures.whole_ladder import draw_ladder, draw_legends, draw_step
+from rosecourse.pictures.whole_ladder import draw_ladder, draw_legends, draw_step, kernels_drawn
 from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_of, whole_ladder
 
 ROOT = Path(__file__).parents[1]
@@ -93,11 +93,11 @@ def days(dates: Sequence[str]) -> str:
 
 def step_title(rung: RecordedRung, timeline: Timeline) -> str:
     """What is drawn: a window of so many layers, with so many of the step's kernels."""
-    seen = sum(kernel.kind == "attention" for kernel in timeline.kernels)
-    kernels = len(timeline.kernels)
-    whole = len(replayed_step(timeline, LAYERS).kernels) if seen < LAYERS else kernels
+    shown = kernels_drawn(timeline)
+    seen = sum(kernel.kind == "attention" for kernel in shown)
+    whole = len((replayed_step(timeline, LAYERS) if seen < LAYERS else timeline).kernels)
     busy = f"GPU busy for {100 * timeline.busy_share:.0f} %"
-    window = f"{timeline.step_us / 1e3:.2g} ms, {seen} of {LAYERS} layers, {kernels:,} of {whole:,} kernels"
+    window = f"{timeline.step_us / 1e3:.2g} ms, {seen} of {LAYERS} layers, {len(shown):,} of {whole:,} kernels"
     return f"Lesson {rung.number}: a step of A, {window}; {busy}"
 
 

@@ -27,6 +27,11 @@ def benchmark(folder: str | None, before: str, after: str, pairs: int) -> Compar
     return compare(*engines, Workload.of(prompts, PARAMS), pairs)
 
 
+def rounded(figure: float) -> str:
+    """A figure with three digits or a few more: further ones are chance."""
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.2f}"
+
+
 def main(argv: list[str]) -> int:
     torch.set_num_threads(1)  # in a small model threads mostly wait for each other: leave this out for a large one
     folder, before, after = (*argv, *(None, "035", "best")[len(argv) :])[:3]
@@ -35,7 +40,7 @@ def main(argv: list[str]) -> int:
     except rc.RosecourseError as error:  # a folder without a model, a lesson that is not there
         print(f"own_model.py: {error}", file=sys.stderr)
         return 2
-    print(compared.table())
+    print(compared.table().to_string(float_format=rounded))
     print(f"\n{compared.verdict(f'{after} against {before}')}\n{compared.provenance}")
     return 0
 

@@ -1,10 +1,10 @@
 """The decode step: plan on the host, run on the device, read.
 
-    copies = kv.place(tables)                     a block for each session's next slot, copy-on-write
+    copies = kv.place(tables)           a block for each session's next slot, copy-on-write
     copy_blocks(copies)
-    inputs = plan(sessions)                       who sits in which row; uploads only what has changed
-    runner(inputs)                                forward with append, sampling, advance: eager, or one graph
-    read                                          the tokens, which are the next step's inputs already
+    inputs = plan(sessions)             who sits in which row; uploads only what has changed
+    runner(inputs)                      forward with append, sampling, advance: eager, or one graph
+    read                                the tokens, which are the next step's inputs already
 
 A step that is called is read at once, by `choose`. One that a pipeline runs is read when the next one runs.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -16,7 +17,7 @@ from .alt import alt_text
 
 SCALE = 2  # pixels of the picture for one of the page, each way: sharp on the screens of today
 WIDTH = 8.2  # inches, which is less than Jupyter Lab's outputs have in a window of 1280 pixels
-COLOURS = 64  # more make plots no better, and files larger
+FREQUENT, OTHERS = 64, 64  # colours: more make plots no better, and files larger
 
 
 @contextmanager
@@ -65,7 +66,28 @@ def rendered(figure: Figure) -> Image.Image:
     """The figure as a picture of few colours, at `SCALE` times its own resolution, cut to what is drawn on it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=SCALE * figure.dpi, bbox_inches="tight", facecolor="white")
-    return Image.open(buffer).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    return with_few_colours(Image.open(buffer).convert("RGB"))
+
+
+def with_few_colours(picture: Image.Image) -> Image.Image:
+    """A picture in RGB with its `FREQUENT` most frequent colours, and `OTHERS` for what has none of them.
+
+    Whatever is filled keeps the very colour that it was given, so that legends name the right ones: Pillow's own choice
+    would take the mean of two that are alike. It chooses the others, which are those of edges.
+    """
+    packed = np.asarray(picture).reshape(-1, 3) @ [1 << 16, 1 << 8, 1]
+    found, which, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = (found[:, np.newaxis] >> np.array([16, 8, 0]) & 255).astype(np.uint8)
+    order = np.argsort(-counts, kind="stable")
+    palette = colours[order[:FREQUENT]]
+    if len(order) > FREQUENT:
+        edges = Image.fromarray(colours[order[FREQUENT:]][np.newaxis]).quantize(OTHERS, dither=Image.Dither.NONE)
+        others = np.array(edges.getpalette(), np.uint8).reshape(-1, 3)[:OTHERS]
+        palette = np.concatenate([palette, others])
+    nearest = np.square(colours[:, np.newaxis] - palette.astype(int)).sum(axis=-1).argmin(axis=1)
+    few = Image.frombytes("P", picture.size, nearest.astype(np.uint8)[which].tobytes())
+    few.putpalette(palette.tobytes())
+    return few
 
 
 def _png(picture: Image.Image) -> bytes:

@@ -16,14 +16,17 @@ from ..measure.workload import Run
 from .colours import AFTER, BEFORE, INK
 from .two_lanes import FILLS
 
-LABELS_APART = 6  # per cent of the rate, between two names at the end of their lines
+LABELS_APART = 6  # per cent of the rate, between two names
+# Right of the lines, in times the most readers: leaders, pieces of the lines with a mark in the middle, and names.
+LEADER_ENDS, SAMPLE, NAMES_BEGIN, ROOM_FOR_NAMES = 1.35, (1.35, 1.63, 1.95), 2.15, 18
 DELAYS_MS = (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # where an axis of delays may have a tick
 
 
 def draw_shares(ax: Axes, shares: pd.DataFrame, styles: Mapping[str, Mapping[str, Any]], title: str) -> None:
-    """A line for each column, with its name at the right end: the share of a rate over the number of readers.
+    """A line for each column, with its name at the right: the share of a rate over the number of readers.
 
-    shares: a row for each number of readers. styles: of each column's line, keyword arguments of matplotlib.
+    shares: a row for each number of readers. styles: of each column's line, keyword arguments of matplotlib. Before
+    each name stands a piece of its line, and a thin one leads there from the line's end.
     """
     for name in shares:
         ax.plot(shares.index, 100 * shares[name], linewidth=2, **styles[name])
@@ -32,11 +35,13 @@ def draw_shares(ax: Axes, shares: pd.DataFrame, styles: Mapping[str, Mapping[str
     ax.set_xticks(shares.index, [str(count) for count in shares.index])
     ax.minorticks_off()
     most, place = shares.index[-1], float("inf")
-    for name, share in shares.loc[most].sort_values(ascending=False).items():
+    bent, sample, text = most * LEADER_ENDS, most * np.array(SAMPLE), most * NAMES_BEGIN
+    for name, share in shares.loc[most].sort_values(ascending=False, kind="stable").items():
         place = min(100 * share, place - LABELS_APART)
-        said = f"{name}: {share:.0%}"
-        ax.annotate(said, (most * 1.15, place), va="center", color=INK, annotation_clip=False)
-    ax.set_xlim(right=8 * most)  # room for the names
+        ax.plot([most, bent], [100 * share, place], color=styles[name].get("color"), linewidth=0.8, zorder=1)
+        ax.plot(sample, [place] * len(sample), linewidth=2, markevery=[1], **styles[name])
+        ax.annotate(f"{name}: {share:.0%}", (text, place), va="center", color=INK, annotation_clip=False)
+    ax.set_xlim(right=ROOM_FOR_NAMES * most)
     ax.spines[["top", "right"]].set_visible(False)
 
 

@@ -10,7 +10,7 @@ from matplotlib.legend import Legend
 from matplotlib.patches import Patch
 
 from ..measure.anatomy import PART_NAMES
-from ..measure.timeline import KIND_LABELS, PARTS, Timeline
+from ..measure.timeline import KIND_LABELS, PARTS, Kernel, Timeline
 from ..records.whole_ladder import WholeLadder
 from .colours import AFTER, COLOURS, INK, KIND_COLOURS
 from .labels import APART, SMALL, axes_points, text_points
@@ -55,6 +55,14 @@ def draw_ladder(ax: Axes, ladder: WholeLadder, title: str, named: bool = True) -
     ax.set_xlabel("of what the memory allows", fontsize=SMALL)
 
 
+def kernels_drawn(timeline: Timeline) -> list[Kernel]:
+    """The kernels that `draw_step` shows, each from the end of all before it on, as `Timeline.in_turn` has them.
+
+    One that has no time of its own within the step cannot be seen, and is left out.
+    """
+    return [k for k in timeline.in_turn if k.duration_us > 0 and k.start_us < timeline.step_us]
+
+
 def draw_step(ax: Axes, timeline: Timeline, title: str) -> None:
     """A decode step over the whole width: the host's parts above, the device's kernels below, each in its colour.
 
@@ -71,8 +79,9 @@ def draw_step(ax: Axes, timeline: Timeline, title: str) -> None:
     for part, start, width in bars:
         _draw_part(ax, COLOURS[part], PART_NAMES[part], start, width, (start, start + width))
     ax.hlines(1.5, 0, timeline.step_us, color=REST, linewidth=0.8, zorder=0)
+    kernels = kernels_drawn(timeline)
     for kind, colour in KIND_COLOURS.items():
-        spans = [(k.start_us, k.duration_us) for k in timeline.in_turn if k.kind == kind]
+        spans = [(k.start_us, k.duration_us) for k in kernels if k.kind == kind]
         ax.broken_barh(spans, (1.08, 0.84), facecolor=colour, edgecolor="none", linewidth=0, snap=False)
 
 

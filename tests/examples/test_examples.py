@@ -1,6 +1,7 @@
 """The scripts under examples/: each does what its first lines say. They run in this process, on the shipped model."""
 
 import asyncio
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -78,6 +79,8 @@ def test_the_benchmark_prints_a_table_a_verdict_and_what_was_measured(example, c
     assert "total throughput (tokens/s)" in out
     assert "\nbest against 035: " in out
     assert f"{example['REQUESTS']} requests x" in out
+    assert re.search(r"(?m)^ITL p50 \(ms\) +[\d,]+(\.\d\d)? ", out)
+    assert not re.search(r"\.\d{4}", out)  # of digits that are chance
 
 
 @pytest.mark.parametrize(

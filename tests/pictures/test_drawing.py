@@ -6,15 +6,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
 from rosecourse.lab.exercises.racing import Race
 from rosecourse.pictures.alt import LONGEST, alt_text
-from rosecourse.pictures.drawing import new_axes, new_figure
+from rosecourse.pictures.drawing import new_axes, new_figure, with_few_colours
 from rosecourse.pictures.lanes import lanes_to_addresses
 from rosecourse.pictures.sheet import WIDTH
+from rosecourse.pictures.timeline import draw_timeline
+from rosecourse.records.timelines import recorded_timelines
 
 
 @pytest.fixture
@@ -47,6 +53,29 @@ def test_a_picture_has_twice_the_pixels_of_its_size_on_the_page(published):
     assert data["text/plain"] == "<Figure size 820x200 with 1 Axes>"
     near = np.abs(np.asarray(picture.convert("RGB")).astype(int) - (0xD5, 0x5E, 0x00)).max(axis=-1)
     assert (near < 8).sum() > 1000  # the line, in its colour
+
+
+def test_each_colour_of_a_legend_stays_what_it_is():
+    """In a recorded step with a thousand kernels, whose edges have a thousand colours more than the legend."""
+    figure = Figure(figsize=(8.2, 4.5), dpi=200, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    ax = figure.subplots()
+    draw_timeline(ax, recorded_timelines("036"), 64, "a step")
+    canvas.draw()
+    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+    few = np.asarray(with_few_colours(drawn).convert("RGB")).astype(int)
+    legends = [one for one in ax.get_children() if isinstance(one, Legend)]
+    patches = [patch for legend in legends for patch in legend.get_patches()]
+    assert len(drawn.getcolors(few.size)) > 500
+    assert len(patches) > 7
+    for patch in patches:
+        colour = np.array(to_rgb(patch.get_facecolor())) * 255
+        places = (np.asarray(drawn) == colour.round()).all(axis=-1)
+        assert places.sum() > 500
+        assert (few[places] == colour.round()).all(), patch.get_label()
+    assert (few[0, 0] == 255).all()  # the page is white
+    changed = np.abs(few - np.asarray(drawn)).max(axis=-1)
+    assert (changed > 40).mean() < 1e-4  # nor has an edge another kind's colour
 
 
 def test_nbconvert_finds_the_alternative_text(published, recwarn):

@@ -13,12 +13,21 @@ from rosecourse.pictures.colours import AFTER
 from rosecourse.pictures.reading import draw_shares, draw_trade, draw_turns, draw_wakes
 
 
-def test_names_of_lines_that_end_together_stand_apart():
+def test_each_name_is_led_to_from_its_line_and_has_a_piece_of_it():
     shares = pd.DataFrame({"one": {1: 1.0, 8: 0.9}, "other": {1: 1.0, 8: 0.9}, "third": {1: 1.0, 8: 0.2}})
+    styles = {name: {"color": colour, "linestyle": "--"} for name, colour in zip(shares, "rgb", strict=True)}
     ax = Figure().subplots()
-    draw_shares(ax, shares, {name: {} for name in shares}, "shares")
-    assert [line.get_ydata().tolist() for line in ax.lines] == [[100, 90], [100, 90], [100, 20]]
-    assert sorted(text.xy[1] for text in ax.texts) == pytest.approx([20, 84, 90])
+    draw_shares(ax, shares, styles, "shares")
+    lines, right = ax.lines[:3], ax.lines[3:]
+    assert [line.get_ydata().tolist() for line in lines] == [[100, 90], [100, 90], [100, 20]]
+    for name, line, text, leader, piece in zip(shares, lines, ax.texts, right[::2], right[1::2], strict=True):
+        assert text.get_text().startswith(f"{name}: ")
+        assert line.get_color() == leader.get_color() == piece.get_color()
+        assert line.get_linestyle() == piece.get_linestyle() == "--"
+        assert [leader.get_xdata()[0], leader.get_ydata()[0]] == [8, line.get_ydata()[-1]]
+        assert set(piece.get_ydata()) == {leader.get_ydata()[-1], text.xy[1]}
+        assert leader.get_xdata()[-1] == piece.get_xdata()[0] < piece.get_xdata()[-1] < text.xy[0]
+    assert [text.xy[1] for text in ax.texts] == pytest.approx([90, 84, 20])  # those that end together stand apart
 
 
 def test_wakes_are_cut_to_their_window():

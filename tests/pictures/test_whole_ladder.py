@@ -13,7 +13,7 @@ from rosecourse import LESSONS
 from rosecourse.measure.stats import Ratio
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.pictures.labels import SMALL
-from rosecourse.pictures.whole_ladder import REST_NAME, SCALE, draw_ladder, draw_legends, draw_step
+from rosecourse.pictures.whole_ladder import REST_NAME, SCALE, draw_ladder, draw_legends, draw_step, kernels_drawn
 from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.records.names import names_of
 from rosecourse.records.recordings import recording_of
@@ -77,6 +77,16 @@ def test_a_step_has_the_hosts_parts_and_the_devices_kernels(ax):
     said = texts(ax)
     assert {"a step", "host", "GPU", "forward", REST_NAME} <= set(said)
     assert "KV append" not in said  # its bar is too narrow
+
+
+def test_a_kernel_that_waits_until_the_step_ends_is_not_drawn():
+    waits = Kernel("early", "attention", 98.0, 20.0)
+    late = TIMELINE._replace(kernels=(*TIMELINE.kernels, Kernel("last", "matrix", 90.0, 11.0), waits))
+    assert [kernel.name for kernel in kernels_drawn(late)] == ["attend", "gemm", "last"]
+    in_time = late._replace(ranges=(Range(STEP, 0.0, 102.0), *late.ranges[1:]))
+    assert [kernel.name for kernel in kernels_drawn(in_time)] == ["attend", "gemm", "last", "early"]
+    hidden = TIMELINE._replace(kernels=(*TIMELINE.kernels, Kernel("beside", "matrix", 31.0, 9.0)))
+    assert kernels_drawn(hidden) == kernels_drawn(TIMELINE)
 
 
 def test_the_legends_name_the_parts_and_the_kinds_that_are_there(ax):

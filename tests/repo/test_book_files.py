@@ -1,5 +1,6 @@
 """What `make book` makes its pages of: the lists are complete, links meet headings, and docstrings become text."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -40,6 +41,14 @@ def anchors_of(path):
 
 
 ANCHORS = {path.name: anchors_of(path) for path in NOTEBOOKS}
+
+
+def test_code_in_a_modules_docstring_fits_into_a_page():
+    """A longer line is scrolled sideways, on a page of any width."""
+    texts = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in (ROOT / "rosecourse").rglob("*.py")]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith(docstrings.INDENTED)]
+    assert len(lines) > 20
+    assert [line for line in lines if len(line) > 100] == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

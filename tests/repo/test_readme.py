@@ -9,11 +9,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from rosecourse import LESSONS
 from rosecourse.__main__ import COMMANDS
 from rosecourse.measure.stats import NO_DIFFERENCE
+from rosecourse.pictures.whole_ladder import draw_step
 from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.records.others import other_engines
 from rosecourse.records.results import RESULTS
@@ -181,6 +183,17 @@ def test_the_picture_shows_what_is_recorded(drawing):
 
 def test_the_pictures_caption_says_what_is_recorded(drawing):
     assert drawing["caption"]() in README.splitlines(), "run `python docs/readme_picture.py`"
+
+
+def test_the_titles_of_the_steps_count_what_is_drawn(drawing):
+    for rung, timeline in drawing["ends"]().items():
+        ax = Figure().subplots()
+        draw_step(ax, timeline, drawing["step_title"](rung, timeline))
+        width = ax.get_xlim()[1]
+        boxes = [bar.get_extents() for kind in ax.collections for bar in kind.get_paths()]
+        seen = [box for box in boxes if box.height > 0 and box.x0 < min(box.x1, width)]
+        (said,) = re.findall(r"([\d,]+) of [\d,]+ kernels", ax.get_title(loc="left"))
+        assert int(said.replace(",", "")) == len(seen)
 
 
 def test_the_picture_is_shown_with_a_text_in_its_place():

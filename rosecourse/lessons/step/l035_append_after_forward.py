@@ -1,9 +1,9 @@
 """The decode step of lessons 035 to 061: K and V are appended after the forward.
 
-    tables  = block_tables(sessions)              logical block -> physical block, what attention reads
-    inputs  = last token ids, context lengths     (and the tables)
-    outputs = forward(inputs)                     logits, and each layer's new K and V
-    kv_append(sessions, outputs)                  put K and V where the next step will look
+    tables  = block_tables(sessions)           logical block -> physical block, what attention reads
+    inputs  = last token ids, context lengths  (and the tables)
+    outputs = forward(inputs)                  logits, and each layer's new K and V
+    kv_append(sessions, outputs)               put K and V where the next step will look
 
 Attention takes the new token's K and V as arguments, because they are not in the cache yet. That is the articles'
 contract. A later lesson may bring a step of another shape: it is a part like the others.

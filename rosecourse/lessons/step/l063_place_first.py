@@ -1,10 +1,10 @@
 """The decode step of lesson 063: blocks are made before the forward, which appends.
 
-copies = kv.place(tables)                     a block for each session's next slot, copy-on-write
+copies = kv.place(tables)                 a block for each session's next slot, copy-on-write
 copy_blocks(copies)
-tables = block_tables(sessions)               logical block -> physical block
-inputs = last token ids, context lengths      (and the tables)
-forward(inputs, kv_append(inputs))            logits; each layer appends its K and V by the tables
+tables = block_tables(sessions)           logical block -> physical block
+inputs = last token ids, context lengths  (and the tables)
+forward(inputs, kv_append(inputs))        logits; each layer appends its K and V by the tables
 """
 
 from __future__ import annotations

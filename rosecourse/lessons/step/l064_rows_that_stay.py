@@ -1,10 +1,10 @@
 """The decode step of lesson 064: plan on the host, run on the device, read.
 
-    copies = kv.place(tables)                     a block for each session's next slot, copy-on-write
+    copies = kv.place(tables)             a block for each session's next slot, copy-on-write
     copy_blocks(copies)
-    inputs = plan(sessions)                       who sits in which row; uploads only what has changed
-    forward(inputs, kv_append(inputs))            logits; each layer appends its K and V by the tables
-    choose(sessions, logits)                      tokens, which stay on the device as the next step's inputs
+    inputs = plan(sessions)               who sits in which row; uploads only what has changed
+    forward(inputs, kv_append(inputs))    logits; each layer appends its K and V by the tables
+    choose(sessions, logits)              tokens, which stay on the device as the next step's inputs
 
 The device's part is a function of tensors that stay where they are. (The loop of plan, run and read is that of
 nano-vllm and mini-sglang.)

@@ -1,10 +1,10 @@
 """The decode step of lesson 066: plan on the host, run on the device, wait, read.
 
-    copies = kv.place(tables)                     a block for each session's next slot, copy-on-write
+    copies = kv.place(tables)           a block for each session's next slot, copy-on-write
     copy_blocks(copies)
-    inputs = plan(sessions)                       who sits in which row; uploads only what has changed
-    runner(inputs)                                forward with append, sampling, advance: eager, or one graph
-    choose(sessions, logits)                      reads the tokens, which are the next step's inputs already
+    inputs = plan(sessions)             who sits in which row; uploads only what has changed
+    runner(inputs)                      forward with append, sampling, advance: eager, or one graph
+    choose(sessions, logits)            reads the tokens, which are the next step's inputs already
 
 (The loop of plan, run and read is that of nano-vllm and mini-sglang.)
 """
