@@ -1,9 +1,9 @@
 """Prompts that nobody has asked for, so that the products of a prefill come in few sizes.
 
 For each number of rows that it has not seen, cuBLAS asks a heuristic which of its kernels to take. On an H200's host
-that takes 2 to 5 ms for each of a layer's four products, where a whole prefill of short prompts takes 4 ms. Prompts come
-in any number of tokens, so that for a long time nearly every prefill would wait for it. (vLLM pads the tokens of a step
-up to the sizes of its CUDA graphs.)
+that takes 2 to 5 ms for each of a layer's four products, where a whole prefill of short prompts takes 4 ms. Prompts
+come in any number of tokens, so that for a long time nearly every prefill would wait for it. (vLLM pads the tokens of a
+step up to the sizes of its CUDA graphs.)
 """
 
 from __future__ import annotations
