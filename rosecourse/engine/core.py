@@ -259,8 +259,7 @@ class EngineCore:
         """Whether these are the sessions of the newest step in flight, which were looked at then, and can go on."""
         if not 0 < self.num_in_flight <= self.pipeline.steps_ahead or self.pipeline.in_flight[-1].sessions != sessions:
             return False
-        longest = self.max_seq_len
-        return not [s for s in sessions if s.finish_reason is not None or s.num_cached_tokens >= longest]
+        return not [s for s in sessions if s.finish_reason is not None or s.num_cached_tokens >= self.max_seq_len]
 
     def land(self) -> Landed:
         """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""

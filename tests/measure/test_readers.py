@@ -107,18 +107,30 @@ def hold_the_second_arrival(monkeypatch, until):
     return gave
 
 
+def let_read(patch, reads):
+    """Readers have their tokens by `reads(reading, streamed, token_id, finish_reason)`; streamed: as it was."""
+    begins = Reading.__init__
+
+    def begin(self, session, pieces):
+        begins(self, session, pieces)
+        streamed = self.streamed
+        self.streamed = lambda token_id, finish_reason=None: reads(self, streamed, token_id, finish_reason)
+
+    patch.setattr(Reading, "__init__", begin)
+
+
 @pytest.fixture
 def last_read(monkeypatch):
     """An event: a reader has had the last token of a request."""
-    event, streamed = threading.Event(), Reading.streamed
+    event = threading.Event()
 
-    def reads(self, token_id, finish_reason=None):
-        found = streamed(self, token_id, finish_reason)
+    def reads(reading, streamed, *token):
+        found = streamed(*token)
         if found.finish_reason is not None:
             event.set()
         return found
 
-    monkeypatch.setattr(Reading, "streamed", reads)
+    let_read(monkeypatch, reads)
     return event
 
 
@@ -173,17 +185,17 @@ class Broken(Exception):
 @WAYS
 @pytest.mark.parametrize("at", [1, 6, 30])
 def test_what_a_reader_raises_comes_out(monkeypatch, engine, way, at):
-    calls, streamed = [], Reading.streamed
+    calls = []
 
-    def breaks(self, *token):
+    def breaks(reading, streamed, *token):
         calls.append(token)
         if len(calls) == at:
             raise Broken(f"item {at}")
-        return streamed(self, *token)
+        return streamed(*token)
 
     asked = Workload.of([(n, 2) for n in range(1, 7)], params(8), interval=0.001, readers=way, tokenize_workers=2)
     with monkeypatch.context() as patch:
-        patch.setattr(Reading, "streamed", breaks)
+        let_read(patch, breaks)
         with pytest.raises(Broken, match=f"^item {at}$"):
             run_streaming(engine, asked)
     assert_is_as_new(engine)
@@ -314,13 +326,11 @@ def test_a_stream_that_loses_a_token_gives_no_figure(monkeypatch, engine, way):
         def append(self, moment):
             pass
 
-    streamed = Reading.streamed
-
-    def loses(self, token_id, finish_reason=None):
+    def loses(reading, streamed, token_id, finish_reason):
         if finish_reason is not None:
-            self.session.times.read = Deaf(self.session.times.read)
-        return streamed(self, token_id, finish_reason)
+            reading.session.times.read = Deaf(reading.session.times.read)
+        return streamed(token_id, finish_reason)
 
-    monkeypatch.setattr(Reading, "streamed", loses)
+    let_read(monkeypatch, loses)
     with pytest.raises(RequestFailed, match=r"the reader of request 0 had \d tokens of 4"):
         run_streaming(engine, Workload.of([(1, 2)], SamplingParams(4, stop_on_eos=False), readers=way))

@@ -54,7 +54,8 @@ def test_every_lesson_that_is_named_is_there():
 
 def test_a_command_for_a_gpu_says_what_to_leave_out_on_a_cpu():
     texts = [text for path in NOTEBOOKS for text in map(markdown_of, json.loads(path.read_text())["cells"])]
-    asking = [text for text in texts if re.search(r"^    rosecourse benchmark", text, re.M) and "--device cuda" in text]
+    ours = r"^    rosecourse benchmark_(scheduler|streaming)"
+    asking = [text for text in texts if re.search(ours, text, re.M) and "--device cuda" in text]
     assert len(asking) > 12
     assert [text for text in asking if "On a CPU leave out `--random-weights gpt2 --device cuda`" not in text] == []
 
