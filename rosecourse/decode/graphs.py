@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ..garbage import collector_at_rest
+
 Work = Callable[[], None]
 
 
@@ -54,11 +56,12 @@ class CUDAGraph:
         self.graph.replay()
 
     def _record(self, work: Work) -> None:
-        self.graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")  # other threads may go on
-        try:
-            work()
-        finally:
-            self.graph.capture_end()
+        with collector_at_rest():
+            self.graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")  # other threads may go on
+            try:
+                work()
+            finally:
+                self.graph.capture_end()
 
     def _beside(self, function: Callable[..., None], *args: Work) -> None:
         """Call a function on the stream of the recordings."""

@@ -29,6 +29,11 @@ class StepInFlight:
         self.tables = [session.table for session in sessions]
         self.user, self.made = user, made
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its tokens can be read without waiting; False where that is not known."""
+        return isinstance(self.made, Slot) and self.made.is_there
+
     @cached_property
     def members(self) -> frozenset[InferenceSession]:
         """The sessions, to look one up."""
@@ -54,15 +59,24 @@ class Slot:
         if self.copied is not None:
             self.copied.record()
 
-    def __del__(self) -> None:  # the memory may go to somebody else: a kernel that writes here holds nothing of it
-        if self.copied is not None:
-            self.copied.synchronize()
+    @property
+    def is_there(self) -> bool:
+        """Whether the tokens have arrived."""
+        return self.copied is None or self.copied.query()
 
     def read(self) -> list[int]:
         """The tokens; waits for them."""
         if self.copied is not None:
             self.copied.synchronize()
         return self.host[: self.size].tolist()
+
+
+class PinnedSlot(Slot):
+    """One that a device writes to. When it goes, the memory may be somebody else's: first the device has to be done."""
+
+    def __del__(self) -> None:  # not in `Slot`: an interrupt that comes in here is lost
+        if self.copied is not None:
+            self.copied.synchronize()
 
 
 class TokenRing:
@@ -74,7 +88,8 @@ class TokenRing:
 
     def __init__(self, num_slots: int, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
         """copy: writes tokens, int64 [B] on the device, to memory of the host; nobody waits for it."""
-        self.empty = deque(Slot(max_rows, device, copy) for _ in range(num_slots))
+        kind = PinnedSlot if device.type == "cuda" else Slot
+        self.empty = deque(kind(max_rows, device, copy) for _ in range(num_slots))
 
     def require_slot(self) -> None:
         """Raise `RosecourseError` where no slot is empty."""

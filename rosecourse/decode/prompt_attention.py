@@ -14,7 +14,7 @@ from torch.nn.attention.varlen import varlen_attn
 from ..kv.buffers import index_tensor
 from ..kv.layout import CacheLayout
 from ..models.shape import Model, query_heads_per_kv_head
-from .prompt_tokens import PromptTokens
+from .prompt_tokens import Tokens
 
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 CAUSAL = (-1, 0)  # a window: all that is to the left, and nothing to the right
@@ -23,7 +23,7 @@ CAUSAL = (-1, 0)  # a window: all that is to the left, and nothing to the right
 class PromptAttention(Protocol):
     """Attention of a batch of prompts."""
 
-    def plan(self, tokens: PromptTokens) -> Attention:
+    def plan(self, tokens: Tokens) -> Attention:
         """`attention(layer_idx, q, k, v)` of these tokens, whose K and V are in the cache by then.
 
         q and the result: [N, H, D]; k, v: [N, H_kv, D].
@@ -71,7 +71,7 @@ class AttentionByGroups:
     def __init__(self, kv: CacheLayout, heads_per_kv_head: int) -> None:
         self.kv, self.heads_per_kv_head = kv, heads_per_kv_head
 
-    def plan(self, tokens: PromptTokens) -> Attention:
+    def plan(self, tokens: Tokens) -> Attention:
         """See `PromptAttention`."""
         groups = group_by_lengths(tokens.lengths)
 
@@ -107,7 +107,7 @@ class AttentionOfAll:
     def __init__(self, kv: CacheLayout, heads_per_kv_head: int, varlen: Callable[..., Any] = varlen_attn) -> None:
         self.kv, self.heads_per_kv_head, self.varlen = kv, heads_per_kv_head, varlen
 
-    def plan(self, tokens: PromptTokens) -> Attention:
+    def plan(self, tokens: Tokens) -> Attention:
         """See `PromptAttention`."""
         totals = [cached + new for cached, new in tokens.lengths]
         ends = F.pad(tokens.last_rows + 1, (1, 0)).int()  # [B + 1], where each session's rows begin and end
@@ -126,7 +126,7 @@ class AttentionOfAll:
 
         return attention
 
-    def _of_all(self, tokens: PromptTokens, totals: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_all(self, tokens: Tokens, totals: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Where the K and V of each session begin and end in a flat row, and where each lies in the cache."""
         device = self.kv.device
         session_of = [b for b, total in enumerate(totals) for _ in range(total)]

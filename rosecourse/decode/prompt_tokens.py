@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Protocol
+
+from torch import Tensor
 
 from ..kv.buffers import index_tensor
 from ..kv.layout import CacheLayout
 from ..request.session import InferenceSession
 from .prompt_pads import Pad
+
+
+class Tokens(Protocol):
+    """What a prefill has to know of its N tokens and of the sequences that they are of."""
+
+    lengths: list[tuple[int, int]]
+    token_ids: Tensor
+    positions: Tensor
+    last_rows: Tensor
+    tables: Tensor
+    blocks: Tensor
+    slots: Tensor
 
 
 class PromptTokens:

@@ -20,8 +20,8 @@ from ..engine.scheduler import OnlineScheduler
 from ..engine.stats import SchedulerStats
 from ..engine.streaming import SchedulerManager
 from ..errors import RequestFailed
+from ..garbage import old_objects_spared
 from ..request.session import InferenceSession, Prompt, SessionTimes, samples_of
-from .garbage import old_objects_spared
 from .metrics import throughput
 from .readers import READERS
 from .whole_runs import Answer, require_read, require_whole
@@ -248,7 +248,9 @@ def _due(arrivals: deque[Arrival]) -> list[Arrival]:
 
 
 def _sleep_until(moment: float) -> None:
-    time.sleep(max(0.0, moment - time.perf_counter()))
+    left = moment - time.perf_counter()
+    if left > 0:  # to sleep for no time would hand Python's lock to the engine after each request
+        time.sleep(left)
 
 
 def _scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler]) -> OnlineScheduler:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rosecourse import KVCacheExhausted, RequestError, SamplingParams
-from rosecourse.decode.in_flight import Slot, TokenRing
+from rosecourse.decode.in_flight import PinnedSlot, TokenRing
 from rosecourse.decode.pipeline import Pipeline
 from rosecourse.decode.rows import FIELDS
 from rosecourse.decode.sampling import NO_TOKEN
@@ -59,7 +59,7 @@ def test_a_full_ring_is_refused_and_no_slot_is_written_again():
 def test_memory_that_a_device_may_still_write_is_not_given_back():
     """A kernel that writes tokens there holds nothing of the memory: whoever lets go of it waits for the device."""
     waits = []
-    slot = Slot(4, CPU)
+    slot = PinnedSlot(4, CPU)
     slot.copied = SimpleNamespace(synchronize=lambda: waits.append("for the device"))
     del slot
     gc.collect()

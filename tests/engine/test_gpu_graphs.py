@@ -1,5 +1,6 @@
 """Graphs of decode steps on a GPU: bit for bit the padded step; captures among live sessions, and those that fail."""
 
+import gc
 import threading
 import warnings
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from rosecourse import (
+    BEST,
     EngineConfig,
     InferenceEngine,
     SamplingParams,
@@ -15,6 +17,7 @@ from rosecourse import (
     random_model,
 )
 from rosecourse.decode.graphs import CUDAGraph
+from rosecourse.decode.in_flight import PinnedSlot
 from rosecourse.decode.runner import GraphRunner, PaddedRunner
 from tests.support.oracles import prompts_of
 
@@ -181,3 +184,28 @@ def test_other_threads_may_use_the_device_while_an_engine_captures(exact):
         thread.join()
     assert len(engine.decode_step.runner.graphs) == 6
     assert set(done) == {1000.0}
+
+
+def test_garbage_breaks_no_capture(monkeypatch):
+    """Engines that nobody holds any more have slots that wait for the device when they go: no capture may do that."""
+    model = load_model(dtype="float16", device="cuda")
+    hidden = type(model).hidden
+
+    def littering(*args):
+        for _ in range(3):
+            cycle = [PinnedSlot(4, model.device)]
+            cycle.append(cycle)
+        return hidden(*args)
+
+    monkeypatch.setattr(type(model), "hidden", littering)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            engine = InferenceEngine(model, EngineConfig(max_batch_size=9, max_seq_len=40), BEST)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert gc.isenabled()
+    assert len(engine.decode_step.runner.graphs) == len(engine.decode_step.runner.buckets)
+    assert sorted(engine.prompts.graphs) == [64 * n for n in range(1, 7)]

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -226,6 +228,19 @@ def test_a_request_that_can_never_be_served_ends_the_run(engine, way, tokenize_w
     with pytest.raises(RequestError):
         run_streaming(engine, Workload(tuple(requests), readers=way, tokenize_workers=tokenize_workers))
     assert_is_as_new(engine)
+
+
+@WAYS
+def test_requests_that_are_due_come_without_a_pause(monkeypatch, engine, way):
+    """A sleep of no time would hand Python's lock to the thread that steps, after each request."""
+    slept = []
+    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=slept.append)
+    monkeypatch.setattr(workload, "time", clock)
+    prompts = [(n, 2) for n in range(1, 7)]
+    run_streaming(engine, Workload.of(prompts, params(4), readers=way))
+    assert slept == []
+    run_streaming(engine, Workload.of(prompts, params(4), readers=way, interval=10.0))
+    assert [round(seconds, -1) for seconds in slept] == [10, 20, 30, 40, 50]
 
 
 @WAYS

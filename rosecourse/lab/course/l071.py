@@ -56,9 +56,9 @@ EXERCISE = Exercise(
         "that they need. The weights are read tile by tile in a loop. Load the first tile before the wait; in the "
         "loop, use the tile that you have, and then load the one for the next round, behind a mask that is empty in "
         "the last.\n\n"
-        "`h` has just been made. The old value of the sum is two kernels old in GPT-2. In a model that adds twice in "
-        "a row the kernel before has written it, so that its load stays behind the wait. The early `return` goes "
-        "behind the wait, too: a program without work has to wait like all others."
+        "`h` has just been made. The old value of the sum is two or three kernels old in GPT-2. In a model that adds "
+        "twice in a row the kernel before has written it, so that its load stays behind the wait. The early `return` "
+        "goes behind the wait, too: a program without work has to wait like all others."
     ),
 )
 

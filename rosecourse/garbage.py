@@ -1,4 +1,4 @@
-"""Python's garbage collector, while something is measured."""
+"""Python's garbage collector, kept from what it would disturb: measurements, and captures of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def old_objects_spared() -> Iterator[None]:
 def collector_at_rest() -> Iterator[None]:
     """In here nothing is collected, and afterwards as before, also where an interrupt ends it.
 
-    For short work whose steps are compared one by one: the collector would stop at the same step of every turn.
+    For short work whose steps are compared one by one, where the collector would stop at the same step of every turn;
+    and for captures of CUDA graphs, which what it frees would break: an event that waits for the device, say.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,0 +1,250 @@
+"""Graphs of short prefills: the logits, K and V of the operations one by one, whatever prompts came before."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, load_model, random_model
+from rosecourse.decode import prompt_graphs as module
+from rosecourse.decode.cpu_graph import CPUGraph
+from rosecourse.decode.prefill import Prefill
+from rosecourse.decode.prompt_attention import AttentionOfAll
+from rosecourse.decode.prompt_graphs import prompt_graphs
+from rosecourse.decode.prompt_pads import Pads
+from tests.support.grouped_model import GroupedModel, GroupedShape
+from tests.support.oracles import prompts_of
+
+FOUR = SamplingParams(max_new_tokens=4)
+VOCABULARY = 60  # of the prompts' tokens
+
+
+def varlen(q, k, v, ends, all_ends, longest, longest_of_all, *, window_size):
+    """`varlen_attn` by operations that a graph can hold: which token sees which is decided on the device."""
+    assert window_size == (-1, 0)
+    rows, columns = torch.arange(len(q)), torch.arange(len(k))
+    session = torch.bucketize(rows, ends[1:].long(), right=True)
+    theirs = torch.bucketize(columns, all_ends[1:].long(), right=True)
+    from_end = (ends[1:].long()[session] - rows)[:, None] <= (all_ends[1:].long()[theirs] - columns)[None]
+    seen = (session[:, None] == theirs[None]) & from_end  # [N, sum of totals]
+    scores = torch.einsum("nhd,mhd->hnm", q, k) / q.shape[-1] ** 0.5
+    return torch.einsum("hnm,mhd->nhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+
+
+class GraphPrefill(Prefill):
+    """As on a GPU, with graphs of a CPU."""
+
+    new_graph = CPUGraph
+
+    def __init__(self, model, kv, config):
+        self.computed = []  # the rows of what is computed without a replay
+        super().__init__(model, kv, config)
+        self.attention = AttentionOfAll(kv, model.shape.num_heads // model.shape.num_kv_heads, varlen)
+        self.pads = Pads(model, kv)
+        self.graphs = prompt_graphs(super().compute, kv, config, self.new_graph)
+
+    def compute(self, tokens, rows):
+        self.computed.append(len(tokens.token_ids))
+        return super().compute(tokens, rows)
+
+
+def engine_with(model, prefill=GraphPrefill, **config):
+    asked = {"block_size": 4, "max_batch_size": 12, "max_seq_len": 40, "num_blocks": 130} | config
+    engine = InferenceEngine(model, EngineConfig(**asked), BEST.with_(prefill=prefill))
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache.fill_(torch.nan)  # what a pad has left must not be read, nor what nobody has written
+    return engine
+
+
+def prefilled(engine, prompts):
+    """Logits of a prefill, and the K and V of all its tokens."""
+    sessions = [engine.new_session(prompt, FOUR) for prompt in prompts]
+    logits = engine.prefill(sessions)
+    tables = engine.kv.block_indices([session.table for session in sessions])[0]
+    found = []
+    for table, session in zip(tables, sessions, strict=True):
+        blocks = table[: engine.config.blocks_for(len(session.token_ids))]
+        for cache in (*engine.kv.k_layers, *engine.kv.v_layers):  # [blocks, H, block_size, D] to [tokens, H, D]
+            found.append(cache[blocks].transpose(1, 2).flatten(0, 1)[: len(session.token_ids)])
+    for session in sessions:
+        engine.free(session)
+    engine.audit([])
+    return logits, torch.cat(found)
+
+
+def assert_alike(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert torch.isfinite(one).all()
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def engines(small_model):
+    return engine_with(small_model, prefix_cache=False), engine_with(small_model, Prefill, prefix_cache=False)
+
+
+lengths = st.lists(st.integers(1, 36), min_size=1, max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(lengths, min_size=1, max_size=3))
+def test_a_replay_is_what_the_operations_are(engines, batches):
+    """One prefill after another in the same memory: of fewer prompts than before, and of more."""
+    graph, plain = engines
+    for batch in batches:
+        prompts = prompts_of(batch, VOCABULARY)
+        assert_alike(prefilled(graph, prompts), prefilled(plain, prompts))
+    assert not graph.prompts.computed, "all of them are short"
+
+
+@pytest.mark.parametrize("block_size", [1, 64])
+def test_at_other_block_sizes(small_model, block_size):
+    engines = [
+        engine_with(small_model, kind, block_size=block_size, num_blocks=600) for kind in (GraphPrefill, Prefill)
+    ]
+    prompts = prompts_of([3, 9, 1, 17, 36], VOCABULARY)
+    assert_alike(*(prefilled(engine, prompts) for engine in engines))
+
+
+def test_shared_heads_of_k_and_v():
+    model = GroupedModel(GroupedShape(4, 2), None)
+    engines = [engine_with(model, kind, prefix_cache=False) for kind in (GraphPrefill, Prefill)]
+    assert_alike(*(prefilled(engine, prompts_of([3, 9, 1], VOCABULARY)) for engine in engines))
+
+
+def test_logits_stay_when_others_are_computed(engines):
+    graph, _ = engines
+    first, _ = prefilled(graph, [[1, 2, 3]])
+    kept = first.clone()
+    prefilled(graph, [[4, 5, 6], [7]])
+    assert torch.equal(first, kept)
+
+
+def test_a_graph_for_each_size_up_to_the_most(small_model):
+    for sizes, expected in (
+        ({"max_batch_size": 1, "max_seq_len": 9}, [64]),
+        ({"max_batch_size": 5, "max_seq_len": 40}, [64, 128, 192, 256]),
+        ({"max_batch_size": 20, "max_seq_len": 40}, [64 * n for n in range(1, 9)]),
+    ):
+        assert sorted(engine_with(small_model, **sizes).prompts.graphs) == expected
+
+
+def test_long_prefills_and_prefix_hits_are_launched(small_model):
+    engine, plain = (
+        engine_with(small_model, kind, max_batch_size=16, num_blocks=150) for kind in (GraphPrefill, Prefill)
+    )
+    long = prompts_of([36] * 15, VOCABULARY)
+    assert_alike(prefilled(engine, long), prefilled(plain, long))
+    assert engine.prompts.computed == [576]
+    again = []
+    for one in (engine, plain):
+        session = one.new_session(prompts_of([9], 50)[0], FOUR)
+        one.take_tokens([session], one.prefill([session]))  # now its blocks are known
+        one.free(session)
+        again.append(prefilled(one, [[*session.prompt_ids, 5, 6], [3]]))
+    assert_alike(*again)
+    assert engine.prompts.computed == [576, 64], "the first of the two is a replay, and the second has a hit"
+
+
+def test_the_pool_is_left_alone(small_model):
+    """A capture does nothing, and a replay writes the sessions' slots and those of pads alone."""
+    engine = engine_with(small_model)
+    engine.prefill([engine.new_session([5] * 9, FOUR)])
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        written = ~cache.isnan().any(dim=(1, 3))  # [blocks, slots]
+        assert written[: engine.kv.num_blocks].sum() == 9
+        assert written[engine.kv.num_blocks].all()
+
+
+def test_a_scheduler_makes_the_same_tokens(small_model):
+    """Requests join while others run, some sample, and some are preempted."""
+
+    def completions(prefill):
+        engine = engine_with(small_model, prefill, max_batch_size=8, num_blocks=12, prefix_cache=False)
+        scheduler = OnlineScheduler(engine, prefill_max_batch_size=3)
+        sessions = [
+            engine.new_session(prompt, SamplingParams(max_new_tokens=9, temperature=n % 2, seed=n))
+            for n, prompt in enumerate(prompts_of([*range(1, 12)], VOCABULARY))
+        ]
+        for session in sessions:
+            scheduler.submit(session)
+        scheduler.run()
+        return [session.completion_ids for session in sessions], scheduler.stats.preemptions
+
+    (found, preemptions), expected = completions(GraphPrefill), completions(Prefill)
+    assert (found, preemptions) == expected
+    assert preemptions > 0
+
+
+def test_where_a_capture_fails_they_are_launched(small_model):
+    class OutOfMemory(CPUGraph):
+        def capture(self, work):
+            raise RuntimeError("out of memory\nand a long story")
+
+    class Without(GraphPrefill):
+        new_graph = OutOfMemory
+
+    with pytest.warns(UserWarning, match="^no graph of a prefill of 448 tokens, so they run eagerly: out of memory$"):
+        engine = engine_with(small_model, Without, max_batch_size=11)
+    assert engine.prompts.graphs == {}
+    prompts = prompts_of([3, 9], VOCABULARY)
+    assert_alike(prefilled(engine, prompts), prefilled(engine_with(small_model, Prefill), prompts))
+    assert engine.prompts.computed == [64]
+
+
+def test_a_cpu_has_none(small_model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert engine_with(small_model, Prefill).prompts.graphs == {}
+
+
+def test_the_most_is_a_size():
+    assert module.few_sizes(module.MOST) == module.MOST
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("make", [load_model, lambda **kind: random_model("gpt2", **kind)], ids=["shipped", "gpt2"])
+def test_on_a_gpu(make, dtype):
+    model = make(dtype=dtype, device="cuda")
+    engine = engine_with(model, Prefill, max_batch_size=40, num_blocks=400, prefix_cache=False)
+    graphs, none = engine.prompts.graphs, {}
+    assert sorted(graphs) == [64 * n for n in range(1, 9)]
+    draw = torch.Generator().manual_seed(0)
+    for count in (1, 40, 3, 17, 40, 2):
+        lengths = torch.randint(1, 13, (count,), generator=draw).tolist()
+        prompts = [torch.randint(0, model.shape.vocab_size, (n,), generator=draw).tolist() for n in lengths]
+        found = []
+        for engine.prompts.graphs in (none, graphs):
+            found.append(prefilled(engine, prompts))
+        for expected, got in zip(*found, strict=True):
+            error = (got.double() - expected.double()).norm() / expected.double().norm()
+            assert error < (2e-3 if dtype == "float16" else 2e-2)
+
+
+@pytest.mark.gpu
+@gpu
+def test_on_a_gpu_a_short_prefill_is_one_replay(monkeypatch):
+    model = load_model(dtype="float16", device="cuda")
+    engine = engine_with(model, Prefill)
+    monkeypatch.setattr(type(engine.prompts), "compute", lambda *args: pytest.fail("not a replay"))
+    logits, _ = prefilled(engine, prompts_of([3, 9, 30], VOCABULARY))
+    assert logits.isfinite().all()
+
+
+@pytest.mark.gpu
+@gpu
+def test_on_a_gpu_float32_has_none():
+    """Its attention is by groups of equal lengths, which the host has to know."""
+    engine = engine_with(load_model(dtype="float32", device="cuda"), Prefill)
+    assert engine.prompts.graphs == {}
+    logits, _ = prefilled(engine, prompts_of([3, 9, 30], VOCABULARY))
+    assert logits.isfinite().all()
