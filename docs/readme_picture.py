@@ -97,8 +97,10 @@ def step_title(rung: RecordedRung, timeline: Timeline) -> str:
     seen = sum(kernel.kind == "attention" for kernel in shown)
     whole = len((replayed_step(timeline, LAYERS) if seen < LAYERS else timeline).kernels)
     busy = f"GPU busy for {100 * timeline.busy_share:.0f} %"
-    window = f"{timeline.step_us / 1e3:.2g} ms, {seen} of {LAYERS} layers, {len(shown):,} of {whole:,} kernels"
-    return f"Lesson {rung.number}: a step of A, {window}; {busy}"
+    length = f"{timeline.step_us / 1e3:.2g} ms"
+    of_it = f"a step of A, {length}" if seen == LAYERS else f"a window of {length} in steps of A"
+    counts = f"{seen} of {LAYERS} layers, {len(shown):,} of {whole:,} kernels"
+    return f"Lesson {rung.number}: {of_it}, {counts}; {busy}"
 
 
 def picture() -> Figure:
