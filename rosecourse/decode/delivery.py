@@ -15,8 +15,9 @@ class Delivery:
 
     A thread that wakes wants Python's one lock, for which the thread that steps waits then. Here that takes a share of
     its time that does not grow with the readers: with r of them a token waits up to r / `wakes_per_second`, and a step
-    or two more, since wakes come at hand-overs only. That holds for a first token, too. A reader that is awake waits
-    for nothing. (vLLM hands the outputs of a step to its front end as one list, and SGLang to its detokenizer.)
+    more, since wakes come at hand-overs only. That holds for a first token, too. A reader that is awake waits for
+    nothing. (vLLM hands the outputs of a step to its front end as one list, and SGLang to its
+    detokenizer.)
     """
 
     def __init__(

@@ -29,11 +29,6 @@ class StepInFlight:
         self.tables = [session.table for session in sessions]
         self.user, self.made = user, made
 
-    @property
-    def is_there(self) -> bool:
-        """Whether its tokens can be read without waiting; False where that is not known."""
-        return isinstance(self.made, Slot) and self.made.is_there
-
     @cached_property
     def members(self) -> frozenset[InferenceSession]:
         """The sessions, to look one up."""
@@ -58,11 +53,6 @@ class Slot:
         self.copy(tokens, self.host[: self.size])
         if self.copied is not None:
             self.copied.record()
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the tokens have arrived."""
-        return self.copied is None or self.copied.query()
 
     def read(self) -> list[int]:
         """The tokens; waits for them."""

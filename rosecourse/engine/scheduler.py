@@ -268,9 +268,9 @@ class OnlineScheduler:
     def land_behind(self) -> None:
         """Land all steps but those that the host may be behind."""
         most = self.engine.pipeline.steps_ahead
+        if self.engine.num_in_flight > most:
+            self.before_landing()
         while self.engine.num_in_flight > most:
-            if not self.engine.pipeline.in_flight[0].is_there:
-                self.before_landing()
             self.land()
 
     def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:

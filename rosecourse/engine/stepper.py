@@ -39,8 +39,7 @@ class Stepper:
         self.closing = False
         self.drain = False
         self.failure: BaseException | None = None
-        self.pending: Handed = []  # made, and not handed over yet
-        self.kept = 0  # steps that have ended since the first of it was made
+        self.pending: Handed = []  # made by the last step, and not handed over yet
         self.thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
         scheduler.engine.hand_over(self.thread)
         scheduler.manager_thread = self.thread
@@ -101,16 +100,15 @@ class Stepper:
             self.delivery.flush()
 
     def _step(self) -> None:
-        """One step. What it has made is handed over when the device has work and the host waits for it.
+        """One step. What it has made is handed over in the next one, when the device has work and the host waits.
 
-        Readers that wake while a step is planned would take the lock from the thread that plans it. A host that has not
-        to wait is late, and they would keep it late: so it may keep what is made for one step more. Where nothing is in
+        Readers that wake while a step is planned would take the lock from the thread that plans it. Where nothing is in
         flight, there is nothing to wait for: then it is handed over at once.
         """
-        self.kept = self.kept + 1 if self.pending else 0
         made = self.scheduler.step()
-        self.pending += self._items_of(made)
-        if self.kept > 1 or not (self.pending and self.scheduler.engine.num_in_flight):
+        self._hand_over_made()  # of the step before, if this one has not waited
+        self.pending = self._items_of(made)
+        if not (self.pending and self.scheduler.engine.num_in_flight):
             self._hand_over(self._take_pending())
 
     def _hand_over_made(self) -> None:
@@ -119,7 +117,6 @@ class Stepper:
 
     def _take_pending(self) -> Handed:
         items, self.pending = self.pending, []
-        self.kept = 0
         return items
 
     def _hand_back(self) -> None:

@@ -87,9 +87,6 @@ class LateEvent:
     def synchronize(self):
         self.device.catch_up(self.at)
 
-    def query(self):
-        return self.device.done >= self.at
-
 
 class LateMemory:
     """Pinned memory, or a part of it, that the device copies to."""
