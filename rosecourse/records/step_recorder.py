@@ -7,6 +7,7 @@ before the first timeline.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
-from ..errors import RosecourseError
+from ..errors import ConfigError, RosecourseError
 from ..lessons import Lesson
 from ..measure.anatomy import CHUNK, decode_anatomies
 from ..measure.counters import count_step
@@ -24,6 +25,7 @@ from ..measure.floor import kv_bytes_per_position, weight_bytes
 from ..measure.forks import fork_anew
 from ..measure.logits import SameLogits, compare_logits, logits_document
 from ..measure.profiling import take_timeline
+from ..measure.replayed_step import replayed_step
 from ..measure.stats import order_of_round
 from ..measure.timeline import STEP_KINDS, Timeline
 from ..request.session import InferenceSession
@@ -35,7 +37,7 @@ from .steps import FORMAT, UNITS, RecordedSteps, read_steps, steps_name
 
 TURNS = 16  # of `CHUNK` steps each: together one block of 64 tokens
 COUNTED = TURNS * CHUNK
-TIMELINE_ROUNDS = 3  # each takes every rung in turn; of a rung the shortest step is kept
+TIMELINE_ROUNDS = 3  # each takes every rung in turn; of a rung one is kept
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,10 @@ class StepRecorder:
             for which, kind in product(order_of_round(len(rungs), number), task.kinds):
                 rung = rungs[which]
                 taken.setdefault((rung.number, kind), []).append(self._timeline(task, rung, kind))
-        timelines = {rung.number: {kind: _shortest(taken[rung.number, kind]) for kind in task.kinds} for rung in rungs}
+        layers = self.recorder.model.shape.num_layers
+        timelines = {
+            rung.number: {kind: _shortest(taken[rung.number, kind], layers) for kind in task.kinds} for rung in rungs
+        }
         date = datetime.now(UTC).isoformat(timespec="seconds")
         found = RecordedSteps.of(seal(self.head(task) | timed | {"timelines": timelines, "date": date}))
         self.recorder.folder.mkdir(parents=True, exist_ok=True)
@@ -172,9 +177,22 @@ class StepRecorder:
         return InferenceEngine(model, config, rung.after)
 
 
-def _shortest(timelines: Sequence[Timeline]) -> dict[str, Any]:
-    """The document of the shortest: what else the machine did has only made the others longer."""
-    return min(timelines, key=lambda one: one.step_us).document()
+def _shortest(timelines: Sequence[Timeline], layers: int) -> dict[str, Any]:
+    """The document of the shortest: what else the machine did has only made the others longer.
+
+    Where windows of replays cut kernels off, it is the shortest of those that a whole step can be put together from.
+    """
+    return min(timelines, key=lambda one: (not _is_whole(one, layers), one.step_us)).document()
+
+
+def _is_whole(timeline: Timeline, layers: int) -> bool:
+    """Whether a window has all kernels of a step, or a border of two steps and a whole layer."""
+    if sum(kernel.kind == "attention" for kernel in timeline.kernels) >= layers:
+        return True
+    with suppress(ConfigError):
+        replayed_step(timeline, layers)
+        return True
+    return False
 
 
 def _started(engine: InferenceEngine, prompt_ids: Sequence[int], batch: int) -> list[InferenceSession]:

@@ -9,7 +9,7 @@ import torch
 from rosecourse.commands import record
 from rosecourse.errors import LessonError
 from rosecourse.measure.floor import kv_bytes_per_position, weight_bytes
-from rosecourse.measure.timeline import STEP, STEP_KINDS, Range, Timeline
+from rosecourse.measure.timeline import STEP, STEP_KINDS, Kernel, Range, Timeline
 from rosecourse.records import recorder, step_recorder
 from rosecourse.records.steps import recorded_steps, steps_of
 from rosecourse.records.timelines import recorded_timelines
@@ -114,3 +114,17 @@ def test_steps_are_not_begun_when_the_time_is_over(tmp_path, monkeypatch, capsys
     said = capsys.readouterr().out.splitlines()
     assert said[-2] == "steps: no time is left for them"
     assert said[-1].startswith("To go on: rosecourse record ")
+
+
+def test_a_window_that_a_step_can_be_put_together_from_is_kept_before_a_shorter_one():
+    def window(length, *kernels):
+        made = tuple(Kernel(*kernel) for kernel in kernels)
+        return Timeline((Range(STEP, 0.0, length),), made, "a GPU", 60.0, "inside", 9)
+
+    attention = [("attend", "attention", at, 5.0) for at in (0, 10, 30)]
+    border = ("_to_host_kernel", "other", 20, 1.0)
+    without, with_border = window(40.0, *attention), window(50.0, *attention[:2], border, attention[2])
+    longer = window(60.0, *attention[:2], border, attention[2])
+    assert step_recorder._shortest([longer, without, with_border], layers=4) == with_border.document()
+    assert step_recorder._shortest([longer, without, with_border], layers=3) == without.document(), "it has all layers"
+    assert step_recorder._shortest([without], layers=4) == without.document()
