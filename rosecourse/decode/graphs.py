@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..garbage import collector_at_rest
+from .garbage import collector_at_rest
 
 Work = Callable[[], None]
 

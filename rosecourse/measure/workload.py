@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..checks import is_count, require, shown
 from ..config import SamplingParams
+from ..decode.garbage import old_objects_spared
 from ..engine.admission import fifo
 from ..engine.engine import InferenceEngine
 from ..engine.offline import OfflineScheduler
@@ -20,7 +21,6 @@ from ..engine.scheduler import OnlineScheduler
 from ..engine.stats import SchedulerStats
 from ..engine.streaming import SchedulerManager
 from ..errors import RequestFailed
-from ..garbage import old_objects_spared
 from ..request.session import InferenceSession, Prompt, SessionTimes, samples_of
 from .metrics import throughput
 from .readers import READERS

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.garbage import collector_at_rest, old_objects_spared
+from rosecourse.decode.garbage import collector_at_rest, old_objects_spared
 from rosecourse.measure.workload import RUNNERS, Workload
 
 PARAMS = SamplingParams(max_new_tokens=3, stop_on_eos=False)

@@ -6,7 +6,7 @@ from jupyter_client.manager import start_new_kernel
 PREPARE = """
 import gc, time
 from rosecourse.measure import progress
-from rosecourse.garbage import collector_at_rest
+from rosecourse.decode.garbage import collector_at_rest
 from rosecourse.measure.stats import interleave_all
 progress.DELAY = 0.0
 """
