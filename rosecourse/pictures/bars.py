@@ -17,6 +17,7 @@ from .labels import APART, BEHIND, LEADER, SMALL, axes_points, spread, text_poin
 
 LINE = 1.25 * SMALL  # points that a line of text takes
 LEAST_MS = 0.005  # of a part that has a label: less is shown as 0.00
+UNDER = -0.15  # where a leader begins, in heights of its text: at the lower edge of the box
 NEAR_THE_LEFT = 0.25  # of the axes: labels keep to the right of a floor that is drawn there
 # The device's time is a sum over kernels that are spread over the step: an open bar, so that it does not look like a
 # part of the host's, which begins at 0 and ends there.
@@ -145,10 +146,11 @@ def _draw_row(ax: Axes, row: Row, scale: tuple[float, float], floor_ms: float | 
         _label_parts(ax, row, scale, floor_ms)
 
 
-def _on(part: str) -> dict[str, Any]:
-    """A text in its segment, on the part's colour, so that hatching does not run through it."""
-    box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 2}
-    return {"color": "white" if part == "block_tables" else "black", "bbox": box, "fontsize": SMALL}
+def _on(part: str, text: str, hatched: bool) -> dict[str, Any]:
+    """A text in its segment; where that is hatched, in a box of the part's colour, which keeps within the bar."""
+    style = {"color": "white" if part == "block_tables" else "black", "fontsize": SMALL}
+    box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 0 if "\n" in text else 2}
+    return style | {"bbox": box} if hatched else style
 
 
 def _beside(part: str) -> dict[str, Any]:
@@ -174,7 +176,8 @@ def _label_parts(ax: Axes, row: Row, scale: tuple[float, float], floor_ms: float
             fitting.append(short)
         if fitting:
             style: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.1}
-            ax.text((start + end) / 2, top + height / 2, fitting[0], **style, **_on(part))
+            style |= _on(part, fitting[0], part in row.bar.changed)
+            ax.text((start + end) / 2, top + height / 2, fitting[0], **style)
         elif width >= LEAST_MS:
             narrow.append((left + width / 2, part, text))
         left += width
@@ -203,11 +206,13 @@ def _label_narrow(
     first = APART + (floor_ms * scale[0] if floor_ms is not None and floor_ms < NEAR_THE_LEFT * limit else 0.0)
     widths = [text_points(text) * 1.03 + 3 for *_, text in labels]
     places = spread([middle * scale[0] - first for middle, _, _ in labels], widths, limit * scale[0] - first)
-    for (middle, part, text), place, width in zip(labels, places or [], widths, strict=bool(places)):
+    placed = list(zip(labels, places or [], widths, strict=bool(places)))
+    placed.sort(key=lambda one: -abs(one[0][0] * scale[0] - first - one[1]))  # a box hides longer leaders behind it
+    for (middle, part, text), place, width in placed:
         centre = first + place
         nearest = min(1.0, max(0.0, 0.5 + (middle * scale[0] - centre) / width))  # of the label's lower edge
         style: dict[str, Any] = {"ha": "center", "va": "bottom", "annotation_clip": False}
-        style["arrowprops"] = LEADER | {"relpos": (nearest, 0)}
+        style["arrowprops"] = LEADER | {"relpos": (nearest, UNDER)}
         ax.annotate(text, (middle, top), (centre / scale[0], top - 5 / scale[1]), **style, **_beside(part))
 
 

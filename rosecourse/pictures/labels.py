@@ -35,6 +35,12 @@ def axes_points(ax: Axes) -> tuple[float, float]:
     return 72 * box.width / figure.dpi, 72 * box.height / figure.dpi
 
 
+def points_of_a_unit(ax: Axes) -> float:
+    """How wide a unit of the axis along the bottom is, in points, once the figure has been laid out."""
+    start, end = ax.get_xlim()
+    return axes_points(ax)[0] / (end - start)
+
+
 def spread(centres: Sequence[float], widths: Sequence[float], room: float) -> list[float] | None:
     """New centres, in the same order, so that texts of these widths stand side by side between 0 and `room`.
 

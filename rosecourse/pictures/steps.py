@@ -12,6 +12,7 @@ from ..lessons import lesson
 from ..measure.anatomy import LadderSteps, StepTimes
 from ..measure.stages import touched
 from .bars import Bar, draw_bars
+from .labels import points_of_a_unit
 
 ZOOM = 3  # rungs whose step is this many times shorter than the longest are drawn again, on a scale of their own
 AROUND = 1.05  # inches of a panel's title, legend and axis
@@ -56,12 +57,11 @@ def ladder_of_steps(figure: Figure, steps: LadderSteps, title: str) -> None:
     figure.suptitle(f"{title}\n{_conditions(steps)}")
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for ax, bars in zip(axes, panels, strict=True):
-        longest = max(bar.total for bar in bars)
-        stretched = max(bar.total for bar in panels[0]) / longest
-        ax.set_title(
-            "all rungs" if ax is axes[0] else f"steps up to {longest:.2f} ms again, {stretched:.1f} times as wide"
-        )
+        ax.set_title("all rungs" if ax is axes[0] else f"steps up to {max(bar.total for bar in bars):.2f} ms again")
         draw_bars(ax, bars, steps.floor_ms)
+    one, *others = map(points_of_a_unit, axes)  # not before: the panels share the figure's width
+    for ax, wider in zip(axes[1:], others, strict=True):
+        ax.title.set_text(f"{ax.get_title()}, {wider / one:.1f} times as wide")
 
 
 def _panels(steps: LadderSteps) -> list[list[Bar]]:

@@ -1,6 +1,7 @@
 """Pictures and the table of decode steps: every part has its length and its name, whatever the scale."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
@@ -179,6 +180,25 @@ def test_the_effect_of_a_lesson_outlines_what_it_replaced_in_both_steps(figure):
     assert_readable(ax)
 
 
+@pytest.mark.parametrize(("before", "after"), [("036", "038"), ("060", "061")])
+def test_no_box_of_a_label_sticks_out_of_its_bar_or_is_crossed_by_a_leader(figure, before, after):
+    ax = figure.add_subplot()
+    plots.effect(ax, steps_of(SIX), before, after, "title")
+    figure.canvas.draw()
+    hosts = [bar.get_window_extent() for bar in ax.patches if bar.get_hatch() != "////"]
+    boxes = {text: box.get_window_extent() for text in ax.texts if (box := text.get_bbox_patch()) is not None}
+    for text, box in boxes.items():
+        beside = [bar for bar in hosts if bar.y0 < (box.y0 + box.y1) / 2 < bar.y1]
+        assert not beside or any(bar.y0 <= box.y0 and box.y1 <= bar.y1 for bar in beside), text
+    drawn = list(boxes)
+    for number, text in enumerate(drawn):
+        if (leader := getattr(text, "arrow_patch", None)) is None:
+            continue
+        line = leader.get_path().transformed(leader.get_transform())
+        crossed = [one for one in drawn if one is not text and line.intersects_bbox(boxes[one].padded(-2))]
+        assert all(drawn.index(one) > number for one in crossed), text  # what is drawn later covers it
+
+
 def test_a_label_leaves_the_hatching_of_a_narrow_part_to_be_seen(figure):
     ax = figure.add_subplot()
     steps = steps_of({"061": (0.5, 1.7, 0.8, 0.33), "062": (0.12, 1.7, 0.33, 0.32)})
@@ -261,10 +281,12 @@ def test_the_ladder_shows_each_rung_on_one_scale_and_can_be_read(figure, rungs):
 def test_a_rung_too_short_to_read_is_drawn_again_on_its_own_scale(figure, rungs):
     plots.ladder_of_steps(figure, steps_of(rungs), "The ladder")
     assert len(figure.axes) == (2 if rungs is SIX else 4)
-    _, second, *_ = figure.axes
+    first, second, *_ = figure.axes
     assert [label.get_text()[:3] for label in second.get_yticklabels()] == [*rungs][3:]
     assert bars(second, "kv_append") == [pytest.approx((sum(ms[:2]), ms[2])) for ms in [*rungs.values()][3:]]
-    assert second.get_title() == "steps up to 4.65 ms again, 3.2 times as wide"
+    figure.canvas.draw()
+    unit, wider = (float(np.diff(ax.transData.transform([(0, 0), (1, 0)])[:, 0])[0]) for ax in (first, second))
+    assert second.get_title() == f"steps up to 4.65 ms again, {wider / unit:.1f} times as wide"
     named = [label.get_text()[:3] for ax in figure.axes for label in ax.get_yticklabels() if "\n" in label.get_text()]
     assert named == list(rungs)  # each has its title and the names of its parts once
     for ax in figure.axes:
