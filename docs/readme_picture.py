@@ -24,7 +24,7 @@ from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "whole_ladder.png"
 INCHES, DPI = 8.3, 200  # GitHub shows it 830 pixels wide: a point of text is 1.39 of them
-BEGINS = "*Recorded on one GPU at a time "  # of the caption
+BEGINS = "*Recorded on a single GPU "  # of the caption
 NARROW = 2  # the README takes a factor of two seriously, and a smaller one not
 LAYERS = 12  # of GPT-2, 124M
 
@@ -59,7 +59,7 @@ def times(chained: Ratio) -> str:
     """How many times as many tokens; in bold only where the interval is narrow enough to tell."""
     interval = f"[{chained.low:.0f}, {chained.high:.0f}]"
     if chained.high > NARROW * chained.low:
-        return f"roughly {chained.value:.0f} times as many {interval}, as its runs vary too much to say more"
+        return f"roughly {chained.value:.0f} times as many {interval} (its runs vary too much for a closer figure)"
     return f"**{chained.value:.0f} times** as many {interval}"
 
 

@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
 BESIDE = ("A", "C")  # the workloads under which others were measured
-ODD = "Runs that stand out are kept. "
+ODD = "No run is left out. "  # how the line in docs/figures.md on runs that stand out begins
 GOOD = (
     "A request is *good* if it keeps to limits on its TTFT and on its ITL p99 "
-    "([059](notebooks/059_rollover.ipynb#Mixed-traffic) has them); *before* and *after* are the two engines of a "
+    "([059](../notebooks/059_rollover.ipynb#Mixed-traffic) has them); *before* and *after* are the two engines of a "
     "lesson's recording. "
 )
 NAMED_BY = ["engine", "version", "configuration", "command"]
@@ -57,10 +57,10 @@ def rate_of(lowest: float, highest: float) -> str:
 
 
 def odd_line() -> str:
-    """The README's line on runs that stand out."""
+    """The line on runs that stand out."""
     of_loads = odd_loads()
     said = [one for one in (odd_runs(), GOOD + of_loads if of_loads else "") if one]
-    return ODD + (" ".join(said) or "There are none.")
+    return ODD + (" ".join(said) or "None stands out.")
 
 
 def tables() -> dict[Path, list[str]]:
@@ -79,7 +79,7 @@ def main() -> None:
             head = re.escape(table[: table.index("|", 1) + 1])
             text = re.sub(rf"(?m)^{head}.*\n(\|.*\n)*", lambda _, table=table: table, text)
         path.write_text(text)
-    README.write_text(re.sub(rf"(?m)^{ODD}.*$", lambda _: odd_line(), README.read_text()))
+    FIGURES.write_text(re.sub(rf"(?m)^{ODD}.*$", lambda _: odd_line(), FIGURES.read_text()))
 
 
 if __name__ == "__main__":
