@@ -257,7 +257,7 @@ LESSONS = ladder(
         "start": BEST.start,
         "delivery": BEST.delivery,
         "workload": C_ONE,
-        "about": "readers are woken in turns, and first tokens stay on the device",
+        "about": "readers are woken in turns; prefills wait for nothing and make no plans",
         "headline": ("total throughput", "mean"),
     },
     {

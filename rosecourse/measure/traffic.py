@@ -162,8 +162,8 @@ class TrafficComparison:
             *said,
             "So next to no request is good, before or after, and the goodput says nothing. The limits are "
             f"{TTFT_STEPS} and {GAP_STEPS} times the median gap before, all at once: {gap_ms:.2f} ms. Decode steps "
-            f"have become that short, and prefills have not: one takes {self.prefill_ms:.1f} ms here, on the average, "
-            "and whoever is running waits for it. Look at the times themselves:",
+            f"have become that short, and prefills have not: before, one takes {self.prefill_ms:.1f} ms on the "
+            "average, and whoever is running waits for it. Look at the times themselves:",
             load.effect("TTFT", "p50"),
             load.effect("ITL", "p50"),
             load.effect("ITL", "p99"),

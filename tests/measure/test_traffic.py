@@ -109,7 +109,7 @@ def require_reasons(found):
     """Where next to no request is good, it says why, and what to look at instead."""
     assert len(WithinReach(found.burst, found.load).shares_said()) == 1
     _, why, *instead = OutOfReach(found.burst, found.load).shares_said()
-    assert f"prefills have not: one takes {found.prefill_ms:.1f} ms" in why
+    assert f"prefills have not: before, one takes {found.prefill_ms:.1f} ms" in why
     run = found.load.before.runs[0]
     assert found.prefill_ms >= 1e3 * run.stats.prefill_seconds / len(run.times)
     assert instead == [found.load.effect(*one) for one in (("TTFT", "p50"), ("ITL", "p50"), ("ITL", "p99"))]
