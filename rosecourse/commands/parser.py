@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser whose errors are one line, and the first of them is about what it does not know."""
+
+    def parsed(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
+        """The arguments. An unknown one is told before a missing one: it may be that one, with a slip in it."""
+        required = [action for action in self._actions if action.required]
+        for action in required:
+            action.required = False
+        try:
+            self.parse_args(argv)
+        finally:
+            for action in required:
+                action.required = True
+        return self.parse_args(argv)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see --help)\n")
@@ -67,7 +79,7 @@ def run_command(
 
     def parsed() -> int | None:
         try:
-            args = parser.parse_args(argv)
+            args = parser.parsed(argv)
         except SystemExit as end:  # --help (0) or a bad flag (2)
             return int(end.code or 0)
         return work(args)

@@ -26,6 +26,7 @@ from .places import DESK, NOTEBOOKS
 
 MANIFEST = ".copies.json"
 EXAMPLE = "`make reset LESSON=038`"
+OPEN = "if it is open in Jupyter, its tab still shows the old one: close that without saving, and open it again"
 
 
 class State(Enum):
@@ -95,7 +96,7 @@ class Copies:
                 return f"{DESK}/{copy.name} is as the course has it: there is nothing to bring back"
             kept = _free_name(copy)
             copy.rename(kept)
-            old = f"; the old one is {DESK}/{kept.name}, and your progress stays ticked"
+            old = f"; the old one is {DESK}/{kept.name}, and your progress stays ticked; {OPEN}"
         self._copy(original, manifest)
         self._write_manifest(manifest)
         return f"{DESK}/{copy.name} is as the course has it{old}"

@@ -96,6 +96,11 @@ def test_flags_and_exit_code_are_handed_on(name, code, monkeypatch):
         (["nonsense"], 2, "rosecourse: error: there is no command 'nonsense': give one of lab, "),
         (["--help"], 0, ""),
         (["generate"], 2, "rosecourse generate: error: the following arguments are required: --prompt (see --help)\n"),
+        (
+            ["generate", "--promt", "x"],
+            2,
+            "rosecourse generate: error: unrecognized arguments: --promt x (see --help)\n",
+        ),
         (["doctor", "--help"], 0, ""),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

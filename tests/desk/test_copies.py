@@ -150,6 +150,13 @@ def test_reset_makes_what_is_missing(root):
     assert [path.name for path in (root / "my").glob("*.ipynb")] == ["038_append.ipynb"]
 
 
+def test_reset_says_what_to_do_with_a_tab_that_shows_the_old_one(copies):
+    copy, old = copies.folder / "038_append.ipynb", "its tab still shows the old one: close that without saving"
+    assert old not in copies.reset("038")  # nothing was brought back
+    write_notebook(copy, "mine")
+    assert old in copies.reset("038")
+
+
 @pytest.mark.parametrize("number", ["", "39", "999", "../x", "038_append.ipynb"])
 def test_reset_of_a_lesson_that_is_not_there(copies, number):
     before = texts(copies.folder)

@@ -153,3 +153,8 @@ def test_feet_are_written_once_and_renewed():
     assert notebook.cells[2].execution_count == 7
     assert "036_b.ipynb" in notebook.cells[3].source
     assert json.dumps(notebook).count("finish(") == 1
+
+
+def test_a_notebook_is_closed_before_it_is_brought_back():
+    (told,) = [line for line in TEXT.split("\n* ") if "make reset" in line]
+    assert "Save and close the notebook in Jupyter first, and open it again afterwards" in told

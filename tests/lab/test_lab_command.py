@@ -157,6 +157,9 @@ def test_a_file_that_is_not_text_costs_one_line(capsys, tmp_path):
         ([":Mine"], "':Mine' names no class"),
         (["missing.py:Mine"], "'missing.py' is no file: give one that is there"),
         ([f"{EXAMPLE.parent}:Mine"], "is no file: give one that is there"),
+        (["--statuss"], "unrecognized arguments: --statuss (see --help)"),
+        (["--lessn", "036"], "unrecognized arguments: --lessn (see --help)"),
+        (["--no-race"], "the following arguments are required: FILE.py:CLASS (see --help)"),
         ([PART, "--laps", "3"], "unrecognized arguments: --laps 3 (see --help)"),
     ],
 )

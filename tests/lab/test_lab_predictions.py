@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rosecourse.errors import ConfigError
 from rosecourse.lab.exercises import predictions
 from rosecourse.lab.exercises.predictions import Predictions, sentence
 
@@ -61,6 +62,23 @@ def test_all_of_a_notebook_at_once_with_what_has_been_found_so_far():
     notebook.predict("calls", 96)
     notebook.predict("spikes", 2)
     assert str(notebook.reveal()) == "calls: exactly\nspikes: you said 2; not counted yet"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ((12, 288), "write 12288, without a comma"),
+        ((1, 0, 125), "write 1000125, without a comma"),
+        ((1, 5), "takes one value: write a number without a comma, such as 12288 or 1.5, and several as a list"),
+        (("yes", 100), "takes one value"),
+        ((64.0, 128), "takes one value"),
+    ],
+)
+def test_a_number_with_a_comma_is_told_how_to_be_written(values, says):
+    notebook = Predictions()
+    with pytest.raises(ConfigError, match=says):
+        notebook.predict("rows that are new, of 12,288", *values)
+    assert str(notebook.reveal()).startswith("nothing is predicted yet")
 
 
 def test_what_was_never_predicted_is_shown_as_it_is():

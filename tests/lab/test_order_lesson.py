@@ -15,6 +15,7 @@ from rosecourse.lab.exercises import order_race, racing
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
 from rosecourse.lab.world import order_oracle
+from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.ops_models import ModelSizes
 from rosecourse.lab.world.order_oracle import OrderOracle
@@ -50,6 +51,35 @@ def test_a_kernel_in_another_style_passes(part):
 @pytest.mark.parametrize("part", WRONG_ORDERS, ids=by_name)
 def test_a_wrong_kernel_is_refused_with_its_cause(part):
     assert_refused(judged(part, "071", lambda *what: None), *WRONG_ORDERS[part])
+
+
+@interpreted
+def test_a_wrong_sum_is_shown_from_its_first_wrong_number_on():
+    """The products that are made of it are right, and are not named."""
+
+    class SecondHalf(Masked):
+        def linear_add(self, h, linear, x):
+            super().linear_add(h, linear, x)[1, 3:] += 0.5
+            return x
+
+    oracle = OrderOracle(Learner(SecondHalf, WORLD.called_with), ModelSizes(layers=1))
+    with pytest.raises(PartIsWrong) as wrong:
+        oracle.step(*[oracle.start(n) for n in (3, 1)])
+    fault = wrong.value.fault
+    assert fault.what == "`linear_add` of layer 0, attn_c_proj is not right for session B (row 1 of 2)"
+    assert fault.details[0].endswith("from number 3 of the row on")
+
+
+@interpreted
+@pytest.mark.parametrize("method", ["embed", "norm_linear", "norm_linear_gelu", "logits"])
+def test_any_other_operation_is_named_where_it_is_wrong(method):
+    class Scales(Masked):
+        pass
+
+    setattr(Scales, method, lambda self, *given: getattr(Masked, method)(self, *given) * 1.5)
+    oracle = OrderOracle(Learner(Scales, WORLD.called_with), ModelSizes(layers=1))
+    with pytest.raises(PartIsWrong, match=rf"^`{method}`.* is not right for session"):
+        oracle.step(*[oracle.start(n) for n in (3, 1)])
 
 
 @interpreted

@@ -13,11 +13,12 @@ from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course import in_step
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
+from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.one_behind import OneBehind
 from rosecourse.lab.world.pipeline_oracle import PipelineOracle
-from rosecourse.lab.world.pipeline_scenarios import NEVER_LATE, PACES, STORIES
+from rosecourse.lab.world.pipeline_scenarios import NEVER_LATE, PACES, STORIES, failing_launches
 from rosecourse.lab.world.server import Server
 from rosecourse.lab.world.worlds import PIPELINE as WORLD
 from tests.support.cells import assert_not_own, assert_untouched_is_right, command_on_solution
@@ -25,7 +26,15 @@ from tests.support.costly_pipelines import WITHOUT_THE_IDEA
 from tests.support.pipeline_parts import RIGHT, Base, NewMemory, RingOfThree
 from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
 from tests.support.wrong_landings import WRONG_LANDINGS, NoWait
-from tests.support.wrong_pipelines import WRONG_PIPELINES, AlwaysPinned, EventsOfAGPU
+from tests.support.wrong_pipelines import (
+    WRONG_PIPELINES,
+    AlwaysPinned,
+    EventsOfAGPU,
+    NeverGivesBack,
+    OneSlotTakenFirst,
+    OneSlotTooFew,
+    TakesItsSlotFirst,
+)
 
 WRONG = WRONG_LANDINGS | WRONG_PIPELINES
 LATE = [scenario for scenario in WORLD.scenarios if scenario.name.endswith("a device that is late")]
@@ -57,6 +66,45 @@ def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     if part in ON_A_CPU and torch.cuda.is_available():
         pytest.skip("a machine with a GPU has what it asks for")
     assert_refused(judged(part, "067", lambda *what: None), *WRONG[part])
+
+
+def alone(oracle):
+    one = oracle.start(1)
+    for _ in range(3):
+        oracle.step(one)
+
+
+def alone_and_landed_at_first(oracle):
+    one = oracle.start(1)
+    oracle.step(one)
+    oracle.settle()
+    oracle.step(one)
+    oracle.step(one)
+
+
+FEW, LOST = Cause.SLOTS_TOO_FEW, Cause.SLOT_LOST
+
+
+@pytest.mark.parametrize(
+    ("part", "story", "causes"),
+    [
+        (OneSlotTooFew, alone, (FEW, None)),
+        (OneSlotTakenFirst, alone, (FEW, None)),
+        (OneSlotTooFew, failing_launches, (LOST, FEW)),
+        (NeverGivesBack, alone, (LOST, None)),
+        (TakesItsSlotFirst, failing_launches, (LOST, None)),
+        (OneSlotTooFew, alone_and_landed_at_first, (LOST, FEW)),
+        (NeverGivesBack, alone_and_landed_at_first, (LOST, FEW)),
+    ],
+)
+def test_an_empty_ring_was_too_small_or_got_nothing_back(part, story, causes):
+    """Both are named where a step has ended, and two were never in flight at once."""
+    with pytest.raises(PartIsWrong, match=r"pop from an empty deque, with only \d steps? in flight") as wrong:
+        story(oracle_of(part, LATE[0].sizes))
+    fault = wrong.value.fault
+    assert (fault.cause, fault.or_else) == causes
+    assert ("the ring needs `steps_ahead + 1`" in fault.reason) is (FEW in causes)
+    assert ("whoever takes a slot gives it back" in fault.reason) is (LOST in causes)
 
 
 @pytest.mark.drawn(2)

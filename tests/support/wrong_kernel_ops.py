@@ -185,6 +185,22 @@ class KeepsAll(Base):
         return self.all[-1]
 
 
+class AddsTooLittle(Base):
+    """The last number of each row of `h` goes into no product."""
+
+    def linear_add(self, h, linear, x):
+        return super().linear_add(F.pad(h[:, :-1], (0, 1)), linear, x)
+
+
+class LeavesHoles(Base):
+    """The last number of each row of the sum is never written."""
+
+    def linear_add(self, h, linear, x):
+        total = torch.empty_like(x)
+        total[:, :-1] = super().linear_add(h, linear, x)[:, :-1]
+        return total
+
+
 WRONG = {
     NoBias: (Cause.WRONG_PRODUCT, "there is no bias behind the product"),
     NoMean: (Cause.WRONG_NORM, "the mean is not taken away"),
@@ -212,6 +228,8 @@ WRONG = {
     IntoItsInput: (Cause.INPUTS_CHANGED, "`linear_add` changes `h`"),
     OneBuffer: (Cause.BUFFER_REUSED, "has been overwritten since"),
     OneStream: (Cause.STATE_KEPT, "another stream"),
+    AddsTooLittle: (Cause.VALUES_CHANGED, "`linear_add` of layer 0, attn_c_proj is not right for session"),
+    LeavesHoles: (Cause.HALF_WRITTEN, "`linear_add` of layer 0, attn_c_proj is not right for session"),
     AddsTwice: (Cause.RESIDUAL_TWICE, "is in it twice"),
     NothingAdded: (Cause.RESIDUAL_LOST, "nothing of what came before"),
     PositionOfTheFirst: (Cause.WRONG_SESSION, "is that of the first session for all of them"),

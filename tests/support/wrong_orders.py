@@ -202,6 +202,38 @@ def first_tile_again(
 
 
 @triton.jit
+def this_tile_again(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """A round loads its own tile once more, and not that of the next round."""
+    m, n = lanes(BM, BN)
+    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
+    wait()
+    start_next()
+    acc = tl.zeros((BM, BN), tl.float32)
+    for begin in range(0, K, BK):
+        acc = tl.dot(rows_of(h_ptr, m, begin, rows, K, BK), w, acc, input_precision="ieee")
+        w = weights(w_ptr, n, begin, N, K, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
+
+
+@triton.jit
+def whole_tiles_only(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """The last tile, which is not a whole one, is left out."""
+    m, n = lanes(BM, BN)
+    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
+    wait()
+    start_next()
+    acc = tl.zeros((BM, BN), tl.float32)
+    for begin in range(0, K // BK * BK, BK):
+        acc = tl.dot(rows_of(h_ptr, m, begin, rows, K, BK), w, acc, input_precision="ieee")
+        w = weights(w_ptr, n, begin + BK, N, K, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
+
+
+@triton.jit
 def no_bias(
     h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
@@ -266,6 +298,7 @@ def with_kernel(kernel):
     return type(kernel.fn.__name__, (Base,), {"kernel": kernel, "__module__": __name__})
 
 
+WRONG_SUM = "`linear_add` of layer 0, attn_c_proj is not right for session"
 WRONG_ORDERS = {
     with_kernel(rows_early): (
         Cause.READ_BEFORE_WAIT,
@@ -291,7 +324,9 @@ WRONG_ORDERS = {
         "program (0, 0, 0) of `starts_first` lets the next kernel start before its own wait",
     ),
     with_kernel(idle_ones_start_first): (Cause.STARTED_TOO_EARLY, "program (1, 0, 0) of `idle_ones_start_first` lets"),
-    with_kernel(first_tile_again): (Cause.VALUES_CHANGED, "is not right for session"),
+    with_kernel(first_tile_again): (Cause.VALUES_CHANGED, WRONG_SUM),
+    with_kernel(this_tile_again): (Cause.VALUES_CHANGED, WRONG_SUM),
+    with_kernel(whole_tiles_only): (Cause.VALUES_CHANGED, WRONG_SUM),
     with_kernel(no_bias): (Cause.WRONG_PRODUCT, "has no bias"),
     with_kernel(no_sum): (Cause.RESIDUAL_LOST, "nothing of what came before"),
     with_kernel(bias_behind_its_end): (Cause.OUTSIDE, "behind the memory of `bias_ptr`"),

@@ -52,6 +52,25 @@ class NeverGivesBack(Base):
         pass
 
 
+class OneSlotTooFew(Base):
+    """It gives back every slot, as `Base` does."""
+
+    def __init__(self, step, kv, config):
+        super().__init__(step, kv, config)
+        self.ring = deque(self.Slot(config.max_batch_size, kv.device) for _ in range(self.steps_ahead))
+
+
+class OneSlotTakenFirst(OneSlotTooFew):
+    def launch(self, sessions, user):
+        slot = self.take()
+        try:
+            slot.put(self.step.run(sessions).tokens)
+        except BaseException:
+            self.give(slot)
+            raise
+        self.in_flight.append(StepInFlight(sessions, user, slot))
+
+
 class TakesItsSlotFirst(Base):
     """And a launch that fails does not give it back."""
 
@@ -205,6 +224,8 @@ WRONG_PIPELINES = {
     AbandonsItsSlots: (Cause.SLOT_LOST, "whoever takes a slot gives it back"),
     AbandonRaises: (Cause.STILL_IN_FLIGHT, "a wait of abandon raised DeviceFailed, and it came out"),
     NeverGivesBack: (Cause.SLOT_LOST, "pop from an empty deque, with only 1 step in flight"),
+    OneSlotTooFew: (Cause.SLOTS_TOO_FEW, "pop from an empty deque, with only 1 step in flight"),
+    OneSlotTakenFirst: (Cause.SLOTS_TOO_FEW, "pop from an empty deque, with only 1 step in flight"),
     TakesItsSlotFirst: (Cause.SLOT_LOST, "pop from an empty deque"),
     PopsBeforeItWaits: (Cause.CHANGED_TOO_EARLY, "the wait of `land` failed, and `in_flight` has"),
     InFlightBeforeItRuns: (Cause.CHANGED_TOO_EARLY, "the step could not be launched, and `in_flight` has"),

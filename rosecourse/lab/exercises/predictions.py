@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ...errors import ConfigError
+
 Value = Any  # a number, a text, a list: whatever can be said of the thing that is predicted
 NOT_PREDICTED, NOT_COUNTED = "not predicted yet", "not counted yet"
 
@@ -44,8 +46,13 @@ class Predictions:
         self.said: dict[str, Value] = {}
         self.found: dict[str, Value] = {}
 
-    def predict(self, name: str, value: Value = None) -> None:
-        """Say what `name` is going to be. None and `...` are placeholders; the last word counts."""
+    def predict(self, name: str, value: Value = None, *more: Value) -> None:
+        """Say what `name` is going to be. None and `...` are placeholders; the last word counts.
+
+        Raises `ConfigError` for more than one value, such as 12,288.
+        """
+        if more:
+            raise ConfigError(_one_value(value, *more))
         self.said[name] = value
 
     def reveal(self, found: Mapping[str, Value] | None = None) -> Revealed:
@@ -70,6 +77,15 @@ def sentence(said: Value, found: Value) -> str:
             return f"you said {_shown(said)!r}, it is {_shown(found)}: give a number, and they can be compared"
         return "right" if _equal(said, found) else f"you said {_shown(said)}, it is {_shown(found)}"
     return "exactly" if one == other else f"you said {_shown(said)}, it is {_shown(found)}: {_difference(one, other)}"
+
+
+def _one_value(*values: Value) -> str:
+    """What is said where more than one value was given: mostly it is a single number, with commas in it."""
+    first, *groups = values
+    if all(type(value) is int for value in values) and all(group == 0 or 100 <= group <= 999 for group in groups):
+        number = f"{first}{''.join(f'{group:03}' for group in groups)}"
+        return f"a comma in a number makes two numbers of it: write {number}, without a comma"
+    return "`predict` takes one value: write a number without a comma, such as 12288 or 1.5, and several as a list"
 
 
 def _difference(said: float, found: float) -> str:

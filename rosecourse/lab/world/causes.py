@@ -42,6 +42,7 @@ class Cause(StrEnum):
     WRONG_ORDER = "wrong-order"
     STEP_LOST = "step-lost"
     SLOT_LOST = "slot-lost"
+    SLOTS_TOO_FEW = "slots-too-few"
     STILL_IN_FLIGHT = "still-in-flight"
     CHANGED_TOO_EARLY = "changed-too-early"
     ITEM_LOST = "item-lost"
@@ -111,6 +112,7 @@ HEADLINES = {
     Cause.WRONG_ORDER: "the step that lands is not the oldest in flight",
     Cause.STEP_LOST: "a step that was launched is lost",
     Cause.SLOT_LOST: "a slot of the ring is never given back",
+    Cause.SLOTS_TOO_FEW: "the ring has too few slots",
     Cause.STILL_IN_FLIGHT: "a step is still in flight that must not be",
     Cause.CHANGED_TOO_EARLY: "something has changed before it could no longer fail",
     Cause.ITEM_LOST: "an item never comes to its reader",

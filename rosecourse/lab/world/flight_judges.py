@@ -25,6 +25,7 @@ RUN_FIRST = "run the step first, and change `in_flight` and the ring when it has
 GONE = "abandon waits for each step in flight, and takes it out of `in_flight`, whatever the device says"
 FORGET = "nobody knows how far the device came: `self.step.rows.forget()` lets the next step upload everything"
 BACK = "whoever takes a slot gives it back: when its tokens have been read, when a launch fails, and in `abandon`"
+FEW = "a new step takes a slot while those before it still have theirs: the ring needs `steps_ahead + 1` of them"
 
 
 def fail(log: FlightLog, cause: Cause, what: str, *details: str, reason: str = "") -> NoReturn:

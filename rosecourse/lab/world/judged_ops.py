@@ -40,7 +40,8 @@ class JudgedOps:
         mine = self._call("embed", given, lambda: self.guard.embed(token_ids, positions, wte, wpe))
         weights = self.judge.weights
         token = rows_of("the token's row of wte", weights.wte, token_ids)
-        return Stream(mine, (token, rows_of("the position's row of wpe", weights.wpe, positions)))
+        position = rows_of("the position's row of wpe", weights.wpe, positions)
+        return Stream(mine, (token, position)).left_by("`embed`")
 
     def norm_linear(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
         return self._product("norm_linear", x, norm, linear)
@@ -51,7 +52,8 @@ class JudgedOps:
     def linear_add(self, h: Tensor, linear: Linear, x: Stream) -> Stream:
         mine = self._call("linear_add", {"h": h}, lambda: self.guard.linear_add(h, linear, x.mine))
         named = self.judge.weights.linears[id(linear)]
-        return x.then(mine, product_of(h.double(), named, self.judge.weights))
+        term = product_of(h.double(), named, self.judge.weights)
+        return x.then(mine, term).left_by(f"`linear_add` of {named}")
 
     def logits(self, x: Stream, norm: Norm, wte: Tensor) -> Tensor:
         made = self._call("logits", {}, lambda: self.guard.logits(x.mine, norm, wte))

@@ -12,16 +12,17 @@ from torch import Tensor
 from ...pictures.sheet import counted
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .ops_blame import left_unwritten, left_wrong
+from .ops_close import agreeing, close
 from .ops_poison import not_written
 from .ops_streams import Stream, Variant, other_products, other_sums
 from .ops_weights import Named, Weights
 
-CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest number and 1
 WHOLE = "look at the grid, which has to reach over the last rows and columns, and at who writes a tile in the end"
-NEARLY = 5e-2  # of the same
 LARGE = 10  # times as far from 0 as from each other: numbers that lose a digit if they are squared
 DIGITS = "a mean of squares less the square of the mean keeps few digits of a variance: take the mean away first"
 COARSE = "add up in float32, and multiply so, too: of a float32 product Triton keeps 10 bits unless it is asked for all"
+FEW_DIGITS = "it is nearly right, as with too few digits"
 OTHER_EPS = (1e-5, 1e-6, 1e-12, 0.0, 1e-3, 1e-8)
 FORGOTTEN = "keep what waits in the stream, which goes from one operation to the next, and not in the part"
 
@@ -66,24 +67,10 @@ class Judge:
         if len(found) != len(right):
             what = f"{asked} has {counted(len(found), 'row')} for {counted(len(right), 'session')}"
             raise PartIsWrong(Fault(what, cause=Cause.INTERFACE))
-        if _close(given, right, found.dtype):
+        if close(given, right, found.dtype):
             self.before[str(asked)] = right
             return
-        row = int((given - right).abs().nan_to_num(nan=torch.inf).amax(dim=1).argmax())
-        column = int((given[row] - right[row]).abs().nan_to_num(nan=torch.inf).argmax())
-        first = max(0, min(column, right.shape[1] - 3))
-        unwritten = not_written(found)
-        if unwritten.any():
-            cause, why, reason = Cause.HALF_WRITTEN, _unwritten(unwritten), WHOLE
-        else:
-            cause, why, reason = self._why(asked, given, right, found.dtype)
-        details = (
-            f"expected: {_some(right[row, first:])}, from number {first} of the row on",
-            f"found:    {_some(given[row, first:])}",
-            *([f"because: {why}"] if why else []),
-        )
-        what = f"{asked} is not right for session {names[row]} (row {row} of {len(right)})"
-        raise PartIsWrong(Fault(what, details, reason, cause=cause))
+        raise PartIsWrong(self._fault(asked, found, right, names))
 
     def _behind(self, asked: Asked, normed: Tensor) -> Tensor:
         """What comes of a norm."""
@@ -94,19 +81,41 @@ class Judge:
 
     # -- why ----------------------------------------------------------------------------------------------------------
 
-    def _why(self, asked: Asked, found: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Cause, str, str]:
+    def _fault(self, asked: Asked, found: Tensor, right: Tensor, names: Sequence[str]) -> Fault:
+        """What is wrong, and with which operation: this one, or one that left it a wrong stream."""
+        given, dtype, unwritten = found.double(), found.dtype, not_written(found)
+        if unwritten.any():
+            left = left_unwritten(asked.stream)
+            by, which = (left.by, left.numbers.isnan()) if left else (str(asked), unwritten)
+            numbers, wanted = (left.numbers, left.right) if left else (given, right)
+            return _told(
+                by, numbers, wanted, names, _worst(numbers, wanted), Cause.HALF_WRITTEN, _unwritten(which), WHOLE
+            )
+        known = self._known(asked, given, right, dtype)
+        if known is not None:
+            return _told(str(asked), given, right, names, _worst(given, right), *known)
+        left = left_wrong(asked.stream, lambda total: self._behind(asked, self.norm(total, asked.norm)), given, dtype)
+        if left is None:
+            return _told(str(asked), given, right, names, _worst(given, right), *self._nearly(asked, given, right))
+        few = close(left.numbers, left.right, dtype=None)
+        why, reason = (FEW_DIGITS, COARSE) if few else ("", self.unknown)
+        at = _first_wrong(left.numbers, left.right, dtype)
+        return _told(left.by, left.numbers, left.right, names, at, Cause.VALUES_CHANGED, why, reason)
+
+    def _known(self, asked: Asked, found: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Cause, str, str] | None:
+        """Why it is wrong, where somebody has thought of it."""
         for variant in self._variants(asked):
-            if _close(found, variant.numbers, dtype):
+            if close(found, variant.numbers, dtype):
                 variant = self._nearest_eps(asked, found) if variant.what.startswith("eps is") else variant
                 return variant.cause, variant.what, FORGOTTEN if variant.cause is Cause.STATE_KEPT else ""
         if asked.linear is None and (zero := int((found == 0).all(dim=0).sum())):
             return Cause.PADDING_SHOWN, f"the logits of {zero} words are 0, as those of a padding of zeros are", ""
         for row in range(len(right)):
-            if len(right) > 1 and _close(found, right[row : row + 1].expand_as(right), dtype):
+            if len(right) > 1 and close(found, right[row : row + 1].expand_as(right), dtype):
                 return Cause.WRONG_SESSION, f"all rows are that of row {row}", ""
-        if len(right) > 1 and _close(found.sort(dim=0).values, right.sort(dim=0).values, dtype):
+        if len(right) > 1 and close(found.sort(dim=0).values, right.sort(dim=0).values, dtype):
             return Cause.WRONG_SESSION, "these are the right rows, in another order", ""
-        return self._nearly(asked, found, right)
+        return None
 
     def _nearest_eps(self, asked: Asked, found: Tensor) -> Variant:
         """Of several that may be it."""
@@ -115,14 +124,14 @@ class Judge:
 
     def _nearly(self, asked: Asked, found: Tensor, right: Tensor) -> tuple[Cause, str, str]:
         """Why it is not what nobody has thought of: it has too few digits, or nothing is known."""
-        if not _close(found, right, dtype=None):
+        if not close(found, right, dtype=None):
             return Cause.VALUES_CHANGED, "", self.unknown
         x = asked.stream.total
         mean, deviation = x.mean(dim=1).abs().max().item(), x.std(dim=1, correction=0).min().item()
         if mean > LARGE * deviation:
             why = f"it is nearly right; the rows have means of up to {mean:.3g} and deviations from {deviation:.2g} on"
             return Cause.WRONG_NORM, why, DIGITS
-        return Cause.VALUES_CHANGED, "it is nearly right, as with too few digits", COARSE
+        return Cause.VALUES_CHANGED, FEW_DIGITS, COARSE
 
     def _variants(self, asked: Asked) -> Iterator[Variant]:
         """What may have been computed in the place of what was asked for, one thing being wrong."""
@@ -222,14 +231,6 @@ def _fits(other: Asked, asked: Asked) -> bool:
     return asked.linear is None or (other.linear is not None and other.linear.bias.shape == asked.linear.bias.shape)
 
 
-def _close(found: Tensor, right: Tensor, dtype: torch.dtype | None) -> bool:
-    """Whether these are the same numbers as they are rounded in a dtype; None: at a glance."""
-    if found.shape != right.shape:
-        return False
-    most = 1 + right.abs().max().item()
-    return bool(((found - right).abs() <= (CLOSE[dtype] if dtype else NEARLY) * most).all())
-
-
 def _unwritten(which: Tensor) -> str:
     """Which numbers were never written, in words."""
     columns, rows = which.all(dim=0).nonzero().flatten().tolist(), which.all(dim=1).nonzero().flatten().tolist()
@@ -241,3 +242,37 @@ def _unwritten(which: Tensor) -> str:
 
 def _some(numbers: Tensor) -> str:
     return ", ".join(f"{number:.4g}" for number in numbers[:3].tolist())
+
+
+def _worst(found: Tensor, right: Tensor) -> tuple[int, int]:
+    """Where the largest difference is, as its row and a column from which three numbers can be shown."""
+    difference = (found - right).abs().nan_to_num(nan=torch.inf)
+    row = int(difference.amax(dim=1).argmax())
+    return row, max(0, min(int(difference[row].argmax()), right.shape[1] - 3))
+
+
+def _first_wrong(found: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[int, int]:
+    """The row and the column of the first wrong number."""
+    row, column = (~agreeing(found, right, dtype)).nonzero()[0].tolist()
+    return row, column
+
+
+def _told(
+    by: str,
+    found: Tensor,
+    right: Tensor,
+    names: Sequence[str],
+    at: tuple[int, int],
+    cause: Cause,
+    why: str,
+    reason: str,
+) -> Fault:
+    """What an operation has made wrong. at: the row and the column from which numbers are shown."""
+    row, first = at
+    details = (
+        f"expected: {_some(right[row, first:])}, from number {first} of the row on",
+        f"found:    {_some(found[row, first:])}",
+        *([f"because: {why}"] if why else []),
+    )
+    what = f"{by} is not right for session {names[row]} (row {row} of {len(right)})"
+    return Fault(what, details, reason, cause=cause)

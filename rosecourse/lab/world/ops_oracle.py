@@ -21,8 +21,9 @@ from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .judged_ops import JudgedOps
 from .learner import Learner
+from .ops_close import CLOSE
 from .ops_guard import GuardedOps
-from .ops_judges import CLOSE, FORGOTTEN, Judge
+from .ops_judges import FORGOTTEN, Judge
 from .ops_kept import copies_kept, tensors_kept
 from .ops_launches import GraphOfLaunches
 from .ops_log import OpsLog, OpsSeen

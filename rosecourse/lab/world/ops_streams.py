@@ -7,7 +7,7 @@ become of one addition is a variant of the sum.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -34,18 +34,35 @@ class Term:
     others: tuple[Variant, ...] = ()
 
 
+class Left(NamedTuple):
+    """A stream of the learner's as an operation has left it, where it is a tensor like the sum, and the right sum."""
+
+    by: str
+    terms: int
+    numbers: Tensor
+    right: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Stream:
     """mine: the learner's, whatever it is. terms: what was added. normed: (how many terms there were, their norm) for
-    each norm until now; the streams that were made of this one share it."""
+    each norm until now; the streams that were made of this one share it. left: after each addition that shows."""
 
     mine: Any
     terms: tuple[Term, ...]
     normed: list[tuple[int, Tensor]] = field(default_factory=list)
+    left: tuple[Left, ...] = ()
 
     def then(self, mine: Any, term: Term) -> Stream:
         """The stream after a further addition."""
-        return Stream(mine, (*self.terms, term), self.normed)
+        return Stream(mine, (*self.terms, term), self.normed, self.left)
+
+    def left_by(self, operation: str) -> Stream:
+        """The same, with what an operation has left."""
+        if not isinstance(self.mine, Tensor) or self.mine.shape != self.total.shape:
+            return self
+        left = Left(operation, len(self.terms), self.mine.double().clone(), self.total)
+        return replace(self, left=(*self.left, left))
 
     @property
     def total(self) -> Tensor:

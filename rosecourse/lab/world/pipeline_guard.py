@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...pictures.sheet import counted
 from ...request.session import InferenceSession
 from . import flight_judges as judges
 from .causes import Cause
-from .fault import PartIsWrong
+from .fault import Fault, PartIsWrong
 from .flight_log import FlightLog
 from .late_device import LateDevice, LateEvent
 from .late_step import LateStep
@@ -60,12 +61,15 @@ def in_an_engine(learner: Learner) -> Callable[..., GuardedPipeline]:
 
 
 class WatchedPipeline(GuardedPipeline):
-    """The same on a late device, with judges."""
+    """The same on a late device, with judges.
+
+    most: steps that were in flight at once. has_ended: whether any has landed, was abandoned, or could not be launched.
+    """
 
     def __init__(
         self, learner: Learner, step: Any, kv: Any, config: EngineConfig, log: FlightLog, vocab_size: int
     ) -> None:
-        self.log = log
+        self.log, self.most, self.has_ended = log, 0, False
         late = LateStep(step, log, config.max_batch_size, vocab_size)
         with self._events():
             super().__init__(learner, late, kv, config, log)
@@ -77,14 +81,16 @@ class WatchedPipeline(GuardedPipeline):
         except PartIsWrong as wrong:
             if failure is None or not _comes_of(wrong, failure):
                 raise self._told(wrong, launching=True) from None
+            self.has_ended = True
             judges.look_untouched(self.log, self.made, before, "launch")
             raise failure from None
         if failure is not None and self.log.failure is None:
             judges.fail(self.log, Cause.EXITS, f"the step raised {_name(failure)}, and launch swallowed it")
         judges.look_at_launch(self.log, self.made, sessions, user)
+        self.most = max(self.most, len(self.log.pending))
 
     def land(self) -> Any:
-        device, before = self.log.device, list(self.in_flight)
+        device, before, self.has_ended = self.log.device, list(self.in_flight), True
         failure = device.failure or device.dead
         try:
             returned = self._call(super().land, "land")
@@ -99,7 +105,7 @@ class WatchedPipeline(GuardedPipeline):
         return returned
 
     def abandon(self) -> None:
-        device = self.log.device
+        device, self.has_ended = self.log.device, True
         failure = device.failure or device.dead
         try:
             self._call(super().abandon, "abandon")
@@ -121,16 +127,24 @@ class WatchedPipeline(GuardedPipeline):
 
     def _told(self, wrong: PartIsWrong, launching: bool = False) -> PartIsWrong:
         """An exception of the part itself, as the fault that it is."""
-        log, error = self.log, wrong.__context__
-        slots = self.steps_ahead + 1
-        if launching and isinstance(error, OUT_OF_SLOTS) and len(log.pending) < slots <= log.number:
-            what = f"{wrong.fault.what}, with only {counted(len(log.pending), 'step')} in flight"
-            try:
-                judges.fail(log, Cause.SLOT_LOST, what, *wrong.fault.details, reason=judges.BACK)
-            except PartIsWrong as lost:
-                return lost
-        log.fault = log.fault or wrong.fault
-        return PartIsWrong(log.fault)
+        fault = wrong.fault
+        if launching and isinstance(wrong.__context__, OUT_OF_SLOTS):
+            fault = self._without_a_slot(fault)
+        self.log.fault = self.log.fault or fault
+        return PartIsWrong(self.log.fault)
+
+    def _without_a_slot(self, fault: Fault) -> Fault:
+        """A launch that found no slot, though fewer steps are in flight than may be: why the ring was empty."""
+        flying = len(self.log.pending)
+        if flying > self.steps_ahead or not self.most:
+            return fault
+        what = f"{fault.what}, with only {counted(flying, 'step')} in flight"
+        if self.most == flying and not self.has_ended:
+            return replace(fault, what=what, reason=judges.FEW, cause=Cause.SLOTS_TOO_FEW)
+        lost = replace(fault, what=what, reason=judges.BACK, cause=Cause.SLOT_LOST)
+        if self.most > flying:  # there was a slot for each of them
+            return lost
+        return replace(lost, reason=f"{judges.BACK}; or {judges.FEW}", or_else=Cause.SLOTS_TOO_FEW)
 
 
 def _comes_of(wrong: BaseException, failure: BaseException) -> bool:
