@@ -6,8 +6,8 @@ and the bias of the norm in the matrix (`fused.folded`; TransformerLens folds no
 (x @ W'.T - mean(x) * colsum(W')) / std(x) + b': only the mean and the deviation of each row are wanted, and the kernel
 before has left those (CUTLASS hands them from product to product, too, in its example 37).
 
-They come from the kernel before because Triton 3.6 gives a tile of a pipelined loop that feeds both `tl.dot` and other
-arithmetic one buffer too few, and the result is wrong without a word.
+They come from the kernel before because a prototype that computed them here, with Triton 3.6, made wrong logits: its
+pipelined loop gave a tile both to `tl.dot` and to other arithmetic. (Triton's issue 6691 reports the like.)
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from .samples import Samples
 
 KINDS = ("a block begins", "the step after", "all others")
 SLOWEST = 0.01  # the share of gaps that lie above p99
+AROUND = 8  # gaps on either side that one is compared with
 
 
 def boundary_steps(comparison: Comparison) -> pd.DataFrame:
@@ -47,3 +49,42 @@ def _shares_of_the_slowest(side: Samples, kinds: np.ndarray) -> list[float]:
     gaps = np.concatenate([np.diff(run.times[0].tokens) for run in side.runs])
     slowest = np.argsort(gaps, kind="stable")[-max(1, round(SLOWEST * len(gaps))) :]
     return [float(np.mean(kinds[slowest % len(kinds)] == kind)) for kind in range(len(KINDS))]
+
+
+def spikes(comparison: Comparison) -> pd.DataFrame:
+    """How far gaps stand out from those around them, in ms, where the host launches a step and then reads the last one.
+
+    What a launch takes longer shows in the gap before its own step's. Rows: gaps in which the host launches a step that
+    begins a block, those at whose end its lists of tokens are full and have to grow, and gaps that are neither; what is
+    both is left out. Columns: `gaps`, how many a run has; for each side the median. The gaps of the first request tell,
+    as for `boundary_steps`.
+    """
+    prompt_tokens, block_size = comparison.conditions.prompt_tokens, comparison.conditions.block_size
+    if prompt_tokens is None:
+        raise ConfigError("the length of the prompt is not known: measure the comparison anew")
+    tokens = np.arange(len(comparison.after.itl_along_steps_ms)) + prompt_tokens + 1  # of a request after the gap
+    begins, full = tokens % block_size == 0, np.isin(tokens, _full_lists(int(tokens[-1])))
+    kinds = {"a block begins": begins & ~full, "lists grow": full & ~begins, "all others": ~begins & ~full}
+    columns: dict[str, Sequence[float]] = {"gaps": [int(kind.sum()) for kind in kinds.values()]}
+    for side in comparison.sides:
+        above = _above_those_around(side.itl_along_steps_ms)
+        columns[f"{side.name} (ms)"] = [float(np.median(above[kind])) for kind in kinds.values()]
+    return pd.DataFrame(columns, index=list(kinds))
+
+
+def _full_lists(longest: int) -> list[int]:
+    """The lengths at which a list that grows one by one has no room left, as this Python makes lists."""
+    grown: list[int] = []
+    lengths, size = [], sys.getsizeof(grown)
+    for length in range(longest + 1):
+        grown.append(length)
+        if sys.getsizeof(grown) != size:
+            lengths.append(length)
+            size = sys.getsizeof(grown)
+    return lengths
+
+
+def _above_those_around(gaps: np.ndarray) -> np.ndarray:
+    """Each gap less the median of those around it."""
+    around = [np.median(gaps[max(0, n - AROUND) : n + AROUND + 1]) for n in range(len(gaps))]
+    return gaps - np.asarray(around)

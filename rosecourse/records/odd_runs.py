@@ -13,6 +13,7 @@ from .results import RESULTS
 
 ODD = 10  # times the median of its side: a prefill that long had something else in it, such as a compiler
 FAR = 0.15  # a run whose share of good requests is so far below the median of its side stands out
+SLOW = 2  # times the median of its side: a whole run that took so long stands out
 LONG = 2  # times the median of its side: prefills under load that long had something else in them, too
 FEWER = (
     "In mixed traffic under load, these runs have a share of good requests that lies more than "
@@ -47,6 +48,27 @@ def _sentences(rung: Lesson, recorded: RecordedComparison) -> Iterator[str]:
                     f"{ms:.0f} ms in prefill, where its median is {median(prefills):.0f} ms: the ratio of that round "
                     f"alone is {alone.value:.2f}, and widens the interval."
                 )
+
+
+def slow_runs(found: Mapping[str, RecordedComparison]) -> str:
+    """A sentence on the runs that took far longer than others of their side; empty where there is none.
+
+    They are kept, as those of `odd_runs`. found: workload -> its recorded runs before and after a lesson.
+    """
+    said = []
+    for workload, one in found.items():
+        slow = [sum(seconds > SLOW * median(side.seconds) for seconds in side.seconds) for side in one.sides]
+        if any(slow):
+            sides = " and ".join(
+                f"{n} of {len(side.runs)} {side.name}" for n, side in zip(slow, one.sides, strict=True)
+            )
+            said.append(f"{workload}, {sides}")
+    if not said:
+        return ""
+    return (
+        f"Runs that took more than {SLOW} times the median of their side: {'; '.join(said)}. They are kept, and "
+        f"{NO_REASON}"
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rosecourse import ConfigError
-from rosecourse.measure.boundaries import boundary_steps
+from rosecourse.measure.boundaries import boundary_steps, spikes
 from rosecourse.measure.compare import Comparison, Conditions
 from rosecourse.measure.samples import Samples
 from tests.support.recordings import run_of
@@ -59,3 +59,24 @@ def test_positions_have_to_be_known_and_blocks_to_have_an_inside():
         boundary_steps(replace(found, conditions=replace(CONDITIONS, prompt_tokens=None)))
     with pytest.raises(ConfigError, match="a block of 2 tokens"):
         boundary_steps(replace(found, conditions=replace(CONDITIONS, block_size=2)))
+
+
+def test_a_spike_is_told_by_what_the_host_does_in_its_gap():
+    """One step behind, what a launch takes longer shows in the gap before its step's; a full list in its own."""
+    tokens = np.arange(200) + 4  # after each gap
+    full = [n for n in (4, 8, 16, 24, 32, 40, 52, 64, 76, 92, 108, 128, 148, 172, 200) if n % 8]
+    gaps = 1.0 + 0.5 * (tokens % 8 == 0) + 0.2 * np.isin(tokens, full)
+    run = run_of([[1.0, *(1.0 + np.cumsum(gaps) / 1e3)]] * 2)
+    quiet = run_of([[1.0, *(1.0 + np.arange(1, 201) / 1e3)]] * 2)
+    table = spikes(comparison([run] * 3, [quiet] * 3))
+    assert list(table.index) == ["a block begins", "lists grow", "all others"]
+    assert list(table["before (ms)"]) == pytest.approx([0.5, 0.2, 0.0])
+    assert list(table["after (ms)"]) == pytest.approx([0.0, 0.0, 0.0])
+    assert table["gaps"].sum() <= 200
+    assert table.loc["lists grow", "gaps"] == len(full)
+
+
+def test_spikes_need_the_length_of_the_prompt():
+    found = comparison([run_with(2.0, 1.0)], [run_with(2.0, 1.0)])
+    with pytest.raises(ConfigError, match="length of the prompt is not known"):
+        spikes(replace(found, conditions=replace(CONDITIONS, prompt_tokens=None)))

@@ -1,6 +1,7 @@
 """A run that stands out is said, with the ratio of its round; others are not."""
 
-from rosecourse.records.odd_runs import odd_loads, odd_runs
+from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.records.odd_runs import odd_loads, odd_runs, slow_runs
 from tests.support.recordings import STEPS, document_of, mixed, steady, twice_as_fast, write_recording
 
 
@@ -74,3 +75,19 @@ def test_rounds_under_load_that_are_alike_are_not_said(tmp_path):
     assert odd_loads(folder=tmp_path) == ""
     write_traffic(tmp_path, range(5))  # no request of any round is good
     assert odd_loads(folder=tmp_path) == ""
+
+
+def test_runs_that_took_far_longer_than_others_of_their_side_are_counted(tmp_path):
+    before, after = ([steady(n * step) for step in STEPS] for n in (2, 1))
+    after[3] = steady(0.0095)
+    write_recording(tmp_path / "cpu" / "A.json", document_of({"035": before, "036": after}))
+    one = recorded_comparison("036", "A", folder=tmp_path)
+    assert slow_runs({"A": one}) == (
+        "Runs that took more than 2 times the median of their side: A, 0 of 5 before and 1 of 5 after. They are kept, "
+        "and nothing was recorded that would say why."
+    )
+
+
+def test_runs_that_all_took_about_as_long_are_not_counted(tmp_path):
+    write_recording(tmp_path / "cpu" / "A.json", document(0.2))
+    assert slow_runs({"A": recorded_comparison("036", "A", folder=tmp_path)}) == ""
