@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from ..config import DATA
-from ..errors import RosecourseError
 from ..lessons.workloads import ARTICLES
+from .csv_table import read_table
 
 OTHERS = DATA / "others.csv"
 COLUMNS: dict[str, type] = {
@@ -24,21 +24,11 @@ def other_engines() -> pd.DataFrame:
     `ARTICLES`), lowest and highest (tokens/s, alike for a single run), gpu, date. Raises `RosecourseError` for a file
     that cannot be read.
     """
-    try:
-        rows = pd.read_csv(OTHERS, dtype=COLUMNS, keep_default_na=False)
-        _require_whole(rows)
-    except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())
-        raise RosecourseError(f"{OTHERS} cannot be read ({why}): restore it from git") from error
-    return rows
+    return read_table(OTHERS, COLUMNS, _require_possible)
 
 
-def _require_whole(rows: pd.DataFrame) -> None:
-    """Raise `ValueError` for a table that lacks a column or a value, or has an impossible figure."""
-    if missing := [name for name in COLUMNS if name not in rows]:
-        raise ValueError(f"it has no column {missing[0]!r}")
-    if rows.eq("").any(axis=None):
-        raise ValueError("it has a row that lacks something")
+def _require_possible(rows: pd.DataFrame) -> None:
+    """Raise `ValueError` for a workload that is not known, or an impossible figure."""
     if unknown := set(rows.workload) - set(ARTICLES):
         raise ValueError(f"it has the workload {min(unknown)!r:.40}, which is none of {', '.join(ARTICLES)}")
     if not ((rows.lowest > 0) & (rows.lowest <= rows.highest)).all():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ..config import DATA
-from ..errors import RosecourseError
+from .csv_table import read_table
 
 PREFILLS = DATA / "prefills.csv"
 COLUMNS: dict[str, type] = dict.fromkeys(
@@ -20,14 +20,9 @@ def recorded_prefills(table: str) -> pd.DataFrame:
     table: `threads`, `pads` or `graphs`. Its `attrs` hold the provenance. Raises `RosecourseError` for a file that
     cannot be read.
     """
-    try:
-        rows = pd.read_csv(PREFILLS, dtype=COLUMNS, keep_default_na=False)
-        _require_whole(rows)
-        found = rows[rows.table == table]
-        wide = found.pivot(index="case", columns="measure", values="milliseconds")
-    except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())
-        raise RosecourseError(f"{PREFILLS} cannot be read ({why}): restore it from git") from error
+    rows = read_table(PREFILLS, COLUMNS, _require_possible)
+    found = rows[rows.table == table]
+    wide = found.pivot(index="case", columns="measure", values="milliseconds")
     wide = wide.loc[found.case.unique(), found.measure.unique()].rename_axis(index=None, columns=None)
     first = found.iloc[0]
     wide.attrs["provenance"] = (
@@ -37,12 +32,8 @@ def recorded_prefills(table: str) -> pd.DataFrame:
     return wide
 
 
-def _require_whole(rows: pd.DataFrame) -> None:
-    """Raise `ValueError` for rows that lack a column, a value or a table, or have an impossible figure."""
-    if missing := [name for name in COLUMNS if name not in rows]:
-        raise ValueError(f"it has no column {missing[0]!r}")
-    if rows.eq("").any(axis=None):
-        raise ValueError("it has a row that lacks something")
+def _require_possible(rows: pd.DataFrame) -> None:
+    """Raise `ValueError` for a file without one of the tables, or an impossible figure."""
     if set(rows.table) != set(TABLES):
         raise ValueError(f"its tables are not {', '.join(TABLES)}")
     if not (rows.milliseconds > 0).all():

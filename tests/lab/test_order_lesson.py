@@ -27,7 +27,8 @@ from tests.support.verdicts import assert_refused, assert_right_but_costly
 if TRITON_AVAILABLE:
     from rosecourse.lab.course import waits_late
     from tests.support.order_parts import RIGHT, Masked
-    from tests.support.wrong_orders import WITHOUT_THE_IDEA, WRONG_ORDERS
+    from tests.support.orders_without_idea import WITHOUT_THE_IDEA
+    from tests.support.wrong_orders import WRONG_ORDERS
 else:
     RIGHT, WRONG_ORDERS, WITHOUT_THE_IDEA = (), {}, {}
 

@@ -260,3 +260,8 @@ class SumIfOld(Base):
 
 
 RIGHT = (Masked, OutOfPlace, BiasInWeights, BroughtNear, TwoKernels, SumIfOld)
+
+
+def with_kernel(kernel):
+    """Operations with this kernel, which count as of the kernel's own module."""
+    return type(kernel.fn.__name__, (Base,), {"kernel": kernel, "__module__": kernel.fn.__module__})

@@ -19,6 +19,7 @@ from tests.support.order_parts import (
     there,
     weights,
     whole_product,
+    with_kernel,
 )
 
 # -- reads and stores too early ---------------------------------------------------------------------------------------
@@ -294,10 +295,6 @@ class OneTileOfRows(Base):
         kernel[1, triton.cdiv(N, 64)](h, w, *tensors, rows, N, K, 16, 64, 64, launch_pdl=True)
 
 
-def with_kernel(kernel):
-    return type(kernel.fn.__name__, (Base,), {"kernel": kernel, "__module__": __name__})
-
-
 WRONG_SUM = "`linear_add` of layer 0, attn_c_proj is not right for session"
 WRONG_ORDERS = {
     with_kernel(rows_early): (
@@ -331,103 +328,4 @@ WRONG_ORDERS = {
     with_kernel(no_sum): (Cause.RESIDUAL_LOST, "nothing of what came before"),
     with_kernel(bias_behind_its_end): (Cause.OUTSIDE, "behind the memory of `bias_ptr`"),
     OneTileOfRows: (Cause.VALUES_CHANGED, "(row 16 of 17)"),
-}
-
-
-# -- right ones without the idea --------------------------------------------------------------------------------------
-
-
-@triton.jit
-def weights_late(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    m, n = lanes(BM, BN)
-    bias = bias_of(bias_ptr, n, N)
-    wait()
-    start_next()
-    acc = whole_product(h_ptr, w_ptr, m, n, rows, N, K, BM, BN, BK)
-    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
-
-
-@triton.jit
-def bias_late(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    m, n = lanes(BM, BN)
-    w = weights(w_ptr, n, 0, N, K, BK)
-    wait()
-    start_next()
-    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
-    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias_of(bias_ptr, n, N)[None, :], m, n, rows, N)
-
-
-@triton.jit
-def one_weight(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    tl.load(w_ptr)
-    weights_late(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
-
-
-@triton.jit
-def never_starts(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    m, n = lanes(BM, BN)
-    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
-    wait()
-    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
-    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
-
-
-@triton.jit
-def starts_at_the_end(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    never_starts(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
-    start_next()
-
-
-@triton.jit
-def waits_twice(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    masked(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
-    wait()
-
-
-@triton.jit
-def starts_twice(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    masked(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
-    start_next()
-
-
-class NotEarly(Base):
-    early = False
-
-
-class NotEarlyAndNoWait(Base):
-    """No wait is needed where a kernel does not start early."""
-
-    kernel, early = never_waits, False
-
-
-class NoKernel(Base):
-    def linear_add(self, h, linear, x):
-        return x + torch.addmm(linear.bias, h, linear.weight)
-
-
-WITHOUT_THE_IDEA = {
-    with_kernel(weights_late): "`w_ptr` of `weights_late` was there before the step",
-    with_kernel(bias_late): "4 times a kernel asks for weights or a bias only after its wait",
-    with_kernel(one_weight): "4 times a kernel asks for weights or a bias only after its wait",
-    with_kernel(never_starts): "or never let it, in a step of 3 sessions",
-    with_kernel(starts_at_the_end): "numbers before letting the next kernel start",
-    with_kernel(waits_twice): "programs wait 8 times more than once each",
-    with_kernel(starts_twice): "programs call `start_next()` 8 times more than once each",
-    NotEarly: "4 kernels are launched without `launch_pdl=True`",
-    NotEarlyAndNoWait: "4 kernels are launched without `launch_pdl=True`",
-    NoKernel: "4 calls of `linear_add` launch no kernel",
 }
