@@ -188,9 +188,11 @@ def steps_with(
 ) -> RecordedSteps | None:
     """The recorded steps of a workload with timelines of all these rungs, or None where no file has them together.
 
+    Of several files it is the one that begins latest: a file compares the logits with those of its first rung.
+
     numbers: of the lessons. kind: of step, a key of `measure.timeline.STEP_KINDS`. gpu and folder: as for `steps_of`.
     """
-    files = (steps_in(name, gpu, folder) for name in names_of(workload))
+    files = (steps_in(name, gpu, folder) for name in reversed(names_of(workload)))
     return next((file for file in files if file is not None and file.has(kind, numbers)), None)
 
 

@@ -191,10 +191,14 @@ def test_a_file_of_another_form_is_refused_though_its_checksum_fits(tmp_path, ch
 
 
 def test_the_steps_of_some_rungs_are_in_one_file(results):
-    """Those of the whole ladder come first; a part of it is asked where they lack a rung."""
+    """Of several it is the one that begins latest, with which its logits are compared."""
     part = steps_document({"061": (48, 48), "062": (0, 0)}, "A-from-061")
     write_recording(results / "nvidia-h200" / "A-from-061.steps.json", part)
     assert list(steps_with(["035", "038"], "A", folder=results).ladder.titles) == ["035", "036", "038"]
     assert list(steps_with(["062"], "A", folder=results).ladder.titles) == ["061", "062"]
+    latest = steps_document({"062": (0, 0), "063": (0, 0)}, "A-from-062")
+    write_recording(results / "nvidia-h200" / "A-from-062.steps.json", latest)
+    assert list(steps_with(["062"], "A", folder=results).ladder.titles) == ["062", "063"]
+    assert list(steps_with(["061", "062"], "A", folder=results).ladder.titles) == ["061", "062"]
     assert steps_with(["038", "062"], "A", folder=results) is None
     assert steps_with(["035"], "B", folder=results) is None
