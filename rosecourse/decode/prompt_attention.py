@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from ..kv.buffers import index_tensor
 from ..kv.layout import CacheLayout
@@ -37,7 +36,10 @@ def prompt_attention_for(model: Model, kv: CacheLayout) -> PromptAttention:
     heads = query_heads_per_kv_head(model.shape.num_heads, model.shape.num_kv_heads)
     half = model.dtype in (torch.float16, torch.bfloat16)
     if half and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
-        return AttentionOfAll(kv, heads)
+        # Only a GPU needs it, and its import takes as long as that of the rest.
+        from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415
+
+        return AttentionOfAll(kv, heads, varlen_attn)
     return AttentionByGroups(kv, heads)
 
 
@@ -104,7 +106,7 @@ class AttentionOfAll:
     varlen: `torch.nn.attention.varlen.varlen_attn`, or what computes the same.
     """
 
-    def __init__(self, kv: CacheLayout, heads_per_kv_head: int, varlen: Callable[..., Any] = varlen_attn) -> None:
+    def __init__(self, kv: CacheLayout, heads_per_kv_head: int, varlen: Callable[..., Any]) -> None:
         self.kv, self.heads_per_kv_head, self.varlen = kv, heads_per_kv_head, varlen
 
     def plan(self, tokens: Tokens) -> Attention:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.utils import logging as hub_logging
-from transformers import GPT2LMHeadModel
 from transformers.utils import logging
 
 from ..checks import is_count, one_line, shown
@@ -23,6 +22,9 @@ from .folder import CONFIG, FILES, ModelFolder
 from .gpt2 import GPT2, GPT2Shape
 from .shape import Model, ModelShape
 from .tokenizer import tokenizer_of
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel  # its import takes longer than loading the model
 
 SHIPPED_MODEL = DATA / "tiny-gpt2"
 RANDOM_SHAPES = {

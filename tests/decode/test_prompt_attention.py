@@ -217,7 +217,7 @@ def test_flash_attention_is_right(lengths, dtype, tolerance, heads):
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("FlashAttention needs an Ampere GPU or a newer one")
     world = World(BEST.cache, lengths, block_size=16, heads=heads[0], kv_heads=heads[1], dtype=dtype, device=CUDA)
-    together = world.by(AttentionOfAll)
+    together = world.by(AttentionOfAll, varlen_attn)
     torch.testing.assert_close(together, world.by(AttentionByGroups), rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(together.double(), world.expected(), rtol=tolerance, atol=tolerance)
 

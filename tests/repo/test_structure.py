@@ -21,8 +21,20 @@ def test_every_public_name_is_there_and_documented():
         assert thing.__doc__ or name in ("BASELINE", "BEST", "LESSONS"), name
 
 
-def test_importing_the_package_loads_neither_torch_nor_transformers():
-    code = "import sys, rosecourse; print([m for m in ('torch', 'transformers', 'triton') if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("work", "slow"),
+    [
+        ("", ["torch", "transformers", "triton"]),
+        # Each takes longer than all that the work needs.
+        (
+            "rosecourse.InferenceEngine(rosecourse.load_model(device='cpu')).generate('Hello')",
+            ["transformers.modeling_utils", "torch._dynamo", "pandas", "matplotlib"],
+        ),
+    ],
+    ids=["the package", "an engine"],
+)
+def test_what_takes_long_to_import_is_not_imported_in_vain(work, slow):
+    code = f"import sys, rosecourse\n{work}\nprint([name for name in {slow} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     assert out.stdout.strip() == "[]"
 
