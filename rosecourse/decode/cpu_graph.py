@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import CaptureError
 from ..kernels.launch import Launch
+from .dispatch_mode import DispatchMode
 from .graphs import Work
 from .sizes import sizes_of
 
@@ -61,7 +61,7 @@ class _HostReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(DispatchMode):
     """Keeps each operation for later. Views are made at once: they are nothing but another look at the same memory."""
 
     def __init__(self, recorded: list[Callable[[], None]]) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 import pandas as pd
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..decode.cpu_graph import CPUGraph
+from ..decode.dispatch_mode import DispatchMode
 from ..engine.engine import InferenceEngine
 from ..kernels.launch import Launch
 from ..kv.buffers import StagingBuffer
@@ -37,7 +37,7 @@ OTHERS = sys.stdlib_module_names | {"torch"}  # whose Python calls say nothing o
 OPERATIONS = ("index_select", "index_put", "index_copy", "index", "gather", "scatter", "stack", "cat", "copy")
 
 
-class OperationCounter(TorchDispatchMode):
+class OperationCounter(DispatchMode):
     """Counts the torch operations that run inside a `with` block, by name, such as `index_select`.
 
     A tensor made from a Python list counts as `from_list`. Views, which move nothing, count under their own names.

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..decode.dispatch_mode import DispatchMode
 from ..kernels.launch import Launch
 
 NOTHING_RUNS = ("empty", "new_empty", "detach", "_record_function")  # operations whose names begin so
 
 
-class _Notes(TorchDispatchMode):
+class _Notes(DispatchMode):
     """Operations of torch that compute or move something, and kernels of the course, which are one each."""
 
     def __init__(self) -> None:

@@ -15,7 +15,15 @@ from rosecourse.records.steps import recorded_steps, steps_of
 from rosecourse.records.timelines import recorded_timelines
 from tests.support.record_command import RUNGS, SMALL, rung_of, spy, written
 
-pytestmark = pytest.mark.usefixtures("source")
+pytestmark = pytest.mark.usefixtures("source", "few_steps")
+COUNTED = 16
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """A quarter of what is recorded, for all rungs and workloads."""
+    monkeypatch.setattr(step_recorder, "TURNS", COUNTED // step_recorder.CHUNK)
+    monkeypatch.setattr(step_recorder, "COUNTED", COUNTED)
 
 
 def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_first_timeline(
@@ -40,7 +48,7 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
 
     monkeypatch.setattr(step_recorder, "decode_anatomies", timed)
     monkeypatch.setattr(step_recorder, "take_timeline", taken)
-    argv = ["--workloads", "steps,A", *SMALL, "--num-requests", "2", "--max-new-tokens", "80", "--out", str(tmp_path)]
+    argv = ["--workloads", "steps,A", *SMALL, "--num-requests", "2", "--max-new-tokens", "26", "--out", str(tmp_path)]
     assert record.main(argv) == 0
     runs = [*RUNGS, *RUNGS[::-1]] * 3
     turns = [*RUNGS, *RUNGS[::-1], *RUNGS]
@@ -51,10 +59,10 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     ]
     found = recorded_steps("A", folder=tmp_path)
     assert list(found.titles) == RUNGS
-    assert (found.batch, found.context) == (2, 40)  # half of the completions
-    assert all(len(seconds) == 64 for parts in found.times.seconds.values() for seconds in parts.values())
+    assert (found.batch, found.context) == (2, 13)  # half of the completions
+    assert all(len(seconds) == COUNTED for parts in found.times.seconds.values() for seconds in parts.values())
     shape, dtype = model.shape, torch.float32
-    moved = weight_bytes(shape, dtype) + 2 * 40 * kv_bytes_per_position(shape, dtype)
+    moved = weight_bytes(shape, dtype) + 2 * 13 * kv_bytes_per_position(shape, dtype)
     assert found.floor_ms == pytest.approx(1e3 * moved / 1e10)
     boundary = steps_of("A", folder=tmp_path).timelines["038"]["boundary"]  # taken indeed
     assert boundary.context == 128
@@ -62,9 +70,9 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     assert {one.step_us for one in steps_of("A", folder=tmp_path).timelines["061"].values()} == {1800}  # the shortest
     logits = steps_of("A", folder=tmp_path).logits
     assert set(logits) == {(RUNGS[0], one) for one in RUNGS[1:]} | set(pairwise(RUNGS))
-    assert {(one.steps, one.rows, one.other_choices) for one in logits.values()} == {(64, 2 * 64, 0)}
+    assert {(one.steps, one.rows, one.other_choices) for one in logits.values()} == {(COUNTED, 2 * COUNTED, 0)}
     said = capsys.readouterr().out.splitlines()
-    assert said[len(RUNGS) + 1] == f"A.steps: 2 sessions of 40 tokens, floor {found.floor_ms:.2f} ms"
+    assert said[len(RUNGS) + 1] == f"A.steps: 2 sessions of 13 tokens, floor {found.floor_ms:.2f} ms"
     assert re.fullmatch(
         r"  035 paged decode baseline: [\d.]+ ms a step, device busy 0.00 ms in 0 kernels", said[len(RUNGS) + 2]
     )

@@ -30,8 +30,12 @@ def test_every_public_name_is_there_and_documented():
             "rosecourse.InferenceEngine(rosecourse.load_model(device='cpu')).generate('Hello')",
             ["transformers.modeling_utils", "torch._dynamo", "pandas", "matplotlib"],
         ),
+        (
+            "import torch, rosecourse.measure.counters as counters\nwith counters.OperationCounter(): torch.zeros(1)",
+            ["torch._dynamo"],
+        ),
     ],
-    ids=["the package", "an engine"],
+    ids=["the package", "an engine", "a count of operations"],
 )
 def test_what_takes_long_to_import_is_not_imported_in_vain(work, slow):
     code = f"import sys, rosecourse\n{work}\nprint([name for name in {slow} if name in sys.modules])"

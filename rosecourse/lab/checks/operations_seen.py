@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...decode.dispatch_mode import DispatchMode
 
 LIFTS = ("lift_fresh", "lift_fresh_copy")  # a tensor has just been made of host data
 FILLS = ("full", "full_like", "new_full")
@@ -21,7 +22,7 @@ SUBSCRIPTS = ("BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_SLICE", "STORE_SLICE")
 NOT_THE_PARTS = ("torch", "rosecourse.measure", "rosecourse.lab.checks")
 
 
-class Operations(TorchDispatchMode):
+class Operations(DispatchMode):
     """Counts within a `with` block what operations do beside the launches of kernels.
 
     moves: operations that move data. copies: those that put rows of K and V, or what was computed from them, anywhere

@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...decode.dispatch_mode import DispatchMode
 from ...decode.ops import MULTIPLE
 from ...kernels.reference import add_norm
 from .causes import Cause
@@ -101,7 +101,7 @@ class LoggedOps:
         return call if method in METHODS else function
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(DispatchMode):
     """Counts operations that move data, and all those of one `add_norm` as one; none in a launch."""
 
     def __init__(self, launches: Launches) -> None:

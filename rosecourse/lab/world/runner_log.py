@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...decode.cpu_graph import CPUGraph
 from ...decode.device_step import DeviceStep, Outcome
+from ...decode.dispatch_mode import DispatchMode
 from ...decode.graph_makers import cpu_graphs_by
 from ...decode.inputs import DecodeInputs
 from ...errors import CaptureError
@@ -211,7 +211,7 @@ def _noted(work: DeviceStep, inputs: DecodeInputs, sampled: bool, live: int, aft
     return Run(rows, sampled, of_a_step, inputs.max_context_len, first, live, after_capture)
 
 
-class _Outside(TorchDispatchMode):
+class _Outside(DispatchMode):
     """Counts operations that move data. Views, and memory that is only reserved, are no work for a device."""
 
     def __init__(self, log: RunLog) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...decode.dispatch_mode import DispatchMode
 from .runner_log import moves_data
 
 
@@ -39,7 +39,7 @@ class Places:
         return found
 
 
-class Written(TorchDispatchMode):
+class Written(DispatchMode):
     """Notes what operations of PyTorch write within `with` blocks; launches tell of themselves.
 
     newest: what the last kernel has written. step: what the kernels of a step have written until now. in_launch:
