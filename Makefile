@@ -74,9 +74,9 @@ mutants: env  ## Change the code in small ways: a test must fail (half an hour; 
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
 	EVERY_CASE=1 $(BIN)/python -m tests.support.mutants $(ARGS)
 
-adversary: env  ## Check all parts written without a look at the checker, and every drawn case: it takes long (ARGS='038_ring 061')
+adversary: env  ## Check all parts written without a look at the checker, and every test and drawn case: it takes long (ARGS='038_ring 061')
 	$(BIN)/python -m tests.support.adversary $(ARGS)
-	EVERY_CASE=1 $(BIN)/python -m pytest -q --numprocesses logical --dist loadfile tests/lab tests/kernels tests/engine
+	EVERY_CASE=1 $(BIN)/python -m pytest -q --numprocesses logical --dist loadfile --ignore=tests/browser tests
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb

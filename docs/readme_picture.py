@@ -24,7 +24,7 @@ from rosecourse.records.whole_ladder import RecordedRung, WholeLadder, timeline_
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "whole_ladder.png"
 INCHES, DPI = 8.3, 200  # GitHub shows it 830 pixels wide: a point of text is 1.39 of them
-BEGINS = "*Recorded on a single GPU "  # of the caption
+BEGINS = "*Recorded, each run on one GPU "  # of the caption
 NARROW = 2  # the README takes a factor of two seriously, and a smaller one not
 LAYERS = 12  # of GPT-2, 124M
 

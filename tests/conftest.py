@@ -14,7 +14,7 @@ from transformers import GPT2LMHeadModel
 
 from rosecourse import OnlineScheduler, load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
-from tests.support.day import BY_DAY, DAY, of_the_day
+from tests.support.day import BY_DAY, DAY, of_the_day, turns_of_the_day
 from tests.support.managers import managers
 from tests.support.oracles import hf_random_gpt2
 from tests.support.scheduling import make_engine
@@ -61,18 +61,26 @@ EVERY_CASE = bool(os.environ.get("EVERY_CASE"))  # `make adversary`
 
 
 def pytest_report_header():
-    return f"drawn by the number {DAY}: {BY_DAY}={DAY} draws the same cases again"
+    return f"drawn by the number {DAY}: {BY_DAY}={DAY} draws the same tests again, EVERY_CASE=1 all of them"
 
 
+@pytest.hookimpl(trylast=True)  # after `-k`
 def pytest_collection_modifyitems(config, items):
-    """Of a test that is marked `drawn(n)` n cases are left: those of the day."""
+    """Of a test that is marked `drawn(n)` n cases are left, those of the day; of those marked `long`, a third."""
+    if EVERY_CASE:
+        return
+    functions = list(dict.fromkeys((item.path, item.originalname) for item in items if item.get_closest_marker("long")))
+    turns = turns_of_the_day(functions)
     cases = defaultdict(list)
-    for item in items:
-        if not EVERY_CASE and (drawn := item.get_closest_marker("drawn")):
-            cases[item.path, item.originalname, drawn.args[0]].append(item)
     left_out = set()
-    for (_, name, n), all_of_them in cases.items():
-        left_out |= set(all_of_them) - set(of_the_day(all_of_them, n, name))
+    for item in items:
+        function = item.path, getattr(item, "originalname", None)
+        if function in functions and function not in turns:
+            left_out.add(item)
+        elif drawn := item.get_closest_marker("drawn"):
+            cases[*function, drawn.args[0]].append(item)
+    for (path, name, n), all_of_them in cases.items():
+        left_out |= set(all_of_them) - set(of_the_day(all_of_them, n, name, turns.get((path, name), DAY)))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]

@@ -44,8 +44,8 @@ def add_threads_flag(group: Any) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="CPU threads that share an operation (default: 1 for a small model and on two cores, where threads mostly "
-        "wait for each other, else torch's own choice)",
+        help="CPU threads that share an operation (default: 1 for a small model, and for any on two cores, where "
+        "threads mostly wait for each other; else torch's own choice)",
     )
 
 

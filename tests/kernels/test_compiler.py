@@ -254,6 +254,7 @@ def test_a_kernel_that_waits_too_late_is_seen(ask):
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", MORE, ids=str)
+@pytest.mark.long
 def test_kernels_of_other_steps(ask, part):
     check(part, ask(part))
 

@@ -29,6 +29,7 @@ def live_through(part, device=None, stories=None):
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", [*RIGHT, lesson("063").after.kv_append, lesson("065").after.kv_append])
+@pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
     live_through(part)
 
@@ -44,6 +45,7 @@ def test_a_right_part_without_a_kernel_is_correct_and_lacks_it(part):
 
 
 @needs_triton
+@pytest.mark.long
 def test_one_with_a_kernel_of_its_own_passes():
     verdict = check(OwnKernel, "063")
     assert verdict.passed, verdict
@@ -69,5 +71,6 @@ def test_an_offset_of_32_bits_is_found_where_the_cache_is_large():
 @pytest.mark.drawn(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "063"), WITHOUT_THE_IDEA[part])

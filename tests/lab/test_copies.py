@@ -32,6 +32,7 @@ def live_through(part):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_a_right_part_passes_whatever_its_style(part):
     verdict = check(part, "065")
     assert verdict.passed, verdict

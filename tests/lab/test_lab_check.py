@@ -52,6 +52,7 @@ def is_course(verdict):
     [with_marks(goal, part, number) for goal in GOALS for part, number in rungs_of(goal).items()],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.long
 def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_after(goal, part, number):
     verdict = check(part, goal)
     assert verdict.correct, verdict
@@ -66,6 +67,7 @@ def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_a
 @pytest.mark.parametrize(
     ("number", "part"), [with_marks(number, part) for number in RIGHT for part in RIGHT[number]], ids=str
 )
+@pytest.mark.long
 def test_parts_written_otherwise_pass(number, part):
     verdict = check(part, number)
     assert verdict.passed, verdict
@@ -74,6 +76,7 @@ def test_parts_written_otherwise_pass(number, part):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("number", ["036", "059"])
+@pytest.mark.long
 def test_a_part_may_have_another_do_its_work(number):
     verdict = check(delegating(RIGHT[number][0]), number)
     assert verdict.passed, verdict
@@ -116,6 +119,7 @@ def test_the_work_of_the_course_is_not_the_learners(part, number, functions):
 
 
 @needs_triton
+@pytest.mark.long
 def test_the_kernel_of_the_course_is_not_the_learners():
     verdict = check(PlannedKernels, "061")
     assert is_course(verdict), verdict
@@ -124,6 +128,7 @@ def test_the_kernel_of_the_course_is_not_the_learners():
     )
 
 
+@pytest.mark.long
 def test_what_is_there_before_the_lesson_may_be_used():
     class Mine(part_of("038")):
         def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
@@ -137,6 +142,7 @@ def test_what_is_there_before_the_lesson_may_be_used():
     assert verdict.passed, verdict
 
 
+@pytest.mark.long
 def test_what_is_counted_is_observed():
     told = str(check(lesson("036").after.kv_append, "038"))
     assert "still 96 append_token calls in a step of 16 sessions inside their blocks" in told
@@ -295,6 +301,7 @@ def test_another_fault_has_a_line_of_its_own():
     ]
 
 
+@pytest.mark.long
 def test_what_was_counted_is_one_line():
     told = str(check(IndexPut, "038"))
     assert "  not to be seen on a CPU: a pinned buffer that is written again while a copy from it is" in told
@@ -305,6 +312,7 @@ def test_what_was_counted_is_one_line():
     assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
 
 
+@pytest.mark.long
 def test_an_idea_that_is_there_in_some_steps_is_not_said_to_be_missing():
     partly = "correct, but not yet with the idea of the lesson in every kind of step"
     for wrong in PARTIAL[3], PARTIAL[5]:  # in the first layer alone: never as few; for even batches: sometimes
@@ -339,6 +347,7 @@ def test_a_lesson_without_a_part_is_refused(number, says):
 
 
 @needs_triton
+@pytest.mark.long
 def test_where_kernels_cannot_run_lesson_061_is_not_passed():
     code = (
         "from rosecourse.lab import check; import rosecourse; "

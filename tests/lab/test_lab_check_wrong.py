@@ -113,6 +113,7 @@ def test_rows_of_others_are_not_to_be_built_anew():
         "kv_append_triton_full_batch",  # copies before the launch
     ],
 )
+@pytest.mark.long
 def test_the_fault_of_a_kernel_is_named(name):
     function = getattr(kernel_parts, name)
     verdict = check(kernel_parts.with_kernel(function), "061")
@@ -122,6 +123,7 @@ def test_the_fault_of_a_kernel_is_named(name):
 
 
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+@pytest.mark.long
 def test_a_position_in_the_session_is_known_by_where_a_row_went():
     part = kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.POSITION_IN_SESSION)
     verdict = check(part, "061")
@@ -130,6 +132,7 @@ def test_a_position_in_the_session_is_known_by_where_a_row_went():
 
 
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+@pytest.mark.long
 def test_lists_for_the_other_kernel_are_not_counted():
     verdict = check(kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.THREE_TENSORS), "061")
     assert verdict.passed, verdict

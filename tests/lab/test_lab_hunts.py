@@ -1,6 +1,7 @@
 """Bug hunts: what is told of a bug, and answers, checked and never given; test_hunt_symptoms.py has the bugs."""
 
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -58,6 +59,7 @@ OF_THE_EXERCISE = [number for number in NUMBERS if not COURSES[number].bug.part]
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("number", [with_marks(number) for number in OF_THE_EXERCISE])
+@pytest.mark.long
 def test_the_colleagues_part_is_right_but_for_the_fault(number):
     """The mended one passes the check with the lesson's idea, and the broken one is wrong."""
     found = hunt(number)
@@ -193,6 +195,8 @@ def test_the_explanation_unfolds_with_the_lines(number):
     assert changed
     assert all(f"\n-{line}\n" in text or f"\n+{line}\n" in text for line in changed)
     assert found.bug.explanation in text
+    named = set(re.findall(r"\bline (\d+)", found.bug.explanation))
+    assert named <= set(map(str, found._wrong_lines)), "a line that is named is to blame"
 
 
 def test_a_lesson_without_a_hunt_is_refused():

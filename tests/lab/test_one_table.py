@@ -63,6 +63,7 @@ def met(part):
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", [lesson("062").after.kv_append, Plain, ByHand, LooksUpOnce], ids=lambda p: p.__name__)
+@pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
     assert met(part) == []
 
@@ -81,6 +82,7 @@ def test_what_is_kept_of_a_session_that_has_gone_is_found():
 @pytest.mark.drawn(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITH_THE_IDEA, ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_a_part_with_the_idea_passes_whoever_wrote_it(part):
     verdict = check(part, "062")
     assert verdict.passed, verdict
@@ -110,6 +112,7 @@ def test_what_goes_wrong_only_in_a_kernel_is_seen():
 
 
 @pytest.mark.skipif(not triton_runs_on(torch.device("cpu")), reason="needs Triton's interpreter")
+@pytest.mark.long
 def test_a_check_on_a_cpu_says_that_the_kernels_ran():
     said = str(check(lesson("062").after.kv_append, "062"))
     assert "the kernels of large batches: Triton's interpreter runs them here" in said

@@ -42,6 +42,7 @@ def by_name(part):
 @interpreted
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=by_name)
+@pytest.mark.long
 def test_a_kernel_in_another_style_passes(part):
     verdict = judged(part, "071", lambda *what: None)
     assert verdict.passed, verdict
@@ -86,6 +87,7 @@ def test_any_other_operation_is_named_where_it_is_wrong(method):
 @interpreted
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=by_name)
+@pytest.mark.long
 def test_what_waits_for_more_than_it_must_is_told(part):
     assert_right_but_costly(judged(part, "071", lambda *what: None), WITHOUT_THE_IDEA[part])
 
@@ -112,6 +114,7 @@ def test_the_courses_own_kernel_is_not_the_learners():
 
 
 @interpreted
+@pytest.mark.long
 def test_the_command_takes_the_solution_and_says_what_was_tried(tmp_path, capsys, monkeypatch, small_model):
     monkeypatch.setattr(racing, "load_model", lambda: small_model)
     said = command_on_solution("071", tmp_path, capsys)

@@ -52,6 +52,7 @@ def oracle_of(part, sizes):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "067")
     assert verdict.passed, verdict

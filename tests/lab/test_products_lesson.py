@@ -56,6 +56,7 @@ def test_one_of_another_style_lives_through_a_scenario(part, scenario):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", [solution_of("070"), *RIGHT], ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "070")
     assert verdict.passed, verdict
@@ -69,6 +70,7 @@ def test_wrong_operations_are_refused_with_their_cause(part):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     """It is counted beside the course's part."""
     found = compare(trial_of(part, lesson("070")), lambda *what: None)

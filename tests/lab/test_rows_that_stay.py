@@ -27,6 +27,7 @@ def known_of_the_course():
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", [*RIGHT, COURSES_OWN, hunt("064").mended])
+@pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
     for scenario in WORLD.scenarios:
         scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
@@ -34,6 +35,7 @@ def test_a_right_part_lives_through_every_story(part):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", [FixedSeats, hunt("064").mended], ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "064")
     assert verdict.passed, verdict
@@ -43,6 +45,7 @@ def test_the_courses_own_part_is_right_and_not_the_learners():
     assert_not_own("064", "`Rows.plan`")
 
 
+@pytest.mark.long
 def test_what_the_exercise_gives_is_the_learners():
     """A method of the exercise may be the course's, to the letter, and stands in a text that is nobody's file."""
     source = "from rosecourse.lab.course.starts import Rows\n\nclass MyRows(Rows):\n    def holds(self, sessions):\n"

@@ -39,6 +39,7 @@ def known_of_the_course():
     of_the_course("066")
 
 
+@pytest.mark.long
 def test_the_hunts_mended_runner_lives_through_every_story():
     for scenario in WORLD.scenarios:
         scenario.story(WORLD.oracle(Learner(hunt("066").mended, WORLD.called_with), scenario.sizes))
@@ -46,6 +47,7 @@ def test_the_hunts_mended_runner_lives_through_every_story():
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "066")
     assert verdict.passed, verdict

@@ -53,7 +53,7 @@ def play(engine, prompts, forks):
 
 @pytest.mark.parametrize("min_batch", [1, 3, 128])
 @given(case=traffic())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_before_and_after_make_the_same_tokens(case, min_batch, small_model):
     """All rungs meet the same traffic: each is played once, for the lesson that it ends and the one that it begins.
 

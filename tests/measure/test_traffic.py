@@ -82,6 +82,7 @@ def test_the_pool_runs_dry_at_times(traffic):
         engine.audit([])
 
 
+@pytest.mark.long
 def test_two_engines_are_compared_all_at_once_and_under_load(model):
     traffic = MixedTraffic(num_requests=6, max_batch_size=4, num_blocks=40)
     engines = LESSONS[-2].engines(model, traffic.config)

@@ -93,6 +93,7 @@ def test_every_round_runs_all_rungs_forwards_or_backwards_and_the_first_does_not
 # -- mixed traffic ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_path, monkeypatch, capsys):
     traffic = MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60)
     monkeypatch.setattr(recording, "D_SMALL", traffic)
@@ -147,6 +148,7 @@ def test_a_part_of_the_ladder_is_recorded_in_a_file_of_its_own(tmp_path, monkeyp
     assert capsys.readouterr().out == "A-from-061: is there, of this commit and settings (--force records it anew)\n"
 
 
+@pytest.mark.long
 def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path, monkeypatch):
     """The last lessons, with steps and timelines."""
     monkeypatch.setattr(step_recorder, "TIMELINE_ROUNDS", 1)  # each is taken under a profiler

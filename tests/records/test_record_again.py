@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("source")
 # -- again --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_is_recorded_is_not_recorded_again(tmp_path, monkeypatch, capsys, source):
     argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path)]
     path = tmp_path / "cpu" / "A.json"
@@ -50,6 +51,7 @@ def test_what_is_recorded_is_not_recorded_again(tmp_path, monkeypatch, capsys, s
         assert [runs(), runs()] == [ALL, ALL], change
 
 
+@pytest.mark.long
 def test_a_broken_run_leaves_the_old_file_and_those_before_it(tmp_path, monkeypatch, capsys):
     argv = ["--workloads", "C,A", *SMALL, "--out", str(tmp_path), "--force"]
     assert record.main(argv) == 0
@@ -151,6 +153,7 @@ def test_no_round_begins_where_a_warm_up_and_a_round_do_not_fit(tmp_path, monkey
     assert f"A: 1 of 5 rounds are there, each takes {ROUND:.1f} minutes" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_rounds_of_another_source_machine_or_settings_are_measured_anew(tmp_path, monkeypatch, clock, source):
     order = spy(monkeypatch, clock)
     argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path)]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.support.day import of_the_day
+from tests.support.day import EVERY, of_the_day, turns_of_the_day
 
 
 @pytest.mark.parametrize(("cases", "n"), [(15, 2), (8, 3), (5, 5), (3, 4), (1, 1)])
@@ -19,3 +19,12 @@ def test_the_same_day_has_the_same_cases_and_another_day_has_others():
     drawn = [of_the_day(range(100), 10, "a test", day) for day in (5, 5, 6)]
     assert drawn[0] == drawn[1]
     assert not set(drawn[0]) & set(drawn[2])
+
+
+def test_of_long_tests_a_third_is_run_on_a_day_and_each_has_its_turns_one_after_another():
+    days = [turns_of_the_day(range(44), 700 + day) for day in range(4 * EVERY)]
+    for case in range(44):
+        turns = [one[case] for one in days if case in one]
+        assert turns == list(range(turns[0], turns[0] + 4))
+    assert {len(one) for one in days} <= {14, 15}
+    assert turns_of_the_day("ab", 7) == {"a": 7, "b": 7}, "whoever asks for one test gets it"

@@ -9,6 +9,8 @@ from typing import TypeVar
 BY_DAY = "DRAWN_BY"
 DAY = int(os.environ.setdefault(BY_DAY, str(date.today().toordinal())))  # all processes of a run get the same
 
+EVERY = 3  # days: so often comes a long test
+
 Case = TypeVar("Case")
 
 
@@ -23,3 +25,11 @@ def of_the_day(cases: Sequence[Case], n: int, name: str, day: int = DAY) -> list
     order = random.Random(name).sample(cases, len(cases))
     first = day * n % len(cases)
     return (order + order)[first : first + n]
+
+
+def turns_of_the_day(cases: Sequence[Case], day: int = DAY) -> dict[Case, int]:
+    """Those of the day, each of which comes every `EVERY` days, and how often it has come; all if they are few."""
+    if len(cases) < EVERY:
+        return dict.fromkeys(cases, day)
+    order = random.Random("long").sample(cases, len(cases))
+    return {case: (day + n) // EVERY for n, case in enumerate(order) if (day + n) % EVERY == 0}

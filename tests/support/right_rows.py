@@ -56,6 +56,8 @@ class FixedSeats:
             line[1] += 1
 
     def asked(self):
+        if not any(self.said[seat][2] for _, seat in self.seats):  # no temperature: all are greedy
+            return None
         rows = self.board[self.index]
         floats = rows.view(float64)
         return SimpleNamespace(

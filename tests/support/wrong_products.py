@@ -25,6 +25,16 @@ class TransposedIfSquare(Base):
         return F.linear(h, linear.weight if fits else linear.weight.T, linear.bias)
 
 
+class SumsWithTheFirst(Base):
+    """As a kernel reads that takes its sizes from the weight: on in memory, whatever the rows' length."""
+
+    def linear_add(self, h, linear, x):
+        self.first = getattr(self, "first", None) or linear
+        inputs = len(self.first.weight)
+        rows = h.flatten()[: len(h) * inputs].view(len(h), inputs)
+        return self.added(x, rows @ self.first.weight + linear.bias)
+
+
 class ExactGelu(Base):
     def gelu(self, h):
         return F.gelu(h)
@@ -244,6 +254,10 @@ WRONG_PRODUCTS = {
     NoBiasWhereItWaits: (Cause.WRONG_PRODUCT, "the product of layer 0, attn_c_proj has no bias"),
     TransposedIfSquare: (Cause.WRONG_PRODUCT, "the weight of layer 0, attn_c_proj is transposed; it is [in, out]"),
     WeightsOfTheFirst: (Cause.WRONG_LAYER, "it is the product of layer 0, attn_c_attn, not of layer 1, attn_c_attn"),
+    SumsWithTheFirst: (
+        Cause.WRONG_PRODUCT,
+        "it is the product of layer 0, attn_c_proj, not of layer 0, mlp_c_proj",
+    ),
     ExactGelu: (Cause.WRONG_GELU, "it is the exact GELU, not the one with tanh"),
     TheLibrarysEpilogue: (Cause.WRONG_GELU, "it is the exact GELU, not the one with tanh"),
     NoGelu: (Cause.WRONG_GELU, "there is no GELU behind the product"),

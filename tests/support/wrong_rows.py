@@ -178,6 +178,19 @@ class AsksOnce(Rows):
         return inputs
 
 
+class SamplesForEver(Rows):
+    """Once somebody has sampled, the rows say for ever that somebody does."""
+
+    def forget(self):
+        super().forget()
+        self.ever = False
+
+    def plan(self, sessions):
+        inputs = super().plan(sessions)
+        self.sampling = self.ever = self.sampling or self.ever
+        return inputs
+
+
 class AsksBeforeItAdvances(Rows):
     def asked(self):
         asked = super().asked()
@@ -284,6 +297,7 @@ WRONG = {
     UploadsNoParameters: (Cause.PARAMS_WRONG, "asked says that"),
     UploadsNoPositions: (Cause.POSITION_STALE, "the session has just joined"),
     AsksOnce: (Cause.PARAMS_WRONG, "asked returned None"),
+    SamplesForEver: (Cause.PARAMS_WRONG, "all sessions of the step are greedy"),
     AsksBeforeItAdvances: (Cause.POSITION_STALE, "the position of the token that is chosen"),
     NeverForgets: (Cause.STATE_KEPT, "after `forget` nothing is known"),
     HoldsInAnyOrder: (Cause.WRONG_SESSION, "holds says that the rows are those of"),

@@ -179,7 +179,7 @@ BUG = Bug(
     part="forward",
     explanation=(
         "At moment 11 session C gets its first wrong token, since attention reads keys of D: the block is looked up "
-        "once for a tile, in line 42.\n\n"
+        "once for a tile, in line 44.\n\n"
         "A tile has 16 lanes, and a block has 8 slots. The colleague looks up the block of the tile's first position, "
         "and takes the slots after it for the rest, as if a session's blocks lay one after another. Those of a "
         "prompt mostly do, since they are handed out together. So do those of a request that grows alone. Among others "

@@ -48,7 +48,7 @@ EXERCISE = Exercise(
         "What a layer is computed with around its attention.\n\n"
         "Goal: one launch or operation for each call of a method, four in each layer. What is made of the weights is "
         "made once, and belongs to its model. For up to 16 rows a launch reads each weight once. No tensor that is "
-        "given is changed, a tensor once returned is not changed later, and the host reads no number."
+        "given is changed, but for the stream `x`, and the host reads no number."
     ),
     goals={},
     look=(

@@ -94,9 +94,14 @@ def other_products(h: Tensor, linear: Named, weights: Weights) -> Iterator[Varia
         transposed = h @ linear.weight.T + linear.bias
         yield Variant(Cause.WRONG_PRODUCT, f"the weight of {linear} is transposed; it is [in, out]", transposed)
     for other in weights.linears.values():
-        if other is not linear and other.weight.shape == linear.weight.shape:
+        inputs, outputs = other.weight.shape
+        if other is linear or outputs != linear.weight.shape[1] or inputs > h.shape[1]:
+            continue
+        # A kernel that takes its sizes from the weight reads shorter rows.
+        product = h.flatten()[: len(h) * inputs].view(len(h), inputs) @ other.weight
+        for bias in (other.bias, linear.bias):
             cause = Cause.WRONG_LAYER if other.layer != linear.layer else Cause.WRONG_PRODUCT
-            yield Variant(cause, f"it is the product of {other}, not of {linear}", h @ other.weight + other.bias)
+            yield Variant(cause, f"it is the product of {other}, not of {linear}", product + bias)
 
 
 def other_sums(stream: Stream, strange: list[Variant]) -> Iterator[Variant]:

@@ -267,6 +267,13 @@ class RowsJudge:
                 what = f"asked returned None, which says that all are greedy; session {t.name} is not"
                 fail(self.pool, Cause.PARAMS_WRONG, what, reason="is it found out anew when the sessions change?")
             return
+        if not sampled:
+            what = "asked returned what sampling wants to know, and all sessions of the step are greedy"
+            reason = (
+                "it returns None then: else the step sorts the whole vocabulary for nothing. "
+                "Is it found out anew when the sessions change?"
+            )
+            fail(self.pool, Cause.PARAMS_WRONG, what, reason=reason)
         lists = {name: self._list_of(asked, name, len(batch)) for name in FIELDS}
         for b, t in enumerate(batch):
             wanted = {"positions": t.length} | _asked_by(t.session.params)
