@@ -14,6 +14,8 @@ ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # A kernel of this environment says what to do when a cell in the middle is the first to run.
 RESTART_HINT := c.InteractiveShellApp.extensions = ["rosecourse.pages.restarted"]
+# Jupyter's colours of a traceback can hardly be read on its pink ground.
+PLAIN_TRACES := c.InteractiveShell.colors = "nocolor"
 
 .DEFAULT_GOAL := help
 .PHONY: help env lab reset test browser-test notebooks book wheel soak mutants adversary lint format doctor constraints clean
@@ -31,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	        "Install one and name it: make env PYTHON=python3.12" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,dev]'
-	@mkdir -p $(VENV)/etc/ipython && echo '$(RESTART_HINT)' > $(VENV)/etc/ipython/ipython_kernel_config.py
+	@mkdir -p $(VENV)/etc/ipython && printf '%s\n' '$(RESTART_HINT)' '$(PLAIN_TRACES)' > $(VENV)/etc/ipython/ipython_kernel_config.py
 	@touch $@
 
 # Jupyter's root is the repository, so that sources and tests are at hand; it opens the learner's copy of the first page.

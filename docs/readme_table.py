@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.form import Course
-from rosecourse.records.odd_runs import odd_loads, odd_runs
+from rosecourse.records.odd_runs import odd_loads, odd_runs, slow_runs_of_all
 from rosecourse.records.others import other_engines
 from rosecourse.records.tables import articles_table, lessons_table, markdown_table, workloads_table
 from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
@@ -17,6 +17,7 @@ from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
+WORKLOADS = ("A", "B", "C", "E", "F", "C-one", "C-threads", "C-asyncio")  # all that is recorded but mixed traffic
 BESIDE = ("A", "C")  # the workloads under which others were measured
 ODD = "No run is left out. "  # how the line in docs/figures.md on runs that stand out begins
 GOOD = (
@@ -59,7 +60,7 @@ def rate_of(lowest: float, highest: float) -> str:
 def odd_line() -> str:
     """The line on runs that stand out."""
     of_loads = odd_loads()
-    said = [one for one in (odd_runs(), GOOD + of_loads if of_loads else "") if one]
+    said = [one for one in (odd_runs(), slow_runs_of_all(WORKLOADS), GOOD + of_loads if of_loads else "") if one]
     return ODD + (" ".join(said) or "None stands out.")
 
 

@@ -19,6 +19,7 @@ FEWER = (
     "In mixed traffic under load, these runs have a share of good requests that lies more than "
     f"{100 * FAR:.0f} percentage points below the median of their side"
 )
+SLOWER = f"Runs that took more than {SLOW} times the median of their side"
 FIRST_WARM = (
     "Where prefill took that long, round 1 was the first in which requests found prompts in the prefix cache, and "
     "prefilled in shapes that were new to the GPU's libraries; recordings from 066 on warm up once more."
@@ -55,20 +56,30 @@ def slow_runs(found: Mapping[str, RecordedComparison]) -> str:
 
     They are kept, as those of `odd_runs`. found: workload -> its recorded runs before and after a lesson.
     """
+    said = list(_slow(found))
+    return f"{SLOWER}: {'; '.join(said)}. They are kept, and {NO_REASON}" if said else ""
+
+
+def slow_runs_of_all(workloads: Iterable[str], gpu: str | None = None, folder: Path = RESULTS) -> str:
+    """The same of all lessons, with their numbers, of these workloads and of mixed traffic all at once."""
     said = []
+    for rung in [rung for rung in LESSONS if rung.changes]:
+        found = {name: recorded_comparison(rung.number, name, gpu, folder) for name in workloads}
+        if (traffic := recorded_traffic(rung.number, gpu, folder)) is not None:
+            found["D-burst"] = traffic.burst
+        if slow := "; ".join(_slow({name: one for name, one in found.items() if one is not None})):
+            said.append(f"{rung.number}: {slow}")
+    return f"{SLOWER}: {'. '.join(said)}. {NO_REASON.capitalize()}" if said else ""
+
+
+def _slow(found: Mapping[str, RecordedComparison]) -> Iterator[str]:
     for workload, one in found.items():
         slow = [sum(seconds > SLOW * median(side.seconds) for seconds in side.seconds) for side in one.sides]
         if any(slow):
             sides = " and ".join(
                 f"{n} of {len(side.runs)} {side.name}" for n, side in zip(slow, one.sides, strict=True)
             )
-            said.append(f"{workload}, {sides}")
-    if not said:
-        return ""
-    return (
-        f"Runs that took more than {SLOW} times the median of their side: {'; '.join(said)}. They are kept, and "
-        f"{NO_REASON}"
-    )
+            yield f"{workload}, {sides}"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tests.support.verdicts import assert_refused, assert_right_but_costly
 if TRITON_AVAILABLE:
     from rosecourse.lab.course import waits_late
     from tests.support.order_parts import RIGHT, Masked
-    from tests.support.orders_without_idea import WITHOUT_THE_IDEA
+    from tests.support.orders_without_idea import WITHOUT_THE_IDEA, NotEarly
     from tests.support.wrong_orders import WRONG_ORDERS
 else:
     RIGHT, WRONG_ORDERS, WITHOUT_THE_IDEA = (), {}, {}
@@ -90,6 +90,13 @@ def test_any_other_operation_is_named_where_it_is_wrong(method):
 @pytest.mark.long
 def test_what_waits_for_more_than_it_must_is_told(part):
     assert_right_but_costly(judged(part, "071", lambda *what: None), WITHOUT_THE_IDEA[part])
+
+
+@interpreted
+def test_a_kernel_that_cannot_start_early_is_told_that_alone():
+    said = str(judged(NotEarly, "071", lambda *what: None))
+    assert "without `launch_pdl=True`" in said
+    assert "only after its wait" not in said
 
 
 @interpreted

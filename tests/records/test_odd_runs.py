@@ -1,7 +1,7 @@
 """A run that stands out is said, with the ratio of its round; others are not."""
 
 from rosecourse.records.comparisons import recorded_comparison
-from rosecourse.records.odd_runs import odd_loads, odd_runs, slow_runs
+from rosecourse.records.odd_runs import odd_loads, odd_runs, slow_runs, slow_runs_of_all
 from tests.support.recordings import STEPS, document_of, mixed, steady, twice_as_fast, write_recording
 
 
@@ -85,6 +85,10 @@ def test_runs_that_took_far_longer_than_others_of_their_side_are_counted(tmp_pat
     assert slow_runs({"A": one}) == (
         "Runs that took more than 2 times the median of their side: A, 0 of 5 before and 1 of 5 after. They are kept, "
         "and nothing was recorded that would say why."
+    )
+    assert slow_runs_of_all(["A", "C"], folder=tmp_path) == (
+        "Runs that took more than 2 times the median of their side: 036: A, 0 of 5 before and 1 of 5 after. Nothing "
+        "was recorded that would say why."
     )
 
 

@@ -207,7 +207,10 @@ WRONG = {
     NoEps: (Cause.WRONG_NORM, "because: eps is "),
     Unbiased: (Cause.WRONG_NORM, "the variance is divided by C - 1, not by C"),
     MeanOfSquares: (Cause.WRONG_NORM, "a mean of squares less the square of the mean keeps few digits"),
-    PaddingHasADistance: (Cause.VALUES_CHANGED, "is not right for session"),
+    PaddingHasADistance: (
+        Cause.WRONG_NORM,
+        "those past the end count in the variance",
+    ),
     ExactGelu: (Cause.WRONG_GELU, "it is the exact GELU, not the one with tanh"),
     QuickGelu: (Cause.WRONG_GELU, "it is x * sigmoid(1.702 x)"),
     PastTheRow: (Cause.OUTSIDE, "elements behind the memory of"),

@@ -266,7 +266,7 @@ WRONG_PRODUCTS = {
     NotCut: (Cause.PADDING_SHOWN, "`logits` returned 256 numbers in a row; the vocabulary has 97 words"),
     CutInFront: (Cause.PADDING_SHOWN, "as those of a padding of zeros are"),
     PaddedInFront: (Cause.PADDING_SHOWN, "as those of a padding of zeros are"),
-    PadsTheFirstModel: (Cause.STATE_KEPT, "it is a product with the embedding of another model"),
+    PadsTheFirstModel: (Cause.STATE_KEPT, "keep it by the weight, not once for all"),
     PadsOnceForAll: (Cause.STATE_KEPT, "it remembers something of another one"),
     PadsBySize: (Cause.STATE_KEPT, "it is a product with the embedding of another model"),
     GrowsTheEmbedding: (Cause.INPUTS_CHANGED, "`logits` changes wte"),

@@ -123,6 +123,46 @@ class Unbiased(Base):
         return (x.x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
 
 
+class OfLanes(Base):
+    """As a kernel may normalise that has a power of two of lanes for a row."""
+
+    def norm(self, x, norm):
+        super().norm(x, norm)
+        mean, variance = self.of(x.x, 1 << (x.x.shape[1] - 1).bit_length())
+        return (x.x - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+class LanesHaveADistance(OfLanes):
+    def of(self, x, lanes):
+        mean = x.mean(1, keepdim=True)
+        return mean, F.pad(x, (0, lanes - x.shape[1])).sub(mean).square().sum(1, keepdim=True) / x.shape[1]
+
+
+class VarianceByLanes(OfLanes):
+    def of(self, x, lanes):
+        mean = x.mean(1, keepdim=True)
+        return mean, (x - mean).square().sum(1, keepdim=True) / lanes
+
+
+class MeanByLanes(OfLanes):
+    def of(self, x, lanes):
+        mean = x.sum(1, keepdim=True) / lanes
+        return mean, (x - mean).square().mean(1, keepdim=True)
+
+
+class BothByLanes(OfLanes):
+    def of(self, x, lanes):
+        mean = x.sum(1, keepdim=True) / lanes
+        return mean, (x - mean).square().sum(1, keepdim=True) / lanes
+
+
+class EpsBehindTheRoot(Base):
+    def norm(self, x, norm):
+        super().norm(x, norm)
+        mean, deviation = x.x.mean(1, keepdim=True), x.x.std(1, correction=0, keepdim=True)
+        return (x.x - mean) / (deviation + norm.eps) * norm.weight + norm.bias
+
+
 class WaitsInThePart(Base):
     """What waits lies in the part, and not in the stream."""
 
@@ -205,6 +245,11 @@ WRONG_SUMS = {
     NoWeight: (Cause.WRONG_NORM, "the weight of layer 0, ln_1 is left out"),
     NoMean: (Cause.WRONG_NORM, "the mean is not taken away"),
     Unbiased: (Cause.WRONG_NORM, "the variance is divided by C - 1, not by C"),
+    LanesHaveADistance: (Cause.WRONG_NORM, "those past the end count in the variance"),
+    VarianceByLanes: (Cause.WRONG_NORM, "the variance is divided by 16, not by 15"),
+    MeanByLanes: (Cause.WRONG_NORM, "the mean is divided by 16, not by 15"),
+    BothByLanes: (Cause.WRONG_NORM, "mean and variance are divided by 16, not by 15"),
+    EpsBehindTheRoot: (Cause.WRONG_NORM, "behind the root; it belongs to the variance"),
     WaitsInThePart: (Cause.STATE_KEPT, "of another stream is in it"),
     OneStream: (Cause.STATE_KEPT, "it is another stream, which has nothing to do with this one"),
     KeepsAll: (Cause.STATE_KEPT, "holds 8 tensors more"),

@@ -112,7 +112,7 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; its text shows "
-        "it one or two tokens later. If all requests have the same length, they are right."
+        "it some tokens later. If all requests have the same length, they are right."
     ),
     tools=(KEY_AT,),
     questions={

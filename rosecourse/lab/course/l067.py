@@ -49,7 +49,7 @@ EXERCISE = Exercise(
     goals={},
     look=(
         "Two steps are in flight for a moment: one has been launched, and the one before it has not been read. How "
-        "many slots does that take? What must have happened to the first before its slot may be written a third time, "
+        "many slots does that take? What must have happened to a step before the next but one may write into its slot, "
         "and which of the two steps may the host wait for without leaving the device idle?"
     ),
     do=(

@@ -109,10 +109,14 @@ def _view(widget: Any) -> dict[str, Any]:
 
 
 def still(model: Model) -> Picture:
-    """What the panel shows at the beginning, and after a step, a fork and another step."""
+    """What the panel shows at the beginning, and after each of a step, a fork and another step."""
     ground = Playground(model)
-    first = ground.picture
-    ground.step()
-    ground.fork("B")
-    ground.step()
-    return moments(("at the start", first), ("after a step, a fork of B, and another step", ground.picture))
+    shown = [("at the start", ground.picture)]
+    for title, act in (
+        ("after a step", ground.step),
+        ("after a fork of B", lambda: ground.fork("B")),
+        ("after another step", ground.step),
+    ):
+        act()
+        shown.append((title, ground.picture))
+    return moments(*shown)

@@ -13,7 +13,7 @@ from ...pictures.sheet import counted
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .ops_blame import left_unwritten, left_wrong
-from .ops_close import agreeing, close
+from .ops_close import NEARLY, ROUNDED, agreeing, close
 from .ops_poison import not_written
 from .ops_streams import Stream, Variant, other_products, other_sums
 from .ops_weights import Named, Weights
@@ -25,6 +25,7 @@ COARSE = "add up in float32, and multiply so, too: of a float32 product Triton k
 FEW_DIGITS = "it is nearly right, as with too few digits"
 OTHER_EPS = (1e-5, 1e-6, 1e-12, 0.0, 1e-3, 1e-8)
 FORGOTTEN = "keep what waits in the stream, which goes from one operation to the next, and not in the part"
+ONES_OWN = "what is made of a weight belongs to that weight: keep it by the weight, not once for all"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Judge:
         left = left_wrong(asked.stream, lambda total: self._behind(asked, self.norm(total, asked.norm)), given, dtype)
         if left is None:
             return _told(str(asked), given, right, names, _worst(given, right), *self._nearly(asked, given, right))
-        few = close(left.numbers, left.right, dtype=None)
+        few = close(left.numbers, left.right, ROUNDED)
         why, reason = (FEW_DIGITS, COARSE) if few else ("", self.unknown)
         at = _first_wrong(left.numbers, left.right, dtype)
         return _told(left.by, left.numbers, left.right, names, at, Cause.VALUES_CHANGED, why, reason)
@@ -107,7 +108,7 @@ class Judge:
         for variant in self._variants(asked):
             if close(found, variant.numbers, dtype):
                 variant = self._nearest_eps(asked, found) if variant.what.startswith("eps is") else variant
-                return variant.cause, variant.what, FORGOTTEN if variant.cause is Cause.STATE_KEPT else ""
+                return variant.cause, variant.what, _remedy(variant)
         if asked.linear is None and (zero := int((found == 0).all(dim=0).sum())):
             return Cause.PADDING_SHOWN, f"the logits of {zero} words are 0, as those of a padding of zeros are", ""
         for row in range(len(right)):
@@ -124,14 +125,12 @@ class Judge:
 
     def _nearly(self, asked: Asked, found: Tensor, right: Tensor) -> tuple[Cause, str, str]:
         """Why it is not what nobody has thought of: it has too few digits, or nothing is known."""
-        if not close(found, right, dtype=None):
-            return Cause.VALUES_CHANGED, "", self.unknown
         x = asked.stream.total
         mean, deviation = x.mean(dim=1).abs().max().item(), x.std(dim=1, correction=0).min().item()
-        if mean > LARGE * deviation:
+        if mean > LARGE * deviation and close(found, right, NEARLY):
             why = f"it is nearly right; the rows have means of up to {mean:.3g} and deviations from {deviation:.2g} on"
             return Cause.WRONG_NORM, why, DIGITS
-        return Cause.VALUES_CHANGED, FEW_DIGITS, COARSE
+        return (Cause.VALUES_CHANGED, *((FEW_DIGITS, COARSE) if close(found, right, ROUNDED) else ("", self.unknown)))
 
     def _variants(self, asked: Asked) -> Iterator[Variant]:
         """What may have been computed in the place of what was asked for, one thing being wrong."""
@@ -167,6 +166,8 @@ class Judge:
             centred = x - x.mean(dim=1, keepdim=True)
             unbiased = centred * (x.var(dim=1, keepdim=True) + norm.eps).rsqrt()
             yield Variant(wrong, "the variance is divided by C - 1, not by C", unbiased * norm.weight + norm.bias)
+        for one in _other_deviations(x, norm.eps):
+            yield one._replace(numbers=one.numbers * norm.weight + norm.bias)
         for other in self.weights.norms.values():
             if other is not norm:
                 cause = Cause.WRONG_LAYER if other.layer != norm.layer else wrong
@@ -222,6 +223,38 @@ class Judge:
                 logits = F.pad(normed @ stranger.wte.T, (0, most))[:, :most]
                 what = "it is a product with the embedding of another model, which the same part computes"
                 yield Variant(Cause.STATE_KEPT, what, logits)
+
+
+def _other_deviations(x: Tensor, eps: float) -> Iterator[Variant]:
+    """Rows that are normalised otherwise, before weight and bias: by eps elsewhere, or over lanes past their end."""
+    width = x.shape[1]
+    lanes = 1 << (width - 1).bit_length()
+    mean = x.mean(dim=1, keepdim=True)
+    variance = x.var(dim=1, correction=0, keepdim=True)
+    wrong = Cause.WRONG_NORM
+    outside = "eps is added to the deviation, behind the root; it belongs to the variance"
+    yield Variant(wrong, outside, (x - mean) / (variance.sqrt() + eps))
+    if lanes == width:
+        return
+    past = f"{lanes} lanes for rows of {width} numbers"
+    counted_too = variance + (lanes - width) * mean.square() / width
+    yield Variant(wrong, f"{past}: those past the end count in the variance", (x - mean) * (counted_too + eps).rsqrt())
+    short = variance * width / lanes
+    yield Variant(wrong, f"the variance is divided by {lanes}, not by {width}", (x - mean) * (short + eps).rsqrt())
+    low = mean * width / lanes
+    apart = x - low
+    around = apart.square().mean(dim=1, keepdim=True)
+    divided = f"the mean is divided by {lanes}, not by {width}"
+    yield Variant(wrong, divided, apart * (around + eps).rsqrt())
+    both = around * width / lanes
+    yield Variant(wrong, f"mean and variance are divided by {lanes}, not by {width}", apart * (both + eps).rsqrt())
+
+
+def _remedy(variant: Variant) -> str:
+    """What helps against what was kept."""
+    if variant.cause is not Cause.STATE_KEPT:
+        return ""
+    return ONES_OWN if "of another model" in variant.what else FORGOTTEN
 
 
 def _fits(other: Asked, asked: Asked) -> bool:

@@ -56,7 +56,10 @@ class Program:
     fault: Fault | None = None  # the first
     late_start: bool = False  # the next kernel may start, and all but the end is done
     early: dict[str, int] = field(default_factory=dict)  # tensor -> how many of its numbers are read before the wait
-    late: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)  # of those that were there before the step: after the wait
+    in_turn: dict[str, int] = field(
+        default_factory=dict
+    )  # where it may not start early: before a wait, if there is one
     late_lines: dict[str, str] = field(default_factory=dict)
 
     def hear(self, what: str) -> None:
@@ -70,6 +73,8 @@ class Program:
     @property
     def asked_late(self) -> list[str]:
         """The tensors of which less than a sixteenth is read before the wait."""
+        if not self.waits:
+            return list(self.in_turn)
         return [name for name, n in self.late.items() if self.early.get(name, 0) * A_SIXTEENTH < n]
 
 
@@ -97,11 +102,13 @@ class Launched:
         program = self.programs[-1]
         if not self.early or program.waits:
             old = int((~self.step.has(access.addresses)).sum())
+            asked = program.late if program.waits else program.in_turn
             if old:
-                program.late[access.tensor] = program.late.get(access.tensor, 0) + old
+                asked[access.tensor] = asked.get(access.tensor, 0) + old
                 program.late_lines.setdefault(access.tensor, access.line)
-            return
-        if self.newest.has(access.addresses).any():
+            if program.waits:
+                return
+        elif self.newest.has(access.addresses).any():
             told = f"{self._who(program)} reads `{access.tensor}`, which the kernel before writes, before its wait"
             self._blame(Fault(told, (access.line,), READS_EARLY, cause=Cause.READ_BEFORE_WAIT))
         program.early[access.tensor] = program.early.get(access.tensor, 0) + len(access.addresses)
