@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from ..lessons import LESSONS, Lesson
+from ..measure.compare import Comparison
 from .comparisons import RecordedComparison, recorded_comparison, recorded_traffic
 from .results import RESULTS
 
@@ -64,15 +65,16 @@ def slow_runs_of_all(workloads: Iterable[str], gpu: str | None = None, folder: P
     """The same of all lessons, with their numbers, of these workloads and of mixed traffic all at once."""
     said = []
     for rung in [rung for rung in LESSONS if rung.changes]:
-        found = {name: recorded_comparison(rung.number, name, gpu, folder) for name in workloads}
+        recorded = {name: recorded_comparison(rung.number, name, gpu, folder) for name in workloads}
+        found: dict[str, Comparison] = {name: one for name, one in recorded.items() if one is not None}
         if (traffic := recorded_traffic(rung.number, gpu, folder)) is not None:
             found["D-burst"] = traffic.burst
-        if slow := "; ".join(_slow({name: one for name, one in found.items() if one is not None})):
+        if slow := "; ".join(_slow(found)):
             said.append(f"{rung.number}: {slow}")
     return f"{SLOWER}: {'. '.join(said)}. {NO_REASON.capitalize()}" if said else ""
 
 
-def _slow(found: Mapping[str, RecordedComparison]) -> Iterator[str]:
+def _slow(found: Mapping[str, Comparison]) -> Iterator[str]:
     for workload, one in found.items():
         slow = [sum(seconds > SLOW * median(side.seconds) for seconds in side.seconds) for side in one.sides]
         if any(slow):
