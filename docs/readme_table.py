@@ -20,6 +20,10 @@ NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its 
 WORKLOADS = ("A", "B", "C", "E", "F", "C-one", "C-threads", "C-asyncio")  # all that is recorded but mixed traffic
 BESIDE = ("A", "C")  # the workloads under which others were measured
 ODD = "No run is left out. "  # how the line in docs/figures.md on runs that stand out begins
+OF_C = (
+    " (C-threads and C-asyncio are C with other readers, a thread or a task of asyncio for each stream: "
+    "[068](../notebooks/068_delivery_and_start.ipynb) has them.)"
+)
 GOOD = (
     "A request is *good* if it keeps to limits on its TTFT and on its ITL p99 "
     "([059](../notebooks/059_rollover.ipynb#Mixed-traffic) has them); *before* and *after* are the two engines of a "
@@ -60,7 +64,8 @@ def rate_of(lowest: float, highest: float) -> str:
 def odd_line() -> str:
     """The line on runs that stand out."""
     of_loads = odd_loads()
-    said = [one for one in (odd_runs(), slow_runs_of_all(WORKLOADS), GOOD + of_loads if of_loads else "") if one]
+    slow = slow_runs_of_all(WORKLOADS)
+    said = [one for one in (odd_runs(), slow and slow + OF_C, GOOD + of_loads if of_loads else "") if one]
     return ODD + (" ".join(said) or "None stands out.")
 
 

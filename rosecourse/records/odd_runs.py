@@ -63,15 +63,16 @@ def slow_runs(found: Mapping[str, RecordedComparison]) -> str:
 
 def slow_runs_of_all(workloads: Iterable[str], gpu: str | None = None, folder: Path = RESULTS) -> str:
     """The same of all lessons, with their numbers, of these workloads and of mixed traffic all at once."""
-    said = []
-    for rung in [rung for rung in LESSONS if rung.changes]:
-        recorded = {name: recorded_comparison(rung.number, name, gpu, folder) for name in workloads}
-        found: dict[str, Comparison] = {name: one for name, one in recorded.items() if one is not None}
-        if (traffic := recorded_traffic(rung.number, gpu, folder)) is not None:
-            found["D-burst"] = traffic.burst
-        if slow := "; ".join(_slow(found)):
-            said.append(f"{rung.number}: {slow}")
-    return f"{SLOWER}: {'. '.join(said)}. {NO_REASON.capitalize()}" if said else ""
+    slow: dict[str, list[str]] = {rung.number: [] for rung in LESSONS if rung.changes}
+    for name in workloads:  # one after the other: a file has several lessons, and is read once
+        for number, said in slow.items():
+            if (found := recorded_comparison(number, name, gpu, folder)) is not None:
+                said += _slow({name: found})
+    for number, said in slow.items():
+        if (traffic := recorded_traffic(number, gpu, folder)) is not None:
+            said += _slow({"D-burst": traffic.burst})
+    lessons = ". ".join(f"{number}: {'; '.join(said)}" for number, said in slow.items() if said)
+    return f"{SLOWER}: {lessons}. {NO_REASON.capitalize()}" if lessons else ""
 
 
 def _slow(found: Mapping[str, Comparison]) -> Iterator[str]:
