@@ -181,13 +181,10 @@ class AsksOnce(Rows):
 class SamplesForEver(Rows):
     """Once somebody has sampled, the rows say for ever that somebody does."""
 
-    def forget(self):
-        super().forget()
-        self.ever = False
-
     def plan(self, sessions):
+        sampled = self.sampling
         inputs = super().plan(sessions)
-        self.sampling = self.ever = self.sampling or self.ever
+        self.sampling |= sampled
         return inputs
 
 

@@ -57,9 +57,7 @@ class Program:
     late_start: bool = False  # the next kernel may start, and all but the end is done
     early: dict[str, int] = field(default_factory=dict)  # tensor -> how many of its numbers are read before the wait
     late: dict[str, int] = field(default_factory=dict)  # of those that were there before the step: after the wait
-    in_turn: dict[str, int] = field(
-        default_factory=dict
-    )  # where it may not start early: before a wait, if there is one
+    in_turn: dict[str, int] = field(default_factory=dict)  # before it, where the launch may not start early
     late_lines: dict[str, str] = field(default_factory=dict)
 
     def hear(self, what: str) -> None:
