@@ -306,7 +306,7 @@ def test_what_was_counted_is_one_line():
     told = str(check(IndexPut, "038"))
     assert "  not to be seen on a CPU: a pinned buffer that is written again while a copy from it is" in told
     assert told.endswith(
-        "counted in 11 kinds of steps, never more than in the course's part: append_token calls, torch operations, "
+        "counted in 11 kinds of steps, never more than the lesson allows: append_token calls, torch operations, "
         "stores of K and V"
     )
     assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
@@ -314,7 +314,7 @@ def test_what_was_counted_is_one_line():
 
 @pytest.mark.long
 def test_an_idea_that_is_there_in_some_steps_is_not_said_to_be_missing():
-    partly = "correct, but not yet with the idea of the lesson in every kind of step"
+    partly = "correct, but not yet with all of the lesson's idea"
     for wrong in PARTIAL[3], PARTIAL[5]:  # in the first layer alone: never as few; for even batches: sometimes
         assert (partly in str(check(damaged("038", wrong), "038"))) == ("even" in wrong.fault)
     assert partly not in str(check(lesson("060").before.kv_append, "060"))

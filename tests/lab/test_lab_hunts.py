@@ -162,7 +162,7 @@ def test_an_answer_of_the_wrong_kind_is_told_which_is_wanted(model):
     assert "position: give a whole number, not 'one'" in str(found.answer(position="one"))
     sessions = next(found.scene(found.engines(model)[0]))
     for value in (sessions["B"], 2, ["B"], ""):
-        assert "whose: give the name of a session, in quotes, not " in str(found.answer(whose=value))
+        assert "whose: give a name, in quotes, not " in str(found.answer(whose=value))
     for value in ([45], 4.5, False, "  "):
         assert "line: give the number of a line, or its text, not " in str(found.answer(line=value))
 

@@ -97,13 +97,13 @@ class LogitsOfTheirOwn(Base):
 
 
 WITHOUT_THE_IDEA = {
-    AsBefore: "still 23 operations that move data in a step of 5 sessions as in the steps before",
+    AsBefore: "still 23 operations that move data in a step of 5 sessions after steps with the same sessions",
     EmbedsAtOnce: "3 of them are made in a call of `embed`",
     LastSumByItself: "3 of them are made in a call of `logits`",
     AddsZeros: "of them are made in a call of `linear_add`",
     ForgetsTheSum: "2 of them are made in a call of `linear_add`",
     CopiesAProduct: "2 of them are made in a call of `linear_add`",
-    NotPadded: "the product that makes the logits has 97 columns in a step of 5 sessions as in the steps before",
+    NotPadded: "the product that makes the logits has 97 columns in a step of 5 sessions after steps with",
     PadsToSixtyFour: "the product that makes the logits has 128 columns",
     PadsInEachStep: "3 of them are made in a call of `logits`",
     ACopyForEachSize: "copies of the embedding in a step of 4 sessions after steps of other sizes",

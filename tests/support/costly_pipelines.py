@@ -60,7 +60,10 @@ class TellsNobody(Base):
         pass
 
 
-WAITS_ONCE = "in a step of 1 session as in the steps before the host makes 1 wait for the step that was launched last,"
+WAITS_ONCE = (
+    "in a step of 1 session after steps with the same sessions the host makes 1 wait for the step that was launched "
+    "last,"
+)
 WITHOUT_THE_IDEA = {
     in_step.Pipeline: WAITS_ONCE,
     WaitsInLaunch: WAITS_ONCE,
@@ -68,6 +71,6 @@ WITHOUT_THE_IDEA = {
     WaitsForTheNewest: "and leaves the device with nothing to do; the course's part of lesson 067 makes none",
     ReadsACopyOnTheDevice: WAITS_ONCE,
     BlockingCopy: WAITS_ONCE,
-    SendsTwice: "still 2 copies of tokens to the host in a step of 1 session as in the steps before",
+    SendsTwice: "still 2 copies of tokens to the host in a step of 1 session after steps with the same sessions",
     TellsNobody: "still 80 bytes handed to the device in a step of 4 sessions after all steps have landed",
 }

@@ -40,6 +40,16 @@ class AlwaysSamples(Base):
                 self.graph_for(bucket, True)
 
 
+class AllAtStart(Base):
+    """Captures the graphs that sample at the start, too."""
+
+    def start(self, work):
+        super().start(work)
+        with torch.inference_mode():
+            for bucket in self.buckets:
+                self.graph_for(bucket, True)
+
+
 class PowersOfTwo(Base):
     """Runs eagerly over more rows than the largest power of two."""
 
@@ -83,13 +93,14 @@ class Cold(Base):
 
 
 WITHOUT_THE_IDEA = {
-    Eager: "still 50 operations that the host launches outside a replay in a step of 1 session as in the steps before",
-    CapturesEachStep: "still 1 graph captured in a step of 1 session as in the steps before",
-    CapturesWhenNeeded: "still 1 graph captured in a step of 5 sessions more than there were before",
-    OneLargeGraph: "the graph runs over 16 rows in a step of 1 session as in the steps before",
-    AlwaysSamples: "1 replay that samples although nobody asks in a step of 1 session as in the steps before; a graph",
+    Eager: "still 50 operations that the host launches outside a replay in a step of 1 session after steps",
+    CapturesEachStep: "still 1 graph captured in a step of 1 session after steps with the same sessions",
+    CapturesWhenNeeded: "still 1 graph captured in a step of 5 sessions that are more than in the step before",
+    OneLargeGraph: "the graph runs over 16 rows in a step of 1 session after steps with the same sessions",
+    AlwaysSamples: "1 replay that samples although nobody asks in a step of 1 session after steps with",
+    AllAtStart: "5 graphs that sample were captured until a step of 1 session after steps with",
     PowersOfTwo: "operations that the host launches outside a replay in a step of 11 sessions in an engine of 11 rows",
     CopiesOutside: "still 2 operations that the host launches outside a replay",
-    InTheGraphsMemory: "2 tensors of the outcome lie in the memory of a graph in a step of 1 session",
+    InTheGraphsMemory: "2 tensors of the outcome in the memory of a graph in a step of 1 session",
     Cold: "2 graphs were captured until a step of 3 sessions one of which is the first that samples",
 }

@@ -166,7 +166,8 @@ TABLES = [
     # correct, and no more
     Wrong(
         "rows made anew",
-        r"Correct, but still 480 block ids put into rows that had shown them before in a step of 16 sessions whose",
+        r"Correct, but still 480 block ids, last ones of lists not counted, put into rows that had shown them before "
+        "in a step of 16 sessions whose",
         ONLY,
         (("if new_signature != signature:", "if True:"), (START, "start = 0")),
         True,

@@ -28,7 +28,8 @@ NOTHING_LAUNCHED = "no Triton kernel is launched in any step that is counted"
 class Comparison:
     """What came of it.
 
-    missing, partly, hint, not_own: as in a verdict. counted: what there is never more of, in words.
+    missing, partly, hint, not_own: as in a verdict. counted: what there is never more of than the lesson allows, in
+    words.
     """
 
     missing: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ def compare(trial: Trial, report: Report) -> Comparison:
             return replace(lacking, not_own=_not_its_own(trial, seen))
     if trial.kernels_on and not any(launches(mine) for mine, _ in seen.values()):
         return Comparison(missing=(NOTHING_LAUNCHED,), not_own=_not_its_own(trial, seen))
-    where = f"counted in {len(seen)} kinds of steps, never more than in the course's part: "
+    where = f"counted in {len(seen)} kinds of steps, never more than the lesson allows: "
     return Comparison(counted=where + ", ".join(dict.fromkeys(words)), not_own=_not_its_own(trial, seen))
 
 
@@ -88,20 +89,18 @@ def _lacking(trial: Trial, group: list[Asked], seen: dict[Situation, tuple[Seen,
             hints.append(idea.cost.hint(idea.situation, mine, right))
     if not missing:
         return None
-    partly = group[0][0] is trial.rung and any(
-        idea.cost.words in missing and _is_the_lessons(trial, idea) for idea in met
-    )
+    partly = group[0][0] is trial.rung and any(_is_the_lessons(trial, idea) for idea in met)
     return Comparison(tuple(missing.values()), partly, next(filter(None, hints), ""))
 
 
 def _is_the_lessons(trial: Trial, idea: Idea) -> bool:
-    """Whether the part before the lesson costs more in the same situation."""
+    """Whether the part before the lesson costs more in the same situation than a part may."""
     course = trial.course
     before, after = (
         observe_course(part, course.world, idea.situation, trial.device)
         for part in (course.begins_as(trial.rung.before), course.ends_as(trial.rung.after))
     )
-    return idea.cost.count(before) > idea.cost.count(after)
+    return idea.cost.count(before) > idea.cost.count(after) + idea.cost.spare
 
 
 # -- what is asked ----------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ IN_WORDS = {"because"}  # details that are no values
 class Verdict:
     """What was found out about a part. The same part gives the same text.
 
-    faults: what is wrong, the first in full. missing: what the lesson's idea would have saved. hint: what that is
-    likely to come from. not_own: functions and kernels of the course's answer that ran in the part's place. unchecked:
-    what could not be tried on this machine. done: what was tried and is right. remarks: what is not wrong, but worth
-    knowing.
+    faults: what is wrong, the first in full. missing: what the lesson's idea would have saved. partly: whether the part
+    saves something of it all the same. hint: what that is likely to come from. not_own: functions and kernels of the
+    course's answer that ran in the part's place. unchecked: what could not be tried on this machine. done: what was
+    tried and is right. remarks: what is not wrong, but worth knowing.
     """
 
     part: str
@@ -90,7 +90,7 @@ class Verdict:
             first = self.faults[0].headline
             return f"✗ {name}: not right yet{f': {first}' if first else ''}."
         if self.missing and self.partly:
-            return f"✗ {name}: correct, but not yet with the idea of the lesson in every kind of step."
+            return f"✗ {name}: correct, but not yet with all of the lesson's idea."
         if self.missing:
             return f"✗ {name}: correct, but without the idea of the lesson."
         if self.not_own:

@@ -152,5 +152,5 @@ LAUNCHES = Cost("Triton kernel(s) launched", launches)
 NO_LAUNCH = Cost(
     "step(s) without a Triton kernel",
     lambda seen: int(launches(seen) == 0),
-    sentence="no Triton kernel is launched in {situation}; the course's part of lesson {lesson} launches one",
+    sentence="no Triton kernel is launched in {situation}; the course's part of lesson {lesson} launches some",
 )

@@ -43,8 +43,8 @@ EXERCISE = Exercise(
             "`row_cache`, which is None in a new table."
         ),
         "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
-            "Constraint: the row is right after a new block and after a copy-on-write. Ids that it shows already are "
-            "not written again."
+            "Constraint: the row is right after a new block and after a copy-on-write. Ids before its "
+            "last one are not written again."
         ),
     },
     look=(
@@ -242,7 +242,7 @@ TABLES = (UNCHANGED, SOME_GROWN, REORDERED, FEWER, UNCHANGED_ONE, GROWN, COPIED)
 TENSORS = Cost("tensor(s) built from Python lists", lambda seen: seen.list_tensors, spare=2)
 ARRAYS = Cost("NumPy array(s) built from Python lists", lambda seen: seen.arrays, spare=2)
 OLD_IDS = Cost(
-    "block id(s) put into rows that had shown (it/them) before",
+    "block id(s), last ones of lists not counted, put into rows that had shown (it/them) before",
     lambda seen: seen.written_anew,
     hint=signatures_never_equal,
 )

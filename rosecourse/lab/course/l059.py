@@ -24,7 +24,7 @@ EXERCISE = Exercise(
     docstring="Put the new token's K and V into the cache.",
     goals={},
     look=(
-        "`append_token` begins a new block too; `inspect.getsource(type(engine.kv).append_token)` shows it. What does "
+        "`append_token` begins a new block too; `listing(type(engine.kv).append_token)` shows it. What does "
         "it give to `allocate_block`, and where does it put the id that it gets? Which block does `write` need "
         "afterwards? And if a block is full *and* shared, does it have to be copied?"
     ),

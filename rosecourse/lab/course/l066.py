@@ -241,12 +241,12 @@ def sampling_first(oracle: Any, n: int) -> list[Tracked]:
 STEPS = tuple(
     Situation(name, batch, n, layers=1, once=True)
     for name, batch, n in (
-        ("as in the steps before", as_before, 1),
-        ("as in the steps before", as_before, 3),
-        ("as in the steps before", as_before, 16),
-        ("more than there were before", more_than_before, 5),
-        ("fewer than there were before", fewer_than_before, 2),
-        ("some of which sample, as in the steps before", sampling_as_before, 4),
+        ("after steps with the same sessions", as_before, 1),
+        ("after steps with the same sessions", as_before, 3),
+        ("after steps with the same sessions", as_before, 16),
+        ("that are more than in the step before", more_than_before, 5),
+        ("that are fewer than in the step before", fewer_than_before, 2),
+        ("some of which sample, after steps with the same sessions", sampling_as_before, 4),
     )
 )
 
@@ -274,22 +274,27 @@ OUTSIDE = Cost("operation(s) that the host launches outside a replay", lambda se
 CAPTURES = Cost("graph(s) captured", lambda seen: seen.graphs.captures)
 REPLAYS = Cost("replay(s)", lambda seen: seen.graphs.replays)
 ROWS = Cost(
-    "row(s)",
+    "row(s) that a graph runs over",
     lambda seen: seen.graphs.rows,
-    sentence="the graph runs over {found} {words} in {situation}; in the course's part of lesson {lesson} over {right}",
+    sentence="the graph runs over {found} row(s) in {situation}; in the course's part of lesson {lesson} over {right}",
 )
 SHARED = Cost(
-    "tensor(s) of the outcome",
+    "tensor(s) of the outcome in the memory of a graph",
     lambda seen: seen.graphs.shared,
-    sentence="{found} {words} (lies/lie) in the memory of a graph in {situation}; all graphs of a GPU share one",
+    sentence="{found} {words} in {situation}; all graphs of a GPU share one memory",
 )
 COLD = Cost(
-    "graph(s)",
+    "graph(s) captured before a step of the same kind has run",
     lambda seen: seen.graphs.cold,
-    sentence="{found} {words} (was/were) captured until {situation}, before a step of the same kind had run once; on a "
-    "GPU kernels are compiled and libraries set up in the first run, which a capture cannot hold",
+    sentence="{found} graph(s) (was/were) captured until {situation}, before a step of the same kind had run once; on "
+    "a GPU kernels are compiled and libraries set up in the first run, which a capture cannot hold",
 )
-
+UNASKED = Cost(
+    "graph(s) that (samples/sample), captured before anybody asks",
+    lambda seen: seen.graphs.unasked,
+    sentence="{found} graph(s) that (samples/sample) (was/were) captured until {situation}, though nobody had asked "
+    "for one; most engines never need them, and each takes time and memory",
+)
 NEEDLESS = Cost(
     "replay(s) that (samples/sample) although nobody asks",
     lambda seen: seen.graphs.needless,
@@ -304,7 +309,7 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     ideas=(
-        *ideas((*STEPS, ALL_ROWS), OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED, NEEDLESS),
+        *ideas((*STEPS, ALL_ROWS), OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED, NEEDLESS, UNASKED),
         *ideas((FIRST_SAMPLED,), replace(CAPTURES, words="graph(s) captured at first need"), REPLAYS, COLD),
     ),
     track=Track(untimed=UNTIMED),

@@ -167,8 +167,8 @@ BUG = Bug(
     symptom=(
         "Requests of different lengths are served together. Now and then one of them ends with a word that it should "
         "not end with, and that another one says a step later. Some of those that go on have a word in the middle that "
-        "is not theirs either, and from the next word on they are right again. Not every request that ends does harm. "
-        "Served alone, each request is right."
+        "is not theirs either, or one of their own a step too early, and from the next word on they are right again. "
+        "Not every request that ends does harm. Served alone, each request is right."
     ),
     tools=(
         "The scene steps an `OnlineScheduler`, so the tokens of a step are there one moment after it was launched. A "
@@ -202,10 +202,10 @@ BUG = Bug(
         "changes, and begins with the first one again, whichever was used last. If that was the first one, the step "
         "before is still on its way in it, and the new step writes over words that nobody has read. It happens after "
         "an odd number of steps of one size, and does nothing after an even number. When a session leaves, the others "
-        "move up a row: so the one that ends reads the word of the row behind it, one step too early, and only who "
-        "sat in the last row is left alone. The next words are right, because the device never reads what the host "
-        "has read: each row has its own last token. What says which slot is free has to be the reading of it, or the "
-        "turn of the step, and nothing else."
+        "move up a row: so the one that ends reads the word of the row behind it, one step too early. It is left alone "
+        "if it sat in the last row. Those in front of it have not moved, and read their own next word. All later words "
+        "are right, because the device never reads what the host has read: each row has its own last token. What says "
+        "which slot is free has to be the reading of it, or the turn of the step, and nothing else."
     ),
 )
 
@@ -242,11 +242,11 @@ def after_all_have_landed(oracle: Any, n: int) -> list[Tracked]:
 BEHIND = tuple(
     Situation(name, batch, n, layers=1, once=True)
     for name, batch, n in (
-        ("as in the steps before", as_before, 1),
-        ("as in the steps before", as_before, 3),
-        ("as in the steps before", as_before, 16),
-        ("more than there were before", more_than_before, 5),
-        ("fewer than there were before", fewer_than_before, 2),
+        ("after steps with the same sessions", as_before, 1),
+        ("after steps with the same sessions", as_before, 3),
+        ("after steps with the same sessions", as_before, 16),
+        ("that are more than in the step before", more_than_before, 5),
+        ("that are fewer than in the step before", fewer_than_before, 2),
     )
 )
 LANDED = Situation("after all steps have landed", after_all_have_landed, 4, layers=1, once=True)

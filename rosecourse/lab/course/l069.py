@@ -230,9 +230,9 @@ def with_others_beside(oracle: Any, n: int) -> list[Tracked]:
 STEPS = tuple(
     InAModel(name, batch, n, layers=layers, once=True, vocab_size=words)
     for name, batch, n, layers, words in (
-        ("as in the steps before", as_before, 5, 2, 97),
-        ("as in the steps before", as_before, 1, 3, 97),
-        ("as in the steps before, in a model of 300 words", as_before, 3, 1, 300),
+        ("after steps with the same sessions", as_before, 5, 2, 97),
+        ("after steps with the same sessions", as_before, 1, 3, 97),
+        ("after steps with the same sessions, in a model of 300 words", as_before, 3, 1, 300),
         ("after steps of other sizes", of_other_sizes, 4, 2, 97),
         ("in one of two engines", with_others_beside, 2, 2, 97),
     )

@@ -232,8 +232,8 @@ BUG = Bug(
 STEPS = tuple(
     InAModel(name, batch, n, layers=layers, once=True)
     for name, batch, n, layers in (
-        ("as in the steps before", as_before, 3, 2),
-        ("as in the steps before", as_before, 18, 1),
+        ("after steps with the same sessions", as_before, 3, 2),
+        ("after steps with the same sessions", as_before, 18, 1),
     )
 )
 

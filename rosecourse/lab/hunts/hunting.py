@@ -194,7 +194,7 @@ class Hunt:
             return "" if is_text or is_number else "the number of a line, or its text"
         if all(right.isdigit() for right in self._truth[name]):
             return "" if is_number else "a whole number"
-        return "" if is_text else "the name of a session, in quotes"
+        return "" if is_text else "a name, in quotes"
 
     def _blames(self, said: Any) -> bool:
         """Whether a piece of text stands on lines that are to blame, and on no other."""

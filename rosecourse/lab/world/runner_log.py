@@ -45,7 +45,7 @@ class GraphsSeen:
     outside: operations that the host launched one by one. captures, replays: of graphs. rows: over how many rows the
     graph of the step runs. shared: tensors of the outcome that lie in the memory of a graph. cold: graphs that were
     captured, here or at the start, before their kind of step had run once. needless: replays of graphs that sample,
-    though no session does.
+    though no session does. unasked: graphs that sample, captured here or at the start, though no session did.
     """
 
     outside: int = 0
@@ -55,6 +55,7 @@ class GraphsSeen:
     shared: int = 0
     cold: int = 0
     needless: int = 0
+    unasked: int = 0
 
 
 NO_GRAPHS = GraphsSeen()
@@ -87,12 +88,13 @@ class RunLog:
     """What happened since `begin`.
 
     captures, replays: the graphs, in their order. runs: of the work, without those that were captured. outside: torch
-    operations that move data, in none of these. only_pads: whether the last replay found no session. cold: see
-    `GraphsSeen`. unwatched: whether a graph that does not come from `graphs_for` has captured the work.
+    operations that move data, in none of these. only_pads: whether the last replay found no session. cold,
+    unasked: see `GraphsSeen`. unwatched: whether a graph that does not come from `graphs_for` has captured the work.
     """
 
     def __init__(self) -> None:
         self.cold = 0
+        self.unasked = 0
         self.unwatched = False
         self._warm: set[bool] = set()  # the kinds of steps (sampled or not) that have run once
         self._memory: list[torch.Tensor] = []  # what captured work has made
@@ -155,6 +157,7 @@ class RunLog:
         else:
             self.cold += noted.sampled not in self._warm
             self._warm.add(noted.sampled)
+            self.unasked += noted.sampled > self.sampled
             graph.run = noted
             self._memory += outcome
         return outcome
@@ -186,6 +189,7 @@ class RunLog:
             rows=graph.rows if graph else 0,
             shared=self.shared,
             cold=self.cold,
+            unasked=self.unasked,
             needless=sum(graph.run is not None and graph.run.sampled > self.sampled for graph in self.replays),
         )
 
