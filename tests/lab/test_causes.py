@@ -249,7 +249,7 @@ class TheLastTwo(RightTables):
 @pytest.mark.parametrize(
     ("part", "cause", "reason"),
     [
-        (Padded, Cause.ROW_SHAPE, "past the end of the list one entry is repeated"),
+        (Padded, Cause.ROW_SHAPE, "past the end of the list one number is repeated"),
         (TheLastTwo, Cause.HALF_WRITTEN, "some entries of this row were not written"),
     ],
 )

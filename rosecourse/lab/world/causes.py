@@ -89,7 +89,7 @@ HEADLINES = {
     Cause.INPUTS_CHANGED: "the part changes what it was given",
     Cause.OLD_TOKENS_CHANGED: "earlier tokens are overwritten",
     Cause.ROLLOVER_MISSED: "a new block is not begun at the right time",
-    Cause.BOOKS_WRONG: "the books do not agree with the cache: lengths, starts, owners or free blocks",
+    Cause.BOOKS_WRONG: "the books are not as they should be: lengths, starts, owners, free blocks, or a list's blocks",
     Cause.COW_MISSED: "a block that another session shares is written without a copy",
     Cause.COW_PARTIAL: "the copy of a shared block is not complete",
     Cause.COPY_MISSING: "a copy of the list is not made",

@@ -90,7 +90,7 @@ class WrongTable:
         if there[:used] == row[:used]:
             behind = set(there[used:]) - {0}
             if len(behind) == len(set(there[used:])) == 1 < len(there[used:]):  # no list shows a block twice
-                return Cause.ROW_SHAPE, "past the end of the list one entry is repeated: a row is padded with 0"
+                return Cause.ROW_SHAPE, "past the end of the list one number is repeated: a row is padded with 0"
             if not all(0 <= n < size for n in behind):
                 if len(behind) == 1:
                     return Cause.ROW_SHAPE, "old entries past the end of the list, which must be 0: it is padded with 0"
