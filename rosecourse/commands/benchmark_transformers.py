@@ -14,9 +14,9 @@ def make_parser() -> Parser:
     parser = command_parser(
         NAME, "Measure the engine against transformers generate: the same tokens, interleaved runs, an interval."
     )
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=16, help="requests that are decoded together")
     parser.add_argument("--prompt-tokens", type=int, default=8, help="length of the random prompts")
-    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--max-new-tokens", type=int, default=128, help="completion tokens per request")
     parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs of runs that count")
     parser.add_argument("--static-cache", action="store_true", help="let transformers use a cache of a fixed size")
     parser.add_argument(

@@ -26,11 +26,11 @@ READERS = ("sequential", "threads", "one", "asyncio")  # as in `measure.readers`
 # -- definitions --------------------------------------------------------------------------------------------------
 
 
-def add_model_flags(parser: Parser) -> None:
-    """Which model, on which device."""
+def add_model_flags(parser: Parser, default: str = "the shipped one") -> None:
+    """Which model, on which device. default: which one it is if none is named, in words."""
     group = parser.add_argument_group("model")
     which = group.add_mutually_exclusive_group()
-    which.add_argument("--hf-model-id", metavar="ID", help="a Hugging Face folder or hub id (default: the shipped one)")
+    which.add_argument("--hf-model-id", metavar="ID", help=f"a Hugging Face folder or hub id (default: {default})")
     which.add_argument("--random-weights", metavar="NAME", help="a shape with random weights, such as gpt2: for speed")
     group.add_argument("--device", default="auto", help="auto, cpu or cuda")
     group.add_argument("--dtype", choices=DTYPES, help="default: float32 on a CPU, float16 on CUDA")
@@ -56,7 +56,7 @@ def add_articles_flags(parser: Parser, sizes: str) -> None:
     work.add_argument("--num-requests", type=int, help="in each run")
     work.add_argument("--max-new-tokens", type=int, help="completion tokens per request, except for D")
     work.add_argument("--max-batch-size", type=int, help="most requests decoded, and most prompts computed, together")
-    add_model_flags(parser)
+    add_model_flags(parser, default="the shipped one; on a GPU, random weights of gpt2")
     parser.set_defaults(block_size=64, num_blocks=None, no_prefix_cache=True)  # the articles' engine
 
 

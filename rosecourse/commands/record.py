@@ -26,7 +26,9 @@ def make_parser() -> Parser:
         metavar="NNN",
         help="begin with the engine after this lesson, in files of their own (default: the whole ladder)",
     )
-    parser.add_argument("--rounds", type=int, default=7, help="rounds that count, after one that warms up")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="rounds that count, after one that warms up, or two for D"
+    )
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="begin no round that would not end in time; the next call goes on"
     )

@@ -7,6 +7,7 @@ import torch
 
 from rosecourse import ConfigError, InferenceEngine
 from rosecourse.kernels import TRITON_AVAILABLE
+from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.scenes import key_at, side_by_side, start
 from rosecourse.lab.hunts import hunting as bug_hunt
 from rosecourse.lab.hunts.hunting import hunt
@@ -44,6 +45,25 @@ def wrong_tokens(found, model):
         {name for name, session in ours.items() if session.token_ids != theirs[name].token_ids}
         for _, _, ours, _, theirs in side_by_side(found, model)
     ]
+
+
+@needs_triton
+@pytest.mark.parametrize("number", COURSES)
+def test_a_scene_is_the_same_at_each_look(number, model):
+    """The learner's first look is the notebook's own cell, and nobody makes new engines for the second."""
+    found = hunt(number)
+    _, broken = found.engines(model)
+    looks = [[looked_at(live) for live in found.scene(broken)] for _ in range(3)]
+    next(found.scene(broken))  # a look that nobody ends
+    looks += [[looked_at(live) for live in found.scene(broken)]]
+    assert all(look == looks[0] for look in looks), looks
+
+
+def looked_at(live):
+    """What a learner sees of each session, or of each reader."""
+    if any(hasattr(one, "read") for one in live.values()):
+        return {name: len(one.read) for name, one in live.items()}
+    return {name: (list(one.token_ids), one.num_cached_tokens, repr(one.table)) for name, one in live.items()}
 
 
 def test_036_one_of_two_reads_the_others_block_and_never_recovers(model):

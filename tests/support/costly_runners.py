@@ -50,6 +50,12 @@ class AllAtStart(Base):
                 self.graph_for(bucket, True)
 
 
+class OneForEachSize(Base):
+    def __init__(self, model, kv, config):
+        super().__init__(model, kv, config)
+        self.buckets = tuple(range(1, config.max_batch_size + 1))
+
+
 class PowersOfTwo(Base):
     """Runs eagerly over more rows than the largest power of two."""
 
@@ -98,7 +104,8 @@ WITHOUT_THE_IDEA = {
     CapturesWhenNeeded: "still 1 graph captured in a step of 5 sessions that are more than in the step before",
     OneLargeGraph: "the graph runs over 16 rows in a step of 1 session after steps with the same sessions",
     AlwaysSamples: "1 replay that samples although nobody asks in a step of 1 session after steps with",
-    AllAtStart: "5 graphs that sample were captured until a step of 1 session after steps with",
+    AllAtStart: "10 graphs were captured until a step of 1 session after steps with the same sessions, and 5 in",
+    OneForEachSize: "16 graphs were captured until a step of 1 session after steps with the same sessions, and 5 in",
     PowersOfTwo: "operations that the host launches outside a replay in a step of 11 sessions in an engine of 11 rows",
     CopiesOutside: "still 2 operations that the host launches outside a replay",
     InTheGraphsMemory: "2 tensors of the outcome in the memory of a graph in a step of 1 session",

@@ -177,24 +177,6 @@ def in_line(wanted: tl.constexpr):
 
 
 @triton.jit
-def brought_near(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
-    """What is read before the wait is thrown away: it is in the cache then, where it is found again."""
-    m, n = lanes(BM, BN)
-    weights(w_ptr, n, 0, N, K, BK)
-    bias_of(bias_ptr, n, N)
-    in_line(PDL)
-    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
-
-
-class BroughtNear(Base):
-    def linear_add(self, h, linear, x):
-        self.launch(brought_near, h, linear.weight, linear.bias, x, PDL=self.early)
-        return x
-
-
-@triton.jit
 def product_alone(
     h_ptr, w_ptr, part_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
@@ -259,7 +241,24 @@ class SumIfOld(Base):
         return x
 
 
-RIGHT = (Masked, OutOfPlace, BiasInWeights, BroughtNear, TwoKernels, SumIfOld)
+@triton.jit
+def waits_in_a_function(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    m, n = lanes(BM, BN)
+    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
+    in_line(PDL)
+    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
+    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
+
+
+class WaitsInAFunction(Base):
+    def linear_add(self, h, linear, x):
+        self.launch(waits_in_a_function, h, linear.weight, linear.bias, x, PDL=self.early)
+        return x
+
+
+RIGHT = (Masked, OutOfPlace, BiasInWeights, WaitsInAFunction, TwoKernels, SumIfOld)
 
 
 def with_kernel(kernel):

@@ -7,7 +7,9 @@ import triton.language as tl
 from rosecourse.lab.world.early_start import start_next, wait
 from tests.support.order_parts import (
     Base,
+    add_product,
     bias_of,
+    in_line,
     lanes,
     masked,
     product,
@@ -50,6 +52,24 @@ def one_weight(
 ):  # fmt: skip
     tl.load(w_ptr)
     weights_late(h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM, BN, BK)
+
+
+@triton.jit
+def brought_near(
+    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """What is read before the wait is thrown away: a compiler drops such reads, and nothing is in the cache then."""
+    m, n = lanes(BM, BN)
+    weights(w_ptr, n, 0, N, K, BK)
+    bias_of(bias_ptr, n, N)
+    in_line(PDL)
+    add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM, BN, BK)
+
+
+class BroughtNear(Base):
+    def linear_add(self, h, linear, x):
+        self.launch(brought_near, h, linear.weight, linear.bias, x, PDL=self.early)
+        return x
 
 
 @triton.jit
@@ -106,6 +126,7 @@ WITHOUT_THE_IDEA = {
     with_kernel(weights_late): "`w_ptr` of `weights_late` was there before the step",
     with_kernel(bias_late): "4 times a kernel asks for weights or a bias only after its wait",
     with_kernel(one_weight): "4 times a kernel asks for weights or a bias only after its wait",
+    BroughtNear: "8 times a kernel reads weights or a bias once more after its wait",
     with_kernel(never_starts): "or never let it, in a step of 3 sessions",
     with_kernel(starts_at_the_end): "numbers before letting the next kernel start",
     with_kernel(waits_twice): "programs wait 8 times more than once each",

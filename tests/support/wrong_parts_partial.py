@@ -232,7 +232,7 @@ FITTING = [
     ),
     Wrong(
         "nobody is simple",
-        r"Expected dtype int32 or int64 for index\n[^$]*\n  Perhaps:  a tensor of an empty list is float: when nobody",
+        r"Expected dtype int32 or int64 for index\n[^$]*\n  Perhaps:  a tensor of an empty list is float: where",
         ("038",),
         (("if fast_batch_idx:", "if True:"),),
     ),

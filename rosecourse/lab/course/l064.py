@@ -198,6 +198,7 @@ BUG = Bug(
         "`engine.decode_step.plan(list(sessions.values()))` gives the inputs of the next step at any moment: "
         "`token_ids`, `context_lens` and `block_tables[0]`, a row for each session in the order of the batch. It may "
         "be asked as often as you like. The truth is each session's `token_ids[-1]`, `num_cached_tokens` and `table`.",
+        "Moment 5 comes after no step: since moment 4 one session has left, and another one has come.",
     ),
     questions={
         "session": "which session is given a row that is another session's",

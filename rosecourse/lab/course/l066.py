@@ -289,11 +289,11 @@ COLD = Cost(
     sentence="{found} graph(s) (was/were) captured until {situation}, before a step of the same kind had run once; on "
     "a GPU kernels are compiled and libraries set up in the first run, which a capture cannot hold",
 )
-UNASKED = Cost(
-    "graph(s) that (samples/sample), captured before anybody asks",
-    lambda seen: seen.graphs.unasked,
-    sentence="{found} graph(s) that (samples/sample) (was/were) captured until {situation}, though nobody had asked "
-    "for one; most engines never need them, and each takes time and memory",
+IN_ALL = Cost(
+    "graph(s) captured in all",
+    lambda seen: seen.graphs.made,
+    sentence="{found} graph(s) (was/were) captured until {situation}, and {right} in the course's part of lesson "
+    "{lesson}: one for each bucket, and one that samples where somebody has asked",
 )
 NEEDLESS = Cost(
     "replay(s) that (samples/sample) although nobody asks",
@@ -309,7 +309,7 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     ideas=(
-        *ideas((*STEPS, ALL_ROWS), OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED, NEEDLESS, UNASKED),
+        *ideas((*STEPS, ALL_ROWS), OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED, NEEDLESS, IN_ALL),
         *ideas((FIRST_SAMPLED,), replace(CAPTURES, words="graph(s) captured at first need"), REPLAYS, COLD),
     ),
     track=Track(untimed=UNTIMED),

@@ -259,6 +259,26 @@ def first_late(at: Situation, seen: Seen, right: int) -> str:
     return f"`{tensor}` of `{kernel}` was there before the step: read its first tile before `wait()`{where}"
 
 
+def read_again(at: Situation, seen: Seen, right: int) -> str:
+    """The tensor that is read before the wait for nothing, and the line that reads it once more."""
+    again = order(seen).again
+    if not again:
+        return ""
+    kernel, tensor, line = again[0]
+    where = f", {line}" if line else ""
+    return (
+        f"use what `{kernel}` has loaded of `{tensor}` before the wait, and load the rest alone: a compiler drops a "
+        f"load whose value nobody uses, and then nothing has been asked for{where}"
+    )
+
+
+AGAIN = Cost(
+    "weights and biases read before the wait and once more after it",
+    lambda seen: len(order(seen).again),
+    sentence="{found} time(s) a kernel reads weights or a bias once more after its wait that it has read before it in "
+    "{situation}; in the course's part of lesson {lesson} none does",
+    hint=read_again,
+)
 LATE = Cost(
     "weights and biases asked for only after the wait",
     lambda seen: len(order(seen).late),
@@ -279,6 +299,7 @@ COSTS = (
         "{found} kernel(s) (is/are) launched without `launch_pdl=True` in {situation}, and cannot start early",
     ),
     LATE,
+    AGAIN,
     counted(
         "program(s) that (does/do) not let the next kernel start before they store",
         lambda seen: seen.silent,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -80,6 +81,8 @@ class Hunt:
         self.mended: type = _class_from(self.mended_source, f"<bug hunt {number}, mended>")
         self.replaces = self.bug.part or course.world.part
         self.broken: DecodeParts = self.right.with_(**{self.replaces: self.part})
+        self._made: WeakKeyDictionary[InferenceEngine, DecodeParts] = WeakKeyDictionary()
+        self._played: WeakSet[InferenceEngine] = WeakSet()
 
     def __str__(self) -> str:
         asked = "\n".join(f"  {name}: {question}" for name, question in self.questions.items())
@@ -125,15 +128,23 @@ class Hunt:
             f"the kernels of lesson {self.number} do not run here: use a GPU, or set TRITON_INTERPRET=1 in the "
             "environment before rosecourse is imported",
         )
-        both = (self._engine_of(parts, model.device) for parts in (self.right, self.broken))
-        right, broken = (InferenceEngine(model, self.config, parts) for parts in both)
-        for engine in (right, broken):
-            for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
-                cache.zero_()
-        return right, broken
+        return self._engine(model, self.right), self._engine(model, self.broken)
+
+    def _engine(self, model: Model, parts: DecodeParts) -> InferenceEngine:
+        engine = InferenceEngine(model, self.config, self._engine_of(parts, model.device))
+        for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+            cache.zero_()
+        self._made[engine] = parts
+        return engine
 
     def scene(self, engine: InferenceEngine) -> Iterator[dict[str, Any]]:
-        """Play the scene on an engine: yields its live sessions by name, before the first step and after each."""
+        """Play the scene on an engine: yields its live sessions by name, before the first step and after each.
+
+        An engine of `engines` begins as a new one each time: who looks twice sees the same blocks.
+        """
+        if engine in self._made and engine in self._played:
+            vars(engine).update(vars(self._engine(engine.model, self._made[engine])))
+        self._played.add(engine)
         return self.bug.scene(engine)
 
     def key_at(self, kv: CacheLayout, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:

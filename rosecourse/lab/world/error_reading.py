@@ -149,7 +149,7 @@ def _reason(error: BaseException, message: str, line: str, given: Given) -> str:
     if re.search("tensors used as indices must be long|dtype int32 or int64 for index", message) and _has_nothing(
         error
     ):
-        return "a tensor of an empty list is float: when nobody is simple, do not write"
+        return "a tensor of an empty list is float: where there is nothing to write, do not write"
     sizes = re.search(r"index (\d+) is out of bounds for dimension (\d+) with size (\d+)", message)
     if sizes and kv is not None:
         index, dimension, size = map(int, sizes.groups())

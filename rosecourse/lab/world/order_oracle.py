@@ -38,13 +38,15 @@ class OrderSeen(OpsSeen):
     """What was seen in a step, beside what operations cost.
 
     plain: calls of `linear_add` that launch no kernel. held: launches that may not start early. late: (kernel, tensor,
-    line) for each tensor of each launch that was there before the step, and is asked for only after the wait. silent:
-    programs that store and do not let the next kernel start before. waits, starts: those that are one too many.
+    line) for each tensor of each launch that was there before the step, and is asked for only after the wait. again:
+    the same for each tensor of which a part is read before the wait and once more after it. silent: programs that store
+    and do not let the next kernel start before. waits, starts: those that are one too many.
     """
 
     plain: int = 0
     held: int = 0
     late: tuple[tuple[str, str, str], ...] = ()
+    again: tuple[tuple[str, str, str], ...] = ()
     silent: int = 0
     waits: int = 0
     starts: int = 0
@@ -95,21 +97,27 @@ class OrderedOps(GuardedOps):
 
     def seen(self) -> OrderSeen:
         programs = [program for launched in self.launched for program in launched.programs]
-        late = {
-            (n, launched.kernel, tensor): program.late_lines[tensor]
-            for n, launched in enumerate(self.launched)
-            for program in launched.programs
-            if program.stored
-            for tensor in program.asked_late
-        }
+        late: dict[tuple[int, str, str], str] = {}
+        again: dict[tuple[int, str, str], str] = {}
+        for n, launched in enumerate(self.launched):
+            for program in launched.programs:
+                if program.stored:
+                    late |= {(n, launched.kernel, name): program.late_lines[name] for name in program.asked_late}
+                again |= {(n, launched.kernel, name): line for name, line in program.again.items()}
         return OrderSeen(
             plain=self.plain,
             held=sum(not launched.early for launched in self.launched),
-            late=tuple((kernel, tensor, line) for (_, kernel, tensor), line in late.items()),
+            late=_named(late),
+            again=_named(again),
             silent=sum(program.stored and (not program.starts or program.late_start) for program in programs),
             waits=sum(max(0, program.waits - 1) for program in programs),
             starts=sum(max(0, program.starts - 1) for program in programs),
         )
+
+
+def _named(found: dict[tuple[int, str, str], str]) -> tuple[tuple[str, str, str], ...]:
+    """(kernel, tensor, line) of each (launch, kernel, tensor) -> line."""
+    return tuple((kernel, tensor, line) for (_, kernel, tensor), line in found.items())
 
 
 class OrderOracle(OpsOracle):

@@ -59,6 +59,8 @@ class Program:
     late: dict[str, int] = field(default_factory=dict)  # of those that were there before the step: after the wait
     in_turn: dict[str, int] = field(default_factory=dict)  # before it, where the launch may not start early
     late_lines: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, list[np.ndarray]] = field(default_factory=dict)  # where it reads them before the wait
+    again: dict[str, str] = field(default_factory=dict)  # tensor -> the line that reads some of them after it, too
 
     def hear(self, what: str) -> None:
         """`wait` or `start`, from the kernel."""
@@ -105,10 +107,14 @@ class Launched:
                 asked[access.tensor] = asked.get(access.tensor, 0) + old
                 program.late_lines.setdefault(access.tensor, access.line)
             if program.waits:
+                if any(np.isin(access.addresses, asked).any() for asked in program.asked.get(access.tensor, ())):
+                    program.again.setdefault(access.tensor, access.line)
                 return
         elif self.newest.has(access.addresses).any():
             told = f"{self._who(program)} reads `{access.tensor}`, which the kernel before writes, before its wait"
             self._blame(Fault(told, (access.line,), READS_EARLY, cause=Cause.READ_BEFORE_WAIT))
+        old = access.addresses[~self.step.has(access.addresses)]
+        program.asked.setdefault(access.tensor, []).append(old)
         program.early[access.tensor] = program.early.get(access.tensor, 0) + len(access.addresses)
 
     def store(self, access: Access) -> None:

@@ -45,7 +45,7 @@ class GraphsSeen:
     outside: operations that the host launched one by one. captures, replays: of graphs. rows: over how many rows the
     graph of the step runs. shared: tensors of the outcome that lie in the memory of a graph. cold: graphs that were
     captured, here or at the start, before their kind of step had run once. needless: replays of graphs that sample,
-    though no session does. unasked: graphs that sample, captured here or at the start, though no session did.
+    though no session does. made: graphs captured here, at the start, or between.
     """
 
     outside: int = 0
@@ -55,7 +55,7 @@ class GraphsSeen:
     shared: int = 0
     cold: int = 0
     needless: int = 0
-    unasked: int = 0
+    made: int = 0
 
 
 NO_GRAPHS = GraphsSeen()
@@ -89,12 +89,12 @@ class RunLog:
 
     captures, replays: the graphs, in their order. runs: of the work, without those that were captured. outside: torch
     operations that move data, in none of these. only_pads: whether the last replay found no session. cold,
-    unasked: see `GraphsSeen`. unwatched: whether a graph that does not come from `graphs_for` has captured the work.
+    made: see `GraphsSeen`. unwatched: whether a graph that does not come from `graphs_for` has captured the work.
     """
 
     def __init__(self) -> None:
         self.cold = 0
-        self.unasked = 0
+        self.made = 0
         self.unwatched = False
         self._warm: set[bool] = set()  # the kinds of steps (sampled or not) that have run once
         self._memory: list[torch.Tensor] = []  # what captured work has made
@@ -157,7 +157,7 @@ class RunLog:
         else:
             self.cold += noted.sampled not in self._warm
             self._warm.add(noted.sampled)
-            self.unasked += noted.sampled > self.sampled
+            self.made += 1
             graph.run = noted
             self._memory += outcome
         return outcome
@@ -189,7 +189,7 @@ class RunLog:
             rows=graph.rows if graph else 0,
             shared=self.shared,
             cold=self.cold,
-            unasked=self.unasked,
+            made=self.made,
             needless=sum(graph.run is not None and graph.run.sampled > self.sampled for graph in self.replays),
         )
 
