@@ -91,7 +91,7 @@ HEADLINES = {
     Cause.ROLLOVER_MISSED: "a new block is not begun at the right time",
     Cause.BOOKS_WRONG: "the books are not as they should be: lengths, starts, owners, free blocks, or a list's blocks",
     Cause.COW_MISSED: "a block that another session shares is written without a copy",
-    Cause.COW_PARTIAL: "the copy of a shared block is not complete",
+    Cause.COW_PARTIAL: "the copy of a shared block is not complete, or comes at the wrong time",
     Cause.COPY_MISSING: "a copy of the list is not made",
     Cause.OUTSIDE: "memory outside the part's tensors is read or written",
     Cause.ROW_STALE: "a row of the table is out of date",
