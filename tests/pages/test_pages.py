@@ -4,12 +4,14 @@ import re
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 from PIL.ImageColor import getrgb
 
 from rosecourse import lesson
 from rosecourse.lab import hunt
 from rosecourse.lab.checks.verdict import Verdict
+from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.changing import Change
 from rosecourse.lab.exercises.racing import Race
 from rosecourse.lab.world.causes import Cause
@@ -167,10 +169,18 @@ def test_a_verdict_tells_the_learners_line_as_code_and_the_rest_in_words():
 def test_a_verdict_that_has_passed_says_what_is_next():
     page = stripped(Verdict("Mine", "036", done=("53 scenarios",))._repr_html_()).get_text()
     assert page.startswith("✓ Mine, lesson 036: passed.")
-    assert 'race it, race(Mine, "036")' in page
-    assert 'compare it with change("036"), which unfolds when its cell is run now, and hunt the bug.' in page
+    assert 'race it, compare it with the diffs under "The change", which unfold when their cells are run now' in page
     assert "The next lesson is 038, batched KV append." in page
     assert "Next:" not in Verdict("Mine", "036", unchecked=("kernels",))._repr_html_()
+
+
+@pytest.mark.parametrize("number", COURSES)
+def test_the_section_that_a_verdict_names_is_there(number):
+    (path,) = Path("notebooks").glob(f"{number}_*.ipynb")
+    assert any(
+        cell.cell_type == "markdown" and cell.source.startswith("## The change\n")
+        for cell in nbformat.read(path, as_version=4).cells
+    )
 
 
 def test_a_hunt_and_its_answers():

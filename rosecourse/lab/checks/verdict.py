@@ -81,8 +81,8 @@ class Verdict:
         """What a learner does whose part has passed."""
         later = [rung for rung in LESSONS if rung.number > self.lesson]
         then = f" The next lesson is {later[0].number}, {later[0].title}." if later else ""
-        change = f'`change("{self.lesson}")`, which unfolds when its cell is run now'
-        return f'race it, `race({self.part}, "{self.lesson}")`, compare it with {change}, and hunt the bug.{then}'
+        change = 'the diffs under "The change", which unfold when their cells are run now'
+        return f"race it, compare it with {change}, and hunt the bug.{then}"
 
     def _headline(self) -> str:
         name = f"{self.part}, lesson {self.lesson}"
