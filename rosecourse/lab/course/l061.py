@@ -288,5 +288,6 @@ COURSE = Course(
     ),
     track=Track(requests=(16, 128)),  # the gate asks for 128
     no_launch=Cost("write(s) of K and V without a Triton kernel", writes_without_kernel),
-    unseen=f"reads behind a row, whether the gate asks if Triton runs, and {NO_COPIES}",
+    unseen=f"reads behind a row, more binaries than one for `pos`, whether the gate asks if Triton runs, and "
+    f"{NO_COPIES}",
 )
