@@ -92,6 +92,7 @@ def test_a_header_that_is_not_complete_is_refused(tmp_path):
         adversaries(tmp_path)
 
 
+@pytest.mark.long
 def test_a_part_that_takes_too_long_has_no_verdict(tmp_path):
     path = tmp_path / "038_x.py"
     path.write_text('"""lesson: 038\nverdict: wrong\ncause: hangs\nshows: cpu\n"""\nimport time; time.sleep(60)\n')

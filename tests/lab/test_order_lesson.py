@@ -93,6 +93,7 @@ def test_what_waits_for_more_than_it_must_is_told(part):
 
 
 @interpreted
+@pytest.mark.long
 def test_a_kernel_that_cannot_start_early_is_told_that_alone():
     said = str(judged(NotEarly, "071", lambda *what: None))
     assert "without `launch_pdl=True`" in said

@@ -152,6 +152,7 @@ def hardly_at_work(seconds):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell how much a process works")
+@pytest.mark.long
 def test_a_process_that_others_keep_from_working_gets_more_time_and_not_for_ever():
     def work(report):
         hardly_at_work(2.0)

@@ -84,6 +84,7 @@ def test_what_costs_more_is_right(part, scenario):
     played(part, scenario)
 
 
+@pytest.mark.long
 def test_the_untouched_exercise_lacks_nothing_but_the_idea():
     found = compare(trial_of(exercise_of("070"), lesson("070")), lambda *what: None)
     assert found.missing == (
