@@ -29,15 +29,19 @@ class OneLargeGraph(Base):
         return self.buckets[-1]
 
 
+def capture_sampling(runner):
+    with torch.inference_mode():
+        for bucket in runner.buckets:
+            runner.graph_for(bucket, True)
+
+
 class AlwaysSamples(Base):
     def graph_for(self, bucket, sampled):
         return super().graph_for(bucket, True)
 
     def start(self, work):
         self.work = work
-        with torch.inference_mode():
-            for bucket in self.buckets:
-                self.graph_for(bucket, True)
+        capture_sampling(self)
 
 
 class AllAtStart(Base):
@@ -45,9 +49,7 @@ class AllAtStart(Base):
 
     def start(self, work):
         super().start(work)
-        with torch.inference_mode():
-            for bucket in self.buckets:
-                self.graph_for(bucket, True)
+        capture_sampling(self)
 
 
 class OneForEachSize(Base):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
@@ -244,32 +244,23 @@ def order(seen: Seen) -> OrderSeen:
     return seen.ops
 
 
+Hint = Callable[[Situation, Seen, int], str]  # as in `Cost`
+
+
 def counted(words: str, count: Callable[[OrderSeen], int], sentence: str, hint: str = "") -> Cost:
     """A cost of which the course's part has none. hint: what is said of it."""
     return Cost(words, lambda seen: count(order(seen)), sentence=sentence, hint=lambda at, seen, right: hint)
 
 
-def first_late(at: Situation, seen: Seen, right: int) -> str:
-    """The tensor that could have been asked for first, and the line that asks for it."""
-    late = order(seen).late
-    if not late:
-        return ""
-    kernel, tensor, line = late[0]
-    where = f", {line}" if line else ""
-    return f"`{tensor}` of `{kernel}` was there before the step: read its first tile before `wait()`{where}"
+def of_the_first(asks: Callable[[OrderSeen], Sequence[tuple[str, str, str]]], advice: str) -> Hint:
+    """A hint about the first of these (kernel, tensor, line). advice: with the fields kernel and tensor."""
 
-
-def read_again(at: Situation, seen: Seen, right: int) -> str:
-    """The tensor that is read before the wait for nothing, and the line that reads it once more."""
-    again = order(seen).again
-    if not again:
+    def hint(at: Situation, seen: Seen, right: int) -> str:
+        for kernel, tensor, line in asks(order(seen)):
+            return advice.format(kernel=kernel, tensor=tensor) + (f", {line}" if line else "")
         return ""
-    kernel, tensor, line = again[0]
-    where = f", {line}" if line else ""
-    return (
-        f"use what `{kernel}` has loaded of `{tensor}` before the wait, and load the rest alone: a compiler drops a "
-        f"load whose value nobody uses, and then nothing has been asked for{where}"
-    )
+
+    return hint
 
 
 AGAIN = Cost(
@@ -277,14 +268,21 @@ AGAIN = Cost(
     lambda seen: len(order(seen).again),
     sentence="{found} time(s) a kernel reads weights or a bias once more after its wait that it has read before it in "
     "{situation}; in the course's part of lesson {lesson} none does",
-    hint=read_again,
+    hint=of_the_first(
+        lambda seen: seen.again,
+        "use what `{kernel}` has loaded of `{tensor}` before the wait, and load the rest alone: a compiler drops a "
+        "load whose value nobody uses, and then nothing has been asked for",
+    ),
 )
 LATE = Cost(
     "weights and biases asked for only after the wait",
     lambda seen: len(order(seen).late),
     sentence="{found} time(s) a kernel asks for weights or a bias only after its wait in {situation}; in the course's "
     "part of lesson {lesson} none does",
-    hint=first_late,
+    hint=of_the_first(
+        lambda seen: seen.late,
+        "`{tensor}` of `{kernel}` was there before the step: read its first tile before `wait()`",
+    ),
 )
 COSTS = (
     counted(
