@@ -14,6 +14,7 @@ from .trial import Trial
 
 MADE_OF_A_TEXT = "<string>"  # the file of code that `exec` has made: nobody's file or cell
 Shape = tuple[str, bytes, tuple[str, ...], tuple[str, ...]]
+Place = tuple[CodeType, str]  # with its file: code of the same lines in another file is equal to it
 
 
 def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
@@ -25,22 +26,21 @@ def not_its_own(trial: Trial, seen: Iterable[Seen]) -> tuple[str, ...]:
     start = trial.course.begins_as(trial.rung.before)
     is_written_for_it = start is not trial.course.part(trial.rung.before)
     given = {_shape(code) for code, _ in _codes_of(start)} if is_written_for_it else set()  # by the exercise
-    of_texts = {shape: name for code, name in answers.items() if (shape := _shape(code)) not in given}
-    files = {(code, code.co_filename) for code in answers}  # the same lines in a file of their own are equal to these
+    of_texts = {shape: name for (code, _), name in answers.items() if (shape := _shape(code)) not in given}
     found: set[str] = set()
     for step in seen:
-        found |= {answers[code] for code in step.codes if (code, code.co_filename) in files}
+        found |= {answers[place] for code in step.codes if (place := _place(code)) in answers}
         found |= {of_texts[_shape(code)] for code in step.codes if _is_of_a_text(code) and _shape(code) in of_texts}
         answering = _kernels(trial)
         found |= {f"the kernel `{name}`" for module, name in step.kernels if answering & {(module, name), (module, "")}}
     return tuple(sorted(found))
 
 
-def _answers(trial: Trial) -> dict[CodeType, str]:
+def _answers(trial: Trial) -> dict[Place, str]:
     """The functions that make up the answers, with their names; those that were there before are none."""
     earlier = {code for rung in LESSONS[: LESSONS.index(trial.rung)] for code, _ in _work_of(rung, trial)}
-    from_here_on = {code: name for rung in _from_here_on(trial) for code, name in _work_of(rung, trial)}
-    return {code: name for code, name in from_here_on.items() if code not in earlier}
+    from_here_on = {_place(code): name for rung in _from_here_on(trial) for code, name in _work_of(rung, trial)}
+    return {(code, file): name for (code, file), name in from_here_on.items() if code not in earlier}
 
 
 def _from_here_on(trial: Trial) -> list[Lesson]:
@@ -84,6 +84,10 @@ def _kernels(trial: Trial) -> set[tuple[str, str]]:
         if beside.ends:
             found.add((f"{course.ends_as(rung.after).__module__.rpartition('.')[0]}.{beside.ends}", ""))
     return found
+
+
+def _place(code: CodeType) -> Place:
+    return code, code.co_filename
 
 
 def _is_of_a_text(code: CodeType) -> bool:
