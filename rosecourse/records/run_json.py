@@ -90,7 +90,7 @@ def packed_run(run: Run, decode_bytes: int) -> dict[str, Any]:
 
 def unpacked_run(packed: dict[str, Any]) -> Run:
     """The run that `packed_run` packed, of the form `PACKED_RUN`. Raises `ValueError` for one that it cannot have."""
-    moments = np.cumsum(packed["moments_us"], dtype=np.int64)
+    moments = (np.cumsum(packed["moments_us"], dtype=np.int64) / 1e6).tolist()
     requests = zip(packed["submitted_us"], packed["admitted_us"], packed["tokens"], strict=True)
     times = [
         SessionTimes(submitted / 1e6, admitted / 1e6, _seconds_at(moments, tokens))
@@ -120,12 +120,12 @@ def _ranges(numbers: Sequence[int]) -> list[int]:
     return ranges
 
 
-def _seconds_at(moments: np.ndarray, ranges: Sequence[int]) -> list[float]:
-    """The moments in these ranges, in seconds."""
+def _seconds_at(moments: list[float], ranges: Sequence[int]) -> list[float]:
+    """The moments in these ranges, all in seconds."""
     pairs = list(zip(ranges[::2], ranges[1::2], strict=True))
     if not pairs or any(first < 0 or count < 1 or first + count > len(moments) for first, count in pairs):
         raise ValueError("a request's tokens came at moments that are not there")
-    return (np.concatenate([moments[first : first + count] for first, count in pairs]) / 1e6).tolist()
+    return [moment for first, count in pairs for moment in moments[first : first + count]]
 
 
 def _less_what_repeats(rows: list[list[int]]) -> list[list[int]]:

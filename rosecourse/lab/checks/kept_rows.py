@@ -11,7 +11,6 @@ import ctypes
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -28,7 +27,11 @@ Memory = tuple[int, int]  # (address, bytes)
 WIDTHS = (np.int32, np.int64, np.int16)
 LARGEST = 1 << 22  # bytes of memory that are searched
 MOST = 100_000  # objects that are looked at
-NOT_ITS_OWN = (KVBlockManager, EngineConfig, InferenceSession, BlockTable, ModuleType, str, int, float)
+PAIR = 1_000_003  # makes one number of two, which few others have
+# The most frequent first.
+NOT_ITS_OWN = (int, str, float, KVBlockManager, EngineConfig, InferenceSession, BlockTable, ModuleType)
+# Modules whose objects are a notebook's, and hold much.
+OF_OTHERS = ("rosecourse.models", "rosecourse.measure", "rosecourse.records", "matplotlib", "IPython", "ipykernel")
 
 
 @dataclass
@@ -81,16 +84,19 @@ def ids_put_into_rows(oracle: Oracle, batch: Sequence[Tracked]) -> tuple[int, in
 
 def _spoil(memory: list[Memory], patterns: list[tuple[tuple[int, ...], Row]]) -> None:
     """Write other blocks wherever one of the patterns lies."""
-    begins: dict[tuple[int, ...], list[tuple[tuple[int, ...], Row]]] = {}
+    begins: dict[int, list[tuple[tuple[int, ...], Row]]] = {}
     for pattern, row in patterns:
-        begins.setdefault(pattern[:2], []).append((pattern, row))
-    for address, size in memory:
+        begins.setdefault(pattern[0] * PAIR + pattern[1], []).append((pattern, row))
+    codes = np.sort(np.fromiter(begins, np.int64, len(begins)))
+    for address, size in memory if begins else ():
         for width in WIDTHS:
             numbers = _numbers(address, size // np.dtype(width).itemsize, width)
-            values = numbers.tolist()
-            for at, pair in enumerate(pairwise(values)):
-                for pattern, row in begins.get(pair, ()):
-                    if tuple(values[at : at + len(pattern)]) == pattern:
+            values = numbers.astype(np.int64)
+            pairs = values[:-1] * PAIR + values[1:]
+            nearest = codes[np.searchsorted(codes[1:], pairs, side="right")]  # the largest that is not above it
+            for at in np.flatnonzero(nearest == pairs):
+                for pattern, row in begins[int(pairs[at])]:
+                    if tuple(values[at : at + len(pattern)].tolist()) == pattern:
                         numbers[at : at + len(pattern)] = [value ^ 1 for value in pattern]
                         row.spoiled = True
 
@@ -119,7 +125,7 @@ def _memory(roots: Iterable[Any], module: str) -> Iterator[Memory]:
 def _is_anothers(reached: Any, module: str) -> bool:
     if isinstance(reached, type | FunctionType):
         return reached.__module__ != module
-    return type(reached).__module__.startswith("rosecourse.models")
+    return type(reached).__module__.startswith(OF_OTHERS)
 
 
 def _held_by(reached: Any) -> list[Any]:

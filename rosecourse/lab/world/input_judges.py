@@ -70,12 +70,16 @@ class Inputs:
         for lent in self._tensors:
             if _form(lent.now) != lent.form:
                 self._tell(f"{lent.name} is another view", str(lent.form[0]), str(_form(lent.now)[0]))
+        changed = [one for one in self._memories.values() if not torch.equal(bits(one[1]), bits(one[2]))]
+        if changed:
+            self._tell_place(*changed[0])
+
+    def _tell_place(self, name: str, memory: torch.Tensor, kept: torch.Tensor) -> NoReturn:
+        for lent in self._tensors:
             if not torch.equal(bits(lent.now), bits(lent.then)):
                 self._tell_number(lent)
-        for name, memory, kept in self._memories.values():
-            if not torch.equal(bits(memory), bits(kept)):
-                at = int((bits(memory) != bits(kept)).nonzero()[0])
-                self._tell(f"the memory beside the rows of {name}", str(float(kept[at])), str(float(memory[at])))
+        at = int((bits(memory) != bits(kept)).nonzero()[0])
+        self._tell(f"the memory beside the rows of {name}", str(float(kept[at])), str(float(memory[at])))
 
     def _tell_number(self, lent: _Lent) -> NoReturn:
         at = (bits(lent.now) != bits(lent.then)).nonzero()[0].tolist()
