@@ -1,10 +1,10 @@
 """Workload D, mixed traffic: what equal prompts do not show.
 
-Prompts of 5 to 200 tokens, many short and few long, and completions of 16 to 256; some prompts begin alike, some
-requests are forked, and the pool is too small for the largest batch, so that it runs dry at times. In one form all
-requests arrive at once (`burst`), in the other they arrive at random (`load`, a Poisson process) at a share of the rate
-that the engine before a lesson has shown under the burst. A request counts from its scheduled arrival, however busy the
-engine is ("coordinated omission").
+Prompts of 5 to 200 tokens, many short and few long, and completions of 16 to 256, on a laptop to 128; some prompts
+begin alike, some requests are forked, and the pool is too small for the largest batch, so that it runs dry at times. In
+one form all requests arrive at once (`burst`), in the other they arrive at random (`load`, a Poisson process) at a
+share of the rate that the engine before a lesson has shown under the burst. A request counts from its scheduled
+arrival, however busy the engine is ("coordinated omission").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .metrics import Limits
 from .stats import Ratio, ratio
 from .workload import Request, Workload
 
-PROMPT_TOKENS, NEW_TOKENS = (5, 200), (16, 256)  # the shortest and the longest
+PROMPT_TOKENS = (5, 200)  # the shortest and the longest
 BLOCK_SIZE = 16  # vLLM's default; the articles have 64
 SHARED_PREFIXES, PREFIX_TOKENS = 3, 128
 ONE_IN_PREFIXED, ONE_IN_FORKED = 4, 8
@@ -35,23 +35,25 @@ FEW_GOOD = 0.05  # where the median runs of both sides have no larger share of g
 class MixedTraffic:
     """How many requests, and the engine that they are too many for.
 
-    num_blocks: of the pool, per layer: fewer than `max_batch_size` long requests need.
+    num_blocks: of the pool, per layer: fewer than `max_batch_size` long requests need. new_tokens: of the shortest
+    completion and of the longest.
     """
 
     num_requests: int
     max_batch_size: int
     num_blocks: int
+    new_tokens: tuple[int, int] = (16, 256)
     seed: int = 0
 
     def __str__(self) -> str:
-        forks, (fewest, most) = len(self.params) - self.num_requests, NEW_TOKENS
+        forks, (fewest, most) = len(self.params) - self.num_requests, self.new_tokens
         asked = f"{self.num_requests} requests and {forks} forks x {fewest} to {most} tokens"
         return f"{asked}, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]}, batch {self.max_batch_size} (mixed)"
 
     @property
     def config(self) -> EngineConfig:
         """Of the engines: a small pool, and prefixes shared."""
-        longest = PROMPT_TOKENS[1] + NEW_TOKENS[1]
+        longest = PROMPT_TOKENS[1] + self.new_tokens[1]
         return EngineConfig(
             block_size=BLOCK_SIZE,
             max_batch_size=self.max_batch_size,
@@ -83,9 +85,14 @@ class MixedTraffic:
             prompt = tokens.integers(1, vocab_size, _prompt_length(draw))
             if number % ONE_IN_PREFIXED == 0 and len(prompt) + PREFIX_TOKENS <= PROMPT_TOKENS[1]:
                 prompt = np.concatenate([prefixes[draw.integers(SHARED_PREFIXES)], prompt])
-            siblings = (_params(draw),) if number % ONE_IN_FORKED == 0 else ()
-            requests.append(Request(tuple(prompt.tolist()), _params(draw), float(arrival), siblings))
+            siblings = (self._params(draw),) if number % ONE_IN_FORKED == 0 else ()
+            requests.append(Request(tuple(prompt.tolist()), self._params(draw), float(arrival), siblings))
         return Workload(tuple(requests))
+
+    def _params(self, draw: np.random.Generator) -> SamplingParams:
+        """Greedy: to sample in Python would take longer than the step."""
+        most = int(draw.integers(*self.new_tokens, endpoint=True))
+        return SamplingParams(max_new_tokens=most, stop_on_eos=False)
 
 
 def _prompt_length(draw: np.random.Generator) -> int:
@@ -94,14 +101,8 @@ def _prompt_length(draw: np.random.Generator) -> int:
     return int(np.exp(draw.uniform(shortest, longest)))
 
 
-def _params(draw: np.random.Generator) -> SamplingParams:
-    """Greedy: to sample in Python would take longer than the step."""
-    most = int(draw.integers(*NEW_TOKENS, endpoint=True))
-    return SamplingParams(max_new_tokens=most, stop_on_eos=False)
-
-
 D = MixedTraffic(num_requests=128, max_batch_size=128, num_blocks=900)  # on a GPU
-D_SMALL = MixedTraffic(num_requests=10, max_batch_size=16, num_blocks=70)  # on a laptop
+D_SMALL = MixedTraffic(num_requests=10, max_batch_size=16, num_blocks=52, new_tokens=(16, 128))  # on a laptop
 
 
 @dataclass(frozen=True)

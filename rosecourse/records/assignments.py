@@ -11,7 +11,7 @@ import numpy as np
 from ..config import EngineConfig, SamplingParams
 from ..lessons import LESSONS, Lesson
 from ..lessons.workloads import ArticleWorkload
-from ..measure.traffic import NEW_TOKENS, MixedTraffic, load_rate
+from ..measure.traffic import MixedTraffic, load_rate
 from ..measure.workload import Workload
 from .names import BURST, load_of, name_from, number_before
 from .recordings import Recording
@@ -116,7 +116,8 @@ def _mixed(
 ) -> Assignment:
     sizes = {
         "num_requests": traffic.num_requests,
-        "max_new_tokens": NEW_TOKENS[1],
+        "min_new_tokens": traffic.new_tokens[0],
+        "max_new_tokens": traffic.new_tokens[1],
         "max_batch_size": traffic.max_batch_size,
         "traffic_seed": traffic.seed,
         **more,

@@ -140,8 +140,9 @@ def asked_of(settings: Mapping[str, Any]) -> list[SamplingParams]:
     seed = settings.get("traffic_seed")
     if seed is None:
         return [SamplingParams(max_new_tokens=most, stop_on_eos=False)] * (requests * settings.get("samples", 1))
-    require_form(seed, int, "traffic_seed")
-    return replace(D, num_requests=requests, seed=seed).params
+    fewest = settings.get("min_new_tokens", D.new_tokens[0])  # older recordings do not say it: they are D's
+    require_form([seed, fewest], [int], "the traffic's settings")
+    return replace(D, num_requests=requests, seed=seed, new_tokens=(fewest, most)).params
 
 
 def _require_readers(document: Mapping[str, Any]) -> None:

@@ -94,6 +94,7 @@ def test_tokens_that_differ_end_it(monkeypatch, capsys):
     assert captured.err.startswith("rosecourse benchmark_ladder: error: the engines give different tokens")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("short", "told"), [(False, ""), (True, "; one engine at a time, as memory is short")])
 def test_where_memory_is_short_there_is_one_engine_at_a_time(short, told, monkeypatch, capsys):
     asked = []
@@ -130,8 +131,9 @@ def test_the_forecast_is_of_the_rounds_that_count(monkeypatch, capsys):
 
 
 def test_mixed_traffic_comes_all_at_once(monkeypatch, capsys):
-    monkeypatch.setattr(record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
-    monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
+    monkeypatch.setattr(
+        record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
+    )
     assert benchmark_ladder.main([*TINY, *TWO, "--workloads", "D", "--rounds", "1"]) == 0
     assert capsys.readouterr().out.startswith("=== D-burst: ")
 

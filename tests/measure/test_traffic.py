@@ -119,5 +119,5 @@ def require_reasons(found):
 
 def test_the_engines_of_the_traffic_have_its_pool():
     assert D_SMALL.config == EngineConfig(
-        block_size=16, max_batch_size=16, num_blocks=70, max_seq_len=456, prefix_cache=True
+        block_size=16, max_batch_size=16, num_blocks=52, max_seq_len=328, prefix_cache=True
     )

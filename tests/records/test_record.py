@@ -38,6 +38,7 @@ def test_the_workloads_are_the_articles():
     assert [rung.workload.name for rung in LESSONS] == [*"AAABBCACCEAA", "C-one", *"AAA"]
 
 
+@pytest.mark.long
 def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
     out = tmp_path / "some" / "results"
     assert record.main(["--workloads", "A,C", *SMALL, "--out", str(out)]) == 0
@@ -67,6 +68,7 @@ def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
         assert (settings["model"], settings["dtype"], settings["prefix_cache"]) == ("tiny-gpt2", "float32", False)
 
 
+@pytest.mark.long
 def test_a_file_has_the_command_that_made_it_and_nothing_of_the_machine(tmp_path):
     assert record.main(["--workloads", "A,C", *SMALL, "--prompt", "It's", "--force", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "cpu" / "C.json").read_text()
@@ -95,9 +97,8 @@ def test_every_round_runs_all_rungs_forwards_or_backwards_and_the_first_does_not
 
 @pytest.mark.long
 def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_path, monkeypatch, capsys):
-    traffic = MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60)
+    traffic = MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
     monkeypatch.setattr(recording, "D_SMALL", traffic)
-    monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
     assert record.main(["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path)]) == 0
     rungs = RUNGS[RUNGS.index("038") :]
     names = ["D-burst", *(f"D-load-{number}" for number in rungs[1:])]
@@ -168,8 +169,9 @@ def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path, monkeypatch):
 
 
 def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(recording, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60))
-    monkeypatch.setattr("rosecourse.measure.traffic.NEW_TOKENS", (3, 6))  # short ones
+    monkeypatch.setattr(
+        recording, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
+    )
     argv = ["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path), "--from", RUNGS[-3]]
     assert record.main(argv) == 0
     names = [f"D-burst-from-{RUNGS[-3]}", f"D-load-{RUNGS[-2]}", f"D-load-{RUNGS[-1]}"]
@@ -182,6 +184,7 @@ def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_
 # -- the source and the machine -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_where_there_is_no_git_the_commit_can_be_stated(tmp_path, source):
     source.update(commit=None, dirty=None)
     for stated, dirty in (("c0ffee1", False), ("c0ffee1-dirty", True)):
@@ -246,7 +249,7 @@ def test_a_machine_without_a_driver(monkeypatch):
         (["--max-batch-size", "-1"], "max_batch_size is -1: give 1 or more"),
         (["--max-new-tokens", "512"], "512 new ones do not fit into the model's 512: give a shorter prompt"),
         (["--prompt", "a b " * 300], "4 new ones do not fit into the model's 512: give a shorter prompt"),
-        (["--workloads", "D", "--random-weights", "small"], "mixed traffic has requests of 456 tokens"),
+        (["--workloads", "D", "--random-weights", "small"], "mixed traffic has requests of 328 tokens"),
         (
             ["--workloads", "steps", "--random-weights", "small"],
             "100 tokens and 4 new ones do not fit into the model's 64",

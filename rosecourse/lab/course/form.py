@@ -105,7 +105,7 @@ class Track:
     prompt_tokens: int = 3
     requests: tuple[int, int] = (16, 64)
     new_tokens: tuple[int, int] = (68, 32)
-    rounds: int = 11
+    rounds: int = 7
     samples: int = 1
     untimed: str = ""
     counted: str = "launches"

@@ -161,7 +161,7 @@ def race(
 
     part: a class with the interface of the part that the lesson changes. number: of the lesson, a text.
     model: None is the shipped one, on the best device. rounds: None is what the lesson's course says. By default a race
-    takes ten to thirty seconds. Where time says nothing, something is counted in its place, as `Track.counted` says.
+    takes up to half a minute. Where time says nothing, something is counted in its place, as `Track.counted` says.
     Raises `LessonError` for a lesson that is not there.
     """
     rung = lesson(number)
