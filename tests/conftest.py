@@ -1,5 +1,6 @@
 """Fixtures that the tests share."""
 
+import math
 import os
 from collections import defaultdict
 
@@ -14,7 +15,7 @@ from transformers import GPT2LMHeadModel
 
 from rosecourse import OnlineScheduler, load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
-from tests.support.day import BY_DAY, DAY, of_the_day, turns_of_the_day
+from tests.support.day import BY_DAY, DAY, EVERY, of_the_day, turns_of_the_day
 from tests.support.managers import managers
 from tests.support.oracles import hf_random_gpt2
 from tests.support.scheduling import make_engine
@@ -66,7 +67,8 @@ def pytest_report_header():
 
 @pytest.hookimpl(trylast=True)  # after `-k`
 def pytest_collection_modifyitems(config, items):
-    """Of a test that is marked `drawn(n)` n cases are left, those of the day; of those marked `long`, a third."""
+    """Of a test that is marked `drawn(n)` n cases are left, those of the day, and without n a third; of those marked
+    `long`, a third of the tests. Where a GPU runs what is marked `gpu`, it runs all of it."""
     if EVERY_CASE:
         return
     functions = list(dict.fromkeys((item.path, item.originalname) for item in items if item.get_closest_marker("long")))
@@ -75,12 +77,16 @@ def pytest_collection_modifyitems(config, items):
     left_out = set()
     for item in items:
         function = item.path, getattr(item, "originalname", None)
+        drawn = item.get_closest_marker("drawn")
+        if item.get_closest_marker("gpu"):
+            continue
         if function in functions and function not in turns:
             left_out.add(item)
-        elif drawn := item.get_closest_marker("drawn"):
-            cases[*function, drawn.args[0]].append(item)
+        elif drawn and (drawn.args or function not in functions):
+            cases[*function, *(drawn.args or [None])].append(item)
     for (path, name, n), all_of_them in cases.items():
-        left_out |= set(all_of_them) - set(of_the_day(all_of_them, n, name, turns.get((path, name), DAY)))
+        of_all = n or math.ceil(len(all_of_them) / EVERY)
+        left_out |= set(all_of_them) - set(of_the_day(all_of_them, of_all, name, turns.get((path, name), DAY)))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]

@@ -13,6 +13,8 @@ from rosecourse.errors import RosecourseError
 from tests.support.late_device import assert_nothing_in_flight, forgive
 from tests.support.pipelines import BEFORE, PROMPTS, Run, SickModel, alone, asks, make_engine, one_behind, told_alone
 
+pytestmark = pytest.mark.drawn
+
 LONG = SamplingParams(20, stop_on_eos=False)
 
 

@@ -8,6 +8,8 @@ from tests.support.hazards import BS, Driver, assert_holds_its_own, each_rung
 from tests.support.layouts import OneTable
 from tests.support.oracles import hf_greedy, prompts_of
 
+pytestmark = pytest.mark.drawn
+
 
 @each_rung
 def test_double_free_and_a_stale_holder_leave_the_new_owner_alone(small_pair, rung):

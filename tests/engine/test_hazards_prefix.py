@@ -8,6 +8,8 @@ from rosecourse.kv import prefix_cache as prefix_cache_module
 from tests.support.hazards import BS, Driver, assert_holds_its_own, each_rung
 from tests.support.oracles import hf_greedy, prompts_of
 
+pytestmark = pytest.mark.drawn
+
 
 def prefilled(driver, prompt):
     """A session with its first token, and how many of its tokens were a hit."""

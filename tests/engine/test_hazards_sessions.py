@@ -6,6 +6,8 @@ from rosecourse import KVCacheExhausted, OnlineScheduler, RequestError
 from tests.support.hazards import BS, Driver, check, each_rung, run_checked
 from tests.support.oracles import hf_greedy, prompts_of
 
+pytestmark = pytest.mark.drawn
+
 
 def submit(driver, lengths, new, **sizes):
     """A scheduler and its sessions."""

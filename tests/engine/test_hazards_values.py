@@ -14,6 +14,8 @@ from tests.support.hazards import BS, RUNGS, Driver, assert_holds_its_own, check
 from tests.support.layouts import OneTable, layout_of
 from tests.support.oracles import prompts_of
 
+pytestmark = pytest.mark.drawn
+
 NAN = float("nan")
 PADDED = ("066-padded", "066-graphs")  # they run over pads too
 

@@ -14,7 +14,7 @@ from tests.support.interrupt_story import ENGINES, MODEL, STEPS, make_engine, to
 from tests.support.interrupts import strike_lines
 from tests.support.managers import LONG
 
-pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.drawn, pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")]
 
 
 @pytest.mark.drawn(7)

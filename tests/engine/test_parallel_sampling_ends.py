@@ -26,6 +26,8 @@ from tests.support.samples import (
 )
 from tests.support.scheduling import check, make_engine, run
 
+pytestmark = pytest.mark.drawn
+
 # -- ends ---------------------------------------------------------------------------------------------------------
 
 

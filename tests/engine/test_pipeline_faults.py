@@ -21,6 +21,8 @@ from tests.support.pipelines import (
     told_alone,
 )
 
+pytestmark = pytest.mark.drawn
+
 CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin", "free"]
 KEEPS = {("after", "begin"), ("after", "land")}  # who has done its work and raises keeps the tokens
 FEW = slice(1, 6)
@@ -260,6 +262,7 @@ def told_before(prompt, tokens, n):
 # -- everything at once -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_everything_at_once(first):
     """Seeded worlds; `python -m tests.support.fault_soak` plays as many as one likes."""

@@ -16,7 +16,7 @@ from tests.support.changed_kernels import changed
 pytestmark = [
     pytest.mark.filterwarnings("ignore:All-NaN slice"),  # numpy's, inside the interpreter
     pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered"),
-    *([] if INTERPRETED else [pytest.mark.gpu]),
+    pytest.mark.drawn if INTERPRETED else pytest.mark.gpu,
 ]
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 in_dtypes = pytest.mark.parametrize("dtype", BITS, ids=lambda dtype: str(dtype).removeprefix("torch."))

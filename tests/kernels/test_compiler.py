@@ -21,6 +21,8 @@ from rosecourse.kernels.tiles import Tiles
 from tests.support.compiling import Compiler, answer_all, compile_for
 from tests.support.ptx import LAUNCH, WAIT, accesses, waits_later
 
+pytestmark = pytest.mark.drawn
+
 
 class Card(NamedTuple):
     capability: int  # 86 is 8.6

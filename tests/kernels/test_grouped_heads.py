@@ -23,7 +23,7 @@ from tests.support.attention_cases import (
     let_overflow_raise,
 )
 
-pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
+pytestmark = pytest.mark.drawn if INTERPRETED else pytest.mark.gpu
 GROUPS = [1, 2, 3, 4]
 CPU_AND_FLOAT32 = [name for name in IMPLEMENTATIONS if INTERPRETED or name != "sparse"]
 

@@ -19,7 +19,7 @@ from rosecourse.kernels import (
 from tests.support.oracles import attention
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-pytestmark = [pytest.mark.gpu] if DEVICE.type == "cuda" else []
+pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.drawn
 H, D, BLOCK_SIZE = 2, 16, 4  # the scale, 1 / 4, is exact
 
 # Half the distance of two neighbouring numbers, relative: what rounding the result may cost.

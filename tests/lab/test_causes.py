@@ -211,6 +211,7 @@ class RowsById(RightTables):
         return row
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
@@ -246,6 +247,7 @@ class TheLastTwo(RightTables):
         return tables
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("part", "cause", "reason"),
     [

@@ -38,6 +38,7 @@ def test_a_right_part_passes_whatever_its_style(part):
     assert verdict.passed, verdict
 
 
+@pytest.mark.long
 def test_the_courses_own_part_is_right_and_not_the_learners():
     assert_not_own("065", "`CopyBlocks.__call__`")
 

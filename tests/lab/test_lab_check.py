@@ -216,6 +216,7 @@ class Spoils(NoCall):
             info.length = None
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("part", "says"),
     [
@@ -325,6 +326,7 @@ def test_tables_where_an_append_belongs():
     assert "def __call__(self, sessions)" in str(check(part_of("038"), "036"))
 
 
+@pytest.mark.long
 def test_what_a_part_prints_is_held_back(capsys):
     class Talks(IndexPut):
         def __call__(self, sessions, keys, values):

@@ -71,6 +71,7 @@ def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
     assert "; it must be block" in str(verdict)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("part", "says"),
     [
@@ -88,6 +89,7 @@ def test_what_is_kept_otherwise_than_by_the_table_goes_stale(part, says):
     assert re.search(says, str(verdict)), verdict
 
 
+@pytest.mark.long
 def test_rows_of_others_are_not_to_be_built_anew():
     verdict = check(RightWholeTable, "036")
     assert verdict.correct

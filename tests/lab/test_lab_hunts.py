@@ -18,6 +18,8 @@ from rosecourse.lab.course.scenes import key_at
 from rosecourse.lab.hunts import hunting as bug_hunt
 from rosecourse.lab.hunts.hunting import explanation, hunt
 
+pytestmark = pytest.mark.drawn
+
 NUMBERS = list(COURSES)
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 

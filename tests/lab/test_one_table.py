@@ -69,7 +69,7 @@ def test_a_right_part_lives_through_every_story(part):
     assert met(part) == []
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     counted = Counter(fault.cause for fault in met(part))
@@ -105,6 +105,7 @@ def test_the_courses_own_part_is_not_the_learners():
     assert_not_own("062", "`KVAppend.append_token_batch`")
 
 
+@pytest.mark.long
 @needs_triton
 def test_what_goes_wrong_only_in_a_kernel_is_seen():
     assert met(TakesTheGeneralKernel) == []  # where none is let in
@@ -120,6 +121,7 @@ def test_a_check_on_a_cpu_says_that_the_kernels_ran():
     assert "not to be seen on a CPU: a pinned buffer" in said
 
 
+@pytest.mark.long
 def test_without_triton_all_but_the_kernels_is_judged(monkeypatch):
     monkeypatch.setattr(trial, "triton_runs_on", lambda device: False)
     verdict = check(ForgetsTheKernels, "062")

@@ -100,6 +100,7 @@ def test_a_kernel_that_cannot_start_early_is_told_that_alone():
     assert "only after its wait" not in said
 
 
+@pytest.mark.long
 @interpreted
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     said = assert_untouched_is_right("071")
@@ -107,11 +108,13 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     assert re.search(r"`w_ptr` of `linear_add_kernel` was there before the step: .*, in line \d+, in linear_add_", said)
 
 
+@pytest.mark.long
 @interpreted
 def test_the_courses_own_class_is_right_and_not_the_learners():
     assert_not_own("071", "`LayerOps.linear_add`")
 
 
+@pytest.mark.long
 @interpreted
 def test_the_courses_own_kernel_is_not_the_learners():
     class Borrows(Masked):

@@ -65,6 +65,7 @@ def test_nothing_that_the_work_changes_or_prints_comes_back(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.drawn
 @both
 def test_a_process_that_is_silent_is_ended_and_says_where_it_stood(fork):
     def work(report):

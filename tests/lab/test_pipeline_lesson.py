@@ -61,7 +61,7 @@ def test_one_of_another_style_passes(part):
 ON_A_CPU = (AlwaysPinned, EventsOfAGPU)  # with a GPU these are there
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     if part in ON_A_CPU and torch.cuda.is_available():
@@ -114,6 +114,7 @@ def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "067"), WITHOUT_THE_IDEA[part])
 
 
+@pytest.mark.long
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     said = assert_untouched_is_right("067")
     assert "Perhaps:  `steps_ahead` is 0, so that the engine lands each step before the next launch" in said
@@ -128,6 +129,7 @@ def test_the_hunts_mended_pipeline_lives_through_every_story():
         scenario.story(oracle_of(hunt("067").mended, scenario.sizes))
 
 
+@pytest.mark.long
 def test_the_command_takes_a_pipeline(tmp_path, capsys):
     said = command_on_solution("067", tmp_path, capsys)
     assert "Such waits in a step, before: 1; of your part: 0; of the course's: 0." in said

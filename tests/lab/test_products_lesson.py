@@ -136,6 +136,7 @@ def whose_work(part):
     return not_its_own(trial_of(part, lesson("070")), [step_of(part)])
 
 
+@pytest.mark.long
 def test_the_engines_products_and_the_courses_part_are_not_the_learners_work():
     assert {"`FusedLinears.norm_linear`", "the kernel `linear_kernel`"} <= set(whose_work(OfTheEngine))
     assert {"`LayerOps.linear_add`", "the kernel `linear_kernel`"} <= set(whose_work(product_with_ends.LayerOps))
@@ -155,6 +156,7 @@ def test_a_launch_counts_as_one_whoever_makes_it_and_the_exercise_has_many_opera
     assert ends == launched == dict.fromkeys(begins, 1)
 
 
+@pytest.mark.long
 def test_weights_are_read_once_by_the_course_and_its_steps_are_four_a_layer():
     for at in STEPS:
         seen = step_of(product_with_ends.LayerOps, at)

@@ -53,6 +53,7 @@ def test_one_of_another_style_passes(part):
     assert verdict.passed, verdict
 
 
+@pytest.mark.long
 def test_the_courses_own_runners_are_right_and_not_the_learners():
     assert_not_own("066", "`Runner.captured`")
 
@@ -77,6 +78,7 @@ def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "066"), WITHOUT_THE_IDEA[part])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("part", "all_are_played"), [(ReturnsPads, False), (starts.Runner, True)])
 def test_a_few_faults_are_enough_for_a_cause(part, all_are_played):
     """A wrong runner is wrong nearly everywhere, and each fault has what was seen of the graph."""

@@ -77,6 +77,7 @@ def test_a_broken_run_leaves_the_old_file_and_those_before_it(tmp_path, monkeypa
         assert (tmp_path / "cpu" / "A.json").read_bytes() == old
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, capsys):
     argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path), "--force"]
     assert record.main(argv) == 0
@@ -91,6 +92,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, capsys):
     assert written(tmp_path) == old
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("dtype", "code"), [("float32", 2), ("bfloat16", 0)])
 def test_other_tokens_are_an_error_in_float32_and_said_in_less(tmp_path, monkeypatch, capsys, dtype, code):
     def other(run, number):
@@ -111,6 +113,7 @@ def test_other_tokens_are_an_error_in_float32_and_said_in_less(tmp_path, monkeyp
 # -- by whole rounds ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_recording_ends_before_a_round_that_would_not_fit_and_goes_on_with_it(tmp_path, monkeypatch, capsys, clock):
     """Of rungs of ten seconds: 3.5 times as long as a round has room for a warm-up and two more."""
     argv = ["--workloads", "A,C", *SMALL, "--minutes", str(3.5 * ROUND), "--out", str(tmp_path)]
