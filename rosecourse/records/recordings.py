@@ -141,7 +141,8 @@ def asked_of(settings: Mapping[str, Any]) -> list[SamplingParams]:
     if seed is None:
         return [SamplingParams(max_new_tokens=most, stop_on_eos=False)] * (requests * settings.get("samples", 1))
     fewest = settings.get("min_new_tokens", D.new_tokens[0])  # older recordings do not say it: they are D's
-    require_form([seed, fewest], [int], "the traffic's settings")
+    require_form(seed, int, "traffic_seed")
+    require_form(fewest, int, "min_new_tokens")
     return replace(D, num_requests=requests, seed=seed, new_tokens=(fewest, most)).params
 
 

@@ -331,6 +331,7 @@ def changed(document, change):
         (lambda d: d["settings"].update(num_requests=3), "rung 035, run 1: 2 of 3 requests are there"),
         (lambda d: d["settings"].update(num_requests=10**12), "its workload has 1000000000000 requests"),
         (lambda d: d["settings"].update(traffic_seed=0.0), "traffic_seed is of type float"),
+        (lambda d: d["settings"].update(traffic_seed=0, min_new_tokens="2"), "min_new_tokens is of type str"),
     ],
 )
 def test_a_file_of_another_form_is_refused_though_its_checksum_fits(tmp_path, document, change, message):

@@ -11,7 +11,7 @@ from rosecourse.records.run_json import packed_run
 from rosecourse.records.sealed import seal
 from rosecourse.request.session import SessionTimes
 
-TRAFFIC = {"num_requests": 2, "traffic_seed": 0}
+TRAFFIC = {"num_requests": 2, "max_new_tokens": 256, "traffic_seed": 0}
 KINDS = ("inside", "boundary")
 STEPS = [0.004, 0.0042, 0.0041, 0.004, 0.0044]  # seconds of a step, in five runs
 
@@ -31,7 +31,7 @@ def steady(step, requests=2, tokens=4):
 
 def mixed(step):
     """Requests of the mixed traffic of `TRAFFIC`, which are in every step from the first on."""
-    counts = [params.max_new_tokens for params in asked_of({"max_new_tokens": 256} | TRAFFIC)]
+    counts = [params.max_new_tokens for params in asked_of(TRAFFIC)]
     return run_of([[step * n for n in range(1, count + 1)] for count in counts])
 
 

@@ -244,7 +244,7 @@ FITTING = [
     ),
     Wrong(
         "the lists of the first layer",
-        r"counts 3 tokens; 2 are to .*\n.*more than once .*, or the lists of layer 0 were given for layer 1",
+        r"counts 3 tokens; 2 are to .*\n.*raised for layer 1, too: the lists of layer 0 were given for that one",
         ("038",),
         (("session.block_ids_per_layer[layer_idx]", "session.block_ids_per_layer[0]"),),
     ),

@@ -46,7 +46,7 @@ TABLES = [
         ONLY,
         ((START, "start = max(signature[0], 0)"),),
     ),
-    Wrong("kept by the session", r"computed again[^$]*stale", ONLY, kept_by("session")),
+    Wrong("kept by the session", r"computed again[^$]*not renewed", ONLY, kept_by("session")),
     Wrong("kept by the session's address", r"stale", ONLY, kept_by("id(session)")),
     Wrong(
         "kept by the table's address",
@@ -89,7 +89,7 @@ TABLES = [
     ),
     Wrong(
         "the last block is left out",
-        r"logical block 0: the table says 0; it must be block",
+        r"logical block \d: the table says 0; it must be block",
         ONLY,
         (("for block_id in ids[start:]]", "for block_id in ids[start:-1]] + [0]"),),
     ),
