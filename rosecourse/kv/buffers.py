@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..checks import shown
 from ..errors import ConfigError
+
+# Of Linux, which ends a process that takes more: of the second version of its control groups, and of the first.
+CONTAINERS_LIMITS = [Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
 
 
 def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
@@ -43,10 +47,19 @@ def kv_pool(
 
 
 def host_memory() -> float:
-    """Bytes of memory that this machine has; infinity where the system does not say."""
+    """Bytes of memory that this machine has, or its container where that has less; infinity where nobody says."""
     names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
     known = all(name in getattr(os, "sysconf_names", {}) for name in names)
-    return math.prod(os.sysconf(name) for name in names) if known else math.inf
+    whole = math.prod(os.sysconf(name) for name in names) if known else math.inf
+    return min([whole, *map(_limit_in, CONTAINERS_LIMITS)])
+
+
+def _limit_in(path: Path) -> float:
+    """What a file of the control groups says: a number of bytes, or `max`."""
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return math.inf
 
 
 def state_buffer(num_elements: int, device: torch.device) -> torch.Tensor:

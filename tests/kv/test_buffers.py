@@ -94,7 +94,19 @@ def test_only_a_pool_in_the_machines_own_memory_is_measured_by_it(log, monkeypat
         buffers.kv_pool(shape, torch.float16, CPU)
 
 
+@pytest.mark.parametrize(("says", "bytes_there"), [("4096\n", 4096), ("max\n", 10 * 4096), ("", 10 * 4096)])
+def test_a_container_with_less_memory_than_its_machine_is_believed(monkeypatch, tmp_path, says, bytes_there):
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
+    limit = tmp_path / "memory.max"
+    limit.write_text(says)
+    monkeypatch.setattr(buffers.os, "sysconf_names", sizes, raising=False)
+    monkeypatch.setattr(buffers.os, "sysconf", sizes.get, raising=False)
+    monkeypatch.setattr(buffers, "CONTAINERS_LIMITS", [limit, tmp_path / "nowhere"])
+    assert buffers.host_memory() == bytes_there
+
+
 def test_a_system_that_does_not_tell_its_memory_is_not_asked(monkeypatch):
+    monkeypatch.setattr(buffers, "CONTAINERS_LIMITS", [])
     monkeypatch.setattr(buffers, "os", SimpleNamespace(sysconf_names={"SC_PAGE_SIZE": 1}))
     assert buffers.host_memory() == float("inf")
     monkeypatch.setattr(buffers, "os", SimpleNamespace())
