@@ -121,9 +121,8 @@ def _functions_of(part: Any) -> Iterator[FunctionType]:
 def _read_by(function: FunctionType) -> Iterator[Used]:
     code = function.__code__
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    around = {
-        name: cell.cell_contents for name, cell in cells if _is_full(cell) and name != "__class__"
-    }  # of `super()`
+    around = {name: cell.cell_contents for name, cell in cells if _is_full(cell)}
+    around.pop("__class__", None)  # of `super()`: the class itself
     for inner in _codes(code):
         for step in dis.get_instructions(inner):
             names = function.__globals__ if step.opname == "LOAD_GLOBAL" else around
