@@ -53,12 +53,10 @@ LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 \
     --dist loadfile --no-loadscope-reorder
 
-test: env  ## Run every test, check every notebook and lint, whatever fails (ARGS='-k scheduler')
-	@tests=passed; said=$$(mktemp); \
-	{ $(LINT); } >"$$said" 2>&1 & \
+test: env  ## Lint, run every test and check every notebook, whatever fails (ARGS='-k scheduler')
+	@lint=passed; tests=passed; \
+	$(LINT) || lint=failed; \
 	$(PYTEST) $(ARGS) || tests=failed; \
-	wait $$! && lint=passed || lint=failed; \
-	cat "$$said"; rm -f "$$said"; \
 	echo "lint: $$lint, tests: $$tests"; \
 	test "$$lint $$tests" = 'passed passed'
 

@@ -67,8 +67,8 @@ def pytest_report_header():
 
 @pytest.hookimpl(trylast=True)  # after `-k`
 def pytest_collection_modifyitems(config, items):
-    """Of a test that is marked `drawn(n)` n cases are left, those of the day, and without n a quarter; of those
-    marked `long`, a quarter of the tests. Where a GPU runs what is marked `gpu`, it runs all of it."""
+    """Of a test that is marked `drawn(n)` n cases are left, those of the day, and without n a fifth; of those
+    marked `long`, a fifth of the tests. Where a GPU runs what is marked `gpu`, it runs all of it."""
     if EVERY_CASE:
         return
     functions = list(dict.fromkeys((item.path, item.originalname) for item in items if item.get_closest_marker("long")))

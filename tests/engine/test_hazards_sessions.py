@@ -46,7 +46,7 @@ def test_cancel_in_every_state_gives_every_block_back(small_pair, rung):
         assert driver.kv.num_available() == driver.kv.num_blocks
 
 
-@pytest.mark.drawn(30)
+@pytest.mark.drawn(15)
 @each_rung
 @pytest.mark.parametrize("num_blocks", [10, 13])
 @pytest.mark.parametrize("prefix_cache", [True, False])

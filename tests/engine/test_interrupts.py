@@ -17,7 +17,7 @@ from tests.support.managers import LONG
 pytestmark = [pytest.mark.drawn, pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")]
 
 
-@pytest.mark.drawn(7)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("parts", ENGINES)
 def test_steps_are_interrupted_at_any_line(parts):
     """Hazard 34: prefills, decode steps over block boundaries, copies, preemptions, prefix hits and evictions, ends."""

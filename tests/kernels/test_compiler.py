@@ -254,7 +254,7 @@ def test_a_kernel_that_waits_too_late_is_seen(ask):
         assert READS[part.kernel][1] <= {pointer for _, pointer in early}
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", MORE, ids=str)
 @pytest.mark.long
 def test_kernels_of_other_steps(ask, part):

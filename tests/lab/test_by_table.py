@@ -27,7 +27,7 @@ def live_through(part, device=None, stories=None):
             scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", [*RIGHT, lesson("063").after.kv_append, lesson("065").after.kv_append])
 @pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
@@ -56,7 +56,7 @@ def test_the_courses_own_part_is_right_and_not_the_learners():
     assert_not_own("063", "the kernel `_kv_append_by_table_kernel`")
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "063"), *WRONG[part])

@@ -46,7 +46,7 @@ def is_course(verdict):
     return verdict.correct and not verdict.missing and not verdict.unchecked and bool(verdict.not_own)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("goal", "part", "number"),
     [with_marks(goal, part, number) for goal in GOALS for part, number in rungs_of(goal).items()],
@@ -63,7 +63,7 @@ def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_a
         assert "; the course's part of lesson" in str(verdict)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("number", "part"), [with_marks(number, part) for number in RIGHT for part in RIGHT[number]], ids=str
 )

@@ -52,7 +52,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
 def test_the_fault_is_named(number, wrong):
     verdict = check(damaged(number, wrong), number)
@@ -63,7 +63,7 @@ def test_the_fault_is_named(number, wrong):
     assert verdict.cause is not None, verdict
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("key", "signature"), ROWS)
 def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
     verdict = check(kept_rows(key, signature), "036")

@@ -59,7 +59,7 @@ def with_marks(number):
 OF_THE_EXERCISE = [number for number in NUMBERS if not COURSES[number].bug.part]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("number", [with_marks(number) for number in OF_THE_EXERCISE])
 @pytest.mark.long
 def test_the_colleagues_part_is_right_but_for_the_fault(number):

@@ -62,14 +62,14 @@ def met(part):
     return faults
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", [lesson("062").after.kv_append, Plain, ByHand, LooksUpOnce], ids=lambda p: p.__name__)
 @pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
     assert met(part) == []
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     counted = Counter(fault.cause for fault in met(part))

@@ -56,13 +56,13 @@ def test_one_of_another_style_passes(part):
     assert verdict.passed, verdict
 
 
-@pytest.mark.drawn(14)
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_wrong_operations_are_refused_with_their_cause(part):
     assert_refused(judged(part, "069", lambda *what: None), *WRONG[part])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(judged(part, "069", lambda *what: None), WITHOUT_THE_IDEA[part])

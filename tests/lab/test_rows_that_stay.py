@@ -25,7 +25,7 @@ def known_of_the_course():
     of_the_course("064")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("part", [*RIGHT, COURSES_OWN, hunt("064").mended])
 @pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
@@ -60,7 +60,7 @@ def test_what_the_exercise_gives_is_the_learners():
     assert not verdict.not_own
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "064"), *WRONG[part])

@@ -9,7 +9,7 @@ from typing import TypeVar
 BY_DAY = "DRAWN_BY"
 DAY = int(os.environ.setdefault(BY_DAY, str(date.today().toordinal())))  # all processes of a run get the same
 
-EVERY = 4  # days: so often comes a long test
+EVERY = 5  # days: so often comes a long test
 
 Case = TypeVar("Case")
 
