@@ -85,8 +85,8 @@ def pytest_collection_modifyitems(config, items):
         elif drawn and (drawn.args or function not in functions):
             cases[*function, *(drawn.args or [None])].append(item)
     for (path, name, n), all_of_them in cases.items():
-        of_all = n or math.ceil(len(all_of_them) / EVERY)
-        left_out |= set(all_of_them) - set(of_the_day(all_of_them, of_all, name, turns.get((path, name), DAY)))
+        count = n or math.ceil(len(all_of_them) / EVERY)
+        left_out |= set(all_of_them) - set(of_the_day(all_of_them, count, name, turns.get((path, name), DAY)))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
