@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
 from ..checks import require, shown
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..errors import ConfigError
 from ..models.gpt2 import GPT2
+from ..models.load import quiet
 from ..models.shape import Model
 from .stats import interleave
 from .whole_runs import Answer, require_whole
@@ -75,12 +77,24 @@ def compile_decoding(model: Any) -> None:
 
 
 def as_transformers(model: Model) -> GPT2LMHeadModel:
-    """A GPT-2's weights in the model of `transformers`, which makes all the tokens that it is asked for.
+    """A GPT-2 as `transformers` has it, which makes all the tokens that it is asked for.
 
+    One from a folder is loaded from there, so that what we read of it wrongly shows; a random one has our weights.
     Raises `ConfigError` for a model of another family.
     """
     if not isinstance(model, GPT2):
         raise ConfigError(f"the model {shown(model.name)} is not a GPT-2: give one to compare with `transformers`")
+    theirs: Any = _from_weights(model) if model.folder is None else _from_folder(model.folder)
+    theirs.generation_config = GenerationConfig()  # greedy to the end, whatever the folder says of sampling
+    return theirs.to(model.device, model.dtype).eval()
+
+
+def _from_folder(folder: Path) -> GPT2LMHeadModel:
+    with quiet():
+        return GPT2LMHeadModel.from_pretrained(folder, use_safetensors=True)
+
+
+def _from_weights(model: GPT2) -> GPT2LMHeadModel:
     shape = model.shape
     config = GPT2Config(
         vocab_size=shape.vocab_size,
@@ -89,11 +103,8 @@ def as_transformers(model: Model) -> GPT2LMHeadModel:
         n_layer=shape.num_layers,
         n_head=shape.num_heads,
         layer_norm_epsilon=shape.layer_norm_eps,
-        bos_token_id=None,
-        eos_token_id=None,
     )
-    theirs: Any = GPT2LMHeadModel(config)  # its own types refuse `to` and `generate`
-    theirs.to(model.device, model.dtype).eval()
+    theirs = GPT2LMHeadModel(config)
     theirs.transformer.load_state_dict(model.weights)
     return theirs
 

@@ -5,13 +5,13 @@ Whatever turns requests into a figure asks here first, warm-up runs too, and so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from ..config import SamplingParams
 from ..engine.engine import Generation
 from ..errors import RequestFailed
-from ..request.session import InferenceSession, SessionTimes
+from ..request.session import InferenceSession, SessionTimes, ends_of
 
 ALL = "ask for all of its tokens, with stop_on_eos=False"
 TO_THE_END = "let every request run to its end, and measure again"
@@ -53,9 +53,9 @@ class Answer(NamedTuple):
         ids = generation.token_ids
         return cls(asked, len(ids), len(ids), ids[-1] if ids else None, generation.finish_reason)
 
-    def is_whole(self, eos_token_id: int | None) -> bool:
+    def is_whole(self, eos_token_id: int | Collection[int] | None) -> bool:
         """Whether each token has a time, and none is missing: all that were asked for, or up to the end of text."""
-        stopped = self.asked.stop_on_eos and self.last is not None and self.last == eos_token_id
+        stopped = self.asked.stop_on_eos and self.last is not None and self.last in ends_of(eos_token_id)
         most = self.asked.max_new_tokens
         return self.given == self.moments and (self.given == most or (stopped and self.given < most))
 
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
         return f"gave {self.given} of {self.asked.max_new_tokens} tokens{timed}" + (f" ({why})" if why else "")
 
 
-def require_whole(answers: Sequence[Answer], eos_token_id: int | None = None) -> None:
+def require_whole(answers: Sequence[Answer], eos_token_id: int | Collection[int] | None = None) -> None:
     """Raise `RequestFailed` unless every request gave all that it was asked for.
 
     A request may end sooner with the end of text where it was to stop there. No workload asks for a cancellation: a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ class Run:
         """Completion tokens of all requests."""
         return sum(len(times.tokens) for times in self.times)
 
-    def require_whole(self, asked: Sequence[SamplingParams], eos_token_id: int | None = None) -> None:
+    def require_whole(self, asked: Sequence[SamplingParams], eos_token_id: int | Collection[int] | None = None) -> None:
         """Raise `RequestFailed` unless the run has these requests, and each gave all; as far as a run knows it."""
         here = len(self.times) if self.completions is None else min(len(self.times), len(self.completions))
         if here != len(asked):

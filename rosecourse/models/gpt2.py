@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -107,6 +108,9 @@ class GPT2:
         self.weights = dict(weights)
         self.tokenizer = tokenizer
         self.name = name
+        # The token ids that end a text, as `transformers` has them, and the folder that the weights come from.
+        self.eos_token_id: int | list[int] | None = getattr(tokenizer, "eos_token_id", None)
+        self.folder: Path | None = None
         self.wte, self.wpe = weights["wte.weight"], weights["wpe.weight"]
         self.layers = [GPT2Layer(weights, f"h.{i}.", shape) for i in range(shape.num_layers)]
         self.ln_f = Norm(weights["ln_f.weight"], weights["ln_f.bias"], shape.layer_norm_eps)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.utils import logging as hub_logging
+from transformers import GPT2Config
 from transformers.utils import logging
 
 from ..checks import is_count, one_line, shown
 from ..config import DATA
 from ..errors import ModelError
 from .files import ANEW, is_there, refused
-from .folder import CONFIG, FILES, ModelFolder
+from .folder import CONFIG, EMBEDDING, FILES, HEAD, ModelFolder, check_headers, used_weights
 from .gpt2 import GPT2, GPT2Shape
 from .shape import Model, ModelShape
 from .tokenizer import tokenizer_of
@@ -32,7 +32,7 @@ RANDOM_SHAPES = {
     "gpt2-medium": GPT2Shape(vocab_size=50257, context=1024, width=1024, num_layers=24, num_heads=16),
 }
 LONGEST_PATH = 4096  # characters
-SIZES = {  # what config.json calls them, and what the engine does
+SIZES = {  # what `GPT2Config` calls them, and what the engine does
     "vocab_size": "vocab_size",
     "n_positions": "context",
     "n_embd": "width",
@@ -40,12 +40,7 @@ SIZES = {  # what config.json calls them, and what the engine does
     "n_head": "num_heads",
     "layer_norm_epsilon": "layer_norm_eps",
 }
-PLAIN = {  # what a config must say, or leave out
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "tie_word_embeddings": True,
-    "quantization_config": None,
-}
+PLAIN = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "quantization_config": None}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -104,11 +99,15 @@ def load_model(
 
 
 def _load_gpt2(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> GPT2:
-    shape = _gpt2_shape(config, folder.source)
+    known = _gpt2_config(config, folder.source)
+    shape = _gpt2_shape(known, folder.source)
     folder.check_weights(shape)
     tokenizer = tokenizer_of(folder)
     _check_tokenizer(tokenizer, shape, folder.source)
-    return GPT2(shape, _cast(folder.weights(), shape, folder.name, dtype, device), tokenizer, folder.name)
+    model = GPT2(shape, _cast(folder.weights(), shape, known, folder.name, dtype, device), tokenizer, folder.name)
+    model.eos_token_id = folder.eos_token_id()
+    model.folder = folder.path
+    return model
 
 
 # The families that the engine runs: by the `model_type` of config.json, loader(folder, config, dtype, device).
@@ -143,7 +142,7 @@ def _folder(source: str) -> ModelFolder:
     if Path(source).is_absolute() or source.startswith(".") or source.count("/") > 1:
         raise ModelError(f"there is no model folder {source!r}: give one that is there, or a hub id such as 'gpt2'")
     try:
-        with _quiet():
+        with quiet():
             return ModelFolder(Path(snapshot_download(source, allow_patterns=[*FILES, "model*.safetensors"])), source)
     except Exception as error:  # the hub's client raises many kinds: all of them mean the same here
         reason = one_line(error)[:200]
@@ -153,7 +152,7 @@ def _folder(source: str) -> ModelFolder:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No bar, report or warning of transformers and its hub client: our own errors say what is wrong."""
     bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     hub_verbosity = hub_logging.get_verbosity()
@@ -176,15 +175,28 @@ def from_transformers(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> GPT2:
-    """The engine's form of a `transformers` GPT-2, cast and moved once."""
-    shape = _gpt2_shape(model.config.to_dict(), name)
-    return GPT2(shape, _cast(model.transformer.state_dict(), shape, name, dtype, device), tokenizer, name)
+    """The engine's form of a `transformers` GPT-2, cast and moved once.
+
+    Raises `ModelError` for a variant that the engine lacks, and for weights that it would not use.
+    """
+    shape = _gpt2_shape(model.config, name)
+    state = used_weights(model.state_dict(), f"the model {name!r}")
+    check_headers({weight: (list(value.shape), value.dtype) for weight, value in state.items()}, shape, repr(name))
+    ours = GPT2(shape, _cast(state, shape, model.config, name, dtype, device), tokenizer, name)
+    ours.eos_token_id = getattr(model.generation_config, "eos_token_id", None)  # a model without a head has no config
+    return ours
 
 
 def _cast(
-    state: Mapping[str, torch.Tensor], shape: GPT2Shape, name: str, dtype: torch.dtype, device: str | torch.device
+    state: Mapping[str, torch.Tensor],
+    shape: GPT2Shape,
+    config: GPT2Config,
+    name: str,
+    dtype: torch.dtype,
+    device: str | torch.device,
 ) -> dict[str, torch.Tensor]:
-    """The weights of a GPT-2, moved and cast. Raises `ModelError` for numbers that are not finite."""
+    """The weights of a GPT-2, moved and cast. Raises `ModelError` for numbers that are not finite, and for an output
+    projection other than the token embedding."""
     weights = {}
     for parameter in shape.parameters():
         exact = state[parameter].to(torch.float32)
@@ -193,29 +205,44 @@ def _cast(
             fits = torch.isfinite(exact).all()
             why = f"do not fit into {dtype}: load it in float32" if fits else f"are NaN or infinite: {ANEW}"
             raise ModelError(f"the model {name!r} cannot be used, weights of {parameter!r} {why}")
+    tied = torch.equal(state[HEAD].float(), state[EMBEDDING].float()) if HEAD in state else config.tie_word_embeddings
+    if not tied:
+        raise ModelError(
+            f"the model {name!r} has an output projection {HEAD!r} of its own: the engine has only GPT-2's, which is "
+            f"{EMBEDDING!r}"
+        )
     return weights
 
 
-def _gpt2_shape(config: Mapping[str, Any], name: str) -> GPT2Shape:
-    """The sizes of a GPT-2, from the fields of a config that the engine uses; those left out are GPT-2's own.
+def _gpt2_config(fields: Mapping[str, Any], name: str) -> GPT2Config:
+    """A config as `transformers` understands it, other names for a setting and defaults included.
 
-    Raises `ModelError` for a variant that the engine lacks, and for impossible sizes.
+    It sees the settings that the engine uses, and no others: some would fill the memory.
     """
-    activation = config.get("activation_function", "gelu_new")
+    used = {*SIZES, *PLAIN, "activation_function", "n_inner", "tie_word_embeddings"}
+    used |= {other for other, name in GPT2Config.attribute_map.items() if name in used}
+    try:
+        return GPT2Config.from_dict({name: value for name, value in fields.items() if name in used})
+    except Exception as error:  # its checks raise many kinds: all of them mean the same here
+        raise ModelError(f"the config of {name!r} cannot be used, {one_line(error)[:200]}; {ANEW}") from error
+
+
+def _gpt2_shape(config: GPT2Config, name: str) -> GPT2Shape:
+    """The sizes of a GPT-2. Raises `ModelError` for a variant that the engine lacks, and for impossible sizes."""
+    activation = config.activation_function
     if activation not in ("gelu_new", "gelu_pytorch_tanh"):
         raise ModelError(f"{name!r} uses the activation {shown(activation)}: the engine has only 'gelu_new'")
-    if any(config.get(field, value) is not value for field, value in PLAIN.items()):
-        raise ModelError(
-            f"{name!r} is a variant of GPT-2 (attention scaling, untied output, quantised weights): the engine has "
-            "only the plain one"
-        )
+    for field, value in PLAIN.items():
+        if getattr(config, field, value) is not value:
+            raise ModelError(f"{name!r} has {field} {shown(getattr(config, field))}: the engine has only plain GPT-2")
     try:
-        shape = replace(RANDOM_SHAPES["gpt2"], **{SIZES[field]: config[field] for field in SIZES if field in config})
+        shape = GPT2Shape(**{name: getattr(config, field) for field, name in SIZES.items()})
     except ModelError as error:
         raise ModelError(f"the config of {name!r} cannot be used, {error}; {ANEW}") from error
-    if config.get("n_inner") not in (None, 4 * shape.width):
-        inner = shown(config["n_inner"])
-        raise ModelError(f"{name!r} has n_inner {inner}: the engine wants 4 x n_embd, {4 * shape.width}")
+    if config.n_inner not in (None, 4 * shape.width):
+        raise ModelError(
+            f"{name!r} has n_inner {shown(config.n_inner)}: the engine wants 4 x n_embd, {4 * shape.width}"
+        )
     return shape
 
 

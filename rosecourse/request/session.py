@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -106,12 +106,20 @@ class InferenceSession:
         return SessionState.RUNNING if self.num_cached_tokens < len(self.token_ids) else SessionState.READY
 
 
-def append_tokens(new_tokens: Iterable[tuple[InferenceSession, int]], eos_token_id: int | None) -> None:
+def ends_of(eos_token_id: int | Collection[int] | None) -> Collection[int | None]:
+    """The token ids that end a text; `transformers` says one, several or none (None)."""
+    return eos_token_id if isinstance(eos_token_id, Collection) else (eos_token_id,)
+
+
+def append_tokens(
+    new_tokens: Iterable[tuple[InferenceSession, int]], eos_token_id: int | Collection[int] | None
+) -> None:
     """Let each session take its new token, and finish if it is the last one. One call for all: it is done each step."""
+    ends = ends_of(eos_token_id)
     for session, token_id in new_tokens:
         token_ids = session.token_ids
         token_ids.append(token_id)
-        if token_id == eos_token_id and session.params.stop_on_eos:
+        if token_id in ends and session.params.stop_on_eos:
             session.finish_reason = "stop"
         elif len(token_ids) >= session.most_tokens:
             session.finish_reason = "length"

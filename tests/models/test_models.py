@@ -148,8 +148,10 @@ def test_a_pickle_is_not_read(tmp_path):
     ("change", "message"),
     [
         ({"activation_function": "relu"}, "activation 'relu'"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "variant of GPT-2"),
-        ({"tie_word_embeddings": False}, "variant of GPT-2"),
+        (
+            {"scale_attn_by_inverse_layer_idx": True},
+            "has scale_attn_by_inverse_layer_idx True: the engine has only plain",
+        ),
         ({"n_inner": 7}, "n_inner 7"),
     ],
 )
