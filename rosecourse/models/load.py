@@ -222,7 +222,8 @@ def _gpt2_config(fields: Mapping[str, Any], name: str) -> GPT2Config:
     used = {*SIZES, *PLAIN, "activation_function", "n_inner", "tie_word_embeddings"}
     used |= {other for other, name in GPT2Config.attribute_map.items() if name in used}
     try:
-        return GPT2Config.from_dict({name: value for name, value in fields.items() if name in used})
+        with quiet():  # it wonders about ends of text that it was not shown
+            return GPT2Config.from_dict({name: value for name, value in fields.items() if name in used})
     except Exception as error:  # its checks raise many kinds: all of them mean the same here
         raise ModelError(f"the config of {name!r} cannot be used, {one_line(error)[:200]}; {ANEW}") from error
 
