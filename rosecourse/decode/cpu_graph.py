@@ -102,7 +102,7 @@ def _poisoned(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _poison(like: torch.Tensor) -> torch.Tensor:
-    poisoned = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+    poisoned = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device="cpu")
     if like.dtype == torch.bool:
         return poisoned.fill_(True)
     return poisoned.fill_(float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).min)

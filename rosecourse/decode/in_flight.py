@@ -42,14 +42,14 @@ class Slot:
         self.copy = copy
         self.pinned = device.type == "cuda"
         self.copied = torch.cuda.Event() if self.pinned else None
-        self.host = torch.empty(max_rows, dtype=torch.int64, pin_memory=self.pinned)
+        self.host = torch.empty(max_rows, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
         self.size = 0
 
     def write(self, tokens: Tensor) -> None:
         """Let the device copy int64 [B] here when it gets there; the host does not wait."""
         self.size = len(tokens)
         if self.size > len(self.host):  # the samples of a prefill may be more than a step has rows
-            self.host = torch.empty(self.size, dtype=torch.int64, pin_memory=self.pinned)
+            self.host = torch.empty(self.size, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
         self.copy(tokens, self.host[: self.size])
         if self.copied is not None:
             self.copied.record()

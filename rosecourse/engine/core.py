@@ -26,6 +26,7 @@ from ..request.text import Pieces
 from .auditing import audit_cache
 from .exclusive import Exclusive
 from .landed import Landed, landed_of
+from .plain_torch import building, computing
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
 
@@ -51,28 +52,34 @@ class EngineCore:
         self.model = model
         self.max_seq_len = max_seq_len
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
-        self.kv = parts.cache(
-            num_layers=shape.num_layers,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            block_size=config.block_size,
-            num_blocks=num_blocks,
-            dtype=model.dtype,
-            device=model.device,
-        )
-        self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
-        computed = with_ops(model, parts.ops(model, self.config))
-        self.decode_step = parts.step(parts, computed, self.kv, self.config)
-        self.pipeline = parts.pipeline(self.decode_step, self.kv, self.config)
-        self.start = parts.start(self.decode_step, self.pipeline)
-        self.prompts = parts.prefill(model, self.kv, self.config)
-        self.delivery = parts.delivery(self.config)
+        with building(model.device):
+            self._build(parts, num_blocks)
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
         ends = getattr(model, "eos_token_id", getattr(model.tokenizer, "eos_token_id", None))
         self.eos_token_id: int | Collection[int] | None = ends
         self.pieces = Pieces(model.tokenizer)  # for all who read requests of this engine
         self.exclusive = Exclusive()
         self._user: Any = None  # the scheduler that is stepping
+
+    def _build(self, parts: DecodeParts, num_blocks: int) -> None:
+        """Make the cache and the parts that compute."""
+        model, shape = self.model, self.model.shape
+        self.kv = parts.cache(
+            num_layers=shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            block_size=self.config.block_size,
+            num_blocks=num_blocks,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self.prefix_cache = PrefixCache(self.kv) if self.config.prefix_cache else None
+        computed = with_ops(model, parts.ops(model, self.config))
+        self.decode_step = parts.step(parts, computed, self.kv, self.config)
+        self.pipeline = parts.pipeline(self.decode_step, self.kv, self.config)
+        self.start = parts.start(self.decode_step, self.pipeline)
+        self.prompts = parts.prefill(model, self.kv, self.config)
+        self.delivery = parts.delivery(self.config)
 
     @contextmanager
     def used_by(self, scheduler: Any) -> Iterator[None]:
@@ -164,7 +171,7 @@ class EngineCore:
 
         Raises `KVCacheExhausted` or `BlockError` before anything has changed.
         """
-        with self.exclusive, torch.inference_mode():
+        with self.exclusive, computing(self.model.device):
             require_rules("prefill", sessions, self, self._user)
             if not sessions:
                 raise ConfigError("a prefill over 0 sessions: give 1 or more")
@@ -195,7 +202,7 @@ class EngineCore:
         layers and not in others: free these sessions then, and prefill them again.
         """
         require_list(sessions)
-        with self.exclusive, torch.inference_mode():
+        with self.exclusive, computing(self.model.device):
             self.settle()
             self._require_step(sessions, missing=(1,))
             return self.decode_step(sessions)
@@ -226,7 +233,7 @@ class EngineCore:
         Returns those that the host knows at once; others are in flight, as a decode step's are, and `land` gives them.
         Steps in flight that another scheduler has launched land first.
         """
-        with self.exclusive, torch.inference_mode():
+        with self.exclusive, computing(self.model.device):
             self._settle_for_user()
             if any(map(self.is_in_flight, sessions)):
                 self.settle()
@@ -242,7 +249,7 @@ class EngineCore:
         has launched land first.
         """
         require_list(sessions)
-        with self.exclusive, torch.inference_mode():
+        with self.exclusive, computing(self.model.device):
             self._settle_for_user()
             if not self._go_on(sessions):
                 newest = self.pipeline.in_flight[-1].members if self.num_in_flight else frozenset()
@@ -330,7 +337,7 @@ class EngineCore:
         logits: [B, vocab_size], of the prefill or decode step of these sessions. Raises `LogitsError` before any
         session has taken one; no other prompt will hit the blocks of a session of NaN.
         """
-        with self.exclusive:
+        with self.exclusive, computing(self.model.device):
             require_in_step("take", sessions, self, self._user, missing=(0,))
             require_logits(logits, len(sessions), self.model.shape.vocab_size)
             try:

@@ -60,7 +60,7 @@ def context_positions(context_lens: torch.Tensor, T: int) -> tuple[torch.Tensor,
     """
     position = torch.arange(T, device=context_lens.device)
     past = position >= context_lens[:, None]
-    mask = torch.zeros(past.shape, device=past.device).masked_fill_(past, float("-inf"))
+    mask = torch.zeros(past.shape, dtype=torch.float32, device=past.device).masked_fill_(past, float("-inf"))
     return position.expand_as(past).masked_fill(past, 0), mask[:, None]
 
 

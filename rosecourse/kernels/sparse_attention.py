@@ -20,7 +20,7 @@ from .reference import context_positions, context_rows
 # torch warns of the first sparse CSR tensor of a process that they are in beta; what is used of them here is tested.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
+    torch.sparse_csr_tensor([0, 0], [], [], (1, 1), dtype=torch.float32, device="cpu")
 
 
 class SparseAttention:
@@ -53,13 +53,16 @@ class SparseAttention:
         self.rows = self._for_query_heads(rows, 2).flatten(1).expand(L, -1).unbind()
         mask[..., -1] = 0.0
         self.mask = mask if bool((context_lens < max_context_len).any()) else None
-        self.scores = torch.zeros(B, H, width)  # cleared: `beta=0` below multiplies what is there
-        starts = torch.arange(0, B * H * width + 1, width)
+        self.scores = torch.zeros(
+            B, H, width, dtype=torch.float32, device="cpu"
+        )  # cleared: `beta=0` below multiplies what is there
+        starts = torch.arange(0, B * H * width + 1, width, device="cpu")
         # Two bags a row: its context, and the new token's place, which is not wanted.
         self.bags = torch.stack([starts[:-1], starts[1:] - 1], dim=1).flatten()
         size, values = (B * H, len(self.v_rows[0])), self.scores.view(-1)
         patterns = [
-            torch.sparse_csr_tensor(starts, r, values, size, check_invariants=False) for r in self.rows[: len(tables)]
+            torch.sparse_csr_tensor(starts, r, values, size, device="cpu", check_invariants=False)
+            for r in self.rows[: len(tables)]
         ]
         self.patterns = patterns * (L // len(tables))
 

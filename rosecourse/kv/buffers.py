@@ -25,7 +25,7 @@ def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
     """
     if device.type != "cuda":
         return torch.tensor(values, device=device)
-    return torch.tensor(values, pin_memory=True).to(device, non_blocking=True)
+    return torch.tensor(values, device="cpu", pin_memory=True).to(device, non_blocking=True)
 
 
 def kv_pool(
@@ -84,7 +84,7 @@ class StagingBuffer:
     def __init__(self, max_elements: int, dtype: torch.dtype, device: torch.device) -> None:
         cuda = device.type == "cuda"
         try:
-            self._host = torch.zeros(max_elements, dtype=dtype, pin_memory=cuda)
+            self._host = torch.zeros(max_elements, dtype=dtype, device="cpu", pin_memory=cuda)
             self._device = torch.zeros(max_elements, dtype=dtype, device=device) if cuda else self._host
         except (RuntimeError, TypeError, MemoryError) as error:
             raise ConfigError(_too_large(max_elements)) from error

@@ -274,10 +274,10 @@ def random_model(
     weights = {}
     for parameter, size in shape.parameters().items():
         if parameter.endswith("bias"):
-            value = torch.zeros(size)
+            value = torch.zeros(size, dtype=torch.float32, device="cpu")
         elif ".ln_" in f".{parameter}":
-            value = torch.ones(size)
+            value = torch.ones(size, dtype=torch.float32, device="cpu")
         else:
-            value = torch.empty(size).normal_(std=0.02, generator=generator)
+            value = torch.empty(size, dtype=torch.float32, device="cpu").normal_(std=0.02, generator=generator)
         weights[parameter] = value.to(device=device, dtype=dtype)
     return GPT2(shape, weights, tokenizer_of(ModelFolder(SHIPPED_MODEL, str(SHIPPED_MODEL))), f"random {name}")

@@ -46,7 +46,7 @@ def log(monkeypatch):
 def test_a_staging_buffer_is_pinned_and_waits_before_it_is_written_again(log):
     """Hazard 20: nobody writes to the host side while a copy from it may be in flight."""
     buffer = buffers.StagingBuffer(6, torch.int32, CUDA)
-    assert log == [("zeros", 6, torch.int32, None, True), ("zeros", 6, torch.int32, CUDA, False)]
+    assert log == [("zeros", 6, torch.int32, "cpu", True), ("zeros", 6, torch.int32, CUDA, False)]
     log.clear()
     buffer.host(2, 2)[:] = torch.tensor([[1, 2], [3, 4]])
     assert log == ["wait"]
@@ -63,12 +63,12 @@ def test_on_a_cpu_nothing_is_pinned_copied_or_waited_for(log):
     host = buffer.host(2, 3)
     assert buffer.to_device().data_ptr() == host.data_ptr()
     assert buffer.to_device().shape == (2, 3)
-    assert log == [("zeros", 6, torch.int32, None, False)]
+    assert log == [("zeros", 6, torch.int32, "cpu", False)]
 
 
 def test_indices_go_to_a_cuda_device_through_pinned_memory_without_waiting(log):
     assert buffers.index_tensor([3, 1], CUDA).tolist() == [3, 1]
-    assert log == [("tensor", [3, 1], None, None, True), ("to", CUDA, True)]
+    assert log == [("tensor", [3, 1], None, "cpu", True), ("to", CUDA, True)]
     log.clear()
     assert buffers.index_tensor([3, 1], CPU).tolist() == [3, 1]
     assert log == [("tensor", [3, 1], None, CPU, False)]

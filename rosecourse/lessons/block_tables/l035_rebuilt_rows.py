@@ -32,6 +32,6 @@ class BlockTables:
             for session in sessions:
                 ids = session.block_ids_per_layer[layer_idx]
                 rows.append([block_id - offset for block_id in ids] + [0] * (self.max_blocks - len(ids)))
-            block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32))
+            block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32, device="cpu"))
         with self.range("roseinfer.decode_step_sessions.h2d_block_tables"):
             return self.buffer.to_device()

@@ -43,7 +43,7 @@ class BlockTables:
         change, and only its end is written anew. Other blocks come with another table, whose cache is empty.
         """
         if table.row_cache is None:
-            rows = torch.zeros(self.kv.num_layers, self.max_blocks, dtype=torch.int32).unbind()
+            rows = torch.zeros(self.kv.num_layers, self.max_blocks, dtype=torch.int32, device="cpu").unbind()
             table.row_cache = [(row, (-1, -1)) for row in rows]
         row, signature = table.row_cache[layer_idx]
         ids = table[layer_idx]

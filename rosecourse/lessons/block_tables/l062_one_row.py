@@ -38,7 +38,7 @@ class BlockTables:
         change, and only its end is written anew. Other blocks come with another table, whose cache is empty.
         """
         if table.row_cache is None:
-            table.row_cache = (torch.zeros(self.max_blocks, dtype=torch.int32), (-1, -1))
+            table.row_cache = (torch.zeros(self.max_blocks, dtype=torch.int32, device="cpu"), (-1, -1))
         row, signature = table.row_cache
         new_signature = (len(table), table[-1] if table else -1)
         if new_signature != signature:

@@ -59,7 +59,7 @@ class AppendAfterForward:
     def inputs(self, sessions: Sequence[InferenceSession], tables: torch.Tensor) -> DecodeInputs:
         token_ids = [session.token_ids[-1] for session in sessions]
         context_lens = [session.num_cached_tokens for session in sessions]
-        self.input_buffer.host(2, len(sessions)).copy_(torch.tensor([token_ids, context_lens]))
+        self.input_buffer.host(2, len(sessions)).copy_(torch.tensor([token_ids, context_lens], device="cpu"))
         on_device = self.input_buffer.to_device()
         return DecodeInputs(on_device[0], on_device[1], max(context_lens), tables, sessions)
 
