@@ -18,7 +18,7 @@ RESTART_HINT := c.InteractiveShellApp.extensions = ["rosecourse.pages.restarted"
 PLAIN_TRACES := c.InteractiveShell.colors = "nocolor"
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab reset test browser-test notebooks book wheel soak mutants adversary lint format doctor constraints clean
+.PHONY: help env lab reset test browser-test notebooks book wheel soak mutants coverage adversary lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +57,7 @@ test: env  ## Lint, run every test and check every notebook, whatever fails (ARG
 	@lint=passed; tests=passed; \
 	$(LINT) || lint=failed; \
 	$(PYTEST) $(ARGS) || tests=failed; \
+	$(BIN)/python tools/weigh --step --rose; \
 	echo "lint: $$lint, tests: $$tests"; \
 	test "$$lint $$tests" = 'passed passed'
 
@@ -67,18 +68,23 @@ browser-test: env  ## Drive Jupyter Lab in Chromium, which has to be installed; 
 wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
 	$(BIN)/python -m tests.repo.wheel
 
-soak: env  ## A million random steps, each slot checked; interrupts, faults (ARGS='--worlds 9' FAULTS='--worlds 9' INTERRUPTS='--interrupts 9')
+soak: env  ## Every case of every test; a million random steps; interrupts, faults (ARGS='--worlds 9' FAULTS='--worlds 9' INTERRUPTS='--interrupts 9')
 	$(BIN)/python -m tests.support.soak $(ARGS)
 	$(BIN)/python -m tests.support.interrupt_soak $(INTERRUPTS)
 	$(BIN)/python -m tests.support.fault_soak $(FAULTS)
+	$(PYTEST) --every-case tests
 
-mutants: env  ## Change the code in small ways: a test must fail (half an hour; ARGS='rosecourse.engine.scheduler*')
+mutants: env  ## Change the engine in 400 small ways: a test must fail (half an hour; ARGS='--seed 1 --count 50')
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
-	EVERY_CASE=1 $(BIN)/python -m tests.support.mutants $(ARGS)
+	$(BIN)/python -m tests.support.mutants $(ARGS)
 
-adversary: env  ## Check all parts written without a look at the checker, and every test and drawn case: it takes long (ARGS='038_ring 061')
+coverage: env  ## Run the tests and say how many branches of each folder they take
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
+	$(PYTEST) tests --cov=rosecourse --cov-branch --cov-report=json:build/coverage.json
+	$(BIN)/python -m tests.support.coverage_by_folder build/coverage.json
+
+adversary: env  ## Check all parts written without a look at the checker: it takes long (ARGS='038_ring 061')
 	$(BIN)/python -m tests.support.adversary $(ARGS)
-	EVERY_CASE=1 $(BIN)/python -m pytest -q --numprocesses logical --dist loadfile --ignore=tests/browser tests
 
 notebooks: env  ## Execute all notebooks and write their outputs
 	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb

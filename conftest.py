@@ -1,8 +1,12 @@
 """Time limits, and settings for the notebooks (`pytest --nbval`). Without these plugins the other tests still run."""
 
+import signal
 from importlib.util import find_spec
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # inherited, as under nohup: tests and notebooks send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LIMIT = 180  # seconds, for each test and for each cell of a notebook
 

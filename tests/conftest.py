@@ -1,6 +1,5 @@
 """Fixtures that the tests share."""
 
-import math
 import os
 from collections import defaultdict
 
@@ -15,7 +14,6 @@ from transformers import GPT2LMHeadModel
 
 from rosecourse import OnlineScheduler, load_model
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers
-from tests.support.day import BY_DAY, DAY, EVERY, of_the_day, turns_of_the_day
 from tests.support.managers import managers
 from tests.support.oracles import hf_random_gpt2
 from tests.support.scheduling import make_engine
@@ -58,35 +56,37 @@ def manage(scheduler):
         yield make
 
 
-EVERY_CASE = bool(os.environ.get("EVERY_CASE"))  # `make adversary`
-
-
-def pytest_report_header():
-    return f"drawn by the number {DAY}: {BY_DAY}={DAY} draws the same tests again, EVERY_CASE=1 all of them"
+def pytest_addoption(parser):
+    parser.addoption("--every-case", action="store_true", help="all cases of the tests that have many: `make soak`")
 
 
 @pytest.hookimpl(trylast=True)  # after `-k`
 def pytest_collection_modifyitems(config, items):
-    """Of a test that is marked `drawn(n)` n cases are left, those of the day, and without n a fifth; of those
-    marked `long`, a fifth of the tests. Where a GPU runs what is marked `gpu`, it runs all of it."""
-    if EVERY_CASE:
+    """Of a test that is marked `grid` a fixed selection of its cases is left, if `--every-case` is not given and no GPU
+    runs them."""
+    if config.getoption("--every-case"):
         return
-    functions = list(dict.fromkeys((item.path, item.originalname) for item in items if item.get_closest_marker("long")))
-    turns = turns_of_the_day(functions)
     cases = defaultdict(list)
-    left_out = set()
     for item in items:
-        function = item.path, getattr(item, "originalname", None)
-        drawn = item.get_closest_marker("drawn")
-        if item.get_closest_marker("gpu"):
-            continue
-        if function in functions and function not in turns:
-            left_out.add(item)
-        elif drawn and (drawn.args or function not in functions):
-            cases[*function, *(drawn.args or [None])].append(item)
-    for (path, name, n), all_of_them in cases.items():
-        count = n or math.ceil(len(all_of_them) / EVERY)
-        left_out |= set(all_of_them) - set(of_the_day(all_of_them, count, name, turns.get((path, name), DAY)))
+        if item.get_closest_marker("grid") and not item.get_closest_marker("gpu") and hasattr(item, "callspec"):
+            cases[item.path, item.originalname].append(item)
+    left_out = {item for grid in cases.values() for item in grid} - {
+        i for grid in cases.values() for i in selected(grid)
+    }
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def selected(grid):
+    """Cases of one test, by the places of their values alone: with `grid(n)` n of them, evenly spaced; else few that
+    show each value of each axis at least once."""
+    (most,) = grid[0].get_closest_marker("grid").args or (None,)
+    if most is not None:
+        return [grid[len(grid) * number // most] for number in range(min(most, len(grid)))]
+    values = {case: set(case.callspec.indices.items()) for case in grid}
+    missing, chosen = set().union(*values.values()), []
+    while missing:
+        chosen.append(max(grid, key=lambda case: len(values[case] & missing)))
+        missing -= values[chosen[-1]]
+    return chosen

@@ -188,7 +188,6 @@ def run(name, argv):
     return code, out.getvalue(), err.getvalue()
 
 
-@pytest.mark.long
 def test_any_command_line_runs_or_ends_in_one_line(small_machine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ends = Counter()

@@ -94,7 +94,7 @@ def test_tokens_that_differ_end_it(monkeypatch, capsys):
     assert captured.err.startswith("rosecourse benchmark_ladder: error: the engines give different tokens")
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(("short", "told"), [(False, ""), (True, "; one engine at a time, as memory is short")])
 def test_where_memory_is_short_there_is_one_engine_at_a_time(short, told, monkeypatch, capsys):
     asked = []

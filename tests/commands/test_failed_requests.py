@@ -25,7 +25,7 @@ from rosecourse.lab.checks.verdict import Verdict
 from tests.support.failing import cancels_one, sick_model
 from tests.support.record_command import written
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 FEW = ["--num-requests", "3", "--max-new-tokens", "8", "--max-batch-size", "2"]
 RECORDED = ["--rounds", "5", "--device", "cpu", "--prompt", "Hello"]  # three tokens

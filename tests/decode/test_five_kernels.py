@@ -106,7 +106,7 @@ def relative_errors(model, token_ids):
         yield float(difference.norm() / expected.norm())
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize("weights", ["random", "trained"])
 def test_float16_is_as_exact_as_operations_one_by_one(weights, model):
     if weights == "trained":

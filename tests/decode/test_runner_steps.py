@@ -8,7 +8,7 @@ from rosecourse.decode.rows import View
 from rosecourse.decode.runner import CPUGraphRunner, buckets_up_to
 from tests.support.runners import FIXED, KINDS, engine_of, random_traffic, sessions_of, step
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 # -- what may not be frozen -------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from rosecourse.errors import RosecourseError
 from tests.support.late_device import assert_nothing_in_flight, forgive
 from tests.support.pipelines import BEFORE, PROMPTS, Run, SickModel, alone, asks, make_engine, one_behind, told_alone
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 LONG = SamplingParams(20, stop_on_eos=False)
 

@@ -17,7 +17,7 @@ from tests.support.oracles import hf_random_gpt2, prompts_of
 
 NATIVE = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if NATIVE else "cpu")
-pytestmark = pytest.mark.gpu if NATIVE else pytest.mark.drawn
+pytestmark = pytest.mark.gpu if NATIVE else pytest.mark.grid
 AFTER = {"069": lesson("069").after} if NATIVE else {"eager": INTERPRETED, "padded": PADDED}
 each_kind = pytest.mark.parametrize("parts", AFTER.values(), ids=AFTER)
 BLOCK = 4

@@ -8,8 +8,6 @@ import types
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-import pytest
-
 from rosecourse.engine import stepper
 from tests.support.managers import LONG, ids, in_threads, params
 
@@ -70,7 +68,6 @@ def test_garbage_is_collected_all_the_time(manage):
         gc.unfreeze()
 
 
-@pytest.mark.long
 def test_a_program_may_end_while_threads_read_and_streams_are_in_cycles():
     """A reader that is no daemon gets its last token before the interpreter goes; nothing is printed but its count."""
     code = (

@@ -7,7 +7,7 @@ from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
 from rosecourse.models.load import from_transformers
 from tests.support.oracles import hf_greedy, hf_next_logits, hf_random_gpt2, prompts_of
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
 
@@ -40,7 +40,6 @@ def test_shipped_model_real_text(model, hf_model):
     assert_same_tokens(hf_model, model, EngineConfig(), prompts, [100] * 3)
 
 
-@pytest.mark.long
 def test_shipped_model_up_to_the_context_limit(model, hf_model):
     context = model.shape.context
     for length, new in [(context - 1, 1), (context - 20, 20), (3, context - 3)]:

@@ -8,7 +8,7 @@ from tests.support.hazards import BS, Driver, assert_holds_its_own, each_rung
 from tests.support.layouts import OneTable
 from tests.support.oracles import hf_greedy, prompts_of
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 
 @each_rung

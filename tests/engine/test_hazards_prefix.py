@@ -8,7 +8,7 @@ from rosecourse.kv import prefix_cache as prefix_cache_module
 from tests.support.hazards import BS, Driver, assert_holds_its_own, each_rung
 from tests.support.oracles import hf_greedy, prompts_of
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 
 def prefilled(driver, prompt):

@@ -7,7 +7,7 @@ from rosecourse import EngineConfig, InferenceEngine, KVCacheExhausted, Sampling
 from tests.support.hazards import BS, RUNGS, Driver, assert_holds_its_own, held
 from tests.support.oracles import prompts_of
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 NEW = [rung for rung in RUNGS if "062" <= rung < "07"]
 each_new_rung = pytest.mark.parametrize("rung", NEW)

@@ -6,7 +6,7 @@ from rosecourse import KVCacheExhausted, OnlineScheduler, RequestError
 from tests.support.hazards import BS, Driver, check, each_rung, run_checked
 from tests.support.oracles import hf_greedy, prompts_of
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 
 def submit(driver, lengths, new, **sizes):
@@ -46,7 +46,7 @@ def test_cancel_in_every_state_gives_every_block_back(small_pair, rung):
         assert driver.kv.num_available() == driver.kv.num_blocks
 
 
-@pytest.mark.drawn(15)
+@pytest.mark.grid(15)
 @each_rung
 @pytest.mark.parametrize("num_blocks", [10, 13])
 @pytest.mark.parametrize("prefix_cache", [True, False])

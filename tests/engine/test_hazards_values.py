@@ -14,7 +14,7 @@ from tests.support.hazards import BS, RUNGS, Driver, assert_holds_its_own, check
 from tests.support.layouts import OneTable, layout_of
 from tests.support.oracles import prompts_of
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 NAN = float("nan")
 PADDED = ("066-padded", "066-graphs")  # they run over pads too
@@ -112,7 +112,7 @@ def test_a_session_that_is_computed_again_shows_none_of_its_old_blocks(small_pai
         assert_holds_its_own(hf, driver.kv, shown)
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.grid(8)
 @each_rung
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_order_of_the_blocks_in_the_pool_does_not_matter(small_model, rung, seed):

@@ -14,10 +14,10 @@ from tests.support.interrupt_story import ENGINES, MODEL, STEPS, make_engine, to
 from tests.support.interrupts import strike_lines
 from tests.support.managers import LONG
 
-pytestmark = [pytest.mark.drawn, pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [pytest.mark.grid, pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")]
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("parts", ENGINES)
 def test_steps_are_interrupted_at_any_line(parts):
     """Hazard 34: prefills, decode steps over block boundaries, copies, preemptions, prefix hits and evictions, ends."""

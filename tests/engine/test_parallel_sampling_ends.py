@@ -26,7 +26,7 @@ from tests.support.samples import (
 )
 from tests.support.scheduling import check, make_engine, run
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 # -- ends ---------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from tests.support.pipelines import (
     told_alone,
 )
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin", "free"]
 KEEPS = {("after", "begin"), ("after", "land")}  # who has done its work and raises keeps the tokens
@@ -60,7 +60,7 @@ def assert_as_alone(run):
     assert run.told() == [told_alone(session) for session in run.sessions]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
@@ -91,7 +91,7 @@ def forking(parts):
     return run
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.grid(3)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("stage", ["place", "copy_blocks", "plan", "runner"])
@@ -187,7 +187,7 @@ def step_scene(parts, at):
     return Scene(run.scheduler.step, check)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.grid(4)
 @one_behind
 @pytest.mark.parametrize("at", range(0, 20, 2))
 def test_steps_are_interrupted_at_any_line(parts, at):
@@ -262,7 +262,7 @@ def told_before(prompt, tokens, n):
 # -- everything at once -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_everything_at_once(first):
     """Seeded worlds; `python -m tests.support.fault_soak` plays as many as one likes."""

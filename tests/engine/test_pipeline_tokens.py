@@ -19,7 +19,7 @@ from tests.support.pipelines import (
     told_alone,
 )
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 KINDS = pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
 FEW = slice(2, 5)  # of the requests, where each step of a run is tried

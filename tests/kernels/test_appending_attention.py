@@ -16,7 +16,7 @@ from tests.support.changed_kernels import changed
 pytestmark = [
     pytest.mark.filterwarnings("ignore:All-NaN slice"),  # numpy's, inside the interpreter
     pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered"),
-    pytest.mark.drawn if INTERPRETED else pytest.mark.gpu,
+    pytest.mark.grid if INTERPRETED else pytest.mark.gpu,
 ]
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 in_dtypes = pytest.mark.parametrize("dtype", BITS, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -192,7 +192,7 @@ def is_close(out, right):
     torch.testing.assert_close(out.cpu().double(), right, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.drawn(7)
+@pytest.mark.grid(7)
 @in_dtypes
 @pytest.mark.parametrize("splits", LONGEST_FOR)
 @pytest.mark.parametrize(("group", "D", "block_size"), [(1, 64, 64), (17, 20, 16), (3, 80, 4)])

@@ -15,7 +15,7 @@ from rosecourse.kernels.launch import Launch
 from tests.support.attention_cases import DEVICE, INTERPRETED, let_overflow_raise
 from tests.support.changed_kernels import changed
 
-pytestmark = pytest.mark.drawn if INTERPRETED else pytest.mark.gpu
+pytestmark = pytest.mark.grid if INTERPRETED else pytest.mark.gpu
 MODULE = import_module("rosecourse.kernels.choose")  # the package has a function of that name
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 in_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))

@@ -21,7 +21,7 @@ from rosecourse.kernels.tiles import Tiles
 from tests.support.compiling import Compiler, answer_all, compile_for
 from tests.support.ptx import LAUNCH, WAIT, accesses, waits_later
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 
 class Card(NamedTuple):
@@ -254,9 +254,8 @@ def test_a_kernel_that_waits_too_late_is_seen(ask):
         assert READS[part.kernel][1] <= {pointer for _, pointer in early}
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", MORE, ids=str)
-@pytest.mark.long
 def test_kernels_of_other_steps(ask, part):
     check(part, ask(part))
 

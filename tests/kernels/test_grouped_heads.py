@@ -23,7 +23,7 @@ from tests.support.attention_cases import (
     let_overflow_raise,
 )
 
-pytestmark = pytest.mark.drawn if INTERPRETED else pytest.mark.gpu
+pytestmark = pytest.mark.grid if INTERPRETED else pytest.mark.gpu
 GROUPS = [1, 2, 3, 4]
 CPU_AND_FLOAT32 = [name for name in IMPLEMENTATIONS if INTERPRETED or name != "sparse"]
 
@@ -38,7 +38,7 @@ def lengths_around(size):
     return sorted({length for edge in (size, 2 * size) for length in (edge - 1, edge, edge + 1) if length})
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(
     ("block_size", "H", "D"), [(1, 1, 5), (2, 2, 7), (4, 1, 3), (8, 3, 8), (16, 2, 5), (32, 1, 33), (64, 2, 9)]

@@ -20,7 +20,7 @@ from tests.support.small_products import (
     with_guards,
 )
 
-pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.drawn
+pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.grid
 by_dtype = pytest.mark.parametrize("dtype", ROUNDING, ids=lambda x: str(x).removeprefix("torch."))
 
 
@@ -94,7 +94,6 @@ def test_a_tile_too_few_is_seen(monkeypatch):
     assert missed(97, [0, 95, 96]) == [96]
 
 
-@pytest.mark.long
 def test_a_vocabulary_as_large_as_a_real_one():
     V = 16411
     assert missed(V, [V - 1]) == []

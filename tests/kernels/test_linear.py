@@ -24,7 +24,7 @@ from tests.support.small_products import (
     with_guards,
 )
 
-pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.drawn
+pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.grid
 by_dtype = pytest.mark.parametrize("dtype", ROUNDING, ids=lambda x: str(x).removeprefix("torch."))
 # Rows, inputs, outputs.
 SIZES = [(1, 8, 1), (2, 33, 31), (16, 64, 32), (17, 65, 33), (65, 128, 40), (256, 40, 70)]
@@ -64,7 +64,7 @@ def test_an_embedding_of_more_than_2_to_the_31_numbers():
     assert torch.equal(stream.x, (wte[-1] + wpe[1])[None])
 
 
-@pytest.mark.drawn(10)
+@pytest.mark.grid(10)
 @by_dtype
 @pytest.mark.parametrize("gelu", [False, True], ids=["", "gelu"])
 @pytest.mark.parametrize(("B", "K", "N"), SIZES + IN_PARTS)
@@ -94,7 +94,6 @@ def test_a_product_and_a_sum(dtype, B, K, N):
     assert not linears.counters.any()
 
 
-@pytest.mark.long
 def test_the_tiles_of_gpt2():
     """With a matrix of its size, whose sum is in six parts."""
     test_a_product_and_a_sum(torch.float16, 2, 3072, 768)

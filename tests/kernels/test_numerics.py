@@ -19,7 +19,7 @@ from rosecourse.kernels import (
 from tests.support.oracles import attention
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.drawn
+pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.grid
 H, D, BLOCK_SIZE = 2, 16, 4  # the scale, 1 / 4, is exact
 
 # Half the distance of two neighbouring numbers, relative: what rounding the result may cost.
@@ -190,7 +190,7 @@ def test_negative_zeros(name, dtype):
     assert (IMPLEMENTATIONS[name](*case.args()) == 0).all()
 
 
-@pytest.mark.drawn(11)
+@pytest.mark.grid(11)
 @in_dtypes
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # numpy's, inside the interpreter
 @pytest.mark.parametrize("bad", ["q", "k", "v", "k_new", "v_new"])

@@ -1,17 +1,12 @@
-"""Parts that were written without a look at the checker: thirty, three of them on a day; `make adversary` takes all."""
-
-import random
+"""Parts that were written without a look at the checker: a few of each lesson; `make adversary` takes all."""
 
 import pytest
 
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab.world.causes import Cause
 from tests.support.adversary import FOLDER, KERNEL_LESSON, Adversary, Judged, adversaries, judged, table
-from tests.support.day import of_the_day
 
 pytestmark = pytest.mark.timeout(900)  # seconds for all that are judged
-DRAWN, SEED = 30, 14
-WRONG_A_DAY = 2
 SHOWN = [part for part in adversaries() if part.shows_here and (TRITON_AVAILABLE or part.lesson != KERNEL_LESSON)]
 
 
@@ -22,9 +17,8 @@ ONCE_MISTAKEN = ("036_rows_by_table_id", "059_clean_pages")
 @pytest.fixture(scope="module")
 def all_judged():
     """In one go: what imports the course for them takes long to start."""
-    all_drawn = random.Random(SEED).sample(SHOWN, DRAWN)
-    right, wrong = ([part for part in all_drawn if part.is_right is is_right] for is_right in (True, False))
-    parts = [*of_the_day(right, 1, "right adversary"), *of_the_day(wrong, WRONG_A_DAY, "adversary")]
+    wrong = {part.lesson: part for part in SHOWN if not part.is_right}  # the last of each lesson
+    parts = [*wrong.values(), next(part for part in SHOWN if part.is_right)]
     named = [part for part in adversaries(FOLDER / "fifth") if str(part) in ONCE_MISTAKEN]
     return judged([*parts, *(part for part in named if part not in parts)])
 
@@ -92,7 +86,6 @@ def test_a_header_that_is_not_complete_is_refused(tmp_path):
         adversaries(tmp_path)
 
 
-@pytest.mark.long
 def test_a_part_that_takes_too_long_has_no_verdict(tmp_path):
     path = tmp_path / "038_x.py"
     path.write_text('"""lesson: 038\nverdict: wrong\ncause: hangs\nshows: cpu\n"""\nimport time; time.sleep(60)\n')

@@ -27,14 +27,13 @@ def live_through(part, device=None, stories=None):
             scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", [*RIGHT, lesson("063").after.kv_append, lesson("065").after.kv_append])
-@pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
     live_through(part)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @needs_triton
 @pytest.mark.parametrize("part", RIGHT)
 def test_a_right_part_without_a_kernel_is_correct_and_lacks_it(part):
@@ -45,7 +44,6 @@ def test_a_right_part_without_a_kernel_is_correct_and_lacks_it(part):
 
 
 @needs_triton
-@pytest.mark.long
 def test_one_with_a_kernel_of_its_own_passes():
     verdict = check(OwnKernel, "063")
     assert verdict.passed, verdict
@@ -56,7 +54,7 @@ def test_the_courses_own_part_is_right_and_not_the_learners():
     assert_not_own("063", "the kernel `_kv_append_by_table_kernel`")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "063"), *WRONG[part])
@@ -68,9 +66,8 @@ def test_an_offset_of_32_bits_is_found_where_the_cache_is_large():
         live_through(OwnKernelIn32Bits, "cpu", {"far_offsets"})
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "063"), WITHOUT_THE_IDEA[part])

@@ -134,7 +134,6 @@ def limit(part, cause=Cause.NOTHING_WRITTEN):
     return size_limits.limit_of(trial, sizes, Fault("", cause=cause))
 
 
-@pytest.mark.long
 def test_a_limit_of_the_batch_is_found(monkeypatch):
     monkeypatch.setattr(size_limits, "MOST_SESSIONS", 24)
     assert limit(EightRows) == "everything is right up to 8 sessions in a step, and wrong from 9 on"
@@ -211,7 +210,7 @@ class RowsById(RightTables):
         return row
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
@@ -247,7 +246,7 @@ class TheLastTwo(RightTables):
         return tables
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(
     ("part", "cause", "reason"),
     [

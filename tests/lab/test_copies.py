@@ -30,26 +30,24 @@ def live_through(part):
         scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_a_right_part_passes_whatever_its_style(part):
     verdict = check(part, "065")
     assert verdict.passed, verdict
 
 
-@pytest.mark.long
 def test_the_courses_own_part_is_right_and_not_the_learners():
     assert_not_own("065", "`CopyBlocks.__call__`")
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "065"), *WRONG[part])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_grows_with_the_copies_is_told(part):
     assert_right_but_costly(check(part, "065"), WITHOUT_THE_IDEA[part])

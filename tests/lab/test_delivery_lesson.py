@@ -52,20 +52,20 @@ def oracle_of(part):
     return DeliveryOracle(Learner(part, WORLD.called_with), SIZES)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 def test_one_of_another_style_passes(part):
     verdict = check(part, "068")
     assert verdict.passed, verdict
 
 
-@pytest.mark.drawn(12)
+@pytest.mark.grid(12)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_delivery_is_refused_with_its_cause(part):
     assert_refused(judged(part, "068", lambda *what: None), *WRONG[part])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: f"{part.__module__}.{part.__name__}")
 def test_what_wakes_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(judged(part, "068", lambda *what: None), WITHOUT_THE_IDEA[part])

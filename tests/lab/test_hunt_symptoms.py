@@ -47,7 +47,7 @@ def wrong_tokens(found, model):
     ]
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @needs_triton
 @pytest.mark.parametrize("number", COURSES)
 def test_a_scene_is_the_same_at_each_look(number, model):

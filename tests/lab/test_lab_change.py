@@ -20,7 +20,6 @@ class NoPart:
     """Cannot be called."""
 
 
-@pytest.mark.long
 def test_it_is_folded_until_check_has_passed():
     shown = change("059")
     assert shown._repr_markdown_().startswith(

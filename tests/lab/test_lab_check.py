@@ -46,13 +46,12 @@ def is_course(verdict):
     return verdict.correct and not verdict.missing and not verdict.unchecked and bool(verdict.not_own)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("goal", "part", "number"),
     [with_marks(goal, part, number) for goal in GOALS for part, number in rungs_of(goal).items()],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.long
 def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_after(goal, part, number):
     verdict = check(part, goal)
     assert verdict.correct, verdict
@@ -63,20 +62,18 @@ def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_a
         assert "; the course's part of lesson" in str(verdict)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("number", "part"), [with_marks(number, part) for number in RIGHT for part in RIGHT[number]], ids=str
 )
-@pytest.mark.long
 def test_parts_written_otherwise_pass(number, part):
     verdict = check(part, number)
     assert verdict.passed, verdict
     assert "✓" in str(verdict)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", ["036", "059"])
-@pytest.mark.long
 def test_a_part_may_have_another_do_its_work(number):
     verdict = check(delegating(RIGHT[number][0]), number)
     assert verdict.passed, verdict
@@ -98,7 +95,7 @@ class OfAText:
         return names["KVAppend"](model, kv, config)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("part", "number", "functions"),
     [
@@ -119,7 +116,6 @@ def test_the_work_of_the_course_is_not_the_learners(part, number, functions):
 
 
 @needs_triton
-@pytest.mark.long
 def test_the_kernel_of_the_course_is_not_the_learners():
     verdict = check(PlannedKernels, "061")
     assert is_course(verdict), verdict
@@ -128,7 +124,6 @@ def test_the_kernel_of_the_course_is_not_the_learners():
     )
 
 
-@pytest.mark.long
 def test_what_is_there_before_the_lesson_may_be_used():
     class Mine(part_of("038")):
         def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
@@ -142,7 +137,6 @@ def test_what_is_there_before_the_lesson_may_be_used():
     assert verdict.passed, verdict
 
 
-@pytest.mark.long
 def test_what_is_counted_is_observed():
     told = str(check(lesson("036").after.kv_append, "038"))
     assert "still 96 append_token calls in a step of 16 sessions inside their blocks" in told
@@ -216,7 +210,7 @@ class Spoils(NoCall):
             info.length = None
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(
     ("part", "says"),
     [
@@ -302,7 +296,6 @@ def test_another_fault_has_a_line_of_its_own():
     ]
 
 
-@pytest.mark.long
 def test_what_was_counted_is_one_line():
     told = str(check(IndexPut, "038"))
     assert "  not to be seen on a CPU: a pinned buffer that is written again while a copy from it is" in told
@@ -313,7 +306,6 @@ def test_what_was_counted_is_one_line():
     assert "kinds of steps" not in str(check(lesson("038").before.kv_append, "038"))
 
 
-@pytest.mark.long
 def test_an_idea_that_is_there_in_some_steps_is_not_said_to_be_missing():
     partly = "correct, but not yet with all of the lesson's idea"
     for wrong in PARTIAL[3], PARTIAL[5]:  # in the first layer alone: never as few; for even batches: sometimes
@@ -326,7 +318,6 @@ def test_tables_where_an_append_belongs():
     assert "def __call__(self, sessions)" in str(check(part_of("038"), "036"))
 
 
-@pytest.mark.long
 def test_what_a_part_prints_is_held_back(capsys):
     class Talks(IndexPut):
         def __call__(self, sessions, keys, values):
@@ -349,7 +340,6 @@ def test_a_lesson_without_a_part_is_refused(number, says):
 
 
 @needs_triton
-@pytest.mark.long
 def test_where_kernels_cannot_run_lesson_061_is_not_passed():
     code = (
         "from rosecourse.lab import check; import rosecourse; "

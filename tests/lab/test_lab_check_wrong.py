@@ -52,7 +52,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
 def test_the_fault_is_named(number, wrong):
     verdict = check(damaged(number, wrong), number)
@@ -63,7 +63,7 @@ def test_the_fault_is_named(number, wrong):
     assert verdict.cause is not None, verdict
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(("key", "signature"), ROWS)
 def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
     verdict = check(kept_rows(key, signature), "036")
@@ -71,7 +71,7 @@ def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
     assert "; it must be block" in str(verdict)
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(
     ("part", "says"),
     [
@@ -89,7 +89,6 @@ def test_what_is_kept_otherwise_than_by_the_table_goes_stale(part, says):
     assert re.search(says, str(verdict)), verdict
 
 
-@pytest.mark.long
 def test_rows_of_others_are_not_to_be_built_anew():
     verdict = check(RightWholeTable, "036")
     assert verdict.correct
@@ -100,7 +99,7 @@ def test_rows_of_others_are_not_to_be_built_anew():
     assert "Perhaps" not in str(verdict)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 @pytest.mark.parametrize(
     "name",
@@ -115,7 +114,6 @@ def test_rows_of_others_are_not_to_be_built_anew():
         "kv_append_triton_full_batch",  # copies before the launch
     ],
 )
-@pytest.mark.long
 def test_the_fault_of_a_kernel_is_named(name):
     function = getattr(kernel_parts, name)
     verdict = check(kernel_parts.with_kernel(function), "061")
@@ -125,7 +123,6 @@ def test_the_fault_of_a_kernel_is_named(name):
 
 
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
-@pytest.mark.long
 def test_a_position_in_the_session_is_known_by_where_a_row_went():
     part = kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.POSITION_IN_SESSION)
     verdict = check(part, "061")
@@ -134,7 +131,6 @@ def test_a_position_in_the_session_is_known_by_where_a_row_went():
 
 
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
-@pytest.mark.long
 def test_lists_for_the_other_kernel_are_not_counted():
     verdict = check(kernel_parts.with_kernel(kernel_parts.launch, kernel_parts.THREE_TENSORS), "061")
     assert verdict.passed, verdict

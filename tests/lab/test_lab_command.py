@@ -53,7 +53,6 @@ def bad_call(capsys, *argv):
     return lines[0].removeprefix("rosecourse lab: error: ")
 
 
-@pytest.mark.long
 def test_the_example_passes_the_real_check():
     """As it is called from a shell, in a process of its own."""
     done = subprocess.run(

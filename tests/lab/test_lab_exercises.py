@@ -114,7 +114,7 @@ def counted(engine, number):
     return found
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("number", EXERCISES)
 def test_an_untouched_exercise_is_the_part_before_the_lesson(number, small_model):
     part = part_of(exercise(number), number)
@@ -124,9 +124,8 @@ def test_an_untouched_exercise_is_the_part_before_the_lesson(number, small_model
     assert counted(mine, number) == counted(theirs, number)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("number", EXERCISES)
-@pytest.mark.long
 def test_a_solution_is_the_part_after_the_lesson(number, small_model):
     part = part_of(solution(number), number)
     config = {"triton_kv_append_min_batch": 2}
@@ -148,7 +147,6 @@ def test_the_untouched_cell_of_061_has_an_empty_kernel_and_launches_nothing(smal
 
 
 @needs_triton
-@pytest.mark.long
 def test_check_says_plainly_that_a_gate_before_the_kernel_launches_one_that_writes_nothing():
     gate = solution("061")
     source = exercise("061") + "\n\n" + gate[gate.index("class MyKVAppend") :]

@@ -18,7 +18,7 @@ from rosecourse.lab.course.scenes import key_at
 from rosecourse.lab.hunts import hunting as bug_hunt
 from rosecourse.lab.hunts.hunting import explanation, hunt
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 NUMBERS = list(COURSES)
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
@@ -59,9 +59,8 @@ def with_marks(number):
 OF_THE_EXERCISE = [number for number in NUMBERS if not COURSES[number].bug.part]
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", [with_marks(number) for number in OF_THE_EXERCISE])
-@pytest.mark.long
 def test_the_colleagues_part_is_right_but_for_the_fault(number):
     """The mended one passes the check with the lesson's idea, and the broken one is wrong."""
     found = hunt(number)

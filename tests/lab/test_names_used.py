@@ -64,7 +64,6 @@ def elsewhere(monkeypatch):
     monkeypatch.setattr(checking, "run_apart", lambda work, hear, fork: run_apart(work, hear, fork=False))
 
 
-@pytest.mark.long
 def test_a_right_part_is_judged_whatever_it_uses():
     assert check(Locked, "036").passed
     verdict = check(KnowsAnEngine, "036")
@@ -107,7 +106,6 @@ def test_what_another_interpreter_cannot_get_is_named(part, name, of, elsewhere)
     assert "cannot pickle" in str(verdict)
 
 
-@pytest.mark.long
 def test_a_class_that_itself_holds_something_of_the_kind_is_told_the_remedy(elsewhere):
     class Holds(RowsByTable):
         lock = threading.Lock()

@@ -53,7 +53,6 @@ def test_a_row_is_given_to_whoever_asks(replaced, says):
     assert says in wrong.value.fault.what
 
 
-@pytest.mark.long
 def test_a_part_that_gives_no_rows_to_others_is_refused():
     verdict = check(near("036", *RETURNS_TWO), "036")
     assert verdict.cause is Cause.INTERFACE, verdict

@@ -29,7 +29,7 @@ class RaisesUnlessChecked(RIGHT):
         super().__call__(sessions, key_new, value_new)
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize("part", [RightOnlyWhenChecked, RaisesUnlessChecked])
 def test_a_part_that_looks_who_calls_it_is_refused(part):
     with pytest.raises(PartIsWrong) as wrong:

@@ -62,14 +62,13 @@ def met(part):
     return faults
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", [lesson("062").after.kv_append, Plain, ByHand, LooksUpOnce], ids=lambda p: p.__name__)
-@pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
     assert met(part) == []
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     counted = Counter(fault.cause for fault in met(part))
@@ -80,16 +79,15 @@ def test_what_is_kept_of_a_session_that_has_gone_is_found():
     assert met(KeepsTheCount)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITH_THE_IDEA, ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_a_part_with_the_idea_passes_whoever_wrote_it(part):
     verdict = check(part, "062")
     assert verdict.passed, verdict
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @needs_triton
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_a_part_without_the_idea_costs_is_told(part):
@@ -105,7 +103,6 @@ def test_the_courses_own_part_is_not_the_learners():
     assert_not_own("062", "`KVAppend.append_token_batch`")
 
 
-@pytest.mark.long
 @needs_triton
 def test_what_goes_wrong_only_in_a_kernel_is_seen():
     assert met(TakesTheGeneralKernel) == []  # where none is let in
@@ -114,14 +111,12 @@ def test_what_goes_wrong_only_in_a_kernel_is_seen():
 
 
 @pytest.mark.skipif(not triton_runs_on(torch.device("cpu")), reason="needs Triton's interpreter")
-@pytest.mark.long
 def test_a_check_on_a_cpu_says_that_the_kernels_ran():
     said = str(check(lesson("062").after.kv_append, "062"))
     assert "the kernels of large batches: Triton's interpreter runs them here" in said
     assert "not to be seen on a CPU: a pinned buffer" in said
 
 
-@pytest.mark.long
 def test_without_triton_all_but_the_kernels_is_judged(monkeypatch):
     monkeypatch.setattr(trial, "triton_runs_on", lambda device: False)
     verdict = check(ForgetsTheKernels, "062")

@@ -48,27 +48,25 @@ def oracle_of(part, **sizes):
     return OpsOracle(Learner(part, WORLD.called_with), ModelSizes(**sizes))
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "069")
     assert verdict.passed, verdict
 
 
-@pytest.mark.drawn(7)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_wrong_operations_are_refused_with_their_cause(part):
     assert_refused(judged(part, "069", lambda *what: None), *WRONG[part])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(judged(part, "069", lambda *what: None), WITHOUT_THE_IDEA[part])
 
 
-@pytest.mark.long
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     assert_untouched_is_right("069")
 
@@ -77,7 +75,6 @@ def test_the_courses_own_class_is_right_and_not_the_learners():
     assert_not_own("069", "`LayerOps.linear_add`")
 
 
-@pytest.mark.long
 def test_a_verdict_says_what_was_tried():
     said = str(check(Pairs, "069"))
     assert f"{len(WORLD.scenarios)} scenarios" in said
@@ -85,7 +82,6 @@ def test_a_verdict_says_what_was_tried():
     assert "operations that move data, columns of the last product that are no multiple of 256" in said
 
 
-@pytest.mark.long
 def test_the_command_takes_operations(tmp_path, capsys, monkeypatch, small_model):
     monkeypatch.setattr(racing, "load_model", lambda: small_model)
     said = command_on_solution("069", tmp_path, capsys)

@@ -40,16 +40,15 @@ def by_name(part):
 
 
 @interpreted
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", RIGHT, ids=by_name)
-@pytest.mark.long
 def test_a_kernel_in_another_style_passes(part):
     verdict = judged(part, "071", lambda *what: None)
     assert verdict.passed, verdict
 
 
 @interpreted
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WRONG_ORDERS, ids=by_name)
 def test_a_wrong_kernel_is_refused_with_its_cause(part):
     assert_refused(judged(part, "071", lambda *what: None), *WRONG_ORDERS[part])
@@ -85,22 +84,19 @@ def test_any_other_operation_is_named_where_it_is_wrong(method):
 
 
 @interpreted
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=by_name)
-@pytest.mark.long
 def test_what_waits_for_more_than_it_must_is_told(part):
     assert_right_but_costly(judged(part, "071", lambda *what: None), WITHOUT_THE_IDEA[part])
 
 
 @interpreted
-@pytest.mark.long
 def test_a_kernel_that_cannot_start_early_is_told_that_alone():
     said = str(judged(NotEarly, "071", lambda *what: None))
     assert "without `launch_pdl=True`" in said
     assert "only after its wait" not in said
 
 
-@pytest.mark.long
 @interpreted
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     said = assert_untouched_is_right("071")
@@ -108,13 +104,11 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     assert re.search(r"`w_ptr` of `linear_add_kernel` was there before the step: .*, in line \d+, in linear_add_", said)
 
 
-@pytest.mark.long
 @interpreted
 def test_the_courses_own_class_is_right_and_not_the_learners():
     assert_not_own("071", "`LayerOps.linear_add`")
 
 
-@pytest.mark.long
 @interpreted
 def test_the_courses_own_kernel_is_not_the_learners():
     class Borrows(Masked):
@@ -125,7 +119,6 @@ def test_the_courses_own_kernel_is_not_the_learners():
 
 
 @interpreted
-@pytest.mark.long
 def test_the_command_takes_the_solution_and_says_what_was_tried(tmp_path, capsys, monkeypatch, small_model):
     monkeypatch.setattr(racing, "load_model", lambda: small_model)
     said = command_on_solution("071", tmp_path, capsys)

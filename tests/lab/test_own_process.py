@@ -65,7 +65,7 @@ def test_nothing_that_the_work_changes_or_prints_comes_back(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @both
 def test_a_process_that_is_silent_is_ended_and_says_where_it_stood(fork):
     def work(report):
@@ -153,7 +153,6 @@ def hardly_at_work(seconds):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell how much a process works")
-@pytest.mark.long
 def test_a_process_that_others_keep_from_working_gets_more_time_and_not_for_ever():
     def work(report):
         hardly_at_work(2.0)

@@ -10,7 +10,6 @@ from rosecourse.lab.checks.trial import trial_of
 from rosecourse.lab.world.fault import PartIsWrong
 
 
-@pytest.mark.long
 def test_a_patch_made_where_the_class_is_defined_is_named_and_undone():
     tensor, info = torch.tensor, KVBlockManager.info
     try:

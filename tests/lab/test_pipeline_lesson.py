@@ -50,9 +50,8 @@ def oracle_of(part, sizes):
     return PipelineOracle(Learner(part, WORLD.called_with), sizes)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "067")
     assert verdict.passed, verdict
@@ -61,7 +60,7 @@ def test_one_of_another_style_passes(part):
 ON_A_CPU = (AlwaysPinned, EventsOfAGPU)  # with a GPU these are there
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     if part in ON_A_CPU and torch.cuda.is_available():
@@ -108,13 +107,12 @@ def test_an_empty_ring_was_too_small_or_got_nothing_back(part, story, causes):
     assert ("whoever takes a slot gives it back" in fault.reason) is (LOST in causes)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "067"), WITHOUT_THE_IDEA[part])
 
 
-@pytest.mark.long
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     said = assert_untouched_is_right("067")
     assert "Perhaps:  `steps_ahead` is 0, so that the engine lands each step before the next launch" in said
@@ -129,7 +127,6 @@ def test_the_hunts_mended_pipeline_lives_through_every_story():
         scenario.story(oracle_of(hunt("067").mended, scenario.sizes))
 
 
-@pytest.mark.long
 def test_the_command_takes_a_pipeline(tmp_path, capsys):
     said = command_on_solution("067", tmp_path, capsys)
     assert "Such waits in a step, before: 1; of your part: 0; of the course's: 0." in said

@@ -49,42 +49,39 @@ def played(part, scenario):
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 @pytest.mark.parametrize("scenario", OPS_IN_KERNELS, ids=lambda scenario: scenario.name)
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 def test_one_of_another_style_lives_through_a_scenario(part, scenario):
     played(part, scenario)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", [solution_of("070"), *RIGHT], ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "070")
     assert verdict.passed, verdict
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_wrong_operations_are_refused_with_their_cause(part):
     assert_refused(quietly(part), *WRONG[part])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     """It is counted beside the course's part."""
     found = compare(trial_of(part, lesson("070")), lambda *what: None)
     assert WITHOUT_THE_IDEA[part] in " ".join((*found.missing, found.hint))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 @pytest.mark.parametrize("scenario", OPS_IN_KERNELS, ids=lambda scenario: scenario.name)
 def test_what_costs_more_is_right(part, scenario):
     played(part, scenario)
 
 
-@pytest.mark.long
 def test_the_untouched_exercise_lacks_nothing_but_the_idea():
     found = compare(trial_of(exercise_of("070"), lesson("070")), lambda *what: None)
     assert found.missing == (
@@ -136,7 +133,6 @@ def whose_work(part):
     return not_its_own(trial_of(part, lesson("070")), [step_of(part)])
 
 
-@pytest.mark.long
 def test_the_engines_products_and_the_courses_part_are_not_the_learners_work():
     assert {"`FusedLinears.norm_linear`", "the kernel `linear_kernel`"} <= set(whose_work(OfTheEngine))
     assert {"`LayerOps.linear_add`", "the kernel `linear_kernel`"} <= set(whose_work(product_with_ends.LayerOps))
@@ -156,7 +152,6 @@ def test_a_launch_counts_as_one_whoever_makes_it_and_the_exercise_has_many_opera
     assert ends == launched == dict.fromkeys(begins, 1)
 
 
-@pytest.mark.long
 def test_weights_are_read_once_by_the_course_and_its_steps_are_four_a_layer():
     for at in STEPS:
         seen = step_of(product_with_ends.LayerOps, at)

@@ -25,17 +25,15 @@ def known_of_the_course():
     of_the_course("064")
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", [*RIGHT, COURSES_OWN, hunt("064").mended])
-@pytest.mark.long
 def test_a_right_part_lives_through_every_story(part):
     for scenario in WORLD.scenarios:
         scenario.story(WORLD.oracle(Learner(part, WORLD.called_with), scenario.sizes))
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", [FixedSeats, hunt("064").mended], ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "064")
     assert verdict.passed, verdict
@@ -45,7 +43,6 @@ def test_the_courses_own_part_is_right_and_not_the_learners():
     assert_not_own("064", "`Rows.plan`")
 
 
-@pytest.mark.long
 def test_what_the_exercise_gives_is_the_learners():
     """A method of the exercise may be the course's, to the letter, and stands in a text that is nobody's file."""
     source = "from rosecourse.lab.course.starts import Rows\n\nclass MyRows(Rows):\n    def holds(self, sessions):\n"
@@ -60,13 +57,13 @@ def test_what_the_exercise_gives_is_the_learners():
     assert not verdict.not_own
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "064"), *WRONG[part])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "064"), WITHOUT_THE_IDEA[part])

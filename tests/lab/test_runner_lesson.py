@@ -39,21 +39,18 @@ def known_of_the_course():
     of_the_course("066")
 
 
-@pytest.mark.long
 def test_the_hunts_mended_runner_lives_through_every_story():
     for scenario in WORLD.scenarios:
         scenario.story(WORLD.oracle(Learner(hunt("066").mended, WORLD.called_with), scenario.sizes))
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_one_of_another_style_passes(part):
     verdict = check(part, "066")
     assert verdict.passed, verdict
 
 
-@pytest.mark.long
 def test_the_courses_own_runners_are_right_and_not_the_learners():
     assert_not_own("066", "`Runner.captured`")
 
@@ -66,19 +63,19 @@ def test_the_courses_own_runners_are_right_and_not_the_learners():
     assert "`GraphRunner.__call__`" in verdict.not_own
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_runner_is_refused_with_its_cause(part):
     assert_refused(check(part, "066"), *WRONG[part])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert_right_but_costly(check(part, "066"), WITHOUT_THE_IDEA[part])
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(("part", "all_are_played"), [(ReturnsPads, False), (starts.Runner, True)])
 def test_a_few_faults_are_enough_for_a_cause(part, all_are_played):
     """A wrong runner is wrong nearly everywhere, and each fault has what was seen of the graph."""

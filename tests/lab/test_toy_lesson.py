@@ -64,7 +64,6 @@ def test_it_has_a_diff_and_engines(toy, small_model):
     assert list(map(type, parts)) == [LAST.after.kv_append, ToyAppend]
 
 
-@pytest.mark.long
 def test_its_part_is_not_the_learners_and_the_one_before_it_lacks_the_idea(toy):
     assert "not yours" in str(check(ToyAppend, "999"))
     verdict = check(LAST.after.kv_append, "999")
@@ -76,7 +75,6 @@ def test_its_part_is_not_the_learners_and_the_one_before_it_lacks_the_idea(toy):
     )
 
 
-@pytest.mark.long
 def test_its_part_has_the_ideas_of_the_lessons_before_it(toy):
     verdict = check(lesson("038").after.kv_append, "999")
     assert verdict.correct
@@ -110,7 +108,6 @@ def test_its_bug_is_hunted(toy, model, monkeypatch):
     assert "It looks at the ends alone." in explanation("999")
 
 
-@pytest.mark.long
 def test_its_exercise_is_the_part_before_it_and_its_solution_passes(toy, small_model):
     cells = {}
     for build in (exercise, solution):
@@ -124,7 +121,6 @@ def test_its_exercise_is_the_part_before_it_and_its_solution_passes(toy, small_m
     assert check(solved, "999").passed
 
 
-@pytest.mark.long
 def test_one_with_the_idea_passes_and_the_command_knows_the_lesson(toy, capsys):
     assert lab.main([f"{FILE}:OwnToy", "--lesson", "999", "--no-race"]) == 0
     said = capsys.readouterr().out
@@ -165,9 +161,8 @@ ALONE = replace(COURSE.world)  # the same world, in which no earlier lesson coun
 
 
 @needs_triton
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("part", [ToyWithKernels, OwnKernel], ids=lambda part: part.__name__)
-@pytest.mark.long
 def test_with_kernels_its_part_passes_and_so_does_a_kernel_of_the_learners_own(part, register):
     register(KERNEL_RUNG, replace(KERNEL_COURSE, world=ALONE))
     verdict = check(part, "998")
@@ -181,7 +176,7 @@ NO_LAUNCH = (
 
 
 @needs_triton
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("course", "says"),
     [

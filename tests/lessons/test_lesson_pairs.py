@@ -51,7 +51,7 @@ def play(engine, prompts, forks):
     return [session.token_ids for session in sessions]
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("min_batch", [1, 3, 128])
 @given(case=traffic())
 @settings(max_examples=5, deadline=None)

@@ -14,7 +14,7 @@ from rosecourse.lessons.kv_append import l062_one_table
 from rosecourse.measure.counters import OperationCounter
 from tests.support.one_table_worlds import DEVICE, RUNGS, L, world_of
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 PLACED = [rung for rung in RUNGS if rung >= "063"]
 each_rung = pytest.mark.parametrize("rung", RUNGS)

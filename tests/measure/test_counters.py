@@ -16,7 +16,7 @@ from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.measure.counters import Counts, count_step, counts_table, watch, watch_part
 from rosecourse.measure.forks import fork_anew
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.grid
 
 STAGED = lesson("061").after  # block tables and append are stages of its step
 L, B = 3, 4  # layers of the small model; sessions

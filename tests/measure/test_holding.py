@@ -30,7 +30,6 @@ def runs_under(chosen, model):
     return seen, found
 
 
-@pytest.mark.long
 def test_one_engine_at_a_time_is_warmed_up_for_each_run_and_gone_after_it(small_model):
     first, last = (rung.number for rung in RUNGS)
     rounds = [first, last, last, first]

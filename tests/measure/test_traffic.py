@@ -72,7 +72,6 @@ def test_the_load_has_the_requests_of_the_burst_at_the_rate_asked_for():
 
 
 @pytest.mark.parametrize("traffic", [D_SMALL, D])
-@pytest.mark.long
 def test_the_pool_runs_dry_at_times(traffic):
     """In a run that counts, too: the run before it has left its prefixes in the pool. Lengths alone decide it."""
     model = random_gpt2(layers=1, heads=1, head_dim=4, context=512)
@@ -83,7 +82,6 @@ def test_the_pool_runs_dry_at_times(traffic):
         engine.audit([])
 
 
-@pytest.mark.long
 def test_two_engines_are_compared_all_at_once_and_under_load(model):
     traffic = MixedTraffic(num_requests=6, max_batch_size=4, num_blocks=40)
     engines = LESSONS[-2].engines(model, traffic.config)

@@ -105,7 +105,6 @@ def pictures_to_fit(model):
                 yield moments((long_name, before[draw]), ("after", picture))
 
 
-@pytest.mark.long
 def test_everything_lies_inside_the_picture_and_a_notebook(small_model):
     for picture in pictures_to_fit(small_model):
         root = parse(picture)

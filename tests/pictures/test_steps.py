@@ -233,7 +233,6 @@ def test_at_066_the_runner_comes_for_the_forward_and_the_copies_are_as_they_were
     assert_readable(ax)
 
 
-@pytest.mark.long
 def test_the_ladder_has_each_rung_with_its_own_stages(figure):
     plots.ladder_of_steps(figure, steps_of(SIX | SECOND_HALF), "The ladder")
     first, *_ = figure.axes
@@ -268,7 +267,6 @@ def test_an_effect_needs_two_measured_rungs_in_their_order(figure, before, after
 
 
 @pytest.mark.parametrize("rungs", [{"035": SIX["035"]}, SIX, SIX | LATER])
-@pytest.mark.long
 def test_the_ladder_shows_each_rung_on_one_scale_and_can_be_read(figure, rungs):
     plots.ladder_of_steps(figure, steps_of(rungs), "The ladder")
     first, *_ = figure.axes
@@ -281,7 +279,6 @@ def test_the_ladder_shows_each_rung_on_one_scale_and_can_be_read(figure, rungs):
 
 
 @pytest.mark.parametrize("rungs", [SIX, SIX | LATER])
-@pytest.mark.long
 def test_a_rung_too_short_to_read_is_drawn_again_on_its_own_scale(figure, rungs):
     plots.ladder_of_steps(figure, steps_of(rungs), "The ladder")
     assert len(figure.axes) == (2 if rungs is SIX else 4)

@@ -38,7 +38,6 @@ def test_the_workloads_are_the_articles():
     assert [rung.workload.name for rung in LESSONS] == [*"AAABBCACCEAA", "C-one", *"AAA"]
 
 
-@pytest.mark.long
 def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
     out = tmp_path / "some" / "results"
     assert record.main(["--workloads", "A,C", *SMALL, "--out", str(out)]) == 0
@@ -68,7 +67,6 @@ def test_all_rungs_are_recorded_with_every_sample(tmp_path, capsys):
         assert (settings["model"], settings["dtype"], settings["prefix_cache"]) == ("tiny-gpt2", "float32", False)
 
 
-@pytest.mark.long
 def test_a_file_has_the_command_that_made_it_and_nothing_of_the_machine(tmp_path):
     assert record.main(["--workloads", "A,C", *SMALL, "--prompt", "It's", "--force", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "cpu" / "C.json").read_text()
@@ -95,7 +93,6 @@ def test_every_round_runs_all_rungs_forwards_or_backwards_and_the_first_does_not
 # -- mixed traffic ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_path, monkeypatch, capsys):
     traffic = MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
     monkeypatch.setattr(recording, "D_SMALL", traffic)
@@ -149,7 +146,6 @@ def test_a_part_of_the_ladder_is_recorded_in_a_file_of_its_own(tmp_path, monkeyp
     assert capsys.readouterr().out == "A-from-061: is there, of this commit and settings (--force records it anew)\n"
 
 
-@pytest.mark.long
 def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path, monkeypatch):
     """The last lessons, with steps and timelines."""
     monkeypatch.setattr(step_recorder, "TIMELINE_ROUNDS", 1)  # each is taken under a profiler
@@ -184,7 +180,6 @@ def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_
 # -- the source and the machine -----------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_where_there_is_no_git_the_commit_can_be_stated(tmp_path, source):
     source.update(commit=None, dirty=None)
     for stated, dirty in (("c0ffee1", False), ("c0ffee1-dirty", True)):

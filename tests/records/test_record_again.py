@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("source")
 # -- again --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_what_is_recorded_is_not_recorded_again(tmp_path, monkeypatch, capsys, source):
     argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path)]
     path = tmp_path / "cpu" / "A.json"
@@ -51,7 +50,6 @@ def test_what_is_recorded_is_not_recorded_again(tmp_path, monkeypatch, capsys, s
         assert [runs(), runs()] == [ALL, ALL], change
 
 
-@pytest.mark.long
 def test_a_broken_run_leaves_the_old_file_and_those_before_it(tmp_path, monkeypatch, capsys):
     argv = ["--workloads", "C,A", *SMALL, "--out", str(tmp_path), "--force"]
     assert record.main(argv) == 0
@@ -77,7 +75,6 @@ def test_a_broken_run_leaves_the_old_file_and_those_before_it(tmp_path, monkeypa
         assert (tmp_path / "cpu" / "A.json").read_bytes() == old
 
 
-@pytest.mark.long
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, capsys):
     argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path), "--force"]
     assert record.main(argv) == 0
@@ -92,7 +89,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, capsys):
     assert written(tmp_path) == old
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(("dtype", "code"), [("float32", 2), ("bfloat16", 0)])
 def test_other_tokens_are_an_error_in_float32_and_said_in_less(tmp_path, monkeypatch, capsys, dtype, code):
     def other(run, number):
@@ -113,7 +110,6 @@ def test_other_tokens_are_an_error_in_float32_and_said_in_less(tmp_path, monkeyp
 # -- by whole rounds ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_a_recording_ends_before_a_round_that_would_not_fit_and_goes_on_with_it(tmp_path, monkeypatch, capsys, clock):
     """Of rungs of ten seconds: 3.5 times as long as a round has room for a warm-up and two more."""
     argv = ["--workloads", "A,C", *SMALL, "--minutes", str(3.5 * ROUND), "--out", str(tmp_path)]
@@ -156,7 +152,6 @@ def test_no_round_begins_where_a_warm_up_and_a_round_do_not_fit(tmp_path, monkey
     assert f"A: 1 of 5 rounds are there, each takes {ROUND:.1f} minutes" in capsys.readouterr().out
 
 
-@pytest.mark.long
 def test_rounds_of_another_source_machine_or_settings_are_measured_anew(tmp_path, monkeypatch, clock, source):
     order = spy(monkeypatch, clock)
     argv = ["--workloads", "A", *SMALL, "--out", str(tmp_path)]

@@ -26,7 +26,6 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(step_recorder, "COUNTED", COUNTED)
 
 
-@pytest.mark.long
 def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_first_timeline(
     tmp_path, monkeypatch, capsys, model
 ):
@@ -83,7 +82,6 @@ def test_the_steps_of_all_rungs_come_after_all_runs_and_are_timed_before_the_fir
     assert capsys.readouterr().out.count("is there, of this commit and settings") == 6
 
 
-@pytest.mark.long
 def test_what_is_counted_says_which_lessons_change_which_kind_of_step(tmp_path, monkeypatch):
     """On a CPU, with two sessions: 059 changes only the boundary, and Triton's kernel is not for so small a batch."""
 

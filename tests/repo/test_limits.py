@@ -38,7 +38,6 @@ def run_with_limit(seconds, folder):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True).stdout
 
 
-@pytest.mark.long
 def test_what_hangs_fails_and_the_others_run(tmp_path):
     (tmp_path / "test_hanging.py").write_text(TESTS)
     cells = [nbformat.v4.new_code_cell(code) for code in ("1", "import time; time.sleep(120)")]

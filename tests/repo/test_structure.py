@@ -21,7 +21,7 @@ def test_every_public_name_is_there_and_documented():
         assert thing.__doc__ or name in ("BASELINE", "BEST", "LESSONS"), name
 
 
-@pytest.mark.drawn
+@pytest.mark.grid
 @pytest.mark.parametrize(
     ("work", "slow"),
     [
