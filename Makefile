@@ -80,8 +80,7 @@ mutants: env  ## Change the engine in 400 small ways: a test must fail (half an 
 
 coverage: env  ## Run the tests and say how many branches of each folder they take
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
-	$(PYTEST) tests --cov=rosecourse --cov-branch --cov-report=json:build/coverage.json
-	$(BIN)/python -m tests.support.coverage_by_folder build/coverage.json
+	$(BIN)/python -m tests.support.coverage_by_folder
 
 adversary: env  ## Check all parts written without a look at the checker: it takes long (ARGS='038_ring 061')
 	$(BIN)/python -m tests.support.adversary $(ARGS)
