@@ -19,38 +19,19 @@ from ..kv.one_table import KVBlockManager as KVBlockManagerOfOneTable
 from ..kv.padded import KVBlockManager as KVBlockManagerWithPads
 from ..models.ops import LayerOps
 from ..models.shape import Model
-from .block_tables import l035_rebuilt_rows, l036_cached_rows, l062_one_row
-from .copy_blocks import l063_one_by_one
-from .delivery import l035_each_token
-from .device_step import l066_one_by_one
-from .forward import l035_paged, l063_append_in_forward, l069_attention_appends
-from .kv_append import (
-    l035_per_token,
-    l038_batched,
-    l059_rollover,
-    l060_identity_const_pos,
-    l061_triton_full_batch,
-    l062_one_table,
-)
-from .ops import l070_five_kernels
-from .pipeline import l035_in_step, l067_one_behind, l068_first_tokens
-from .prefill import l035_by_groups
-from .rows import l064_rows, l066_rows, l067_rows
-from .runner import l066_copied_out
-from .start import l035_read_first
-from .step import l035_append_after_forward, l063_place_first, l064_rows_that_stay, l066_one_graph
+from . import l035, l036, l038, l059, l060, l061, l062, l063, l064, l066, l067, l068, l069, l070
 from .workloads import C_ONE, A, ArticleWorkload, B, C, E
 
 BASELINE = DecodeParts(
     cache=KVBlockManager,
-    step=l035_append_after_forward.AppendAfterForward,
-    block_tables=l035_rebuilt_rows.BlockTables,
-    forward=l035_paged.DecodeForward,
-    kv_append=l035_per_token.KVAppend,
-    pipeline=l035_in_step.Pipeline,
-    prefill=l035_by_groups.Prefill,
-    start=l035_read_first.Start,
-    delivery=l035_each_token.Delivery,
+    step=l035.AppendAfterForward,
+    block_tables=l035.BlockTables,
+    forward=l035.DecodeForward,
+    kv_append=l035.KVAppend,
+    pipeline=l035.Pipeline,
+    prefill=l035.Prefill,
+    start=l035.Start,
+    delivery=l035.Delivery,
     ops=LayerOps,
 )
 
@@ -139,7 +120,7 @@ LESSONS = ladder(
     {
         "number": "036",
         "title": "block-table cache",
-        "block_tables": l036_cached_rows.BlockTables,
+        "block_tables": l036.BlockTables,
         "workload": A,
         "counted": ("tensors built from Python lists",),
         "about": "rows of block tables are kept until they change",
@@ -147,7 +128,7 @@ LESSONS = ladder(
     {
         "number": "038",
         "title": "batched KV append",
-        "kv_append": l038_batched.KVAppend,
+        "kv_append": l038.KVAppend,
         "workload": A,
         "counted": ("append_token calls",),
         "about": "one append per layer, not per layer and request",
@@ -155,7 +136,7 @@ LESSONS = ladder(
     {
         "number": "059",
         "title": "batched rollover",
-        "kv_append": l059_rollover.KVAppend,
+        "kv_append": l059.KVAppend,
         "workload": B,
         "counted": ("append_token calls",),
         "step_kind": "boundary",
@@ -165,7 +146,7 @@ LESSONS = ladder(
     {
         "number": "060",
         "title": "identity and const pos",
-        "kv_append": l060_identity_const_pos.KVAppend,
+        "kv_append": l060.KVAppend,
         "workload": B,
         "counted": ("tensors built from Python lists", "index_select"),
         "about": "no index tensors where none are needed",
@@ -174,7 +155,7 @@ LESSONS = ladder(
     {
         "number": "061",
         "title": "Triton full-batch append",
-        "kv_append": l061_triton_full_batch.KVAppend,
+        "kv_append": l061.KVAppend,
         "workload": C,
         "kernels": ("kv_append_triton_full_batch",),
         "counted": ("index_put",),
@@ -185,8 +166,8 @@ LESSONS = ladder(
         "number": "062",
         "title": "one table for all layers",
         "cache": KVBlockManagerOfOneTable,
-        "block_tables": l062_one_row.BlockTables,
-        "kv_append": l062_one_table.KVAppend,
+        "block_tables": l062.BlockTables,
+        "kv_append": l062.KVAppend,
         "workload": A,
         "counted": ("tensors built from Python lists", "bytes handed to the device"),
         "about": "a session has one list of blocks, not one for each layer",
@@ -194,10 +175,10 @@ LESSONS = ladder(
     {
         "number": "063",
         "title": "slots from the table",
-        "step": l063_place_first.DecodeStep,
-        "forward": l063_append_in_forward.DecodeForward,
+        "step": l063.DecodeStep,
+        "forward": l063.DecodeForward,
         "kv_append": BEST.kv_append,
-        "copy_blocks": l063_one_by_one.CopyBlocks,
+        "copy_blocks": l063.CopyBlocks,
         "workload": C,
         "kernels": ("kv_append_by_table",),
         "counted": ("tensors built from Python lists",),
@@ -207,9 +188,9 @@ LESSONS = ladder(
     {
         "number": "064",
         "title": "rows that stay",
-        "step": l064_rows_that_stay.DecodeStep,
+        "step": l064.DecodeStep,
         "block_tables": None,
-        "rows": l064_rows.Rows,
+        "rows": l064.Rows,
         "workload": C,
         "counted": ("bytes handed to the device",),
         "about": "a running session keeps its row on the device; a step uploads what changed",
@@ -229,10 +210,10 @@ LESSONS = ladder(
         "number": "066",
         "title": "one CUDA graph",
         "cache": KVBlockManagerWithPads,
-        "step": l066_one_graph.DecodeStep,
-        "rows": l066_rows.Rows,
-        "runner": l066_copied_out.GraphRunner,
-        "device_step": l066_one_by_one.DeviceStep,
+        "step": l066.DecodeStep,
+        "rows": l066.Rows,
+        "runner": l066.GraphRunner,
+        "device_step": l066.DeviceStep,
         "workload": A,
         "about": "the device's part of a step is recorded once and replayed with one launch",
         "headline": ("total throughput", "mean"),
@@ -241,8 +222,8 @@ LESSONS = ladder(
         "number": "067",
         "title": "one step behind",
         "step": BEST.step,
-        "rows": l067_rows.Rows,
-        "pipeline": l067_one_behind.Pipeline,
+        "rows": l067.Rows,
+        "pipeline": l067.Pipeline,
         "workload": A,
         "about": "the host reads a step's tokens while the device runs the next one",
         "headline": ("total throughput", "mean"),
@@ -252,7 +233,7 @@ LESSONS = ladder(
         "title": "delivery and start",
         "cache": BEST.cache,
         "rows": BEST.rows,
-        "pipeline": l068_first_tokens.Pipeline,
+        "pipeline": l068.Pipeline,
         "prefill": BEST.prefill,
         "start": BEST.start,
         "delivery": BEST.delivery,
@@ -263,7 +244,7 @@ LESSONS = ladder(
     {
         "number": "069",
         "title": "fewer kernels",
-        "forward": l069_attention_appends.DecodeForward,
+        "forward": l069.DecodeForward,
         "ops": fewer_kernels.LayerOps,
         "device_step": BEST.device_step,
         "workload": A,
@@ -273,7 +254,7 @@ LESSONS = ladder(
     {
         "number": "070",
         "title": "five kernels a layer",
-        "ops": l070_five_kernels.LayerOps,
+        "ops": l070.LayerOps,
         "workload": A,
         "about": "matrix products of our own for few rows, with what surrounds them inside",
         "headline": ("total throughput", "mean"),

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from ..decode.rows import FIELDS, KEY, TEMPERATURE, TOP_P
 from ..errors import ConfigError
 from ..kv.one_table import BlockTable
-from ..lessons.rows.l064_rows import Rows
+from ..lessons.l064 import Rows
 from .sheet import (
     EMPTY,
     FAINT_INK,

@@ -17,7 +17,7 @@ from rosecourse.commands import (
 from rosecourse.commands.work import benchmark, building
 from rosecourse.commands.work import benchmark_transformers as with_transformers
 from rosecourse.commands.work import generate as completing
-from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.commands import COMMANDS
 from tests.support.oracles import hf_greedy
 

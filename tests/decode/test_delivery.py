@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rosecourse import EngineConfig
 from rosecourse.decode.delivery import Delivery
-from rosecourse.lessons.delivery import l035_each_token
+from rosecourse.lessons import l035
 
 
 class Clock:
@@ -134,7 +134,7 @@ def test_the_first_hand_over_waits_for_nothing():
 def test_up_to_067_each_token_wakes_its_reader():
     log = []
     one, other = (Box(name, log) for name in "ab")
-    delivery = l035_each_token.Delivery(EngineConfig())
+    delivery = l035.Delivery(EngineConfig())
     delivery.hand_over([(one, 1), (other, 2), (one, 3)])
     assert log == [("put", "a", 1), ("wake", "a"), ("put", "b", 2), ("wake", "b"), ("put", "a", 3), ("wake", "a")]
     delivery.flush()

@@ -9,7 +9,7 @@ from rosecourse.decode.rows import LIVE, TEMPERATURE, TOP_K, TOP_P, Rows, bits
 from rosecourse.decode.sampling import best_of_each
 from rosecourse.kernels import choose
 from rosecourse.kv.steady import KVBlockManager
-from rosecourse.lessons.device_step.l066_one_by_one import DeviceStep as OneByOne
+from rosecourse.lessons.l066 import DeviceStep as OneByOne
 from tests.support.fewer_kernels import OnAGPU
 
 ON_A_GPU = pytest.param(

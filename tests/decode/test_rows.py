@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.lessons.rows import l064_rows as module
+from rosecourse.lessons import l064 as module
 from tests.support.oracles import prompts_of
 from tests.support.rows_world import MOST_ROWS, ROW, RowsWorld
 

@@ -21,7 +21,7 @@ from rosecourse import (
     SamplingParams,
     lesson,
 )
-from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
 
 PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}

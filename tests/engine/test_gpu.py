@@ -24,7 +24,7 @@ from rosecourse.kernels import AppendingAttention, kv_append
 from rosecourse.kernels import appending_attention as appending
 from rosecourse.kernels import paged_attention as paged
 from rosecourse.kernels.paged_attention import TritonAttention
-from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.lessons.dense import DecodeForward as DenseForward
 from rosecourse.request.sampling import sample
 from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.lessons.dense import DecodeForward as DenseForward
 from rosecourse.models.load import from_transformers
 from tests.support.oracles import hf_greedy, hf_next_logits, hf_random_gpt2, prompts_of
 

@@ -18,7 +18,7 @@ from rosecourse import (
     SchedulerManager,
     lesson,
 )
-from rosecourse.lessons.kv_append.l035_per_token import KVAppend
+from rosecourse.lessons.l035 import KVAppend
 from tests.support.oracles import hf_greedy, prompts_of
 
 LONG = SamplingParams(max_new_tokens=80, stop_on_eos=False)

@@ -9,7 +9,7 @@ from rosecourse import LESSONS, lesson
 from rosecourse.lab.checks.trial import Trial
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.world.learner import Learner
-from rosecourse.lessons.block_tables.l036_cached_rows import BlockTables
+from rosecourse.lessons.l036 import BlockTables
 from rosecourse.lessons.workloads import A
 from tests.support.toy_lesson import COURSE, ToyAppend
 

@@ -177,7 +177,7 @@ def test_the_gates_of_lesson_061(monkeypatch, lengths, min_batch, full_min_batch
     world = Appender("061-triton")
     world.append.min_batch, world.append.full_batch_min_batch = min_batch, full_min_batch or min_batch
     used = []
-    module = "rosecourse.lessons.kv_append.l061_triton_full_batch."
+    module = "rosecourse.lessons.l061."
     for name, real in (
         ("kv_append_triton", kv_append_triton),
         ("kv_append_triton_full_batch", kv_append_triton_full_batch),

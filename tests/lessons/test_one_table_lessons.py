@@ -10,7 +10,7 @@ from rosecourse.decode import kv_append as by_table
 from rosecourse.decode.kv_append import kv_append_by_table
 from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch
 from rosecourse.kv.one_table import Copy
-from rosecourse.lessons.kv_append import l062_one_table
+from rosecourse.lessons import l062
 from rosecourse.measure.counters import OperationCounter
 from tests.support.one_table_worlds import DEVICE, RUNGS, L, world_of
 
@@ -125,7 +125,7 @@ def test_the_gates_of_lesson_062(monkeypatch, lengths, min_batch, full_min_batch
     used = []
     for real in (kv_append_triton, kv_append_triton_full_batch):
         name = real.__name__
-        monkeypatch.setattr(l062_one_table, name, lambda *args, name=name, real=real: (used.append(name), real(*args)))
+        monkeypatch.setattr(l062, name, lambda *args, name=name, real=real: (used.append(name), real(*args)))
     world.step([world.start(n) for n in lengths])
     assert used == ([kernel] * L if kernel else [])
 

@@ -8,7 +8,7 @@ import torch
 from rosecourse import BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode import DecodeForward
 from rosecourse.kernels import ReferenceAttention, TritonAttention
-from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.lessons.dense import DecodeForward as DenseForward
 from rosecourse.measure.floor import bytes_per_run, kv_bytes_per_position
 from rosecourse.measure.workload import Workload, run_scheduler
 from rosecourse.models.shape import require_model

@@ -4,7 +4,7 @@ import pytest
 
 from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P
-from rosecourse.lessons.rows.l064_rows import Rows as RowsOfSession
+from rosecourse.lessons.l064 import Rows as RowsOfSession
 from rosecourse.pictures.rows import rows_map, see_rows
 from rosecourse.request.draws import key_of
 from tests.support.diagram_reader import SVG, boxes, parse, step

@@ -2,7 +2,7 @@
 
 from rosecourse.engine.items import End
 from rosecourse.lab.course import each_token
-from rosecourse.lessons.delivery import l035_each_token
+from rosecourse.lessons import l035
 from tests.support.delivery_parts import Base
 
 
@@ -72,7 +72,7 @@ class WakesTheLastOnesToo(Base):
 
 WITHOUT_THE_IDEA = {
     each_token.Delivery: "still 20 wakes at one hand-over in a step of 20 sessions with a reader each",
-    l035_each_token.Delivery: "still 20 wakes at one hand-over in a step of 20 sessions with a reader each",
+    l035.Delivery: "still 20 wakes at one hand-over in a step of 20 sessions with a reader each",
     WakesEachOnce: "still 20 wakes at one hand-over in a step of 20 sessions with a reader each",
     OneMore: "still 9 wakes at one hand-over in a step of 20 sessions with a reader each",
     WakesWithEachItem: "a reader reads all that lies in its mailbox: one wake is enough for all its requests",

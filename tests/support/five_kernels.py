@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rosecourse.decode import five_kernels
 from rosecourse.kernels import FusedLinears, triton_runs_on
-from rosecourse.lessons.ops import l070_five_kernels
+from rosecourse.lessons import l070
 
 
 class _Anywhere:
@@ -17,5 +17,5 @@ class LayerOps(_Anywhere, five_kernels.LayerOps):
     """The best ones, which an engine on a CPU leaves alone."""
 
 
-class FormerLayerOps(_Anywhere, l070_five_kernels.LayerOps):
+class FormerLayerOps(_Anywhere, l070.LayerOps):
     """Those of lesson 070."""

@@ -7,7 +7,7 @@ from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, l
 from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.rows import FIELDS, UNKNOWN, asked_by
 from rosecourse.decode.runner import CPUGraphRunner, PaddedRunner
-from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of
 

@@ -15,7 +15,7 @@ from rosecourse import (
     SamplingParams,
     lesson,
 )
-from rosecourse.lessons.forward.dense import DecodeForward as DenseForward
+from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.late_device import BEHIND, LATE, assert_nothing_in_flight
 from tests.support.shadow import ShadowPool, ShadowSession
 from tests.support.tag_model import CONTEXT, TagModel

@@ -9,7 +9,7 @@ from rosecourse.decode import DecodeInputs
 from rosecourse.decode.rows import UNKNOWN, asked_by
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lab.course.starts import Rows as UploadsEverything
-from rosecourse.lessons.rows.l064_rows import Rows
+from rosecourse.lessons.l064 import Rows
 
 
 class FixedSeats:

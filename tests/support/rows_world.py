@@ -4,7 +4,7 @@ import torch
 
 from rosecourse import EngineConfig, SamplingParams
 from rosecourse.decode.rows import POSITION, bits
-from rosecourse.lessons.rows.l064_rows import Rows
+from rosecourse.lessons.l064 import Rows
 from rosecourse.request.draws import key_of
 from rosecourse.request.session import InferenceSession
 from tests.support.one_table import L, make_kv

@@ -7,7 +7,7 @@ import torch
 from rosecourse.decode import DecodeInputs
 from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN
 from rosecourse.lab.world.causes import Cause
-from rosecourse.lessons.rows.l064_rows import Rows
+from rosecourse.lessons.l064 import Rows
 
 
 class TrustsTokens(Rows):

@@ -14,7 +14,7 @@ from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...kv.blocks import KVBlockManager
 from ...lessons import LESSONS, Lesson, lesson
-from ...lessons.forward.dense import DecodeForward as DenseForward
+from ...lessons.dense import DecodeForward as DenseForward
 from ...models.load import load_model, random_model
 from ...models.shape import Model, ModelShape
 from ...models.tokenizer import check_length, longest_token

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...decode.parts import BlockTables
 from ...errors import ConfigError
-from ...lessons.step.l035_append_after_forward import AppendAfterForward
+from ...lessons.l035 import AppendAfterForward
 
 
 def block_tables_of(step: object) -> BlockTables:

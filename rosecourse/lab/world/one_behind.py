@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...decode.parts import DecodeParts
-from ...lessons.pipeline.l067_one_behind import Pipeline
+from ...lessons.l067 import Pipeline
 
 
 class OneBehind(Pipeline):

@@ -1,4 +1,4 @@
-"""Part `kv_append`: put the new token's K and V into the cache."""
+"""Identity and const pos: no index tensors where none are needed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ...config import EngineConfig
-from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
-from ...kv.blocks import KVBlockInfo, KVBlockManager
-from ...kv.buffers import index_tensor
-from ...models.shape import Model
-from ...request.session import InferenceSession
+from ..config import EngineConfig
+from ..kv.blocks import KVBlockInfo, KVBlockManager
+from ..kv.buffers import index_tensor
+from ..models.shape import Model
+from ..request.session import InferenceSession
 
 
 class KVAppend:
-    """One `append_token_batch` a layer; large batches by a Triton kernel, whole ones by a kernel with few arguments."""
+    """One `append_token_batch` a layer, with no index tensors where the batch is whole or its position constant."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
-        self.triton = triton_runs_on(kv.device)
-        self.min_batch = config.triton_kv_append_min_batch
-        self.full_batch_min_batch = config.triton_kv_append_full_batch_min_batch or self.min_batch
 
     def __call__(self, sessions: Sequence[InferenceSession], keys: list[Tensor], values: list[Tensor]) -> None:
         """keys, values: for each layer [B, H, D]."""
@@ -57,20 +53,13 @@ class KVAppend:
         self, layer_idx: int, batch_idx: list[int], infos: list[KVBlockInfo], key_new: Tensor, value_new: Tensor
     ) -> None:
         """Write the K and V of the sessions batch_idx into the next slot of their blocks."""
-        device, n = self.kv.device, len(batch_idx)
+        device = self.kv.device
         k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
-        full_fast = n == len(key_new)  # the whole batch, in order: nothing to select
+        full_fast = len(batch_idx) == len(key_new)  # the whole batch, in order: nothing to select
         positions = [info.length for info in infos]
         pos0 = positions[0]
         const_pos = all(pos == pos0 for pos in positions)  # the same slot in every block: a number will do
         blk_t = index_tensor([info.block_index for info in infos], device)
-        if self.triton and full_fast and const_pos and n >= self.full_batch_min_batch:
-            kv_append_triton_full_batch(k_layer, v_layer, key_new, value_new, blk_t, pos0)
-            return
-        if self.triton and n >= self.min_batch:
-            idx_t, pos_t = index_tensor([batch_idx, positions], device)
-            kv_append_triton(k_layer, v_layer, key_new, value_new, idx_t, blk_t, pos_t)
-            return
         if not full_fast:
             idx_t = index_tensor(batch_idx, device)
             key_new, value_new = key_new.index_select(0, idx_t), value_new.index_select(0, idx_t)

@@ -1,4 +1,4 @@
-"""The decode step of lesson 063: blocks are made before the forward, which appends.
+"""Slots from the table: place first, then append inside the forward, which reads each slot off the table.
 
 copies = kv.place(tables)                 a block for each session's next slot, copy-on-write
 copy_blocks(copies)
@@ -13,16 +13,17 @@ from collections.abc import Sequence
 
 import torch
 
-from ...config import EngineConfig
-from ...decode.inputs import DecodeInputs
-from ...decode.parts import BlockTables, CopyBlocks, DecodeParts, ForwardWithAppend, KVAppendByTable
-from ...decode.ranges import range_for
-from ...kv.bookkeeping import bookkeeping
-from ...kv.buffers import StagingBuffer
-from ...kv.one_table import BlockTable, Copy, KVBlockManager
-from ...models.shape import Model
-from ...request.sampling import sample
-from ...request.session import InferenceSession
+from ..config import EngineConfig
+from ..decode.inputs import DecodeInputs
+from ..decode.parts import Append, BlockTables, DecodeParts, ForwardWithAppend, KVAppendByTable
+from ..decode.ranges import range_for
+from ..kernels import paged_attention_for
+from ..kv.bookkeeping import bookkeeping
+from ..kv.buffers import StagingBuffer
+from ..kv.one_table import BlockTable, Copy, KVBlockManager
+from ..models.shape import Model
+from ..request.sampling import sample
+from ..request.session import InferenceSession
 
 
 class DecodeStep:
@@ -69,3 +70,34 @@ class DecodeStep:
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
         return sample(logits, [s.params for s in sessions], [len(s.token_ids) for s in sessions])
+
+
+class DecodeForward:
+    """K and V are written where they belong as soon as a layer has made them, and read where they lie."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.model = model
+        self.paged_attention = paged_attention_for(kv, model.shape.num_heads)
+
+    def __call__(self, inputs: DecodeInputs, append: Append) -> torch.Tensor:
+        self.paged_attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
+
+        def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            append(layer_idx, k, v)
+            return self.paged_attention.run(layer_idx, q, k, v)
+
+        hidden = self.model.hidden(inputs.token_ids, inputs.context_lens, attend)
+        return self.model.logits(hidden)
+
+
+class CopyBlocks:
+    """One copy after another: two operations for each session that writes into a block that others own too."""
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+
+    def __call__(self, copies: Sequence[Copy]) -> None:
+        """Copy K and V of all layers, before anybody writes into the copies."""
+        for source, destination in copies:
+            for cache in (self.kv.keys, self.kv.values):
+                cache[:, destination] = cache[:, source]

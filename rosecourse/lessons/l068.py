@@ -1,4 +1,4 @@
-"""The pipeline of lessons 068 to 070: first tokens are in flight, too; a copy engine brings tokens to the host."""
+"""First tokens in flight: a prefill's tokens land as a step's do."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ...config import EngineConfig
-from ...decode.in_flight import StepInFlight, TokenRing
-from ...decode.ranges import range_for
-from ...decode.step import DecodeStep
-from ...kv.bookkeeping import bookkeeping
-from ...kv.one_table import KVBlockManager
-from ...request.session import InferenceSession
+from ..config import EngineConfig
+from ..decode.in_flight import StepInFlight, TokenRing
+from ..decode.ranges import range_for
+from ..decode.step import DecodeStep
+from ..kv.bookkeeping import bookkeeping
+from ..kv.one_table import KVBlockManager
+from ..request.session import InferenceSession
 
 
 class Pipeline:

@@ -1,16 +1,16 @@
-"""The forward of lessons 069 and 070: attention appends, and starts when the kernel before it has ended."""
+"""Fewer kernels: attention appends K and V itself."""
 
 from __future__ import annotations
 
 import torch
 
-from ...config import EngineConfig
-from ...decode.attend import attend_for
-from ...decode.inputs import DecodeInputs
-from ...decode.parts import Append
-from ...kernels import AppendingAttention
-from ...kv.one_table import KVBlockManager
-from ...models.shape import Model
+from ..config import EngineConfig
+from ..decode.attend import attend_for
+from ..decode.inputs import DecodeInputs
+from ..decode.parts import Append
+from ..kernels import AppendingAttention
+from ..kv.one_table import KVBlockManager
+from ..models.shape import Model
 
 
 class DecodeForward:

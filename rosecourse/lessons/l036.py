@@ -1,4 +1,4 @@
-"""Part `block_tables`: where, for each layer and session, the blocks lie."""
+"""Block-table cache: rows of block tables are kept until they change."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ...config import EngineConfig
-from ...decode.ranges import range_for
-from ...kv.blocks import BlockTable, KVBlockManager
-from ...kv.buffers import StagingBuffer
-from ...models.shape import Model
-from ...request.session import InferenceSession
+from ..config import EngineConfig
+from ..decode.ranges import range_for
+from ..kv.blocks import BlockTable, KVBlockManager
+from ..kv.buffers import StagingBuffer
+from ..models.shape import Model
+from ..request.session import InferenceSession
 
 
 class BlockTables:

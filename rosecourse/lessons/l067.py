@@ -1,21 +1,25 @@
-"""Part `rows` of lesson 066: rows that nobody sits in are pads, so that a step may run over more rows than are used.
+"""One step behind: the host reads the tokens of a step while the device runs the next one.
 
-They stay at position 0 of a block that no session can hold. The host knows the last token of each row before it plans a
-step.
+Of a session that joins the host has read the first token, and uploads it with the rest of the row.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import is_
+from typing import Any
 
+import torch
 from torch import Tensor, float64
 
-from ...config import EngineConfig
-from ...decode.inputs import DecodeInputs
-from ...decode.rows import (
+from ..config import EngineConfig
+from ..decode.in_flight import StepInFlight, TokenRing
+from ..decode.inputs import DecodeInputs
+from ..decode.ranges import range_for
+from ..decode.rows import (
     KEY,
     LIVE,
     POSITION,
@@ -28,10 +32,12 @@ from ...decode.rows import (
     View,
     asked_by,
 )
-from ...kv.buffers import index_tensor, state_buffer
-from ...kv.one_table import BlockTable, KVBlockManager
-from ...models.shape import Model
-from ...request.session import InferenceSession
+from ..decode.step import DecodeStep
+from ..kv.bookkeeping import bookkeeping
+from ..kv.buffers import index_tensor, state_buffer
+from ..kv.one_table import BlockTable, KVBlockManager
+from ..models.shape import Model
+from ..request.session import InferenceSession
 
 
 class Rows:
@@ -98,9 +104,11 @@ class Rows:
         tables = [session.table for session in sessions]
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
             self._seat(sessions, tables, changes)
-        tokens = [session.token_ids[-1] for session in sessions]
+        # The token that a step in flight is making is on the device alone.
+        tokens = [s.token_ids[-1] if s.num_cached_tokens < len(s.token_ids) else UNKNOWN for s in sessions]
         if tokens != self.tokens:
-            changes.update((row, new) for row, new in enumerate(tokens) if new != self.tokens[row])
+            known = (row for row, (new, old) in enumerate(zip(tokens, self.tokens, strict=True)) if new != old)
+            changes.update((row, tokens[row]) for row in known if tokens[row] != UNKNOWN)
         ends = [table[-1] for table in tables]
         if ends != self.ends:
             self._tell_blocks(tables, ends, changes)
@@ -116,9 +124,7 @@ class Rows:
         sources = [row_of.get(id(table)) for table in tables]
         stay = [(row, source) for row, source in enumerate(sources) if source is not None]
         if any(row != source for row, source in stay):
-            to, source = index_tensor(list(zip(*stay, strict=True)), self.kv.device)
-            self.fields[:, to] = self.fields[:, source]
-            self.block_tables[to] = self.block_tables[source]
+            self._move(index_tensor(list(zip(*stay, strict=True)), self.kv.device))
         self.tokens = [UNKNOWN if source is None else self.tokens[source] for source in sources]
         self.ends = [UNKNOWN if source is None else self.ends[source] for source in sources]
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
@@ -133,6 +139,12 @@ class Rows:
                 self._table_of(row): self.kv.num_blocks,
             }
         self.sampling = any(session.params.temperature > 0 for session in sessions)
+
+    def _move(self, rows: Tensor) -> None:
+        """rows: int64 [2, n], where n rows are to be and where they are."""
+        to, source = rows
+        self.fields[:, to] = self.fields[:, source]
+        self.block_tables[to] = self.block_tables[source]
 
     def _tell_blocks(self, tables: list[BlockTable], ends: list[int], changes: dict[int, int]) -> None:
         """The blocks of a table only grow, but for a last one that is replaced by its copy."""
@@ -176,3 +188,48 @@ class Rows:
     def read(self, token_ids: list[int]) -> None:
         """The host has read them."""
         self.tokens = list(token_ids)  # the caller may change theirs
+
+
+class Pipeline:
+    """The host is one step behind: it launches step t + 1, and reads what step t has made while the device goes on.
+
+    That works because the device has each chosen token in its row (lesson 064), and step t + 1 reads it there. A CPU
+    runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
+    asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.)
+    """
+
+    def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.step = step
+        self.range = range_for(kv.device, config.nvtx)
+        self.steps_ahead = self.ahead_on(kv.device)
+        self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device)
+        self.in_flight: deque[StepInFlight] = deque()
+
+    def ahead_on(self, device: torch.device) -> int:
+        """How many steps may be in flight on a device when the host goes on to plan another one."""
+        return 1 if device.type == "cuda" else 0
+
+    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
+        """Start a step of these sessions. Raises `RosecourseError` where as many are in flight as can be."""
+        self.ring.require_slot()
+        outcome = self.step.run(sessions)
+        self.in_flight.append(StepInFlight(sessions, user, self.ring.put(outcome.tokens)))
+
+    def land(self) -> tuple[StepInFlight, list[int]]:
+        """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
+        landed = self.in_flight[0]
+        with self.range("rosecourse.read"):
+            token_ids = bookkeeping.interruptible(landed.made.read)
+        self.in_flight.popleft()
+        self.ring.give_back(landed.made)
+        if not self.in_flight:
+            self.step.has_read(landed.sessions, token_ids)
+        return landed, token_ids
+
+    def abandon(self) -> None:
+        """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
+        while self.in_flight:
+            with suppress(Exception):  # whatever has become of the device, nothing is in flight afterwards
+                self.in_flight[0].made.read()
+            self.ring.give_back(self.in_flight.popleft().made)
+        self.step.rows.forget()

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from ...config import EngineConfig
-from ...decode.inputs import DecodeInputs, DecodeOutputs
-from ...kv.blocks import KVBlockManager
-from ...models.shape import Model
+from ..config import EngineConfig
+from ..decode.inputs import DecodeInputs, DecodeOutputs
+from ..kv.blocks import KVBlockManager
+from ..models.shape import Model
 
 
 class DecodeForward:

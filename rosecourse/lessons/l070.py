@@ -1,4 +1,4 @@
-"""The operations of lesson 070, five kernels a layer: the matrix products are ours, with what surrounds them inside.
+"""Five kernels a layer: matrix products of our own for few rows, with what surrounds them inside.
 
     norm and projection to q, K and V | attention, which appends | projection and sum |
     norm, linear map and GELU | linear map and sum
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...config import EngineConfig
-from ...decode import ops
-from ...decode.folding import FoldedMaps
-from ...decode.ops import Residual
-from ...kernels import FusedLinears, Head, choose, triton_runs_on
-from ...models.ops import Linear, Norm, Stream
-from ...models.shape import Model
+from ..config import EngineConfig
+from ..decode import ops
+from ..decode.folding import FoldedMaps
+from ..decode.ops import Residual
+from ..kernels import FusedLinears, Head, choose, triton_runs_on
+from ..models.ops import Linear, Norm, Stream
+from ..models.shape import Model
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -1,4 +1,4 @@
-"""Part `kv_append`: put the new token's K and V into the cache."""
+"""Batched KV append: one append a layer, not one for each layer and request."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ...config import EngineConfig
-from ...kv.blocks import KVBlockInfo, KVBlockManager
-from ...kv.buffers import index_tensor
-from ...models.shape import Model
-from ...request.session import InferenceSession
+from ..config import EngineConfig
+from ..kv.blocks import KVBlockInfo, KVBlockManager
+from ..kv.buffers import index_tensor
+from ..models.shape import Model
+from ..request.session import InferenceSession
 
 
 class KVAppend:
-    """One `append_token_batch` a layer: full blocks roll over in the scan, so that only copies are made one by one."""
+    """One `append_token_batch` a layer: the batch is written with indexed stores, what is not simple one by one."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
@@ -32,13 +32,8 @@ class KVAppend:
         fast_batch_idx, fast_infos, slow_batch_idx = [], [], []
         for b, block_ids in enumerate(block_ids_list):
             info = self.kv.info(block_ids[-1]) if block_ids else None
-            if info is None or info.length == self.kv.block_size:
-                # A full block is never written again: it need not be copied, even if others own it too.
-                start = info.start + info.length if info else 0
-                block_ids.append(self.kv.allocate_block(layer_idx, start))
-                info = self.kv.info(block_ids[-1])
-            if info.owners > 1:
-                slow_batch_idx.append(b)  # a copy
+            if info is None or info.length == self.kv.block_size or info.owners > 1:
+                slow_batch_idx.append(b)  # a new block, or a copy
                 continue
             fast_batch_idx.append(b)
             fast_infos.append(info)

@@ -1,1 +1,0 @@
-"""Superseded versions of the part `forward`."""

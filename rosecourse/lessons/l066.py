@@ -1,0 +1,352 @@
+"""One CUDA graph: the device's part of a step is recorded once, and replayed with one launch.
+
+    copies = kv.place(tables)           a block for each session's next slot, copy-on-write
+    copy_blocks(copies)
+    inputs = plan(sessions)             who sits in which row; uploads only what has changed
+    runner(inputs)                      forward with append, sampling, advance: eager, or one graph
+    choose(sessions, logits)            reads the tokens, which are the next step's inputs already
+
+(The loop of plan, run and read is that of nano-vllm and mini-sglang.)
+
+They stay at position 0 of a block that no session can hold. The host knows the last token of each row before it plans a
+step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from operator import is_
+
+import torch
+from torch import Tensor, float64
+from tqdm import tqdm
+
+from ..config import EngineConfig
+from ..decode.cpu_graph import CPUGraph
+from ..decode.device_step import Outcome
+from ..decode.graphs import CUDAGraphs, Graph
+from ..decode.inputs import DecodeInputs
+from ..decode.parts import CopyBlocks, DecodeParts, ForwardWithAppend, KVAppendByTable, Runner
+from ..decode.ranges import range_for
+from ..decode.rows import (
+    KEY,
+    LIVE,
+    POSITION,
+    TEMPERATURE,
+    TOKEN,
+    TOP_K,
+    TOP_P,
+    UNKNOWN,
+    Asked,
+    View,
+    asked_by,
+)
+from ..decode.runner import LATE, buckets_up_to, free_memory
+from ..decode.sampling import NO_TOKEN, Best, asked_of, best_of_each, best_on, next_tokens
+from ..errors import LogitsError
+from ..kv.bookkeeping import bookkeeping
+from ..kv.buffers import index_tensor, state_buffer
+from ..kv.one_table import BlockTable, Copy, KVBlockManager
+from ..models.shape import Model
+from ..request.session import InferenceSession
+
+
+class DecodeStep:
+    """Place, copy, plan, run.
+
+    The engine calls it inside `bookkeeping`: only the run, which changes no books, can be interrupted. A block that was
+    placed before that stays the session's, and the next step writes into it.
+    """
+
+    stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "runner")
+
+    def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
+        self.rows: Rows = parts.build("rows", model, kv, config)
+        self.runner: Runner = parts.build("runner", model, kv, config)
+        self.best = self.runner.best
+        forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
+        self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
+        self.place, self.plan = kv.place, self.rows.plan
+        self.range = range_for(kv.device, config.nvtx)
+        self.outcome: Outcome | None = None  # of the last step
+        self.version = 0  # of its logits: a copy's is not always 0
+
+    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        """One more token for each session: returns logits [B, vocab_size]."""
+        tables: list[BlockTable] = [session.table for session in sessions]
+        with self.range("roseinfer.decode_step_sessions.place"):
+            copies: list[Copy] = self.place(tables)
+            self.copy_blocks(copies)
+        try:
+            with self.range("roseinfer.decode_step_sessions.plan"):
+                inputs = self.plan(sessions)
+            with self.range("roseinfer.decode_step_sessions.run"):
+                logits, tokens = bookkeeping.interruptible(self.runner, inputs, self.rows.sampling)
+            self.rows.unread()
+        except BaseException:
+            self.rows.forget()  # nobody knows how far it came
+            raise
+        for session, table in zip(sessions, tables, strict=True):
+            session.num_cached_tokens += 1
+            table.num_tokens += 1
+        with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
+            self.outcome = Outcome(logits.clone(), tokens)
+        self.version = self.outcome.logits._version
+        return self.outcome.logits
+
+    def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
+        """The next token of each session, by the logits of its prefill or its decode step."""
+        made = self._made(sessions, logits)
+        tokens = next_tokens(logits, asked_of(sessions, logits.device), self.best) if made is None else made.tokens
+        token_ids = tokens.tolist()  # waits for the device
+        if NO_TOKEN in token_ids:
+            raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
+        if made is not None:
+            self.rows.read(token_ids)
+        return token_ids
+
+    def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:
+        """The outcome of the last step, if these are its sessions and its logits, which nobody has changed."""
+        made = self.outcome
+        if made is None or logits is not made.logits or logits._version != self.version:
+            return None
+        return made if self.rows.holds(sessions) else None
+
+
+class Rows:
+    """The rows of the sessions of the last step, in its order; row b of every tensor is session b's.
+
+    Rows are compact: when sessions leave, the device moves the others up, in one gather. `tables` says who sits where:
+    a table lives as long as its session holds blocks, so that one that was freed and comes back is somebody new.
+    """
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.max_rows, self.max_blocks = config.max_batch_size, config.max_blocks
+        self.state = state_buffer(self.max_rows * (LIVE + 1 + self.max_blocks), kv.device)
+        end = (LIVE + 1) * self.max_rows
+        self.fields = self.state[:end].view(LIVE + 1, self.max_rows)
+        self.block_tables = self.state[end:].view(self.max_rows, self.max_blocks)
+        # Sparse attention takes no context that is longer than the cache, and no session is.
+        self.longest = min(config.max_blocks, kv.num_blocks) * config.block_size - 1
+        self.views: dict[int, View] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Nobody knows what is on the device: the next step uploads all that it needs."""
+        self.known = False
+        self.tables: list[BlockTable] = []
+        self.tokens: list[int] = []  # the last token of each row, as the device has it
+        self.ends: list[int] = []  # the last block of each row, as the device has it
+        self.num_blocks: list[int] = []  # of each row, as the device has them
+        self.sampling = False  # whether any row asks for more than the most probable token
+
+    def _clear(self) -> None:
+        """Let every row be a pad."""
+        self.fields.zero_()
+        self.block_tables[:, 0] = self.kv.num_blocks
+
+    @contextmanager
+    def all_pads(self) -> Iterator[None]:
+        """For what may run over the rows without doing anything to the sessions that sit there."""
+        saved = self.state.clone()
+        self._clear()
+        try:
+            yield
+        finally:
+            self.state.copy_(saved)
+
+    def view(self, size: int) -> View:
+        """The first rows, pads among them, as views of what stays where it is."""
+        if size not in self.views:
+            rows = self.fields[:, :size]
+            floats = rows.view(float64)
+            asked = Asked(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
+            tables = self.block_tables[:size].expand(self.kv.num_layers, -1, -1)  # all layers read the same
+            self.views[size] = View(
+                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], asked
+            )
+        return self.views[size]
+
+    def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
+        """Let the rows be those of these sessions, in their order, and upload what has changed."""
+        if not self.known:
+            self._clear()
+            self.known = True
+        changes: dict[int, int] = {}  # address in `state` -> number
+        tables = [session.table for session in sessions]
+        if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
+            self._seat(sessions, tables, changes)
+        tokens = [session.token_ids[-1] for session in sessions]
+        if tokens != self.tokens:
+            changes.update((row, new) for row, new in enumerate(tokens) if new != self.tokens[row])
+        ends = [table[-1] for table in tables]
+        if ends != self.ends:
+            self._tell_blocks(tables, ends, changes)
+        if changes:
+            self._upload(changes)
+        self.tables, self.tokens, self.ends = tables, tokens, ends
+        longest = max([session.num_cached_tokens for session in sessions])
+        return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
+
+    def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
+        """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""
+        row_of = {id(table): row for row, table in enumerate(self.tables)}
+        sources = [row_of.get(id(table)) for table in tables]
+        stay = [(row, source) for row, source in enumerate(sources) if source is not None]
+        if any(row != source for row, source in stay):
+            to, source = index_tensor(list(zip(*stay, strict=True)), self.kv.device)
+            self.fields[:, to] = self.fields[:, source]
+            self.block_tables[to] = self.block_tables[source]
+        self.tokens = [UNKNOWN if source is None else self.tokens[source] for source in sources]
+        self.ends = [UNKNOWN if source is None else self.ends[source] for source in sources]
+        self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
+        for row, session in enumerate(sessions):
+            if sources[row] is None:
+                told = (session.num_cached_tokens, *asked_by(session.params), 1)
+                changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
+        for row in range(len(tables), len(self.tables)):  # who sat there has left
+            changes |= {
+                POSITION * self.max_rows + row: 0,
+                LIVE * self.max_rows + row: 0,
+                self._table_of(row): self.kv.num_blocks,
+            }
+        self.sampling = any(session.params.temperature > 0 for session in sessions)
+
+    def _tell_blocks(self, tables: list[BlockTable], ends: list[int], changes: dict[int, int]) -> None:
+        """The blocks of a table only grow, but for a last one that is replaced by its copy."""
+        for row, (table, end) in enumerate(zip(tables, ends, strict=True)):
+            if end != self.ends[row]:
+                start = self.num_blocks[row]  # what lies before has not changed,
+                if start and table[start - 1] != self.ends[row]:
+                    start -= 1  # but for a last block that has been replaced
+                changes.update(enumerate(table[start:], self._table_of(row) + start))
+                self.num_blocks[row] = len(table)
+
+    def _table_of(self, row: int) -> int:
+        """The address of a row's block table."""
+        return (LIVE + 1) * self.max_rows + row * self.max_blocks
+
+    def _upload(self, changes: dict[int, int]) -> None:
+        addresses, numbers = index_tensor([list(changes), list(changes.values())], self.kv.device)
+        self.state[addresses] = numbers
+
+    def advance(self, size: int) -> None:
+        """Every session of the first rows has one token more in the cache."""
+        view = self.view(size)
+        view.inputs.context_lens.add_(view.live)
+
+    def asked(self, size: int) -> Asked:
+        """For the token behind the last position of each of the first rows."""
+        return self.view(size).asked
+
+    def holds(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether these are the sessions of the rows, in their order."""
+        return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))
+
+    def chosen(self, size: int, tokens: Tensor) -> None:
+        """These are the last tokens of the first rows: int64 [size] on the device, which the host has not read yet."""
+        self.view(size).inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
+
+    def unread(self) -> None:
+        """The device has chosen tokens that the host has not read."""
+        self.tokens = [UNKNOWN] * len(self.tokens)
+
+    def read(self, token_ids: list[int]) -> None:
+        """The host has read them."""
+        self.tokens = list(token_ids)  # the caller may change theirs
+
+
+class GraphRunner:
+    """A graph for each bucket, captured when the engine starts; a step is one replay of the next larger one.
+
+    Those that sample are captured when they are first needed. A CPU has no graphs, and where a capture fails there are
+    none either: the steps then run eagerly. vLLM and SGLang capture their decode steps so.
+    """
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.new_graph = self.graphs_of(kv.device)
+        self.best = best_on(kv.device) if self.new_graph is None else best_of_each
+        self.buckets = buckets_up_to(config.max_batch_size)
+        self.graphs: dict[tuple[int, bool], Graph] = {}  # of a bucket, and whether it samples
+        self.memory_bytes = 0  # that the captures have taken from the device, the kernels that they loaded among them
+        # What a replay leaves behind lies outside the memory that all graphs share.
+        self.logits = torch.empty(self.buckets[-1], model.shape.vocab_size, dtype=model.dtype, device=kv.device)
+        self.tokens = torch.empty(self.buckets[-1], dtype=torch.int64, device=kv.device)
+
+    def graphs_of(self, device: torch.device) -> Callable[[], Graph] | None:
+        """What makes a graph on a device; None where there are none."""
+        return CUDAGraphs() if device.type == "cuda" else None
+
+    def start(self, work: DeviceStep) -> None:
+        """Capture a greedy step of each bucket, the largest first: the others fit into its memory."""
+        self.work = work
+        if self.new_graph is not None:
+            with torch.inference_mode():
+                for bucket in tqdm(self.buckets[::-1], "graphs", leave=False, delay=2.0, disable=None):
+                    self._capture(bucket, False)
+
+    def _capture(self, bucket: int, sampled: bool) -> None:
+        """Leaves the rows as they are. Where it fails, there are no graphs from then on."""
+
+        def run() -> None:
+            logits, tokens = self.work(self.work.rows.view(bucket).inputs, sampled)
+            self.logits[:bucket].copy_(logits)
+            self.tokens[:bucket].copy_(tokens)
+
+        if self.new_graph is None:
+            return
+        free = free_memory(self.logits.device)
+        try:
+            graph = self.new_graph()
+            with self.work.rows.all_pads():
+                graph.warm_up(run)
+            graph.capture(run)
+            self.graphs[bucket, sampled] = graph
+            self.memory_bytes += max(0, free - free_memory(self.logits.device))
+        except Exception as error:
+            self.graphs.clear()
+            self.new_graph = None
+            self.memory_bytes = 0
+            first_line = str(error).partition("\n")[0]
+            warnings.warn(f"no graph of {bucket} rows, so decode steps run eagerly: {first_line}", stacklevel=2)
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        num_rows = len(inputs.token_ids)
+        bucket = self.buckets[bisect_left(self.buckets, num_rows)]
+        if self.new_graph is not None and (bucket, sampled) not in self.graphs:
+            warnings.warn(LATE, stacklevel=2)
+            self._capture(bucket, sampled)
+        graph = self.graphs.get((bucket, sampled))
+        if graph is None:
+            return self.work(inputs, sampled)
+        graph.replay()
+        return Outcome(self.logits[:num_rows], self.tokens[:num_rows])
+
+
+class CPUGraphRunner(GraphRunner):
+    """The same with graphs of a CPU, which are for learning: they are slower than no graphs."""
+
+    def graphs_of(self, device: torch.device) -> Callable[[], Graph] | None:
+        return CPUGraph
+
+
+class DeviceStep:
+    """Forward with append, the advance of the rows, sampling. The host decides nothing in between."""
+
+    def __init__(self, forward: ForwardWithAppend, kv_append: KVAppendByTable, rows: Rows, best: Best) -> None:
+        self.forward, self.kv_append, self.rows, self.best = forward, kv_append, rows, best
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        """One more token for each row. sampled: whether any row asks for more than the most probable token."""
+        size = len(inputs.token_ids)
+        logits = self.forward(inputs, self.kv_append(inputs))
+        self.rows.advance(size)
+        tokens = next_tokens(logits, self.rows.asked(size) if sampled else None, self.best)
+        self.rows.chosen(size, tokens)
+        return Outcome(logits, tokens)
