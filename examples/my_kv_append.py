@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import torch
 
-from rosecourse import EngineConfig, InferenceSession, KVBlockManager
+from rosecourse import EngineConfig, InferenceSession
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lab import check
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.models.shape import Model
 
 

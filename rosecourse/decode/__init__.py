@@ -1,6 +1,6 @@
 """The decode step and the best version of each of its parts."""
 
-from ..kv.steady import KVBlockManager
+from ..kv.blocks import KVBlockManager
 from .copy_blocks import CopyBlocks
 from .delivery import Delivery
 from .device_step import DeviceStep

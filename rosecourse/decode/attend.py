@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from ..kernels import PagedAttention, paged_attention_for, triton_runs_on
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from ..models.shape import Attend
 from .inputs import DecodeInputs
 from .parts import Append
@@ -43,7 +43,7 @@ class AppendWithin:
 
 
 def attend_for(
-    kv: CacheLayout, num_heads: int, appending: Callable[[CacheLayout], PagedAttention]
+    kv: KVPool, num_heads: int, appending: Callable[[KVPool], PagedAttention]
 ) -> Callable[[DecodeInputs, Append], Attend]:
     """The way for the device of a cache. num_heads: of q. appending: makes attention that appends, for a GPU."""
     if kv.device.type == "cuda" and triton_runs_on(kv.device):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config import EngineConfig
+from ..kv.blocks import Copy, KVBlockManager
 from ..kv.buffers import index_tensor
-from ..kv.one_table import Copy, KVBlockManager
 from ..models.shape import Model
 
 

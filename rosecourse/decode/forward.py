@@ -6,7 +6,7 @@ import torch
 
 from ..config import EngineConfig
 from ..kernels import ReferenceAttention, appending_attention_for
-from ..kv.one_table import KVBlockManager
+from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 from .attend import AppendFirst, attend_for
 from .inputs import DecodeInputs

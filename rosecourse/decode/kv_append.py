@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..kernels import kv_append_by_table, triton_runs_on
-from ..kv.one_table import KVBlockManager
+from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 from .inputs import DecodeInputs
 from .parts import Append

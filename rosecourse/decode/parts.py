@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..checks import require
 from ..config import EngineConfig
-from ..kv.layout import CacheLayout
 from ..models.ops import Ops
 from ..models.shape import Model
 from ..request.session import InferenceSession
@@ -82,7 +81,7 @@ class CopyBlocks(Protocol):
     """Copy-on-write, in the lessons from 063 on."""
 
     def __call__(self, copies: Sequence[Any]) -> None:
-        """Copy blocks (`kv.one_table.Copy`), K and V of all layers, before anybody writes into the copies."""
+        """Copy blocks (`kv.blocks.Copy`), K and V of all layers, before anybody writes into the copies."""
         ...
 
 
@@ -267,14 +266,14 @@ class CacheFactory(Protocol):
         num_blocks: int,
         dtype: torch.dtype,
         device: torch.device,
-    ) -> CacheLayout: ...
+    ) -> Any: ...
 
 
 @dataclass(frozen=True)
 class DecodeParts:
     """What an engine's decode step is made of, from the ground up; a rung of the ladder replaces one or more.
 
-    cache: how the blocks of all layers are kept (`kv.layout.CacheLayout`).
+    cache: how the blocks of all layers are kept (`kv.blocks.KVBlockManager`).
     step: in which order the other parts are called (`Step`).
     block_tables, forward, kv_append: see `BlockTables`, `Forward` and `KVAppend`; from lesson 063 on
     `ForwardWithAppend` and `KVAppendByTable`.

@@ -11,8 +11,8 @@ import torch
 
 from ..config import EngineConfig
 from ..kernels import to_host_on
+from ..kv.blocks import KVBlockManager
 from ..kv.bookkeeping import bookkeeping
-from ..kv.one_table import KVBlockManager
 from ..request.session import InferenceSession
 from .in_flight import StepInFlight, TokenRing
 from .ranges import range_for

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..config import EngineConfig
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from ..models.shape import Model
 from ..request.session import InferenceSession
 from .graphs import CUDAGraphs
@@ -23,7 +23,7 @@ class Prefill:
     One attention serves prompts of all lengths. On a GPU pads fill the row up, and a short one is one replay.
     """
 
-    def __init__(self, model: Model, kv: CacheLayout, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVPool, config: EngineConfig) -> None:
         self.model, self.kv = model, kv
         self.attention = prompt_attention_for(model, kv)
         self.pads = pads_for(model, kv)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kv.buffers import index_tensor
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from ..models.shape import Model, query_heads_per_kv_head
 from .prompt_tokens import Tokens
 
@@ -30,7 +30,7 @@ class PromptAttention(Protocol):
         ...
 
 
-def prompt_attention_for(model: Model, kv: CacheLayout) -> PromptAttention:
+def prompt_attention_for(model: Model, kv: KVPool) -> PromptAttention:
     """The fastest way on the cache's device."""
     device = kv.device
     heads = query_heads_per_kv_head(model.shape.num_heads, model.shape.num_kv_heads)
@@ -70,7 +70,7 @@ class AttentionByGroups:
     in each thread: some 50 ms on an H200.
     """
 
-    def __init__(self, kv: CacheLayout, heads_per_kv_head: int) -> None:
+    def __init__(self, kv: KVPool, heads_per_kv_head: int) -> None:
         self.kv, self.heads_per_kv_head = kv, heads_per_kv_head
 
     def plan(self, tokens: Tokens) -> Attention:
@@ -106,7 +106,7 @@ class AttentionOfAll:
     varlen: `torch.nn.attention.varlen.varlen_attn`, or what computes the same.
     """
 
-    def __init__(self, kv: CacheLayout, heads_per_kv_head: int, varlen: Callable[..., Any]) -> None:
+    def __init__(self, kv: KVPool, heads_per_kv_head: int, varlen: Callable[..., Any]) -> None:
         self.kv, self.heads_per_kv_head, self.varlen = kv, heads_per_kv_head, varlen
 
     def plan(self, tokens: Tokens) -> Attention:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..config import EngineConfig
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from .graphs import Graph
 from .prompt_pads import LEAST, few_sizes
 from .prompt_tokens import PromptTokens, Tokens
@@ -30,7 +30,7 @@ class TokensInPlace:
     Sequences that are not there have no rows. The length stands for the longest that there can be. No prefix is cached.
     """
 
-    def __init__(self, kv: CacheLayout, size: int) -> None:
+    def __init__(self, kv: KVPool, size: int) -> None:
         numbers = torch.zeros(5, size, dtype=torch.int64, device=kv.device)
         self.token_ids, self.positions, self.last_rows, block, self.slots = numbers.unbind()
         block.fill_(kv.num_blocks)  # of pads, until there are tokens
@@ -53,7 +53,7 @@ class TokensInPlace:
 class PromptGraph:
     """A prefill of so many rows, whatever prompts they are of: one replay."""
 
-    def __init__(self, compute: Compute, kv: CacheLayout, size: int, graph: Graph) -> None:
+    def __init__(self, compute: Compute, kv: KVPool, size: int, graph: Graph) -> None:
         self.tokens, self.graph = TokensInPlace(kv, size), graph
 
         def run() -> None:  # its outcome is kept: no other graph gets that memory
@@ -70,7 +70,7 @@ class PromptGraph:
 
 
 def prompt_graphs(
-    compute: Compute, kv: CacheLayout, config: EngineConfig, new_graph: Callable[[], Graph]
+    compute: Compute, kv: KVPool, config: EngineConfig, new_graph: Callable[[], Graph]
 ) -> dict[int, PromptGraph]:
     """A graph for each size that prefills of this engine can have, up to `MOST` rows; none where a capture fails.
 

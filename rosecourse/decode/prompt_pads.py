@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from ..models.shape import Model
 
 LEAST = 64  # rows: for fewer, the weights have to be read all the same
@@ -31,7 +31,7 @@ def few_sizes(num_tokens: int) -> int:
     return -(-num_tokens // step) * step
 
 
-def pads_for(model: Model, kv: CacheLayout) -> Callable[[int], list[Pad]]:
+def pads_for(model: Model, kv: KVPool) -> Callable[[int], list[Pad]]:
     """What makes the pads of a prefill of so many tokens. There are none on a CPU, whose library takes no such time.
 
     Nor for a cache without a block for pads.
@@ -47,7 +47,7 @@ def no_pads(num_tokens: int) -> list[Pad]:
 class Pads:
     """Fills a prefill up to one of few sizes. What the pads compute goes to the cache's block for pads."""
 
-    def __init__(self, model: Model, kv: CacheLayout, size: Callable[[int], int] = few_sizes) -> None:
+    def __init__(self, model: Model, kv: KVPool, size: Callable[[int], int] = few_sizes) -> None:
         """kv: with a block that no session can hold, number `num_blocks` (lesson 066). size: of a prefill."""
         self.size = size
         self.longest = min(kv.block_size, model.shape.context)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from ..kv.buffers import index_tensor
-from ..kv.layout import CacheLayout
 from ..request.session import InferenceSession
 from .prompt_pads import Pad
 
@@ -33,7 +32,7 @@ class PromptTokens:
     without waiting, as those of the decode step do.
     """
 
-    def __init__(self, kv: CacheLayout, sessions: Sequence[InferenceSession | Pad]) -> None:
+    def __init__(self, kv: Any, sessions: Sequence[InferenceSession | Pad]) -> None:
         self.lengths = [(s.num_cached_tokens, len(s.token_ids) - s.num_cached_tokens) for s in sessions]
         token_ids = [t for s in sessions for t in s.token_ids[s.num_cached_tokens :]]
         positions = [p for cached, new in self.lengths for p in range(cached, cached + new)]

@@ -20,9 +20,8 @@ from typing import NamedTuple
 from torch import Tensor, float64
 
 from ..config import EngineConfig, SamplingParams
+from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import index_tensor, state_buffer
-from ..kv.one_table import BlockTable
-from ..kv.steady import KVBlockManager
 from ..models.shape import Model
 from ..request.draws import key_of
 from ..request.session import InferenceSession

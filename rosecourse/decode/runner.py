@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from ..config import EngineConfig
-from ..kv.one_table import KVBlockManager
+from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 from .cpu_graph import CPUGraph
 from .device_step import DeviceStep, Outcome

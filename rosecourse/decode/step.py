@@ -19,8 +19,8 @@ import torch
 
 from ..config import EngineConfig
 from ..errors import LogitsError
+from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
-from ..kv.one_table import BlockTable, Copy, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
 from .device_step import Outcome

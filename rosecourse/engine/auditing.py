@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..errors import BlockError
-from ..kv.layout import CacheLayout
 from ..kv.prefix_cache import PrefixCache
 from ..request.session import InferenceSession
 
 
 def audit_cache(
-    kv: CacheLayout,
+    kv: Any,
     prefix_cache: PrefixCache | None,
     sessions: Sequence[InferenceSession],
     is_in_flight: Callable[[InferenceSession], bool],

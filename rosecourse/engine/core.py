@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -55,8 +55,7 @@ class EngineCore:
         with building(model.device):
             self._build(parts, num_blocks)
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
-        ends = getattr(model, "eos_token_id", getattr(model.tokenizer, "eos_token_id", None))
-        self.eos_token_id: int | Collection[int] | None = ends
+        self.eos_token_id: Any = getattr(model, "eos_token_id", getattr(model.tokenizer, "eos_token_id", None))
         self.pieces = Pieces(model.tokenizer)  # for all who read requests of this engine
         self.exclusive = Exclusive()
         self._user: Any = None  # the scheduler that is stepping

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from . import reference
 from .reference import ReferenceAttention
 from .sparse_attention import SparseAttention
@@ -68,7 +68,7 @@ class PagedAttention(Protocol):
 AddNorm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
 
 
-def paged_attention_for(kv: CacheLayout, num_heads: int) -> PagedAttention:
+def paged_attention_for(kv: KVPool, num_heads: int) -> PagedAttention:
     """The implementation for the device and dtype of a cache: chosen once, when an engine is built.
 
     num_heads: of q, a multiple of the K and V heads of the cache.
@@ -84,7 +84,7 @@ def add_norm_on(device: torch.device) -> AddNorm:
     return add_norm if device.type == "cuda" and TRITON_AVAILABLE else reference.add_norm
 
 
-def appending_attention_for(kv: CacheLayout) -> AppendingAttention:
+def appending_attention_for(kv: KVPool) -> AppendingAttention:
     """Attention that appends, for the device of a cache, where Triton runs: started early where that can be."""
     return EarlyAttention(kv) if can_start_early(kv.device) else AppendingAttention(kv)
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 
 
 class ByLayer:
@@ -18,7 +18,7 @@ class ByLayer:
 
     attention: ClassVar[Callable[..., torch.Tensor]]
 
-    def __init__(self, kv: CacheLayout) -> None:
+    def __init__(self, kv: KVPool) -> None:
         self.kv = kv
 
     def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:

@@ -12,7 +12,7 @@ import warnings
 import torch
 
 from ..errors import ConfigError
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from ..models.shape import query_heads_per_kv_head
 from .heads import group_size, require_same_heads
 from .reference import context_positions, context_rows
@@ -29,7 +29,7 @@ class SparseAttention:
     num_heads: of q. Query heads that share a K and V head name the same rows of the cache.
     """
 
-    def __init__(self, kv: CacheLayout, num_heads: int) -> None:
+    def __init__(self, kv: KVPool, num_heads: int) -> None:
         self.cache_sizes = kv.k_layers[0].shape, kv.v_layers[0].shape
         require_same_heads(*self.cache_sizes)
         _, self.num_kv_heads, self.block_size, self.head_dim = kv.k_layers[0].shape

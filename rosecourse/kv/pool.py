@@ -8,6 +8,8 @@ from ..checks import is_count, require, require_a, shown
 from ..errors import BlockError
 from .buffers import kv_pool
 
+DIMENSIONS = ("num_layers", "num_blocks", "num_kv_heads", "block_size", "head_dim")
+
 
 class KVPool:
     """K and V of all sessions, [num_layers, num_blocks, num_kv_heads, block_size, head_dim]; not cleared.
@@ -29,23 +31,14 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        sizes = {
-            "num_layers": num_layers,
-            "num_blocks": num_blocks,
-            "num_kv_heads": num_kv_heads,
-            "block_size": block_size,
-            "head_dim": head_dim,
-        }
-        for name, size in sizes.items():
+        sizes = (num_layers, num_blocks, num_kv_heads, block_size, head_dim)
+        for name, size in zip(DIMENSIONS, sizes, strict=True):
             require(is_count(size), f"{name} is {shown(size)}: give 1 or more")
-            sizes[name] = int(size)
         require_a(torch.dtype, dtype, "dtype")
         require_a(torch.device, device, "device")
-        self.num_layers = sizes["num_layers"]
-        self.num_blocks = sizes["num_blocks"]
-        self.block_size = sizes["block_size"]
+        self.num_layers, self.num_blocks, self.block_size = int(num_layers), int(num_blocks), int(block_size)
         self.device = device
-        self.keys, self.values = kv_pool(tuple(sizes.values()), dtype, device, self.spare_blocks)
+        self.keys, self.values = kv_pool(tuple(map(int, sizes)), dtype, device, self.spare_blocks)
         self.k_layers, self.v_layers = self.keys.unbind(), self.values.unbind()
 
     def write_tokens(

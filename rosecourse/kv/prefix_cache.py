@@ -10,9 +10,7 @@ automatic prefix caching; the tree is SGLang's RadixAttention, with whole blocks
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
-
-from .layout import CacheLayout, Table
+from typing import Any, NamedTuple
 
 ROOT = 0  # the serial number of the empty prefix
 
@@ -33,7 +31,7 @@ class PrefixCache:
     What a block is, one for all layers or one for each, only the cache knows.
     """
 
-    def __init__(self, kv: CacheLayout) -> None:
+    def __init__(self, kv: Any) -> None:
         self.kv = kv
         self._entries: dict[PrefixKey, PrefixEntry] = {}
         self._keys: dict[Hashable, PrefixKey] = {}  # of the entry that a block belongs to
@@ -55,7 +53,7 @@ class PrefixCache:
             parent = entry.serial
         return known
 
-    def insert(self, token_ids: list[int], table: Table) -> None:
+    def insert(self, token_ids: list[int], table: Any) -> None:
         """Remember the full blocks of a prompt whose K and V have been written."""
         parent = ROOT
         for tokens, block in zip(self._blocks_of(token_ids), self.kv.blocks_of(table), strict=False):
@@ -81,7 +79,7 @@ class PrefixCache:
         size = self.kv.block_size
         return [tuple(token_ids[i : i + size]) for i in range(0, len(token_ids) - size + 1, size)]
 
-    def discard(self, table: Table) -> None:
+    def discard(self, table: Any) -> None:
         """Forget the entries among a session's blocks, because what was written there is not to be used again."""
         for block in self.kv.blocks_of(table):
             if block in self._keys:

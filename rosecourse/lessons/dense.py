@@ -8,8 +8,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..config import EngineConfig
 from ..decode.inputs import DecodeInputs, DecodeOutputs
-from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
+from .l035_blocks import KVBlockManager
 
 
 class DecodeForward:

@@ -27,13 +27,13 @@ from ..decode.prompt_tokens import PromptTokens
 from ..decode.ranges import range_for
 from ..decode.sampling import tokens_of_each
 from ..kernels import paged_attention_for
-from ..kv.blocks import KVBlockManager
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import StagingBuffer
-from ..kv.layout import CacheLayout
+from ..kv.pool import KVPool
 from ..models.shape import Model, query_heads_per_kv_head
 from ..request.sampling import sample
 from ..request.session import InferenceSession
+from .l035_blocks import KVBlockManager
 
 
 class BlockTables:
@@ -146,7 +146,7 @@ class Pipeline:
 
     steps_ahead = 0
 
-    def __init__(self, step: Step, kv: CacheLayout, config: EngineConfig) -> None:
+    def __init__(self, step: Step, kv: KVPool, config: EngineConfig) -> None:
         self.step = step
         self.range = range_for(kv.device, config.nvtx)
         self.in_flight: deque[StepInFlight] = deque()
@@ -172,7 +172,7 @@ class Pipeline:
 class Prefill:
     """The host does not wait for any of it. Prompts of equal lengths share an attention."""
 
-    def __init__(self, model: Model, kv: CacheLayout, config: EngineConfig) -> None:
+    def __init__(self, model: Model, kv: KVPool, config: EngineConfig) -> None:
         self.model, self.kv = model, kv
         heads = query_heads_per_kv_head(model.shape.num_heads, model.shape.num_kv_heads)
         self.attention = AttentionByGroups(kv, heads)

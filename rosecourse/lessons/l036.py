@@ -8,10 +8,10 @@ import torch
 
 from ..config import EngineConfig
 from ..decode.ranges import range_for
-from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import StagingBuffer
 from ..models.shape import Model
 from ..request.session import InferenceSession
+from .l035_blocks import BlockTable, KVBlockManager
 
 
 class BlockTables:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..config import EngineConfig
-from ..kv.blocks import KVBlockInfo, KVBlockManager
 from ..kv.buffers import index_tensor
 from ..models.shape import Model
 from ..request.session import InferenceSession
+from .l035_blocks import KVBlockInfo, KVBlockManager
 
 
 class KVAppend:

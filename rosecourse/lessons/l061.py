@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
-from ..kv.blocks import KVBlockInfo, KVBlockManager
 from ..kv.buffers import index_tensor
 from ..models.shape import Model
 from ..request.session import InferenceSession
+from .l035_blocks import KVBlockInfo, KVBlockManager
 
 
 class KVAppend:

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..config import EngineConfig
 from ..decode.ranges import range_for
 from ..kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
+from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import StagingBuffer, index_tensor
-from ..kv.one_table import BlockTable, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
 

@@ -18,9 +18,9 @@ from ..decode.inputs import DecodeInputs
 from ..decode.parts import Append, BlockTables, DecodeParts, ForwardWithAppend, KVAppendByTable
 from ..decode.ranges import range_for
 from ..kernels import paged_attention_for
+from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import StagingBuffer
-from ..kv.one_table import BlockTable, Copy, KVBlockManager
 from ..models.shape import Model
 from ..request.sampling import sample
 from ..request.session import InferenceSession

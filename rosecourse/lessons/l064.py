@@ -29,9 +29,9 @@ from ..decode.ranges import range_for
 from ..decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Asked, asked_by
 from ..decode.sampling import NO_TOKEN, asked_of, next_tokens
 from ..errors import LogitsError
+from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor, state_buffer
-from ..kv.one_table import BlockTable, Copy, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
 

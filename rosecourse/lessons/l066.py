@@ -48,9 +48,9 @@ from ..decode.rows import (
 from ..decode.runner import LATE, buckets_up_to, free_memory
 from ..decode.sampling import NO_TOKEN, Best, asked_of, best_of_each, best_on, next_tokens
 from ..errors import LogitsError
+from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor, state_buffer
-from ..kv.one_table import BlockTable, Copy, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
 

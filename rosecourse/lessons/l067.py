@@ -33,9 +33,9 @@ from ..decode.rows import (
     asked_by,
 )
 from ..decode.step import DecodeStep
+from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor, state_buffer
-from ..kv.one_table import BlockTable, KVBlockManager
 from ..models.shape import Model
 from ..request.session import InferenceSession
 

@@ -13,8 +13,8 @@ from ..config import EngineConfig
 from ..decode.in_flight import StepInFlight, TokenRing
 from ..decode.ranges import range_for
 from ..decode.step import DecodeStep
+from ..kv.blocks import KVBlockManager
 from ..kv.bookkeeping import bookkeeping
-from ..kv.one_table import KVBlockManager
 from ..request.session import InferenceSession
 
 

@@ -9,7 +9,7 @@ from ..decode.attend import attend_for
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import Append
 from ..kernels import AppendingAttention
-from ..kv.one_table import KVBlockManager
+from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 
 

@@ -14,16 +14,13 @@ from ..decode import BEST, DecodeParts
 from ..decode import ops as fewer_kernels
 from ..engine.engine import InferenceEngine
 from ..errors import LessonError
-from ..kv.blocks import KVBlockManager
-from ..kv.one_table import KVBlockManager as KVBlockManagerOfOneTable
-from ..kv.padded import KVBlockManager as KVBlockManagerWithPads
 from ..models.ops import LayerOps
 from ..models.shape import Model
-from . import l035, l036, l038, l059, l060, l061, l062, l063, l064, l066, l067, l068, l069, l070
+from . import l035, l035_blocks, l036, l038, l059, l060, l061, l062, l063, l064, l066, l067, l068, l069, l070
 from .workloads import C_ONE, A, ArticleWorkload, B, C, E
 
 BASELINE = DecodeParts(
-    cache=KVBlockManager,
+    cache=l035_blocks.KVBlockManager,
     step=l035.AppendAfterForward,
     block_tables=l035.BlockTables,
     forward=l035.DecodeForward,
@@ -165,7 +162,7 @@ LESSONS = ladder(
     {
         "number": "062",
         "title": "one table for all layers",
-        "cache": KVBlockManagerOfOneTable,
+        "cache": BEST.cache,
         "block_tables": l062.BlockTables,
         "kv_append": l062.KVAppend,
         "workload": A,
@@ -209,7 +206,6 @@ LESSONS = ladder(
     {
         "number": "066",
         "title": "one CUDA graph",
-        "cache": KVBlockManagerWithPads,
         "step": l066.DecodeStep,
         "rows": l066.Rows,
         "runner": l066.GraphRunner,
@@ -231,7 +227,6 @@ LESSONS = ladder(
     {
         "number": "068",
         "title": "delivery and start",
-        "cache": BEST.cache,
         "rows": BEST.rows,
         "pipeline": l068.Pipeline,
         "prefill": BEST.prefill,

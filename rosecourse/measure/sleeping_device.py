@@ -17,7 +17,7 @@ from ..decode.device_step import Outcome
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import DecodeParts
 from ..decode.runner import EagerRunner
-from ..kv.one_table import KVBlockManager
+from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 
 LONGEST = 60.0  # seconds that a step may sleep

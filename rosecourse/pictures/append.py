@@ -8,7 +8,7 @@ from math import ceil
 from xml.etree import ElementTree
 
 from ..errors import ConfigError
-from ..kv.blocks import BlockIdsPerLayer, KVBlockManager
+from ..lessons.l035_blocks import BlockIdsPerLayer, KVBlockManager
 from .blocks import take_snapshot
 from .sheet import (
     EMPTY,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import BlockError, ConfigError
-from ..kv.blocks import BlockIdsPerLayer, KVBlockManager
+from ..lessons.l035_blocks import BlockIdsPerLayer, KVBlockManager
 from .sheet import (
     BOLD,
     CELL,

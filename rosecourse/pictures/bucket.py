@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..decode.rows import LIVE, POSITION, TOKEN, Rows
 from ..errors import ConfigError
-from ..kv.one_table import BlockTable
+from ..kv.blocks import BlockTable
 from .sheet import (
     EMPTY,
     FAINT_INK,

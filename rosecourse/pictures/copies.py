@@ -7,7 +7,7 @@ from math import ceil
 from xml.etree import ElementTree
 
 from ..errors import BlockError, ConfigError
-from ..kv.one_table import BlockTable, Copy, KVBlockManager
+from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from .colours import text_on
 from .sheet import (
     BOLD,

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from ..decode.rows import FIELDS, KEY, TEMPERATURE, TOP_P
 from ..errors import ConfigError
-from ..kv.one_table import BlockTable
+from ..kv.blocks import BlockTable
 from ..lessons.l064 import Rows
 from .sheet import (
     EMPTY,

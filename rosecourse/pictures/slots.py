@@ -8,7 +8,7 @@ from math import ceil
 from xml.etree import ElementTree
 
 from ..errors import BlockError, ConfigError
-from ..kv.one_table import BlockTable, KVBlockManager
+from ..kv.blocks import BlockTable, KVBlockManager
 from .sheet import (
     BOLD,
     EMPTY,

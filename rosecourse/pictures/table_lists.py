@@ -9,8 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ..errors import BlockError, ConfigError
-from ..kv.blocks import KVBlockManager
-from ..kv.layout import CacheLayout, Table
+from ..lessons.l035_blocks import KVBlockManager
 from .sheet import (
     BOLD,
     CACHED_COLOUR,
@@ -66,7 +65,7 @@ class SessionLists:
         return self.lists[number][place : place + 1] != self.lists[0][place : place + 1]
 
 
-def table_lists(kv: CacheLayout, tables: Mapping[str, Table]) -> Picture:
+def table_lists(kv: Any, tables: Mapping[str, Any]) -> Picture:
     """Every block list that a cache keeps of these sessions, one under the other, as block indices.
 
     tables: name -> `session.table`. A block with several owners is grey; a number that differs from the first list's in
@@ -91,7 +90,7 @@ def table_lists(kv: CacheLayout, tables: Mapping[str, Table]) -> Picture:
     return sheet.picture(f"{_title(told)}. {spoken}", None)
 
 
-def _told(kv: Any, name: str, table: Table, number: int) -> SessionLists:
+def _told(kv: Any, name: str, table: Any, number: int) -> SessionLists:
     if table is None or table.freed:
         raise BlockError(f"session {name!r} holds no blocks: it was freed, or never computed")
     per_layer = isinstance(kv, KVBlockManager)

@@ -57,7 +57,7 @@ class InferenceSession:
     params: SamplingParams
     token_ids: list[int] = field(init=False)
     most_tokens: int = field(init=False, repr=False)
-    table: Any = None  # a `kv.layout.Table`: only the cache and the parts of the decode step look inside
+    table: Any = None  # a `kv.blocks.BlockTable`: only the cache and the parts of the decode step look inside
     num_cached_tokens: int = 0
     awaits_prefill: bool = False
     finish_reason: str | None = None

@@ -8,7 +8,7 @@ from rosecourse.decode import device_step as best
 from rosecourse.decode.rows import LIVE, TEMPERATURE, TOP_K, TOP_P, Rows, bits
 from rosecourse.decode.sampling import best_of_each
 from rosecourse.kernels import choose
-from rosecourse.kv.steady import KVBlockManager
+from rosecourse.kv.blocks import KVBlockManager
 from rosecourse.lessons.l066 import DeviceStep as OneByOne
 from tests.support.fewer_kernels import OnAGPU
 

@@ -17,7 +17,6 @@ from rosecourse import (
     ConfigError,
     EngineConfig,
     InferenceEngine,
-    KVBlockManager,
     OfflineScheduler,
     OnlineScheduler,
     RosecourseError,
@@ -27,6 +26,7 @@ from rosecourse import (
     load_model,
     random_model,
 )
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.measure.compare import compare
 from rosecourse.measure.workload import Workload
 from rosecourse.models import load

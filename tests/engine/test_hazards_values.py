@@ -6,10 +6,11 @@ import pytest
 import torch
 import triton.runtime.interpreter as triton_interpreter
 
-from rosecourse import EngineConfig, KVBlockManager, LogitsError, random_model
+from rosecourse import EngineConfig, LogitsError, random_model
 from rosecourse.kernels import triton_runs_on
 from rosecourse.kernels.reference import context_rows
 from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from tests.support.hazards import BS, RUNGS, Driver, assert_holds_its_own, check, each_rung, pool
 from tests.support.layouts import OneTable, layout_of
 from tests.support.oracles import prompts_of

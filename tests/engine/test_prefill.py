@@ -8,7 +8,7 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, random_model
 from rosecourse.decode import prompt_tokens
-from rosecourse.kv import one_table
+from rosecourse.kv import blocks as one_table
 from tests.support.oracles import prompts_of
 
 PARAMS = SamplingParams(max_new_tokens=2)

@@ -9,7 +9,7 @@ import torch
 
 from rosecourse.kernels import appending_attention, reference
 from rosecourse.kernels.appending_attention import AppendingAttention, attend_and_append, form_of, splits_for
-from rosecourse.kv.blocks import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from tests.support.attention_cases import DEVICE, INTERPRETED, TOLERANCE, a_case, check, expected, let_overflow_raise
 from tests.support.changed_kernels import changed
 

@@ -11,7 +11,7 @@ import torch
 from rosecourse import ConfigError
 from rosecourse.kernels import SparseAttention, kv_append_triton, kv_append_triton_full_batch, paged_attention_for
 from rosecourse.kernels.launch import Launch
-from rosecourse.kv.blocks import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.models.shape import query_heads_per_kv_head
 from tests.support.attention_cases import (
     DEVICE,

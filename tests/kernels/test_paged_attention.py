@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from rosecourse import KVBlockManager
 from rosecourse.kernels import SparseAttention, paged_attention, paged_attention_for, reference
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from tests.support.attention_cases import (
     DEVICE,
     IMPLEMENTATIONS,

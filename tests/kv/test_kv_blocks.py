@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from rosecourse import LESSONS, BlockError, ConfigError, EngineConfig, InferenceEngine, KVBlockManager, KVCacheExhausted
-from rosecourse.kv.blocks import BlockTable
+from rosecourse import LESSONS, BlockError, ConfigError, EngineConfig, InferenceEngine, KVCacheExhausted
+from rosecourse.lessons.l035_blocks import BlockTable, KVBlockManager
 
 L, H, D = 2, 2, 3
 

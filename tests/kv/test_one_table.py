@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rosecourse import BlockError, ConfigError, KVCacheExhausted
-from rosecourse.kv.one_table import BlockTable, Copy, KVBlockManager
+from rosecourse.kv.blocks import BlockTable, Copy, KVBlockManager
 from tests.support.one_table import L, append, broken_pools, make_kv, read, tokens, write
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rosecourse import SamplingParams
-from rosecourse.kv.one_table import Copy
+from rosecourse.kv.blocks import Copy
 from rosecourse.lab import check
 from rosecourse.lab.checks import end_to_end
 from rosecourse.lab.hunts import hunting

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from rosecourse import lesson
-from rosecourse.kv.blocks import KVBlockManager
 from rosecourse.lab import check
 from rosecourse.lab.checks.trial import trial_of
 from rosecourse.lab.world.fault import PartIsWrong
+from rosecourse.lessons.l035_blocks import KVBlockManager
 
 
 def test_a_patch_made_where_the_class_is_defined_is_named_and_undone():

@@ -15,15 +15,15 @@ SECOND_HALF = {
     "063": ["step", "forward", "kv_append", "copy_blocks"],
     "064": ["step", "block_tables", "rows"],
     "065": ["copy_blocks"],
-    "066": ["cache", "step", "rows", "runner", "device_step"],
+    "066": ["step", "rows", "runner", "device_step"],
     "067": ["step", "pipeline", "rows"],
-    "068": ["cache", "pipeline", "prefill", "start", "delivery", "rows"],
+    "068": ["pipeline", "prefill", "start", "delivery", "rows"],
     "069": ["forward", "ops", "device_step"],
     "070": ["ops"],
     "071": ["forward", "pipeline", "ops", "runner"],
 }
-# The most lines that a part of the second half may add; 062's cache is a file of its own with a shorter story.
-MOST_ADDED = {"cache": 160, "rows": 110, "step": 40, "runner": 80, "ops": 50}
+# The most lines that a part of the second half may add; 062 brings in the cache that stays.
+MOST_ADDED = {"cache": 180, "rows": 110, "step": 40, "runner": 80, "ops": 50}
 NEW_NAMES = {("063", "step")}  # K and V are no longer appended after the forward, so the step's name goes
 
 

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rosecourse import LESSONS, EngineConfig, InferenceEngine, KVBlockManager, SamplingParams, lesson
+from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.kernels import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.measure.counters import OperationCounter
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of

@@ -9,7 +9,7 @@ from rosecourse import KVCacheExhausted
 from rosecourse.decode import kv_append as by_table
 from rosecourse.decode.kv_append import kv_append_by_table
 from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch
-from rosecourse.kv.one_table import Copy
+from rosecourse.kv.blocks import Copy
 from rosecourse.lessons import l062
 from rosecourse.measure.counters import OperationCounter
 from tests.support.one_table_worlds import DEVICE, RUNGS, L, world_of

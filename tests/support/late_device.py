@@ -20,7 +20,7 @@ from rosecourse.decode.pipeline import Pipeline
 from rosecourse.decode.rows import Rows
 from rosecourse.decode.runner import EagerRunner
 from rosecourse.decode.start import Start
-from rosecourse.kv.steady import KVBlockManager
+from rosecourse.kv.blocks import KVBlockManager
 
 POISON = -(2**40)  # no token, and not `NO_TOKEN` either
 MOST_SAMPLES = 256  # of the prompts of one prefill

@@ -21,8 +21,8 @@ from rosecourse import (
     SchedulerClosed,
     SchedulerManager,
 )
-from rosecourse.kv import one_table
-from rosecourse.kv.blocks import BlockTable
+from rosecourse.kv import blocks as one_table
+from rosecourse.lessons.l035_blocks import BlockTable
 from tests.support.managers import LIMIT
 from tests.support.scheduling import make_engine
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from rosecourse.kv.one_table import KVBlockManager
+from rosecourse.kv.blocks import KVBlockManager
 
 L, H, D = 2, 2, 3
 

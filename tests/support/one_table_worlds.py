@@ -6,7 +6,7 @@ import torch
 
 from rosecourse import LESSONS, EngineConfig, lesson
 from rosecourse.decode.inputs import DecodeInputs
-from rosecourse.kv.one_table import KVBlockManager
+from rosecourse.kv.blocks import KVBlockManager
 from tests.support.one_table import copy, read, write
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

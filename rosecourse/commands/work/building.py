@@ -12,9 +12,9 @@ from ...checks import is_count, require, shown
 from ...config import EngineConfig
 from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
-from ...kv.blocks import KVBlockManager
 from ...lessons import LESSONS, Lesson, lesson
 from ...lessons.dense import DecodeForward as DenseForward
+from ...lessons.l035_blocks import KVBlockManager
 from ...models.load import load_model, random_model
 from ...models.shape import Model, ModelShape
 from ...models.tokenizer import check_length, longest_token

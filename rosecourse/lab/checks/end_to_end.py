@@ -14,7 +14,7 @@ from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...errors import BlockError
-from ...kv.layout import CacheLayout
+from ...kv.pool import KVPool
 from ...lessons import BASELINE
 from ...request.session import InferenceSession
 from ..world.causes import Cause
@@ -211,7 +211,7 @@ def _note(played: Played, session: InferenceSession) -> None:
     played.made.append([-1] * len(session.completion_ids))
 
 
-def _step(played: Played, scheduler: OnlineScheduler, kv: CacheLayout, step: int, call: Call) -> None:
+def _step(played: Played, scheduler: OnlineScheduler, kv: KVPool, step: int, call: Call) -> None:
     before = list(scheduler.running)
     for session in before:
         notes = _special(session, kv)
@@ -226,7 +226,7 @@ def _step(played: Played, scheduler: OnlineScheduler, kv: CacheLayout, step: int
         made += [step] * (len(session.completion_ids) - len(made))
 
 
-def _special(session: InferenceSession, kv: CacheLayout) -> list[str]:
+def _special(session: InferenceSession, kv: KVPool) -> list[str]:
     """What an append to a session has to see to before it writes."""
     layout = layout_of(kv)
     ids = layout.id_lists(kv, session.table)[0] if session.table else []

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ...config import EngineConfig
-from ...kv.blocks import BlockTable, KVBlockManager
+from ...lessons.l035_blocks import BlockTable, KVBlockManager
 from ...request.session import InferenceSession
 from ..world.oracle import Oracle
 from ..world.pool import Tracked

@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import Any
 
-from ...kv import blocks, one_table
+from ...kv.blocks import BlockTable
+from ...lessons import l035_blocks
 from ..world.causes import Cause
 from ..world.error_reading import described
 from ..world.fault import Fault
@@ -21,7 +22,7 @@ from ..world.learner import built_with, methods_of
 from .by_value import OF_AN_ENGINE, dumps
 from .trial import Trial
 
-ITS_OWN = (*OF_AN_ENGINE, blocks.BlockTable, one_table.BlockTable)  # what belongs to one engine
+ITS_OWN = (*OF_AN_ENGINE, l035_blocks.BlockTable, BlockTable)  # what belongs to one engine
 REMEDY = "make what another process cannot get, such as a lock or an open file, in `__init__`, and keep it in `self`"
 
 

@@ -13,7 +13,7 @@ from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import buckets_up_to
 from ...decode.sampling import best_of_each
-from ...kv.one_table import KVBlockManager
+from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 
 

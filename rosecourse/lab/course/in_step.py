@@ -9,7 +9,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...decode.in_flight import StepInFlight
 from ...decode.step import DecodeStep
-from ...kv.one_table import KVBlockManager
+from ...kv.blocks import KVBlockManager
 from ...request.session import InferenceSession
 
 

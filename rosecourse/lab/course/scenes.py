@@ -13,7 +13,7 @@ import torch
 
 from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
-from ...kv.layout import CacheLayout
+from ...kv.pool import KVPool
 from ...models.shape import Model
 from ...request.session import InferenceSession
 from ..world.layout import layout_of
@@ -70,7 +70,7 @@ def fork(engine: InferenceEngine, session: InferenceSession) -> InferenceSession
 # -- truths -----------------------------------------------------------------------------------------------------------
 
 
-def key_at(kv: CacheLayout, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
+def key_at(kv: KVPool, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
     """The key [H, D] that a session's table shows at a position: what attention is going to read there."""
     block_id = layout_of(kv).id_lists(kv, session.table)[layer_idx][position // kv.block_size]
     return kv.k_layers[layer_idx][block_id % kv.num_blocks, :, position % kv.block_size]
@@ -100,7 +100,7 @@ def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessi
     raise AssertionError("the broken part writes the right keys: it is not broken")
 
 
-def owner_of(key: torch.Tensor, kv: CacheLayout, sessions: Sessions) -> str:
+def owner_of(key: torch.Tensor, kv: KVPool, sessions: Sessions) -> str:
     """The session whose newest key this is."""
     names = [n for n, s in sessions.items() if torch.equal(key_at(kv, s, s.num_cached_tokens - 1), key)]
     return names[0]

@@ -14,8 +14,8 @@ from ...decode.parts import Append
 from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, Asked, asked_by
 from ...decode.sampling import best_on
 from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
+from ...kv.blocks import BlockTable, KVBlockManager
 from ...kv.buffers import index_tensor, state_buffer
-from ...kv.one_table import BlockTable, KVBlockManager
 from ...models.shape import Model
 from ...request.session import InferenceSession
 

@@ -11,8 +11,8 @@ import numpy as np
 from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
 from ...errors import KVCacheExhausted, RosecourseError
-from ...kv.blocks import KVBlockManager
 from ...lessons import BASELINE
+from ...lessons.l035_blocks import KVBlockManager
 from ...models.shape import Model
 from ...pictures.blocks import block_map
 from ...pictures.sheet import Picture

@@ -24,7 +24,7 @@ from ...desk.noting import note_found
 from ...engine.engine import InferenceEngine
 from ...errors import LessonError
 from ...kernels import triton_runs_on
-from ...kv.layout import CacheLayout
+from ...kv.pool import KVPool
 from ...lessons import lesson
 from ...models.load import load_model
 from ...models.shape import Model
@@ -147,7 +147,7 @@ class Hunt:
         self._played.add(engine)
         return self.bug.scene(engine)
 
-    def key_at(self, kv: CacheLayout, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
+    def key_at(self, kv: KVPool, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
         """The key [H, D] that a session's table shows at a position. kv: an engine's cache, `engine.kv`.
 
         Raises `ConfigError` for an engine in its place, and for a position that is not in the cache.

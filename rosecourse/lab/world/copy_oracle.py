@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...kv.one_table import Copy
+from ...kv.blocks import Copy
 from . import book_judges, number_judges
 from .books import ONE_TABLE_BOOKS
 from .copy_judges import Asked, look_at_copies

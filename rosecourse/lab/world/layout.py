@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import ConfigError
-from ...kv import blocks, one_table
+from ...kv import blocks as one_table
+from ...lessons import l035_blocks as blocks
 
 IdLists = Sequence[Sequence[int]]  # for each layer the ids of a session's blocks, in their order
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...kv.one_table import BlockTable
+from ...kv.blocks import BlockTable
 from ...pictures.sheet import counted
 from .causes import Cause
 from .misplaced import block_written, left_out

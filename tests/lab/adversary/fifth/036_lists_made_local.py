@@ -11,7 +11,7 @@ import torch
 
 from rosecourse.config import EngineConfig
 from rosecourse.decode.ranges import range_for
-from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.lessons.l035_blocks import BlockTable, KVBlockManager
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession

@@ -7,7 +7,7 @@ The last slot of every block stays empty, and the token that belongs there lies 
 """
 from dataclasses import dataclass
 
-from rosecourse.kv.blocks import KVBlockInfo
+from rosecourse.lessons.l035_blocks import KVBlockInfo
 from rosecourse.kv.buffers import index_tensor
 
 

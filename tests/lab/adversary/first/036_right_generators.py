@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from rosecourse.config import EngineConfig
-from rosecourse.kv.blocks import KVBlockManager
 from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession
 

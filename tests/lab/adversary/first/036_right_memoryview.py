@@ -7,8 +7,8 @@ Rows are slices of one bytearray a table, seen through memoryviews and copied by
 
 import torch
 
-from rosecourse.kv.blocks import BlockTable
 from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.lessons.l035_blocks import BlockTable
 
 
 class Rows:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from rosecourse.config import EngineConfig
-from rosecourse.kv.blocks import KVBlockManager
 from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rosecourse.config import EngineConfig
-from rosecourse.kv.blocks import BlockTable, KVBlockManager
+from rosecourse.lessons.l035_blocks import BlockTable, KVBlockManager
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession
 

@@ -8,7 +8,7 @@ positions before the fork have no V in the copy.
 
 import torch
 
-from rosecourse import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 
 
 class MyKVAppend:

@@ -9,7 +9,7 @@ session's first token lies.
 import torch
 import torch.nn.functional as F
 
-from rosecourse import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 
 
 def pad(numbers: list[int], device) -> torch.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rosecourse import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 
 
 def token_rows(cache: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
-from rosecourse import KVBlockInfo, KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 
 
 def follow(kv: KVBlockManager, layer: int, ids: list[int]) -> KVBlockInfo:

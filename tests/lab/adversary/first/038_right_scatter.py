@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rosecourse import InferenceSession, KVBlockManager
+from rosecourse import InferenceSession
+from rosecourse.lessons.l035_blocks import KVBlockManager
 
 
 class MyKVAppend:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rosecourse import InferenceSession, KVBlockInfo, KVBlockManager
+from rosecourse import InferenceSession
 from rosecourse.kv.buffers import index_tensor
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 
 
 @dataclass

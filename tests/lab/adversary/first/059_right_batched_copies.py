@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rosecourse import KVBlockManager
 from rosecourse.kv.buffers import index_tensor
+from rosecourse.lessons.l035_blocks import KVBlockManager
 
 
 @dataclass

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 import torch
 
-from rosecourse import KVBlockInfo, KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 
 
 def writable(kv: KVBlockManager, layer: int, ids: list[int]) -> KVBlockInfo | None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from rosecourse.config import EngineConfig
-from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession
 

@@ -15,7 +15,7 @@ from rosecourse.kv.buffers import index_tensor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rosecourse.kv.blocks import KVBlockInfo
+    from rosecourse.lessons.l035_blocks import KVBlockInfo
 
 
 class MyKVAppend:

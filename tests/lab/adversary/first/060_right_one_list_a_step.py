@@ -8,8 +8,8 @@ a step instead of one a layer.
 
 from dataclasses import dataclass, field
 
-from rosecourse.kv.blocks import KVBlockInfo
 from rosecourse.kv.buffers import index_tensor
+from rosecourse.lessons.l035_blocks import KVBlockInfo
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rosecourse.kv.blocks import KVBlockInfo
+from rosecourse.lessons.l035_blocks import KVBlockInfo
 from rosecourse.kv.buffers import index_tensor
 
 

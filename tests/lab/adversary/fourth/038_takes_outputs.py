@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rosecourse.config import EngineConfig
 from rosecourse.decode.inputs import DecodeOutputs
-from rosecourse.kv.blocks import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rosecourse import EngineConfig, InferenceSession, KVBlockManager
+from rosecourse import EngineConfig, InferenceSession
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.kernels import kv_append_triton, triton_runs_on
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model

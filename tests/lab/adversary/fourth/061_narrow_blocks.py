@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rosecourse.config import EngineConfig
 from rosecourse.kernels import kv_append_triton, triton_runs_on
-from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession

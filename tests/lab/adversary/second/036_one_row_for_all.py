@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rosecourse import EngineConfig, InferenceSession, KVBlockManager
+from rosecourse import EngineConfig, InferenceSession
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.decode.ranges import range_for
-from rosecourse.kv.blocks import BlockTable
+from rosecourse.lessons.l035_blocks import BlockTable
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.models.shape import Model
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rosecourse import InferenceSession, KVBlockInfo, KVBlockManager
+from rosecourse import InferenceSession
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 
 

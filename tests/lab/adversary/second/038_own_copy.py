@@ -8,7 +8,7 @@ Its own copy-on-write slices `[block, :n]`, which is the first n heads and not t
 from torch import Tensor
 
 from rosecourse.config import EngineConfig
-from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model
 

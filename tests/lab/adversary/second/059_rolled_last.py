@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from rosecourse import EngineConfig, InferenceSession, KVBlockInfo, KVBlockManager
+from rosecourse import EngineConfig, InferenceSession
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 import rosecourse as rc
+from rosecourse.lessons import l035_blocks
 from rosecourse.models.shape import Model
 
 
 class MyKVAppend:
     """Sorts the batch into those that can be written together and those that have to be copied."""
 
-    def __init__(self, model: Model, kv: rc.KVBlockManager, config: rc.EngineConfig) -> None:
+    def __init__(self, model: Model, kv: l035_blocks.KVBlockManager, config: rc.EngineConfig) -> None:
         self.kv = kv
         self._writer = rc.lesson("060").after.kv_append(model, kv, config)
 
@@ -31,7 +32,7 @@ class MyKVAppend:
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
         kv = self.kv
-        together: dict[int, rc.KVBlockInfo] = {}
+        together: dict[int, l035_blocks.KVBlockInfo] = {}
         for b, block_ids in enumerate(block_ids_list):
             last = kv.info(block_ids[-1]) if block_ids else None
             if last is None or last.length == kv.block_size:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from rosecourse.kernels import kv_append_triton, triton_runs_on
-from rosecourse.kv.blocks import KVBlockInfo
+from rosecourse.lessons.l035_blocks import KVBlockInfo
 from rosecourse.kv.buffers import index_tensor
 
 PIECE = 128

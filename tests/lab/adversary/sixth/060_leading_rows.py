@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rosecourse.kv.blocks import KVBlockInfo
+from rosecourse.lessons.l035_blocks import KVBlockInfo
 from rosecourse.kv.buffers import index_tensor
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from torch import Tensor, device
 
 from rosecourse.config import EngineConfig
-from rosecourse.kv.blocks import KVBlockInfo, KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model
 from rosecourse.request.session import InferenceSession

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from rosecourse import EngineConfig, KVBlockManager
+from rosecourse import EngineConfig
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.decode.ranges import range_for
 from rosecourse.kv.buffers import StagingBuffer
 

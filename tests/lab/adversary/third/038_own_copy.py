@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rosecourse import KVBlockInfo, KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockInfo, KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 
 

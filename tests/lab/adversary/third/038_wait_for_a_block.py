@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from rosecourse import EngineConfig, InferenceSession, KVBlockManager, KVCacheExhausted
+from rosecourse import EngineConfig, InferenceSession, KVCacheExhausted
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.models.shape import Model
 

@@ -8,8 +8,8 @@ forked at different fillings take their first step together, the fuller blocks l
 
 from torch import Tensor
 
-from rosecourse import KVBlockManager
-from rosecourse.kv.blocks import KVBlockInfo
+from rosecourse.lessons.l035_blocks import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockInfo
 from rosecourse.kv.buffers import index_tensor
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rosecourse import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.kv.buffers import index_tensor
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rosecourse import KVBlockInfo
+from rosecourse.lessons.l035_blocks import KVBlockInfo
 from rosecourse.kv.buffers import index_tensor
 
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rosecourse import KVBlockManager
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.kernels import kv_append_triton, triton_runs_on
 from rosecourse.kv.buffers import index_tensor
 
