@@ -70,21 +70,20 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("grid") and not item.get_closest_marker("gpu") and hasattr(item, "callspec"):
             cases[item.path, item.originalname].append(item)
-    left_out = {item for grid in cases.values() for item in grid} - {
-        i for grid in cases.values() for i in selected(grid)
-    }
+    kept = {item for grid in cases.values() for item in selected(grid)}
+    left_out = {item for grid in cases.values() for item in grid} - kept
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 
 
 def selected(grid):
-    """Cases of one test, by the places of their values alone: with `grid(n)` n of them, evenly spaced; else few that
-    show each value of each axis at least once."""
+    """Cases of one test, the same in every run: with `grid(n)` n of them, evenly spaced; else few that show each value
+    of each axis at least once."""
     (most,) = grid[0].get_closest_marker("grid").args or (None,)
     if most is not None:
         return [grid[len(grid) * number // most] for number in range(min(most, len(grid)))]
-    values = {case: set(case.callspec.indices.items()) for case in grid}
+    values = {case: {(axis, id(value)) for axis, value in case.callspec.params.items()} for case in grid}
     missing, chosen = set().union(*values.values()), []
     while missing:
         chosen.append(max(grid, key=lambda case: len(values[case] & missing)))

@@ -21,7 +21,8 @@ class StepInFlight:
     """One decode step between its launch and its landing.
 
     sessions: whose row b of the step is, with the `tables` that they had: a table that a session holds no longer says
-    that the row's token is nobody's. user: the scheduler that launched it. made: where its tokens come to be.
+    that the row's token is nobody's. user: a weak reference to the scheduler that launched it, or None. made: where its
+    tokens come to be.
     """
 
     def __init__(self, sessions: Sequence[InferenceSession], user: Any, made: Any) -> None:

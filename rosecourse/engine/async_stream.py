@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
+from ..errors import RequestError
 from ..request.session import InferenceSession
 from ..request.text import Pieces, StreamedToken
 from .items import Item, Reading
@@ -24,9 +25,12 @@ class AsyncTokenStream(AsyncIterator[StreamedToken]):
         self._reading = Reading(session, pieces)
         self._queue = queue
         self._cancel = cancel
+        self._loop = asyncio.get_running_loop()
 
     async def __anext__(self) -> StreamedToken:
-        """The next token; waits for it. Raises what `Reading.token` raises."""
+        """The next token; waits for it. Raises what `Reading.token` raises; in another event loop `RequestError`."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RequestError("the stream is another event loop's: read it where `submit_async` was called")
         item = await self._queue.get()
         try:
             token = self._reading.token(item)

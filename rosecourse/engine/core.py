@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,7 +59,8 @@ class EngineCore:
         self.eos_token_id: Any = getattr(model, "eos_token_id", getattr(model.tokenizer, "eos_token_id", None))
         self.pieces = Pieces(model.tokenizer)  # for all who read requests of this engine
         self.exclusive = Exclusive()
-        self._user: Any = None  # the scheduler that is stepping
+        self.ref = weakref.ref(self)  # by which its sessions know it: who is dropped is gone at once
+        self._user: Any = None  # the `ref` of the scheduler that is stepping
 
     def _build(self, parts: DecodeParts, num_blocks: int) -> None:
         """Make the cache and the parts that compute."""
@@ -87,7 +89,7 @@ class EngineCore:
         Raises `EngineBusy`.
         """
         with self.exclusive:
-            before, self._user = self._user, scheduler
+            before, self._user = self._user, scheduler.ref
             try:
                 yield
             finally:
@@ -112,7 +114,7 @@ class EngineCore:
         require_a(SamplingParams, params, "params")
         prompt_ids = self.tokenize(prompt)
         self.check_request(prompt_ids, params)
-        return InferenceSession(prompt_ids, params, engine=self)
+        return InferenceSession(prompt_ids, params, engine=self.ref)
 
     def check_request(self, prompt_ids: list[int], params: SamplingParams) -> None:
         """Raise `RequestError` for what the engine can never serve."""
@@ -304,10 +306,8 @@ class EngineCore:
             try:
                 while self.num_in_flight:
                     self._user = self.pipeline.in_flight[0].user
-                    if self._user is None:
-                        self.land()
-                    else:
-                        self._user.land()
+                    scheduler = self._user() if self._user is not None else None
+                    (scheduler or self).land()
             finally:
                 self._user = before
 
@@ -362,7 +362,7 @@ class EngineCore:
         require_a(InferenceSession, session, "session")
         if params is not None:
             require_a(SamplingParams, params, "params")
-        sibling = InferenceSession(session.prompt_ids, params or session.params, engine=self)
+        sibling = InferenceSession(session.prompt_ids, params or session.params, engine=self.ref)
         try:
             with self.exclusive:
                 if self.is_in_flight(session):

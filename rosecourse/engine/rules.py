@@ -77,7 +77,7 @@ RULES: Mapping[str, Rule] = {
 def require_rule(call: str, session: InferenceSession, engine: Any, user: Any = None) -> None:
     """Raise unless `call` is allowed for a session now.
 
-    engine: whose call it is; user: the scheduler that is stepping it, None for everybody else.
+    engine: whose call it is; user: the `ref` of the scheduler that is stepping it, None for everybody else.
     """
     require_a(InferenceSession, session, "session")
     require_own(session, engine)
@@ -92,7 +92,7 @@ def require_rule(call: str, session: InferenceSession, engine: Any, user: Any = 
 
 def require_own(session: InferenceSession, engine: Any) -> None:
     """Raise `RequestError` for the session of another engine."""
-    if session.engine is not engine:
+    if session.engine is not engine.ref:
         raise RequestError(
             "the session is another engine's: use that engine, or make one with this engine's `new_session`"
         )
@@ -152,7 +152,7 @@ def require_in_step(
 def require_blocks(sessions: Sequence[InferenceSession], engine: Any) -> None:
     """`require_rules` for the question whether a step has the blocks that it needs."""
     try:
-        well = all(session.engine is engine and session.table is not None for session in sessions)
+        well = all(session.engine is engine.ref and session.table is not None for session in sessions)
     except (AttributeError, TypeError):
         well = False
     if not well:
@@ -160,7 +160,7 @@ def require_blocks(sessions: Sequence[InferenceSession], engine: Any) -> None:
 
 
 def _in_step(sessions: Sequence[InferenceSession], engine: Any, user: Any, missing: Container[int]) -> bool:
-    longest = engine.max_seq_len
+    longest, ref = engine.max_seq_len, engine.ref
     try:
         for s in sessions:
             cached = s.num_cached_tokens
@@ -170,7 +170,7 @@ def _in_step(sessions: Sequence[InferenceSession], engine: Any, user: Any, missi
                 or s.finish_reason is not None
                 or s.table is None
                 or s.awaits_prefill
-                or s.engine is not engine
+                or s.engine is not ref
                 or (s.owner is not user and s.owner is not None)
             ):
                 return False

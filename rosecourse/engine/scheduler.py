@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -58,6 +59,7 @@ class OnlineScheduler:
         if not is_count(self.prefill_max_batch_size):
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
         self.engine = engine
+        self.ref = weakref.ref(self)  # by which its sessions know it
         self.manager_thread: threading.Thread | None = None  # of the SchedulerManager that steps it
         self.admission = admission
         self.waiting = Queue()
@@ -87,7 +89,7 @@ class OnlineScheduler:
             require_rule("submit", session, self.engine)
             require_siblings(session, siblings, self.engine)
             session.times.submitted = session.times.submitted or time.perf_counter()
-            session.owner = self
+            session.owner = self.ref
             session.siblings = tuple(siblings)
             self.waiting.append(session)
             if session.table is not None:
@@ -106,7 +108,7 @@ class OnlineScheduler:
             if session in self._ended:
                 self.engine.settle()
             return
-        if session.owner not in (None, self):
+        if session.owner not in (None, self.ref):
             raise RequestError("the session is another scheduler's: cancel it there")
         with bookkeeping:
             session.owner = None  # nobody's, so that its blocks can be given back at any time
@@ -318,7 +320,7 @@ class OnlineScheduler:
             for params in session.to_fork:
                 fork = self.engine.fork(session, params)
                 session.forks.append(fork)
-                fork.owner = self
+                fork.owner = self.ref
                 fork.times = SessionTimes(session.times.submitted, session.times.admitted)
                 self.running.append(fork)
                 batch.append(fork)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from contextlib import suppress
 from functools import partial
 
 from ..decode.parts import Delivery, Mailbox
-from ..errors import LogitsError
+from ..errors import LogitsError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
 from .items import End, Item, NewToken, NewTokenItem, Tokens
@@ -17,6 +18,7 @@ from .scheduler import OnlineScheduler, nothing
 from .token_queue import SharedQueue
 
 Handed = list[tuple[Mailbox, Item | Tokens]]
+FORKED = "the thread that steps stayed in the parent process: make a new engine and a new SchedulerManager after a fork"
 
 
 class Stepper:
@@ -46,6 +48,7 @@ class Stepper:
         scheduler.before_landing = self._hand_over_made
         self.at_exit = partial(_end_and_join, weakref.ref(self), self.thread)
         atexit.register(self.at_exit)  # a thread inside torch must not outlive the interpreter
+        _steppers.add(self)
         try:
             self.thread.start()
         except BaseException:
@@ -66,6 +69,16 @@ class Stepper:
         """Wait until the thread has ended."""
         self.thread.join()
         atexit.unregister(self.at_exit)
+
+    def end_in_child(self) -> None:
+        """In a child process, in which the thread is not: answer whoever waits, and all who come."""
+        atexit.unregister(self.at_exit)
+        self.changed = threading.Condition()  # the thread may have held the other
+        self.closing, self.failure = True, SchedulerClosed(FORKED)
+        for session, mailbox in self.mailboxes.items():
+            mailbox.put(End(session, self.failure))
+            mailbox.wake()
+        self.mailboxes = {}
 
     # -- the stepping thread --------------------------------------------------------------------------------------
 
@@ -187,6 +200,18 @@ class Stepper:
     def _mailbox_of_ended(self, session: InferenceSession) -> Mailbox | None:
         with self.changed:
             return self.mailboxes.pop(session, None)
+
+
+_steppers: weakref.WeakSet[Stepper] = weakref.WeakSet()
+
+
+def _end_all_in_child() -> None:
+    for stepper in _steppers:
+        stepper.end_in_child()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_end_all_in_child)
 
 
 def _end_and_join(stepper: weakref.ref[Stepper], thread: threading.Thread) -> None:

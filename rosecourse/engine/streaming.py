@@ -169,7 +169,9 @@ class SchedulerManager:
 
     def _check_open(self) -> None:
         if self._stepper.closing:
-            raise SchedulerClosed("the scheduler is closed: make a new SchedulerManager") from self._stepper.failure
+            failure = self._stepper.failure
+            told = str(failure) if isinstance(failure, SchedulerClosed) else "make a new SchedulerManager"
+            raise SchedulerClosed(f"the scheduler is closed: {told}") from failure
         waiting = len(self._stepper.new) + len(self.scheduler.waiting)
         if self.max_waiting is not None and waiting >= self.max_waiting:
             raise QueueFull(
@@ -181,7 +183,7 @@ class SchedulerManager:
         """Stop a request, waiting or running; no effect on one that has ended."""
         require_a(InferenceSession, session, "session")
         require_own(session, self.scheduler.engine)
-        if session.owner not in (None, self.scheduler):
+        if session.owner not in (None, self.scheduler.ref):
             raise RequestError("the session is another scheduler's: cancel it there")
         with bookkeeping, self._stepper.changed:
             if session in self._stepper.mailboxes:

@@ -36,7 +36,7 @@ class BlockTable(list[int]):
 
     num_tokens = 0  # whose K and V are in its blocks
     freed = False
-    cache: KVBlockManager | None = None  # whose blocks they are
+    cache: Any = None  # the `ref` of the one whose blocks they are
     row_cache: Any = None  # what a part of the decode step keeps of the list
 
 
@@ -176,7 +176,7 @@ class KVBlockManager(KVPool):
                 del self._idle_blocks[block]
             info.owners += 1
         table = BlockTable(blocks)
-        table.cache = self
+        table.cache = self.ref
         return table
 
     def _require_mine(self, table: BlockTable) -> None:
@@ -184,7 +184,7 @@ class KVBlockManager(KVPool):
             raise BlockError(f"{shown(table)} is no block table: give what `allocate` or `share` returned")
         if table.freed:
             raise BlockError("a block table is freed twice, or used after: its blocks may be another session's by now")
-        if table.cache is not self:
+        if table.cache is not self.ref:
             raise BlockError("a block table of another cache, or a copy: give what `allocate` or `share` returned")
 
     def free(self, table: BlockTable) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 from ..checks import is_count, require, require_a, shown
@@ -38,6 +40,7 @@ class KVPool:
         require_a(torch.device, device, "device")
         self.num_layers, self.num_blocks, self.block_size = int(num_layers), int(num_blocks), int(block_size)
         self.device = device
+        self.ref = weakref.ref(self)  # by which its tables know it
         self.keys, self.values = kv_pool(tuple(map(int, sizes)), dtype, device, self.spare_blocks)
         self.k_layers, self.v_layers = self.keys.unbind(), self.values.unbind()
 

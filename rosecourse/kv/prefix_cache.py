@@ -9,6 +9,7 @@ automatic prefix caching; the tree is SGLang's RadixAttention, with whole blocks
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class PrefixCache:
     """
 
     def __init__(self, kv: Any) -> None:
-        self.kv = kv
+        self.kv = weakref.proxy(kv)  # which knows this one: the two must not keep each other
         self._entries: dict[PrefixKey, PrefixEntry] = {}
         self._keys: dict[Hashable, PrefixKey] = {}  # of the entry that a block belongs to
         self._next_serial = ROOT + 1

@@ -32,7 +32,7 @@ class BlockTable(list[list[int]]):
     """
 
     freed = False
-    cache: KVBlockManager | None = None  # whose blocks they are
+    cache: Any = None  # the `ref` of the one whose blocks they are
     row_cache: list[Any] | None = None  # what a part of the decode step keeps of each layer's list
 
 
@@ -176,7 +176,7 @@ class KVBlockManager(KVPool):
                 del self._idle_block_ids[info.layer][block_id]
             info.owners += 1
         table = BlockTable(list(ids) for ids in block_ids_per_layer)
-        table.cache = self
+        table.cache = self.ref
         return table
 
     def _require_shareable(self, block_ids_per_layer: BlockIdsPerLayer) -> None:
@@ -193,7 +193,7 @@ class KVBlockManager(KVPool):
     def _require_mine(self, table: BlockTable) -> None:
         if table.freed:
             raise BlockError("a block table is freed twice, or used after: its blocks may be another session's by now")
-        if table.cache is not self:
+        if table.cache is not self.ref:
             raise BlockError("a block table of another cache, or a copy: give what `allocate` or `share` returned")
 
     def free(self, table: BlockTable) -> None:

@@ -64,6 +64,7 @@ class Pipeline:
         self.in_flight.popleft()
         self.ring.give_back(landed.made)
         if landed is self.last_run:
+            self.last_run = None
             self.step.has_read(landed.sessions, token_ids)
         return landed, token_ids
 

@@ -58,7 +58,7 @@ def blocks_and_copies(
     if kv.block_size > MOST_SLOTS:
         raise ConfigError(f"blocks have {kv.block_size} slots: at most {MOST_SLOTS} can be drawn")
     for name, table in tables.items():
-        if not isinstance(table, BlockTable) or table.freed or table.cache is not kv:
+        if not isinstance(table, BlockTable) or table.freed or table.cache is not kv.ref:
             raise BlockError(f"the table of {plain(name)!r} is not one of this cache: give a live session's table")
     unknown = {word for slots in contents.values() for word in slots} - {"", *tables, *words}
     if unknown:

@@ -66,7 +66,7 @@ def slots_by_table(kv: KVBlockManager, tables: Mapping[str, BlockTable]) -> Pict
     if kv.block_size > SLOTS_DRAWN:
         raise ConfigError(f"blocks have {kv.block_size} slots: at most {SLOTS_DRAWN} can be drawn")
     for name, table in tables.items():
-        if not isinstance(table, BlockTable) or table.freed or table.cache is not kv:
+        if not isinstance(table, BlockTable) or table.freed or table.cache is not kv.ref:
             raise BlockError(f"the table of {plain(name)!r} is not one of this cache: give a live session's table")
     aims = [_aim(kv, row, plain(name), table) for row, (name, table) in enumerate(tables.items())]
     drawing = _Drawing(kv, [plain(name) for name in tables], list(tables.values()), aims)

@@ -46,10 +46,10 @@ class InferenceSession:
     blocks of `table` (None while it holds none); that is all but the last token, and one more for each decode step that
     was launched and has not landed.
     awaits_prefill: its blocks are reserved, and not all of its tokens are computed.
-    engine: the one whose `new_session` or `fork` made it, and accepted its prompt; no other one takes it.
+    engine: the `ref` of the one whose `new_session` or `fork` made it, and accepted its prompt; no other one takes it.
     siblings: what further samples of its prompt are asked for; its scheduler forks them off it after its prefill.
     forks: the sessions that were, in the order of `siblings`. Forks that somebody else makes are not among them.
-    owner: the scheduler that has accepted it; the calls of everybody else leave it alone. None is nobody.
+    owner: the `ref` of the scheduler that has accepted it; the calls of everybody else leave it alone. None is nobody.
     finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (`LogitsError`).
     """
 

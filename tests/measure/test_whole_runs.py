@@ -215,7 +215,7 @@ def test_siblings_that_were_never_forked_are_missed(small_model):
 
     def cancels(waiting):
         if waiting[0].siblings:
-            waiting[0].owner.cancel(waiting[0])
+            waiting[0].owner().cancel(waiting[0])
         return 0
 
     requests = (Request((1, 2, 3), STOPS, siblings=(STOPS, STOPS)), Request((4, 5), PARAMS))

@@ -32,11 +32,11 @@ def test_the_same_tests_on_two_days_and_with_two_hash_seeds(tmp_path):
 
 
 class Case:
-    """As pytest has a case of a test, with the numbers of its values; n: of its mark."""
+    """As pytest has a case of a test, with its values; n: of its mark."""
 
     def __init__(self, *numbers, n=()):
         self.callspec = self
-        self.indices = dict(enumerate(numbers))
+        self.params = dict(enumerate(numbers))
         self.args = n
 
     def get_closest_marker(self, name):
@@ -47,7 +47,7 @@ class Case:
 def test_each_value_of_each_axis_is_in_a_case(sizes):
     grid = [Case(*numbers) for numbers in itertools.product(*map(range, sizes))]
     chosen = selected(grid)
-    assert {pair for case in chosen for pair in case.indices.items()} == {
+    assert {pair for case in chosen for pair in case.params.items()} == {
         (axis, value) for axis, size in enumerate(sizes) for value in range(size)
     }
     assert len(chosen) == max(sizes)
@@ -55,5 +55,5 @@ def test_each_value_of_each_axis_is_in_a_case(sizes):
 
 def test_a_number_of_cases_is_spread_over_all():
     chosen = selected([Case(number, n=(3,)) for number in range(10)])
-    assert [case.indices[0] for case in chosen] == [0, 3, 6]
+    assert [case.params[0] for case in chosen] == [0, 3, 6]
     assert len(selected([Case(0, n=(3,))])) == 1

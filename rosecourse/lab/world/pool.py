@@ -324,7 +324,7 @@ class Pool:
         """A session that has been made before gets the blocks of `length` tokens."""
         tracked = self.start(length)
         self.layout.fill(session.table, tracked.table)
-        session.table.cache = self.kv
+        session.table.cache = self.kv.ref
         session.num_cached_tokens = length
         session.prompt_ids, session.token_ids = tracked.session.prompt_ids, tracked.session.token_ids
         tracked.session = session
