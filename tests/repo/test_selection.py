@@ -12,7 +12,7 @@ from tests.conftest import selected
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["tests/engine", "tests/kernels", "tests/kv", "tests/lab"]
-LATER = "import time\nnow = time.time\ntime.time = lambda: now() + 400 * 86_400\n"  # `date.today` asks it
+LATER = "import time\nnow = time.time\ntime.time = lambda: now() + 400 * 86_400\n"  # dates ask it too
 
 
 def collected(folder, hash_seed):
