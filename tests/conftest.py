@@ -83,15 +83,24 @@ def pytest_collection_modifyitems(config, items):
 
 
 def selected(grid):
-    """Cases of one test, chosen by their parameters alone: with `grid(n)` n of them, evenly spaced; else few that
-    show each value of each axis at least once."""
-    (most,) = grid[0].get_closest_marker("grid").args or (None,)
-    if most is not None:
+    """Cases of one test, chosen by their parameters alone: few that show each value of each axis at least once.
+
+    With `grid(shows=f)` f says what a case shows, as the cause of a fault. With `grid(n)`, for values that are
+    interchangeable, n cases are chosen, evenly spaced.
+    """
+    mark = grid[0].get_closest_marker("grid")
+    if mark.args:
+        (most,) = mark.args
         return [grid[len(grid) * number // most] for number in range(min(most, len(grid)))]
-    # A value is an object: `callspec.indices` number the cases, and not the values of an axis.
-    values = {case: {(axis, id(value)) for axis, value in case.callspec.params.items()} for case in grid}
-    missing, chosen = set().union(*values.values()), []
+    shows = mark.kwargs.get("shows", values_of)
+    shown = {case: set(shows(**case.callspec.params)) for case in grid}
+    missing, chosen = set().union(*shown.values()), []
     while missing:
-        chosen.append(max(grid, key=lambda case: len(values[case] & missing)))
-        missing -= values[chosen[-1]]
+        chosen.append(max(grid, key=lambda case: len(shown[case] & missing)))
+        missing -= shown[chosen[-1]]
     return chosen
+
+
+def values_of(**params):
+    """A value is an object: `callspec.indices` number the cases, and not the values of an axis."""
+    return {(axis, id(value)) for axis, value in params.items()}

@@ -20,6 +20,10 @@ def test_axes(a, b, c, d): ...
 @pytest.mark.grid(3)
 @pytest.mark.parametrize("seed", range(10))
 def test_seeds(seed): ...
+
+@pytest.mark.grid(shows=lambda fault: {fault[0]})
+@pytest.mark.parametrize("fault", ["read 1", "read 2", "write 1", "wait 1", "write 2"])
+def test_kinds(fault): ...
 """
 
 
@@ -50,3 +54,4 @@ def test_few_cases_show_each_value_and_a_number_is_spread_over_all(tmp_path):
     assert [set(axis) for axis in zip(*axes, strict=True)] == [{*"12"}, {*"xy"}, {*"012"}, {*"abcd"}]
     assert len(axes) == 4
     assert [case for test, case in chosen if test == "test_seeds"] == ["0", "3", "6"]
+    assert [case for test, case in chosen if test == "test_kinds"] == ["read 1", "write 1"]  # r and w
