@@ -72,7 +72,7 @@ soak: env  ## Every case of every test; a million random steps; interrupts, faul
 	$(BIN)/python -m tests.support.soak $(ARGS)
 	$(BIN)/python -m tests.support.interrupt_soak $(INTERRUPTS)
 	$(BIN)/python -m tests.support.fault_soak $(FAULTS)
-	$(PYTEST) --every-case tests
+	$(PYTEST) --every-case --hypothesis-profile default tests
 
 mutants: env  ## Change the engine in 400 small ways: a test must fail (half an hour; ARGS='--seed 1 --count 50')
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'

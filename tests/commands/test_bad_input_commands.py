@@ -192,7 +192,7 @@ def test_any_command_line_runs_or_ends_in_one_line(small_machine, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     ends = Counter()
 
-    @settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck))
     @given(command_lines())
     def check(line):
         name, argv = line

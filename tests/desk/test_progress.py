@@ -4,6 +4,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
@@ -18,7 +19,13 @@ from rosecourse.desk.status import my_status, status_of
 from rosecourse.errors import LessonError
 from tests.desk.conftest import write_notebook
 
-TODAY = date.today().isoformat()
+TODAY = "2026-05-04"
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """It is TODAY: midnight may strike within a test."""
+    monkeypatch.setattr(noting, "date", SimpleNamespace(today=lambda: date.fromisoformat(TODAY)))
 
 
 def note_all(number):

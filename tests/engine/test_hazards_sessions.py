@@ -46,7 +46,6 @@ def test_cancel_in_every_state_gives_every_block_back(small_pair, rung):
         assert driver.kv.num_available() == driver.kv.num_blocks
 
 
-@pytest.mark.grid(15)
 @each_rung
 @pytest.mark.parametrize("num_blocks", [10, 13])
 @pytest.mark.parametrize("prefix_cache", [True, False])

@@ -113,7 +113,6 @@ def test_a_session_that_is_computed_again_shows_none_of_its_old_blocks(small_pai
         assert_holds_its_own(hf, driver.kv, shown)
 
 
-@pytest.mark.grid(8)
 @each_rung
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_order_of_the_blocks_in_the_pool_does_not_matter(small_model, rung, seed):

@@ -13,7 +13,6 @@ def undisturbed(small_model):
     return World(small_model).finish()
 
 
-@pytest.mark.grid(40)
 @pytest.mark.parametrize("name", MISUSES)
 def test_misuse_is_an_error_that_changes_nothing(small_model, undisturbed, name):
     """Hazard 36: the named error on one line; books, sessions and every later token are as without it."""

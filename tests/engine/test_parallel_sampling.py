@@ -28,7 +28,7 @@ from tests.support.scheduling import BLOCK, check, make_engine, run
 # -- the same tokens as requests of their own ---------------------------------------------------------------------
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid
 @RUNGS
 @pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -45,7 +45,7 @@ def test_samples_are_those_of_requests_of_their_own(small_model, rung, params, p
     assert_all_blocks_are_back(engine)
 
 
-@pytest.mark.grid(16)
+@pytest.mark.grid
 @RUNGS
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("num_blocks", [5, 7, 9])

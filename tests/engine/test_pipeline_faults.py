@@ -60,7 +60,6 @@ def assert_as_alone(run):
     assert run.told() == [told_alone(session) for session in run.sessions]
 
 
-@pytest.mark.grid(2)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
@@ -91,7 +90,6 @@ def forking(parts):
     return run
 
 
-@pytest.mark.grid(3)
 @one_behind
 @WHEN
 @pytest.mark.parametrize("stage", ["place", "copy_blocks", "plan", "runner"])
@@ -187,7 +185,6 @@ def step_scene(parts, at):
     return Scene(run.scheduler.step, check)
 
 
-@pytest.mark.grid(4)
 @one_behind
 @pytest.mark.parametrize("at", range(0, 20, 2))
 def test_steps_are_interrupted_at_any_line(parts, at):

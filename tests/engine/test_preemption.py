@@ -12,7 +12,7 @@ from tests.support.oracles import hf_greedy, hf_random_gpt2, prompts_of
 from tests.support.scheduling import BLOCK, ROOMY, make_engine, run, submit
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid
 @pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)

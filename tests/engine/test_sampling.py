@@ -141,7 +141,7 @@ def sampled_tokens(small_model):
     ]
 
 
-@pytest.mark.grid(15)
+@pytest.mark.grid
 @each_rung
 @pytest.mark.parametrize("num_blocks", [None, 14])
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 4, 2, 1]])

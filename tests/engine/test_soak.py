@@ -87,7 +87,7 @@ TestSoak = Soak.TestCase
 TestSoak.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("parts", PARTS)
 def test_every_rung_under_a_seeded_hand(parts, scheduler):

@@ -192,7 +192,6 @@ def is_close(out, right):
     torch.testing.assert_close(out.cpu().double(), right, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.grid(7)
 @in_dtypes
 @pytest.mark.parametrize("splits", LONGEST_FOR)
 @pytest.mark.parametrize(("group", "D", "block_size"), [(1, 64, 64), (17, 20, 16), (3, 80, 4)])

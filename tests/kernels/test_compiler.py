@@ -254,7 +254,7 @@ def test_a_kernel_that_waits_too_late_is_seen(ask):
         assert READS[part.kernel][1] <= {pointer for _, pointer in early}
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(shows=lambda part: enumerate(part))
 @pytest.mark.parametrize("part", MORE, ids=str)
 def test_kernels_of_other_steps(ask, part):
     check(part, ask(part))

@@ -38,7 +38,6 @@ def lengths_around(size):
     return sorted({length for edge in (size, 2 * size) for length in (edge - 1, edge, edge + 1) if length})
 
 
-@pytest.mark.grid(5)
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(
     ("block_size", "H", "D"), [(1, 1, 5), (2, 2, 7), (4, 1, 3), (8, 3, 8), (16, 2, 5), (32, 1, 33), (64, 2, 9)]

@@ -64,7 +64,6 @@ def test_an_embedding_of_more_than_2_to_the_31_numbers():
     assert torch.equal(stream.x, (wte[-1] + wpe[1])[None])
 
 
-@pytest.mark.grid(10)
 @by_dtype
 @pytest.mark.parametrize("gelu", [False, True], ids=["", "gelu"])
 @pytest.mark.parametrize(("B", "K", "N"), SIZES + IN_PARTS)

@@ -190,7 +190,6 @@ def test_negative_zeros(name, dtype):
     assert (IMPLEMENTATIONS[name](*case.args()) == 0).all()
 
 
-@pytest.mark.grid(11)
 @in_dtypes
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # numpy's, inside the interpreter
 @pytest.mark.parametrize("bad", ["q", "k", "v", "k_new", "v_new"])

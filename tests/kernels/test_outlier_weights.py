@@ -115,7 +115,7 @@ def errors(models, change, *all_ops):
     return torch.tensor(squares).mean(0).sqrt().tolist()
 
 
-@pytest.mark.grid(1)
+@pytest.mark.grid
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # GELU of a large negative number, which is 0
 @pytest.mark.parametrize("change", KINDS, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("weights", ["random", "trained"])

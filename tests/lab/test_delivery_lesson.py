@@ -59,7 +59,6 @@ def test_one_of_another_style_passes(part):
     assert verdict.passed, verdict
 
 
-@pytest.mark.grid(12)
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_delivery_is_refused_with_its_cause(part):
     assert_refused(judged(part, "068", lambda *what: None), *WRONG[part])

@@ -46,7 +46,7 @@ def is_course(verdict):
     return verdict.correct and not verdict.missing and not verdict.unchecked and bool(verdict.not_own)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(shows=lambda goal, part, number: {goal})
 @pytest.mark.parametrize(
     ("goal", "part", "number"),
     [with_marks(goal, part, number) for goal in GOALS for part, number in rungs_of(goal).items()],
@@ -62,7 +62,7 @@ def test_a_rung_passes_its_lesson_and_those_before_and_lacks_the_idea_of_those_a
         assert "; the course's part of lesson" in str(verdict)
 
 
-@pytest.mark.grid(1)
+@pytest.mark.grid(shows=lambda number, part: {number})
 @pytest.mark.parametrize(
     ("number", "part"), [with_marks(number, part) for number in RIGHT for part in RIGHT[number]], ids=str
 )
@@ -72,7 +72,6 @@ def test_parts_written_otherwise_pass(number, part):
     assert "✓" in str(verdict)
 
 
-@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", ["036", "059"])
 def test_a_part_may_have_another_do_its_work(number):
     verdict = check(delegating(RIGHT[number][0]), number)
@@ -95,7 +94,6 @@ class OfAText:
         return names["KVAppend"](model, kv, config)
 
 
-@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("part", "number", "functions"),
     [

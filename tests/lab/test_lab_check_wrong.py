@@ -52,7 +52,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(shows=lambda number, wrong: {number, CAUSES.get(wrong.fault)})
 @pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
 def test_the_fault_is_named(number, wrong):
     verdict = check(damaged(number, wrong), number)
@@ -63,7 +63,7 @@ def test_the_fault_is_named(number, wrong):
     assert verdict.cause is not None, verdict
 
 
-@pytest.mark.grid(1)
+@pytest.mark.grid
 @pytest.mark.parametrize(("key", "signature"), ROWS)
 def test_a_list_that_looks_like_the_one_kept_is_met(key, signature):
     verdict = check(kept_rows(key, signature), "036")
@@ -99,7 +99,7 @@ def test_rows_of_others_are_not_to_be_built_anew():
     assert "Perhaps" not in str(verdict)
 
 
-@pytest.mark.grid(1)
+@pytest.mark.grid(shows=lambda name: {kernel_parts.CAUSES[getattr(kernel_parts, name)]})
 @pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 @pytest.mark.parametrize(
     "name",

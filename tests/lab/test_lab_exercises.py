@@ -114,7 +114,6 @@ def counted(engine, number):
     return found
 
 
-@pytest.mark.grid(4)
 @pytest.mark.parametrize("number", EXERCISES)
 def test_an_untouched_exercise_is_the_part_before_the_lesson(number, small_model):
     part = part_of(exercise(number), number)
@@ -124,7 +123,6 @@ def test_an_untouched_exercise_is_the_part_before_the_lesson(number, small_model
     assert counted(mine, number) == counted(theirs, number)
 
 
-@pytest.mark.grid(4)
 @pytest.mark.parametrize("number", EXERCISES)
 def test_a_solution_is_the_part_after_the_lesson(number, small_model):
     part = part_of(solution(number), number)

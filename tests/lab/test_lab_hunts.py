@@ -59,7 +59,7 @@ def with_marks(number):
 OF_THE_EXERCISE = [number for number in NUMBERS if not COURSES[number].bug.part]
 
 
-@pytest.mark.grid(1)
+@pytest.mark.grid
 @pytest.mark.parametrize("number", [with_marks(number) for number in OF_THE_EXERCISE])
 def test_the_colleagues_part_is_right_but_for_the_fault(number):
     """The mended one passes the check with the lesson's idea, and the broken one is wrong."""

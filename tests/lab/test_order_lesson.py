@@ -48,7 +48,7 @@ def test_a_kernel_in_another_style_passes(part):
 
 
 @interpreted
-@pytest.mark.grid(1)
+@pytest.mark.grid(shows=lambda part: {WRONG_ORDERS[part][0]})
 @pytest.mark.parametrize("part", WRONG_ORDERS, ids=by_name)
 def test_a_wrong_kernel_is_refused_with_its_cause(part):
     assert_refused(judged(part, "071", lambda *what: None), *WRONG_ORDERS[part])

@@ -60,7 +60,7 @@ def test_one_of_another_style_passes(part):
 ON_A_CPU = (AlwaysPinned, EventsOfAGPU)  # with a GPU these are there
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(shows=lambda part: {WRONG[part][0]})
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_pipeline_is_refused_with_its_cause(part):
     if part in ON_A_CPU and torch.cuda.is_available():

@@ -49,7 +49,7 @@ def played(part, scenario):
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
 @pytest.mark.parametrize("scenario", OPS_IN_KERNELS, ids=lambda scenario: scenario.name)
-@pytest.mark.grid(2)
+@pytest.mark.grid
 def test_one_of_another_style_lives_through_a_scenario(part, scenario):
     played(part, scenario)
 
@@ -61,7 +61,7 @@ def test_one_of_another_style_passes(part):
     assert verdict.passed, verdict
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(shows=lambda part: {WRONG[part][0]})
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_wrong_operations_are_refused_with_their_cause(part):
     assert_refused(quietly(part), *WRONG[part])
@@ -75,7 +75,7 @@ def test_what_costs_more_than_the_idea_leaves_is_told(part):
     assert WITHOUT_THE_IDEA[part] in " ".join((*found.missing, found.hint))
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: part.__name__)
 @pytest.mark.parametrize("scenario", OPS_IN_KERNELS, ids=lambda scenario: scenario.name)
 def test_what_costs_more_is_right(part, scenario):

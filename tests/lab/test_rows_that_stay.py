@@ -57,7 +57,7 @@ def test_what_the_exercise_gives_is_the_learners():
     assert not verdict.not_own
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(shows=lambda part: {WRONG[part][0]})
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_part_is_refused_with_its_cause(part):
     assert_refused(check(part, "064"), *WRONG[part])

@@ -1,59 +1,57 @@
 """Which tests are run depends on nothing: not on the day, and not on the order of sets."""
 
-import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import selected
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["tests/engine", "tests/kernels", "tests/kv", "tests/lab"]
-LATER = "import time\nnow = time.time\ntime.time = lambda: now() + 400 * 86_400\n"  # `date.today` asks it
+LATER = "import time\nnow = time.time\ntime.time = lambda: now() + 400 * 86_400\n"  # dates ask it too
+GRIDS = """
+import pytest
+
+@pytest.mark.grid
+@pytest.mark.parametrize("a", "abcd")
+@pytest.mark.parametrize("b", range(3))
+@pytest.mark.parametrize(("c", "d"), [(1, "x"), (1, "y"), (2, "x")])
+def test_axes(a, b, c, d): ...
+
+@pytest.mark.grid(3)
+@pytest.mark.parametrize("seed", range(10))
+def test_seeds(seed): ...
+
+@pytest.mark.grid(shows=lambda fault: {fault[0]})
+@pytest.mark.parametrize("fault", ["read 1", "read 2", "write 1", "wait 1", "write 2"])
+def test_kinds(fault): ...
+"""
 
 
-def collected(folder, hash_seed):
-    """The ids of a run in a process of its own, in which sitecustomize.py of a folder is imported first."""
+def collecting(*places, folder=ROOT, hash_seed="0"):
+    """A process that says the ids of these places; it first imports sitecustomize.py of a folder."""
     known = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *FOLDERS]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *places]
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | known, stdout=subprocess.PIPE, text=True)
 
 
+def ids(process):
+    return [line for line in process.communicate()[0].splitlines() if "::" in line]
+
+
 def test_the_same_tests_on_two_days_and_with_two_hash_seeds(tmp_path):
-    (tmp_path / "later").mkdir()
-    (tmp_path / "later" / "sitecustomize.py").write_text(LATER)
-    runs = [collected(tmp_path, "1"), collected(tmp_path / "later", "2")]
-    one, other = ([line for line in run.communicate()[0].splitlines() if "::" in line] for run in runs)
+    (tmp_path / "sitecustomize.py").write_text(LATER)
+    now, later = collecting(*FOLDERS, hash_seed="1"), collecting(*FOLDERS, folder=tmp_path, hash_seed="2")
+    one, other = ids(now), ids(later)
     assert one == other
     assert len(one) > 3_000
 
 
-class Case:
-    """As pytest has a case of a test, with its values; n: of its mark."""
-
-    def __init__(self, *numbers, n=()):
-        self.callspec = self
-        self.params = dict(enumerate(numbers))
-        self.args = n
-
-    def get_closest_marker(self, name):
-        return self
-
-
-@pytest.mark.parametrize("sizes", [(3,), (2, 5), (4, 3, 7), (1, 1)])
-def test_each_value_of_each_axis_is_in_a_case(sizes):
-    grid = [Case(*numbers) for numbers in itertools.product(*map(range, sizes))]
-    chosen = selected(grid)
-    assert {pair for case in chosen for pair in case.params.items()} == {
-        (axis, value) for axis, size in enumerate(sizes) for value in range(size)
-    }
-    assert len(chosen) == max(sizes)
-
-
-def test_a_number_of_cases_is_spread_over_all():
-    chosen = selected([Case(number, n=(3,)) for number in range(10)])
-    assert [case.params[0] for case in chosen] == [0, 3, 6]
-    assert len(selected([Case(0, n=(3,))])) == 1
+def test_few_cases_show_each_value_and_a_number_is_spread_over_all(tmp_path):
+    (tmp_path / "test_grids.py").write_text(GRIDS)
+    plugin = ["-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml")]  # no conftest lies above a folder elsewhere
+    chosen = [name.split("::")[1].rstrip("]").split("[") for name in ids(collecting(*plugin, str(tmp_path)))]
+    axes = [case.split("-") for test, case in chosen if test == "test_axes"]
+    assert [set(axis) for axis in zip(*axes, strict=True)] == [{*"12"}, {*"xy"}, {*"012"}, {*"abcd"}]
+    assert len(axes) == 4
+    assert [case for test, case in chosen if test == "test_seeds"] == ["0", "3", "6"]
+    assert [case for test, case in chosen if test == "test_kinds"] == ["read 1", "write 1"]  # r and w
