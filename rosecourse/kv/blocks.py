@@ -248,7 +248,7 @@ class KVBlockManager(KVPool):
             self._take_back(placed)
             raise
         room = min((len(table) * self.block_size - table.num_tokens for table in tables), default=0)
-        self._placed = list(tables)
+        self._placed[:] = tables
         self._room_until = tables[0].num_tokens + room if tables else 0
         return [copy for _, copy in placed if copy is not None]
 

@@ -166,7 +166,7 @@ class _Places(TorchFunctionMode):
         self.operations.seen.numpy_views += func is torch.Tensor.numpy
         if func in self.MOVERS and not isinstance((*args[1:], *kwargs.values(), None)[0], torch.dtype):
             self._moved(args[0])
-        if func not in self.MAKERS or kwargs.get("device") is not None:
+        if func not in self.MAKERS or kwargs.get("device") not in (None, "cpu"):  # a word: for the host, on any machine
             return func(*args, **kwargs)
         self.operations.on_host = True
         try:

@@ -36,7 +36,7 @@ JUDGES = [f"tests/{name}" for name in FOLDERS]
 SCRATCH = ROOT / "build" / "mutants"
 COVERAGE, DURATIONS, RESULTS = (SCRATCH / name for name in ("coverage", "durations.log", "results.jsonl"))
 COPIED = ("rosecourse", "tests", "data", "notebooks", "pyproject.toml", "conftest.py", "setup.py", "README.md")
-BUDGET = 30.0  # seconds of tests that a mutant meets
+BUDGET = 10.0  # seconds of tests that a mutant meets
 LONGEST = 600.0  # seconds of the clock: the machine may be busy
 SLOTS = os.cpu_count() or 1
 DURATION = re.compile(r"^([\d.]+)s (?:call|setup) +(tests/\S.*)$")
@@ -125,7 +125,7 @@ def judges_of(mutation: Mutation, tests: dict, seconds: dict[str, float]) -> lis
 def judge(copy: Path, names: list[str]) -> None:
     """In a child of this process: run tests over a changed copy, and end with pytest's exit code."""
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(4 * BUDGET), int(4 * BUDGET)))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(6 * BUDGET), int(6 * BUDGET)))
     with open(copy.with_suffix(".log"), "w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

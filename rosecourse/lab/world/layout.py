@@ -20,9 +20,12 @@ IdLists = Sequence[Sequence[int]]  # for each layer the ids of a session's block
 
 
 class Layout(ABC):
-    """A kind of cache. cache, table: its class, and that of a session's table. kv: always a cache of this kind."""
+    """A kind of cache. kind, table: its class, and that of a session's table. cache: the class of the lab's own ones.
+    kv: always a cache of this kind."""
 
+    kind: type
     cache: type
+    changes: frozenset[str] = frozenset()  # attributes that a cache of this kind replaces by itself
     table: type
 
     @abstractmethod
@@ -77,7 +80,8 @@ class Layout(ABC):
 class PerLayer(Layout):
     """Lists of its own for each layer, in lessons 035 to 061."""
 
-    cache, table = blocks.KVBlockManager, blocks.BlockTable
+    kind = cache = blocks.KVBlockManager
+    table = blocks.BlockTable
 
     def id_lists(self, kv: Any, table: Any) -> IdLists:
         return table
@@ -115,10 +119,20 @@ class PerLayer(Layout):
         return list(table)
 
 
+class WatchedKVBlockManager(one_table.KVBlockManager):
+    """One without a block for pads, which looks at all tables in each step, whatever a part has done to them."""
+
+    spare_blocks = 0
+
+    def _has_room(self, tables: Sequence[one_table.BlockTable]) -> bool:
+        return False
+
+
 class OneTable(Layout):
     """One list for all layers, in the lessons from 062 on: block n is the n-th block of each layer."""
 
-    cache, table = one_table.KVBlockManager, one_table.BlockTable
+    kind, cache, table = one_table.KVBlockManager, WatchedKVBlockManager, one_table.BlockTable
+    changes = frozenset({"placements", "_room_until"})
 
     def id_lists(self, kv: Any, table: Any) -> IdLists:
         return [[layer * kv.num_blocks + block for block in table] for layer in range(kv.num_layers)]
@@ -160,7 +174,7 @@ PER_LAYER, ONE_TABLE = PerLayer(), OneTable()
 def layout_of(kv: object) -> Layout:
     """The layout of an engine's cache. Raises `ConfigError` for a cache of another kind."""
     for layout in (PER_LAYER, ONE_TABLE):
-        if isinstance(kv, layout.cache):
+        if isinstance(kv, layout.kind):
             return layout
     raise ConfigError(f"the lab reads caches of the class KVBlockManager, not {type(kv).__name__}")
 
