@@ -27,7 +27,7 @@ from ..request.text import Pieces
 from .auditing import audit_cache
 from .exclusive import Exclusive
 from .landed import Landed, landed_of
-from .plain_torch import building, computing
+from .plain_torch import computing, settings_aside
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
 
@@ -45,15 +45,17 @@ class EngineCore:
         config = EngineConfig() if config is None else config
         require_a(EngineConfig, config, "config")
         require_a(DecodeParts, parts, "parts")
-        shape = model.shape
-        max_seq_len = config.max_seq_len or shape.context
-        if max_seq_len > shape.context:
-            raise ConfigError(f"max_seq_len is {shown(max_seq_len)}: the model's context is {shape.context} tokens")
+        max_seq_len = config.max_seq_len or model.shape.context
+        if max_seq_len > model.shape.context:
+            raise ConfigError(
+                f"max_seq_len is {shown(max_seq_len)}: the model's context is {model.shape.context} tokens"
+            )
         num_blocks = config.num_blocks or config.max_batch_size * config.blocks_for(max_seq_len)
         self.model = model
         self.max_seq_len = max_seq_len
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
-        with building(model.device):
+        # What is made may be changed in place anywhere, so not in inference mode.
+        with torch.inference_mode(False), torch.no_grad(), settings_aside(model.device):
             self._build(parts, num_blocks)
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
         self.eos_token_id: Any = getattr(model, "eos_token_id", getattr(model.tokenizer, "eos_token_id", None))
@@ -64,22 +66,22 @@ class EngineCore:
 
     def _build(self, parts: DecodeParts, num_blocks: int) -> None:
         """Make the cache and the parts that compute."""
-        model, shape = self.model, self.model.shape
+        shape = self.model.shape
         self.kv = parts.cache(
             num_layers=shape.num_layers,
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
             block_size=self.config.block_size,
             num_blocks=num_blocks,
-            dtype=model.dtype,
-            device=model.device,
+            dtype=self.model.dtype,
+            device=self.model.device,
         )
         self.prefix_cache = PrefixCache(self.kv) if self.config.prefix_cache else None
-        computed = with_ops(model, parts.ops(model, self.config))
+        computed = with_ops(self.model, parts.ops(self.model, self.config))
         self.decode_step = parts.step(parts, computed, self.kv, self.config)
         self.pipeline = parts.pipeline(self.decode_step, self.kv, self.config)
         self.start = parts.start(self.decode_step, self.pipeline)
-        self.prompts = parts.prefill(model, self.kv, self.config)
+        self.prompts = parts.prefill(self.model, self.kv, self.config)
         self.delivery = parts.delivery(self.config)
 
     @contextmanager

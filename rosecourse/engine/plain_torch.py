@@ -60,10 +60,3 @@ def computing(device: torch.device) -> Iterator[None]:
     """For the forward and all around it: as if nobody had changed a setting, and without gradients."""
     with torch.inference_mode(), settings_aside(device):
         yield
-
-
-@contextmanager
-def building(device: torch.device) -> Iterator[None]:
-    """For what an engine keeps: the same, but that what is made may be changed in place anywhere."""
-    with torch.inference_mode(False), torch.no_grad(), settings_aside(device):
-        yield

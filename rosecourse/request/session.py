@@ -115,7 +115,7 @@ def append_tokens(
     new_tokens: Iterable[tuple[InferenceSession, int]], eos_token_id: int | Collection[int] | None
 ) -> None:
     """Let each session take its new token, and finish if it is the last one. One call for all: it is done each step."""
-    ends = ends_of(eos_token_id)
+    ends = eos_token_id if isinstance(eos_token_id, Collection) else (eos_token_id,)
     for session, token_id in new_tokens:
         token_ids = session.token_ids
         token_ids.append(token_id)

@@ -217,9 +217,10 @@ def make_with_fakes(target, folder, failing="", more=()):
 
 
 def test_make_test_lints_and_runs_pytest(tmp_path):
-    (*lint, pytest_and_flags), made = make_with_fakes("test", tmp_path)
+    (*lint, pytest_and_flags, weigh), made = make_with_fakes("test", tmp_path)
 
     assert lint == LINT
+    assert weigh == "python tools/weigh --step --rose"
     command, _, how = pytest_and_flags.partition(" --numprocesses ")
     assert command == "python -m pytest --nbval --ignore=tests/browser"
     in_order = ["--dist", "loadfile", "--no-loadscope-reorder"]  # a notebook's cells stay together
@@ -241,7 +242,7 @@ def test_make_test_lints_and_runs_pytest(tmp_path):
 def test_make_test_runs_pytest_though_lint_fails_and_fails_if_either_does(tmp_path, failing, summary):
     ran, made = make_with_fakes("test", tmp_path, failing)
 
-    assert ran[-1].startswith("python -m pytest ")
+    assert ran[-2].startswith("python -m pytest ")
     assert made.stdout.splitlines()[-1] == summary
     assert made.returncode != 0
 
