@@ -228,12 +228,11 @@ def test_where_stages_come_and_go_what_was_replaced_is_compared_as_a_whole():
 
 @pytest.mark.parametrize("change", [0.5, 1.0, 2.0])
 def test_what_takes_next_to_no_time_does_not_tell_of_the_machine(change):
-    """At 066 nothing but the copies is left alone, and mostly there are none: about a microsecond of a step."""
+    """Where nothing but the copies is left alone, and mostly there are none: about a microsecond of a step."""
     before = {"place": 0.1, "copy_blocks": 0.001, "plan": 0.1, "forward": 2.0, "rest": 0.4}
     after = {"place": 0.1, "copy_blocks": 0.001 * change, "plan": 0.1, "runner": 0.2, "rest": 0.7}
-    untouched, warning, replaced, _ = StepTimes({"before": parted(before, 3), "after": parted(after, 4)}).sentences(
-        lesson("066").changes
-    )
+    times = StepTimes({"before": parted(before, 3), "after": parted(after, 4)})
+    untouched, warning, replaced, _ = times.sentences(TO_066)
     assert untouched.startswith("Untouched, copy blocks: 0.00 ms before, 0.00 ms after")
     assert warning == "That is too little of a step to show whether the machine was the same."
     told = "Replaced, place and plan rows and forward and sample and the rest by "

@@ -136,7 +136,8 @@ def test_a_learners_class_is_counted_like_ours(small_model):
     ("make", "tensors", "num_bytes", "handed"),
     [
         (lambda: torch.tensor([1, 2, 3]), 1, 24, 0),  # stays on the host
-        (lambda: torch.tensor([1, 2, 3], device="cpu"), 1, 24, 24),
+        (lambda: torch.tensor([1, 2, 3], device="cpu"), 1, 24, 0),  # by a word: on any machine it stays there
+        (lambda: torch.tensor([1, 2, 3], device=torch.device("cpu")), 1, 24, 24),
         (lambda: torch.as_tensor([1.0, 2.0], device=torch.device("cpu")), 1, 8, 8),
         (lambda: torch.tensor([1, 2]).to("cpu"), 1, 16, 16),  # made on the host, then moved
         (lambda: torch.tensor([1, 2]).to(torch.int32), 1, 16, 0),  # another type, not another place
@@ -146,7 +147,7 @@ def test_a_learners_class_is_counted_like_ours(small_model):
         (lambda: torch.from_numpy(np.arange(3)), 0, 0, 0),  # another look at the array
         (lambda: torch.from_numpy(np.arange(3)).to("cpu"), 1, 24, 24),
         (lambda: torch.from_numpy(np.arange(3)).to(torch.int32), 0, 0, 0),
-        (lambda: (torch.from_numpy(np.arange(3)), torch.tensor([1, 2], device="cpu")), 1, 16, 16),
+        (lambda: (torch.from_numpy(np.arange(3)), torch.tensor([1, 2], device=torch.device("cpu"))), 1, 16, 16),
     ],
 )
 def test_which_tensors_are_handed_to_the_device(make, tensors, num_bytes, handed):
