@@ -26,7 +26,7 @@ class Counted(InferenceSession):
 
 
 def session(engine=None):
-    return Counted([1, 2, 3], PARAMS, engine=engine)
+    return Counted([1, 2, 3], PARAMS, engine=engine and engine.ref)
 
 
 def test_a_queue_is_a_list_of_sessions_that_are_in_it_once():
