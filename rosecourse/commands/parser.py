@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..checks import one_line
 from .ending import ended, interrupts_leave
@@ -30,6 +30,14 @@ class Parser(argparse.ArgumentParser):
             for action in required:
                 action.required = True
         return self.parse_args(argv)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """As argparse, which takes the value of `--flag=--` for none, and makes a list of it."""
+        if arg_strings != ["--"] or not action.option_strings:
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return value
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see --help)\n")
