@@ -71,8 +71,7 @@ def add_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x + delta, both [N, C], in their dtype, and the layer norm of it."""
     total = x + delta
-    with settings_aside(x.device):
-        return total, F.layer_norm(total, weight.shape, weight, bias, eps)
+    return total, F.layer_norm(total, weight.shape, weight, bias, eps)
 
 
 class ReferenceAttention(ByLayer):
