@@ -17,6 +17,7 @@ from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, DecodeParts
 from ..errors import BlockError, ConfigError, EngineBusy, KVCacheExhausted, LogitsError, RequestError, RosecourseError
+from ..kernels.plain_torch import computing, settings_aside
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.ops import with_ops
@@ -27,7 +28,6 @@ from ..request.text import Pieces
 from .auditing import audit_cache
 from .exclusive import Exclusive
 from .landed import Landed, landed_of
-from .plain_torch import computing, settings_aside
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
 

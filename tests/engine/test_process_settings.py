@@ -14,6 +14,8 @@ from rosecourse import (
     load_model,
     random_model,
 )
+from rosecourse.kernels.plain_torch import settings_aside
+from rosecourse.kernels.reference import add_norm, paged_attention_decode
 from rosecourse.lessons import LESSONS
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
@@ -78,6 +80,22 @@ SETTINGS = {
 }
 PLAIN = nullcontext
 
+# Those of the whole process that an engine puts aside: for a device, how it is set, read and taken back.
+PUT_ASIDE = {
+    "deterministic": (
+        torch.device("cuda"),
+        deterministic,
+        torch.are_deterministic_algorithms_enabled,
+        lambda: torch.use_deterministic_algorithms(False),
+    ),
+    "precision": (
+        torch.device("cpu"),
+        precision,
+        lambda: torch.backends.mkldnn.matmul.fp32_precision,
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+}
+
 
 def loaded(hf, model):
     return from_transformers(hf, model.tokenizer)
@@ -122,11 +140,51 @@ def expected(small_pair, model):
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_of_the_process_changes_nothing(setting, rung, expected, small_pair, model):
-    """Set before the engine is made, and afterwards."""
+    """Set before the engine is made, and around its use: by an engine of its own, whose prefix cache is empty too."""
     with SETTINGS[setting]():
-        engine = InferenceEngine(loaded(small_pair[0], model), TIGHT, rung.after)
-    assert_equal(everything(engine, PLAIN), expected[rung.number])
-    assert_equal(everything(engine, SETTINGS[setting]), expected[rung.number])
+        made_under_it = InferenceEngine(loaded(small_pair[0], model), TIGHT, rung.after)
+    assert_equal(everything(made_under_it, PLAIN), expected[rung.number])
+    used_under_it = InferenceEngine(small_pair[1], TIGHT, rung.after)
+    assert_equal(everything(used_under_it, SETTINGS[setting]), expected[rung.number])
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_reference_that_is_called_directly_computes_the_same(setting):
+    generator = torch.Generator().manual_seed(0)
+    q, k_new, v_new = torch.randn(3, 8, 4, 16, generator=generator)
+    k_layer, v_layer = torch.randn(2, 16, 4, 8, 16, generator=generator)
+    tables, lengths = torch.arange(16, dtype=torch.int32).view(8, 2), torch.arange(9, 17)
+
+    def computed():
+        attended = paged_attention_decode(q, k_layer, v_layer, tables, lengths, 16, k_new, v_new)
+        return attended, *add_norm(q[0], k_new[0], v_new[0, 0], v_new[0, 1], 1e-5)
+
+    expected = computed()
+    with SETTINGS[setting]():
+        found = computed()
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("setting", PUT_ASIDE)
+def test_a_setting_is_put_back_when_the_last_engine_has_computed(setting):
+    device, set_it, read, _ = PUT_ASIDE[setting]
+    with set_it():
+        before = read()
+        with settings_aside(device):
+            with settings_aside(device):
+                assert read() != before
+            assert read() != before
+        assert read() == before
+
+
+@pytest.mark.parametrize("setting", PUT_ASIDE)
+def test_what_somebody_sets_while_an_engine_computes_stays(setting):
+    device, set_it, read, change = PUT_ASIDE[setting]
+    with set_it():
+        with settings_aside(device):
+            change()
+            changed = read()
+        assert read() == changed
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
