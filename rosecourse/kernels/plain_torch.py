@@ -81,8 +81,7 @@ _SETTINGS = {
 
 
 def _is_plain(device: torch.device) -> bool:
-    setting = _SETTINGS.get(device.type)  # none for a device that holds no numbers
-    return setting is None or not (torch.is_autocast_enabled(device.type) or setting.needed)
+    return device.type not in _SETTINGS or not (torch.is_autocast_enabled(device.type) or _SETTINGS[device.type].needed)
 
 
 @contextmanager
