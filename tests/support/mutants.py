@@ -40,6 +40,7 @@ BUDGET = 10.0  # seconds of tests that a mutant meets
 LONGEST = 600.0  # seconds of the clock: the machine may be busy
 SLOTS = os.cpu_count() or 1
 DURATION = re.compile(r"^([\d.]+)s (?:call|setup) +(tests/\S.*)$")
+FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 
 
 def files(folders: list[str]) -> list[Path]:
@@ -88,14 +89,15 @@ def seconds_of_tests() -> dict[str, float]:
 
 
 def tests_of_lines() -> dict[tuple[str, int], set[str]]:
-    """The tests that run each line of a file."""
+    """The tests that run each line of a file: only such as pass where nothing was changed."""
+    failed = set(FAILED.findall(DURATIONS.read_text()))
     data = import_module("coverage").CoverageData(str(COVERAGE))
     data.read()
     tests: dict[tuple[str, int], set[str]] = {}
     for file in data.measured_files():
         for line, contexts in data.contexts_by_lineno(file).items():
             names = {context.rpartition("|")[0] for context in contexts if context.startswith(tuple(JUDGES))}
-            tests[str(Path(file).relative_to(ROOT)), line] = names
+            tests[str(Path(file).relative_to(ROOT)), line] = names - failed
     return tests
 
 
