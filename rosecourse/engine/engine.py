@@ -59,7 +59,7 @@ class InferenceEngine(EngineCore):
         each = list(params) if isinstance(params, Sequence) else [params] * len(listed)
         if len(each) != len(listed):
             raise RequestError(f"{len(listed)} prompts and {len(each)} params: give one for all, or one for each")
-        with self.exclusive:
+        with self.guard:
             sessions = [self.new_session(prompt, p) for prompt, p in zip(listed, each, strict=True)]
             scheduler = OnlineScheduler(self)
             try:
@@ -77,7 +77,7 @@ class InferenceEngine(EngineCore):
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamedToken]:
         """Complete one prompt; yields each token, with its text, as it comes."""
-        with self.exclusive:  # here, and not only when the first token is read
+        with self.guard:  # here, and not only when the first token is read
             session = self.new_session(prompt, params)
         return self._stream(session)
 

@@ -8,9 +8,9 @@ from .scheduler import OnlineScheduler
 class OfflineScheduler(OnlineScheduler):
     """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
 
-    def _advance(self) -> None:
+    def _begin(self) -> None:
         if self.running or self._ended:
-            return self._decode(list(self.running))
-        while admitted := self._admit():
+            return
+        while self.waiting and (admitted := self._admit()):
             self._prefill(admitted)
-            self.land_behind()
+            self.commit()

@@ -74,15 +74,12 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def require_rule(call: str, session: InferenceSession, engine: Any, user: Any = None) -> None:
-    """Raise unless `call` is allowed for a session now.
-
-    engine: whose call it is; user: the `ref` of the scheduler that is stepping it, None for everybody else.
-    """
+def require_rule(call: str, session: InferenceSession, engine: Any) -> None:
+    """Raise unless `call` is allowed for a session now. engine: whose call it is."""
     require_a(InferenceSession, session, "session")
     require_own(session, engine)
     rule, state = RULES[call], session.state
-    if not rule.for_all and session.owner is not None and session.owner is not user:
+    if not rule.for_all and session.owner is not None:
         raise RequestError(
             "the session is queued, running or finished already in a scheduler: leave it to that, or make a new one"
         )
@@ -120,25 +117,23 @@ def require_list(sessions: Sequence[InferenceSession]) -> None:
         raise ConfigError(f"sessions is {shown(sessions)}: give a list of sessions")
 
 
-def require_rules(call: str, sessions: Sequence[InferenceSession], engine: Any, user: Any = None) -> None:
+def require_rules(call: str, sessions: Sequence[InferenceSession], engine: Any) -> None:
     """The same for a batch, in which each session may be once."""
     require_list(sessions)
     for session in sessions:
-        require_rule(call, session, engine, user)
+        require_rule(call, session, engine)
     if len(set(sessions)) < len(sessions):
         raise BlockError("a batch holds blocks already that it asks for again: name each session once")
 
 
-def require_in_step(
-    call: str, sessions: Sequence[InferenceSession], engine: Any, user: Any, missing: Container[int]
-) -> None:
+def require_in_step(call: str, sessions: Sequence[InferenceSession], engine: Any, missing: Container[int]) -> None:
     """`require_rules` for the two calls of each step, which cost next to nothing where all is well.
 
     missing: how many of a session's tokens may be without K and V.
     """
-    if _in_step(sessions, engine, user, missing):
+    if _in_step(sessions, engine, missing):
         return
-    require_rules(call, sessions, engine, user)
+    require_rules(call, sessions, engine)
     for session in sessions:
         tokens, cached = len(session.token_ids), session.num_cached_tokens
         if cached >= engine.max_seq_len:
@@ -159,7 +154,7 @@ def require_blocks(sessions: Sequence[InferenceSession], engine: Any) -> None:
         require_rules("need", sessions, engine)
 
 
-def _in_step(sessions: Sequence[InferenceSession], engine: Any, user: Any, missing: Container[int]) -> bool:
+def _in_step(sessions: Sequence[InferenceSession], engine: Any, missing: Container[int]) -> bool:
     longest, ref = engine.max_seq_len, engine.ref
     try:
         for s in sessions:
@@ -171,7 +166,7 @@ def _in_step(sessions: Sequence[InferenceSession], engine: Any, user: Any, missi
                 or s.table is None
                 or s.awaits_prefill
                 or s.engine is not ref
-                or (s.owner is not user and s.owner is not None)
+                or s.owner is not None
             ):
                 return False
         return len(set(sessions)) == len(sessions)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig, SamplingParams
@@ -17,7 +17,7 @@ from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, Sc
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
 from ..request.session import InferenceSession, SessionTimes
-from .admission import fifo, those_to_go_on, wants_token
+from .admission import fifo
 from .core import EngineCore
 from .items import NewToken
 from .landed import Landed
@@ -43,7 +43,7 @@ class OnlineScheduler:
         *,
         max_batch_size: int | None = None,
         prefill_max_batch_size: int | None = None,
-        admission: Callable[[Sequence[InferenceSession]], int] = fifo,
+        admission: Callable[[Queue], int] = fifo,
     ) -> None:
         """max_batch_size: sessions decoded together; prefill_max_batch_size: prompts computed together.
 
@@ -58,7 +58,7 @@ class OnlineScheduler:
             raise ConfigError(f"max_batch_size is {shown(max_batch_size)}: give 1 to {most}, the engine's own")
         if not is_count(self.prefill_max_batch_size):
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
-        self.engine = engine
+        self.engine, self.runner = engine, engine.runner
         self.ref = weakref.ref(self)  # by which its sessions know it
         self.manager_thread: threading.Thread | None = None  # of the SchedulerManager that steps it
         self.admission = admission
@@ -85,7 +85,7 @@ class OnlineScheduler:
         Raises `RequestError` for one that was submitted before, that is prefilled and has not taken its token, or that
         is another engine's, and `EngineBusy` where a `SchedulerManager` steps this scheduler.
         """
-        with self.engine.exclusive:
+        with self.engine.guard:
             require_rule("submit", session, self.engine)
             require_siblings(session, siblings, self.engine)
             session.times.submitted = session.times.submitted or time.perf_counter()
@@ -110,14 +110,14 @@ class OnlineScheduler:
             return
         if session.owner not in (None, self.ref):
             raise RequestError("the session is another scheduler's: cancel it there")
-        with bookkeeping:
+        with bookkeeping, self.engine.guard.lock:
             session.owner = None  # nobody's, so that its blocks can be given back at any time
             session.finish_reason = "cancelled"
             for queue in (self.waiting, self.running):
                 queue.discard(session)
             try:
-                if self.engine.is_in_flight(session):
-                    self.engine.settle()
+                if self.runner.is_in_flight(session):
+                    self.runner.settle()
             finally:
                 self._free(session)
 
@@ -145,10 +145,9 @@ class OnlineScheduler:
             ) from self._failure
         new_tokens: list[NewToken] = []
         try:
-            with bookkeeping:
-                with self.engine.used_by(self):
-                    self._advance()
-                new_tokens = self.take_new_tokens()
+            with self.engine.guard:
+                self._advance()
+                new_tokens, self._new_tokens = self._new_tokens, []
                 return new_tokens
         except BaseException:
             self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
@@ -159,19 +158,85 @@ class OnlineScheduler:
         new_tokens, self._new_tokens = self._new_tokens, []
         return new_tokens
 
+    # -- the loop -------------------------------------------------------------------------------------------------
+
     def _advance(self) -> None:
-        decoding = list(self.running)
-        self._prefill(self._admit())
-        self._decode(decoding)
+        """Schedule, launch, commit: for the prompts that are admitted, then for the sessions that ran before.
+
+        The tokens that are committed are those of the step before, where the runner may be one step ahead.
+        """
+        running = list(self.running)
+        self._begin()
+        start = time.perf_counter()
+        self.commit()
+        batch = self.schedule(running)
+        if batch:
+            self.launch(batch)
+            self.commit()
+        elif not any(map(self.runner.is_in_flight, runnable(self.running))):  # who has just begun goes on soon
+            self.runner.settle()
+        self.stats.decode_seconds += time.perf_counter() - start
+
+    def schedule(self, running: Iterable[InferenceSession]) -> list[InferenceSession]:
+        """Those of the running sessions that need one more step, and keep their blocks when the pool is dry.
+
+        First steps in flight land, then others are preempted.
+        """
+        batch = runnable(running)
+        while not self.runner.can_append(batch):
+            if self.runner.pipeline.in_flight:
+                self.runner.settle()
+            elif not self._preempt_newest():
+                self._put_back(batch)
+                raise KVCacheExhausted(f"no KV blocks for one more token of {len(batch)} sessions: free or preempt one")
+            batch = [session for session in batch if session in self.running]
+        return batch
+
+    def launch(self, batch: list[InferenceSession]) -> None:
+        """Start a decode step of these sessions; if that fails, they are computed anew."""
+        try:
+            self.runner.launch(batch, self.ref)
+        except BaseException:
+            self._recover(batch)
+            raise
+        self.stats.decode_steps += 1
+
+    def commit(self) -> None:
+        """Land all steps but those that the host may be behind: their tokens are read, and who has ended leaves."""
+        pipeline = self.runner.pipeline
+        if len(pipeline.in_flight) > pipeline.steps_ahead:
+            self.before_landing()
+            while len(pipeline.in_flight) > pipeline.steps_ahead:
+                self.land()
+
+    def land(self) -> None:
+        """Take the tokens of the oldest step, which is this scheduler's. `ModelRunner.settle` calls it, too.
+
+        If that fails, whoever waits for a token is computed anew.
+        """
+        try:
+            landed = self.runner.land()
+        except BaseException:  # nobody knows how far it came
+            self.runner.drop()
+            self._free_ended()
+            for sample in list(filter(wants_token, self._waiting_forks)):
+                self._free(sample)  # and it stays where it is
+            self._put_back(list(filter(wants_token, self.running)))
+            raise
+        self._hand_out(landed)
+
+    def _recover(self, sessions: list[InferenceSession]) -> None:
+        """These were to get one more token, and nobody knows how far it came: what was written is not used."""
+        with suppress(BaseException):  # what fails there has put back all that was in flight
+            self.runner.settle()
+        self._put_back([session for session in sessions if session in self.running or not session.finished])
 
     # -- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[InferenceSession]:
         """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
-        if not self.waiting:
-            return []
         if not self.running:
-            self.engine.settle()  # blocks may be on their way back, of another scheduler's sessions too
+            self.runner.settle()  # blocks may be on their way back, of another scheduler's sessions too
         places = self.max_batch_size - len(self.running)
         needed = sum(map(self._blocks_to_come, self.running))
         admitted: list[InferenceSession] = []
@@ -210,7 +275,7 @@ class OnlineScheduler:
         fits = False
         try:
             self._reserve_or_preempt(session, alone)
-            fits = alone or self.engine.kv.num_available() >= needed + len(session.to_fork)
+            fits = alone or self.runner.kv.num_available() >= needed + len(session.to_fork)
         except KVCacheExhausted:
             if alone:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
@@ -221,96 +286,42 @@ class OnlineScheduler:
 
     def _blocks_to_come(self, session: InferenceSession) -> int:
         """Blocks that a session and the samples that will be forked off it may need in their next step."""
-        return self.engine.may_need_block(session) + len(session.to_fork)
+        return self.runner.may_need_block(session) + len(session.to_fork)
 
     def _reserve_or_preempt(self, session: InferenceSession, alone: bool) -> None:
         """Reserve a session's blocks; where nothing runs, forks that wait give theirs for it."""
         while True:
             try:
-                return self.engine.reserve(session)
+                return self.runner.reserve(session)
             except KVCacheExhausted:
                 if not alone or not self._preempt_newest():
                     raise
 
-    # -- prefill and decode ---------------------------------------------------------------------------------------
+    # -- prompts --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Admit what waits and fits, and compute its prompts."""
+        if self.waiting and (admitted := self._admit()):
+            self._prefill(admitted)
 
     def _prefill(self, sessions: list[InferenceSession]) -> None:
-        if not sessions:
-            return
+        """Compute prompts, and have the first token of each of their samples chosen."""
         start = time.perf_counter()
         for session in sessions:
             self.running.append(session)
         batch = list(sessions)
-        with self._or_put_back(batch):
-            logits = self.engine.prefill(sessions)
+        try:
+            logits = self.runner.prefill(sessions)
             rows = self._fork_samples(batch)
             if len(rows) > len(sessions):
                 logits = logits[index_tensor(rows, logits.device)]
-            landed = self.engine.begin(batch, logits)
+            landed = self.runner.begin(batch, logits, self.ref)
+        except BaseException:
+            self._recover(batch)
+            raise
         self._hand_out(landed)
         self._make_room()
         self.stats.prefill_seconds += time.perf_counter() - start
-
-    def _decode(self, sessions: list[InferenceSession]) -> None:
-        """Launch a step of these sessions, and land all but those that the host may be behind."""
-        start = time.perf_counter()
-        self.land_behind()
-        sessions = self._with_room(those_to_go_on(sessions))
-        if sessions:
-            with self._or_put_back(sessions):
-                self.engine.launch(sessions)
-            self.stats.decode_steps += 1
-            self.land_behind()
-        elif not self.engine.num_in_flight:
-            return
-        elif not any(map(self.engine.is_in_flight, those_to_go_on(self.running))):  # who has just begun goes on soon
-            self.engine.settle()
-        self.stats.decode_seconds += time.perf_counter() - start
-
-    def land_behind(self) -> None:
-        """Land all steps but those that the host may be behind."""
-        most = self.engine.pipeline.steps_ahead
-        if self.engine.num_in_flight > most:
-            self.before_landing()
-        while self.engine.num_in_flight > most:
-            self.land()
-
-    def _with_room(self, sessions: list[InferenceSession]) -> list[InferenceSession]:
-        """Those that keep their blocks when the pool is dry: first steps in flight land, then others are preempted."""
-        while not self.engine.can_append(sessions):
-            if self.engine.num_in_flight:
-                self.engine.settle()
-            elif not self._preempt_newest():
-                break
-            sessions = [session for session in sessions if session in self.running]
-        return sessions
-
-    def land(self) -> None:
-        """For `engine.settle`: take the tokens of the oldest step, which is this scheduler's.
-
-        If that fails, whoever waits for a token is computed anew.
-        """
-        try:
-            landed = self.engine.land()
-        except BaseException:  # nobody knows how far it came
-            self.engine.drop()
-            self._free_ended()
-            for sample in list(filter(wants_token, self._waiting_forks)):
-                self._free(sample)  # and it stays where it is
-            self._put_back(list(filter(wants_token, self.running)))
-            raise
-        self._hand_out(landed)
-
-    @contextmanager
-    def _or_put_back(self, sessions: list[InferenceSession]) -> Iterator[None]:
-        """What is done in here gives these running sessions one more token, or they are computed anew."""
-        try:
-            yield
-        except BaseException:  # nobody knows how far it came: what it has written is not used
-            with suppress(BaseException):  # what fails there has put back all that was in flight
-                self.engine.settle()
-            self._put_back([session for session in sessions if session in self.running or not session.finished])
-            raise
 
     def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
         """Fork the samples of sessions that are prefilled off them, into the batch; returns the logits' row of each."""
@@ -318,7 +329,7 @@ class OnlineScheduler:
         for row in range(len(batch)):
             session = batch[row]
             for params in session.to_fork:
-                fork = self.engine.fork(session, params)
+                fork = self.runner.fork(session, params)
                 session.forks.append(fork)
                 fork.owner = self.ref
                 fork.times = SessionTimes(session.times.submitted, session.times.admitted)
@@ -357,7 +368,7 @@ class OnlineScheduler:
 
     def _free_ended(self) -> None:
         for session in list(self._ended):
-            if not self.engine.is_in_flight(session):
+            if not self.runner.is_in_flight(session):
                 self._ended.discard(session)
                 self._free(session)
 
@@ -388,11 +399,31 @@ class OnlineScheduler:
         if session.table is None:
             return
         try:
-            self.engine.free(session)
+            self.runner.free(session)
         except BaseException as error:
             self._failure = error
-            self.engine.drop()  # there is no next step to land what is in flight
+            self.runner.drop()  # there is no next step to land what is in flight
             raise
+
+
+def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
+    """Those that need one more decode step: not a session whose last token the step in flight is already making.
+
+    A session of 3 prompt tokens and 2 new ones may have 5. After its prefill it has 4, and 3 are cached. A launch makes
+    that 4: the step in flight makes the fifth, and no other step is needed. So a length stop is planned, and no
+    position runs past the context. An end of text is found when the step has landed.
+    """
+    return [
+        s
+        for s in sessions
+        if s.finish_reason is None
+        and (s.num_cached_tokens + 1 < s.most_tokens or s.num_cached_tokens < len(s.token_ids))
+    ]
+
+
+def wants_token(session: InferenceSession) -> bool:
+    """Whether a session that holds blocks waits for a token that a step in flight is making, or has ended."""
+    return session.finished or session.num_cached_tokens >= len(session.token_ids)
 
 
 def nothing() -> None:

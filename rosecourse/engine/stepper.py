@@ -121,7 +121,7 @@ class Stepper:
         made = self.scheduler.step()
         self._hand_over_made()  # of the step before, if this one has not waited
         self.pending = self._items_of(made)
-        if not (self.pending and self.scheduler.engine.num_in_flight):
+        if not (self.pending and self.scheduler.runner.pipeline.in_flight):
             self._hand_over(self._take_pending())
 
     def _hand_over_made(self) -> None:
@@ -135,7 +135,7 @@ class Stepper:
     def _hand_back(self) -> None:
         self.scheduler.before_landing = nothing
         self.scheduler.manager_thread = None
-        self.scheduler.engine.exclusive.hand_back()
+        self.scheduler.engine.guard.hand_back()
 
     def _wait_for_work(self) -> bool:
         """Take what the other threads left; sleep while there is nothing to do. False when it is time to end."""

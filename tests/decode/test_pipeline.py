@@ -175,7 +175,7 @@ def test_what_lets_steps_land(parts, call):
         engine.settle()
     else:
         engine.hand_over(None)
-        engine.exclusive.hand_back()
+        engine.guard.hand_back()
     assert_nothing_in_flight(engine)
     assert [len(session.completion_ids) for session in sessions] == [3, 3]
     assert_as_alone(sessions, 0, 1)

@@ -33,7 +33,7 @@ def test_a_bad_request_is_refused_at_once(manage):
 
 
 def test_a_full_queue_and_a_closed_manager_refuse(manage, scheduler):
-    gate = Gate(scheduler.engine, "prefill")
+    gate = Gate(scheduler.runner, "prefill")
     manager = manage(max_waiting=2)
 
     async def main():
@@ -74,7 +74,7 @@ def test_nan_ends_one_stream_and_not_its_neighbours(small_pair, manage, schedule
 
 def test_an_exception_in_a_step_reaches_every_coroutine(manage, scheduler):
     """After the tokens that were made before, and again for whoever asks again."""
-    gate = Gate(scheduler.engine, "launch", 3)
+    gate = Gate(scheduler.runner, "launch", 3)
     manager = manage()
 
     async def reader(stream):
@@ -88,14 +88,14 @@ def test_an_exception_in_a_step_reaches_every_coroutine(manage, scheduler):
         assert got == stream.session.completion_ids
         return len(got)
 
-    def broken(_):
+    def broken(*_):
         raise ZeroDivisionError("planted")
 
     async def main():
         streams = [manager.submit_async([1, 2, n], LONG) for n in range(6)]
         readers = [asyncio.ensure_future(reader(stream)) for stream in streams]
         await until(lambda: streams[0].session.times.read)
-        scheduler.engine.launch = broken
+        scheduler.runner.launch = broken
         gate.open()
         return await asyncio.gather(*readers)
 

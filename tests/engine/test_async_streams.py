@@ -198,7 +198,7 @@ def test_a_coroutine_that_stalls_holds_up_nobody(manage, monkeypatch):
 @pytest.mark.parametrize("by", ["cancel", "wait_for"])
 def test_a_reader_that_is_cancelled_while_it_waits_loses_no_token(manage, scheduler, by):
     """Whoever reads next gets the token that it waited for."""
-    gate = Gate(scheduler.engine, "launch", 2)
+    gate = Gate(scheduler.runner, "launch", 2)
     manager = manage()
 
     async def main():
@@ -274,7 +274,7 @@ def test_a_loop_that_ends_cancels_what_its_tasks_read(manage):
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_loop_is_closed_while_its_requests_run(manage, scheduler, drain):
     """Somebody still holds the streams: nothing hangs, and in the end all blocks are back."""
-    gate = Gate(scheduler.engine, "launch", 3)
+    gate = Gate(scheduler.runner, "launch", 3)
     manager, streams = manage(), []
 
     async def main():
@@ -294,7 +294,7 @@ def test_a_loop_is_closed_while_its_requests_run(manage, scheduler, drain):
 
 def test_ctrl_c_ends_a_program_of_coroutines(manage, scheduler):
     """`asyncio.run` cancels the task that runs, and says KeyboardInterrupt; the manager can be used on."""
-    gate = Gate(scheduler.engine, "launch", 3)
+    gate = Gate(scheduler.runner, "launch", 3)
     manager, ended = manage(), []
 
     async def main():

@@ -109,7 +109,7 @@ def test_a_reader_that_stops_reading_holds_up_nobody(manage, expected):
 
 def test_readers_of_cancelled_requests_end(manage, scheduler, expected):
     """Cancelled by another thread in the middle of a step, all but one; one at a time; and the last one of all."""
-    gate = Gate(scheduler.engine, "launch", 6)
+    gate = Gate(scheduler.runner, "launch", 6)
     manager = manage()
     streams = [manager.submit(prompt, params(80)) for prompt in PROMPTS]
     got = {}
@@ -134,7 +134,7 @@ def test_readers_of_cancelled_requests_end(manage, scheduler, expected):
 
 @pytest.mark.parametrize("drain", [False, True])
 def test_readers_end_when_the_manager_closes(manage, scheduler, drain):
-    gate = Gate(scheduler.engine, "launch", 6)
+    gate = Gate(scheduler.runner, "launch", 6)
     manager = manage()
     streams = [manager.submit(prompt, params(20)) for prompt in PROMPTS]
     got = {}
@@ -159,7 +159,7 @@ def test_readers_end_when_the_manager_closes(manage, scheduler, drain):
 def test_readers_hear_of_a_stepping_thread_that_fails(manage, scheduler, name):
     """Of a delivery that fails, too, in the step with the last token of the first request."""
     owner = scheduler.engine.delivery if name == "hand_over" else scheduler.engine
-    gate = Gate(scheduler.engine, "launch", 6)
+    gate = Gate(scheduler.runner, "launch", 6)
     manager = manage()
     streams = [manager.submit(prompt, params(7 + number)) for number, prompt in enumerate(PROMPTS)]
     heard, got = [], {}

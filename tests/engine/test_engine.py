@@ -189,14 +189,14 @@ def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):
     engine = make_engine(small_model)
     calls = []
 
-    def interrupted(sessions):
+    def interrupted(sessions, user):
         calls.append(sessions)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(sessions)
+        return real(sessions, user)
 
-    real = engine.launch
-    monkeypatch.setattr(engine, "launch", interrupted)
+    real = engine.runner.launch
+    monkeypatch.setattr(engine.runner, "launch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.generate([[1, 2, 3]] * 9, FREE_RUN)
     check(engine, [])

@@ -77,7 +77,7 @@ def test_a_fault_in_any_call_of_the_engine_loses_nothing(small_pair, kind, when)
         sessions = submit(scheduler, lengths, new)
         fault = FaultAt(k, when)
         for name in ENGINE_CALLS:
-            fault.wrap(scheduler.engine, name)
+            fault.wrap(scheduler.runner, name)
         fault.wrap(scheduler, "admission")
         got, broken = run_with_fault(scheduler, fault, sessions)
         if fault.raised_in is None:
@@ -127,7 +127,7 @@ def test_sampled_tokens_are_the_same_after_a_fault(small_model):
         scheduler = OnlineScheduler(make_engine(small_model, prefix_cache=False))
         sessions = submit(scheduler, [4, 7, 5], temperature=0.9)
         fault = FaultAt(k, "after")
-        fault.wrap(scheduler.engine, "launch")
+        fault.wrap(scheduler.runner, "launch")
         run_with_fault(scheduler, fault, sessions)
         return [s.completion_ids for s in sessions]
 
@@ -142,7 +142,7 @@ def test_tokens_made_before_a_fault_come_with_the_next_step(small_model):
     scheduler.step()
     (short,) = submit(scheduler, [3], new=1)
     fault = FaultAt(1, "before")
-    fault.wrap(scheduler.engine, "launch")
+    fault.wrap(scheduler.runner, "launch")
     with pytest.raises(Planted):
         scheduler.step()
     assert short.finish_reason == "length"
@@ -164,7 +164,7 @@ def test_a_fork_lives_on_after_a_fault(small_pair):
     scheduler.submit(fork)
     scheduler.step()
     fault = FaultAt(1, "after")
-    fault.wrap(scheduler.engine, "launch")
+    fault.wrap(scheduler.runner, "launch")
     with pytest.raises(Planted):
         scheduler.step()
     assert list(scheduler.waiting) == [parent, fork]
@@ -179,7 +179,7 @@ def test_a_broken_cache_breaks_the_scheduler_for_good(small_model):
     sessions = submit(scheduler, [5, 6], new=2)
     scheduler.step()
     scheduler.engine.kv.free(sessions[0].block_ids_per_layer)
-    scheduler.engine.launch = lambda _: 1 / 0
+    scheduler.runner.launch = lambda *_: 1 / 0
     with pytest.raises(BlockError, match="freed twice"):
         scheduler.step()
     for _ in range(2):

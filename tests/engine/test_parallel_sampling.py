@@ -112,8 +112,8 @@ def test_a_number_of_samples_that_cannot_be_is_one_line(small_model, n):
 
 def test_a_prompt_is_prefilled_once(small_model, monkeypatch):
     engine = make_engine(small_model, prefix_cache=False)
-    computed, real = [], engine.prefill
-    monkeypatch.setattr(engine, "prefill", lambda sessions: computed.extend(sessions) or real(sessions))
+    computed, real = [], engine.runner.prefill
+    monkeypatch.setattr(engine.runner, "prefill", lambda sessions: computed.extend(sessions) or real(sessions))
     engine.generate(prompts_of([5, 8], 211), SAMPLED, n=9)
     assert len(computed) == 2
 

@@ -115,13 +115,13 @@ def test_a_step_that_raises_loses_nothing(small_model, monkeypatch, broken, call
     prompts = prompts_of([5, 3], 211)
     scheduler = OnlineScheduler(make_engine(small_model, prefix_cache=False))
     sessions = submit(scheduler, prompts, SAMPLED, 4)
-    calls, real = [], getattr(scheduler.engine, broken)
+    calls, real = [], getattr(scheduler.runner, broken)
 
     def breaks(*args):
         calls.append(args)
         return 1 / 0 if len(calls) == call + 1 else real(*args)
 
-    monkeypatch.setattr(scheduler.engine, broken, breaks)
+    monkeypatch.setattr(scheduler.runner, broken, breaks)
     made, failures = {}, 0
     while scheduler.has_work:
         try:

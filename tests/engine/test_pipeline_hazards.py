@@ -14,7 +14,7 @@ from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.in_flight import TokenRing
 from rosecourse.decode.runner import CPUGraphRunner
 from rosecourse.engine import scheduler
-from rosecourse.engine.core import EngineCore
+from rosecourse.engine.model_runner import ModelRunner
 from tests.support.interrupts import TRACED
 from tests.support.late_device import BEHIND, LATE, LateMemory
 from tests.support.pipelines import (
@@ -73,13 +73,13 @@ def test_blocks_come_back_when_no_step_in_flight_writes_to_them(parts):
 
 @one_behind
 def test_blocks_that_come_back_at_once_are_found(parts, monkeypatch):
-    monkeypatch.setattr(EngineCore, "is_in_flight", lambda engine, session: False)
+    monkeypatch.setattr(ModelRunner, "is_in_flight", lambda runner, session: False)
     assert found(ends_of_text, parts)
 
 
 def test_the_device_itself_finds_blocks_that_came_back_at_once(monkeypatch):
     """It looks when it writes, and not when it is told to."""
-    monkeypatch.setattr(EngineCore, "is_in_flight", lambda engine, session: False)
+    monkeypatch.setattr(ModelRunner, "is_in_flight", lambda runner, session: False)
     run = Run(make_engine(LATE))
     run.engine.eos_token_id = alone(tuple(PROMPTS[2]), asks()[2])[0][4]
     run.submit(PROMPTS[2], replace(asks()[2], stop_on_eos=True))
@@ -152,7 +152,7 @@ def test_length_stops_are_planned(parts):
 
 @one_behind
 def test_length_stops_that_are_discovered_late_are_found(parts, monkeypatch):
-    monkeypatch.setattr(scheduler, "those_to_go_on", lambda sessions: [s for s in sessions if not s.finished])
+    monkeypatch.setattr(scheduler, "runnable", lambda sessions: [s for s in sessions if not s.finished])
     assert found(lengths_are_planned, parts)
 
 
@@ -183,16 +183,16 @@ def test_the_token_too_many_is_nowhere(parts):
 
 @one_behind
 def test_a_token_too_many_that_is_kept_is_found(parts, monkeypatch):
-    real = EngineCore.land
+    real = ModelRunner.land
 
-    def keeps(engine):
-        step = engine.pipeline.in_flight[0]
+    def keeps(runner):
+        step = runner.pipeline.in_flight[0]
         for session in step.sessions:
             if session.finish_reason == "stop":
                 session.finish_reason = None
-        return real(engine)
+        return real(runner)
 
-    monkeypatch.setattr(EngineCore, "land", keeps)
+    monkeypatch.setattr(ModelRunner, "land", keeps)
     assert found(too_many_are_dropped, parts)
 
 
@@ -207,12 +207,12 @@ def prefixes_are_numbers(parts):
         run.step()
     assert engine.num_in_flight == 1
     run.submit(prompt, params)
-    begin, engine.begin = engine.begin, lambda *arguments: 1 / 0
+    begin, engine.runner.begin = engine.runner.begin, lambda *arguments: 1 / 0
     spoil = engine.kv.write_tokens
     engine.kv.write_tokens = lambda layer, blocks, slots, k, v: spoil(layer, blocks, slots, k * torch.nan, v)
     with pytest.raises(ZeroDivisionError):
         run.step()
-    engine.begin, engine.kv.write_tokens = begin, spoil
+    engine.runner.begin, engine.kv.write_tokens = begin, spoil
     run.finish()
     assert run.told() == [told_alone(session) for session in (busy, run.sessions[1])]
 
@@ -225,15 +225,15 @@ def test_prefixes_are_remembered_when_their_flag_has_been_read(parts):
 
 @one_behind
 def test_prefixes_that_are_remembered_before_are_found(parts, monkeypatch):
-    real = EngineCore.prefill
+    real = ModelRunner.prefill
 
-    def early(engine, sessions):
-        logits = real(engine, sessions)
+    def early(runner, sessions):
+        logits = real(runner, sessions)
         for session in sessions:
-            engine.prefix_cache.insert(session.prompt_ids, session.table)
+            runner.prefix_cache.insert(session.prompt_ids, session.table)
         return logits
 
-    monkeypatch.setattr(EngineCore, "prefill", early)
+    monkeypatch.setattr(ModelRunner, "prefill", early)
     assert found(prefixes_are_numbers, parts)
 
 

@@ -87,7 +87,7 @@ def test_close_in_the_middle(manage, parts, call, n):
     """While the thread is held at a call: what was read is a beginning, and every reader hears of the end."""
     manager = manage(parts, max_batch_size=2)
     engine = manager.scheduler.engine
-    gate = Gate(engine, call, n)
+    gate = Gate(engine.runner, call, n)
     streams = submit_all(manager)
     gate.has_come()
     if call != "prefill":
@@ -115,7 +115,7 @@ def test_close_lets_requests_run_to_their_end(manage, parts):
 @pytest.mark.parametrize("n", range(1, 8))
 def test_cancel_while_a_step_is_in_flight(manage, parts, n):
     manager = manage(parts)
-    gate = Gate(manager.scheduler.engine, "launch", n)
+    gate = Gate(manager.scheduler.runner, "launch", n)
     streams = submit_all(manager)
     gate.has_come()
     streams[2].cancel()
@@ -130,7 +130,7 @@ def test_cancel_while_a_step_is_in_flight(manage, parts, n):
 def test_a_stream_that_nobody_holds(manage, parts):
     """It is cancelled in the middle; the others go on."""
     manager = manage(parts)
-    gate = Gate(manager.scheduler.engine, "launch", 3)
+    gate = Gate(manager.scheduler.runner, "launch", 3)
     streams = submit_all(manager)
     gate.has_come()
     session = streams.pop(2).session
@@ -148,7 +148,7 @@ def test_a_stream_that_nobody_holds(manage, parts):
 def test_a_fault_ends_all_and_leaves_nothing_in_flight(manage, parts, call, n):
     manager = manage(parts)
     engine = manager.scheduler.engine
-    calls, real = [], getattr(engine, call)
+    calls, real = [], getattr(engine.runner, call)
 
     def fails(*arguments):
         calls.append(call)
@@ -156,8 +156,8 @@ def test_a_fault_ends_all_and_leaves_nothing_in_flight(manage, parts, call, n):
             raise OSError("the device is gone")
         return real(*arguments)
 
-    setattr(engine, call, fails)
-    gate = Gate(engine, "prefill")
+    setattr(engine.runner, call, fails)
+    gate = Gate(engine.runner, "prefill")
     streams = submit_all(manager)
     gate.open()
     ends = []

@@ -11,7 +11,7 @@ from tests.support.scheduling import make_engine
 
 
 def test_a_full_queue_refuses_at_once_and_takes_again_when_there_is_room(manage, scheduler):
-    gate = Gate(scheduler.engine, "prefill")
+    gate = Gate(scheduler.runner, "prefill")
     manager = manage(max_waiting=2)
     streams = [manager.submit([1, 2, 3], params(4))]
     gate.has_come()  # the first is being computed: it does not count any more
@@ -27,8 +27,8 @@ def test_a_full_queue_refuses_at_once_and_takes_again_when_there_is_room(manage,
 def test_what_the_scheduler_has_taken_over_counts_as_waiting(manage, scheduler):
     """Held in the second prefill, with one place: two are in the scheduler's own queue, and one is on its way there."""
     scheduler.max_batch_size = 1
-    gate = Gate(scheduler.engine, "launch", 2)
-    first = Gate(scheduler.engine, "prefill")
+    gate = Gate(scheduler.runner, "launch", 2)
+    first = Gate(scheduler.runner, "prefill")
     manager = manage(max_waiting=3)
     streams = [manager.submit([1, 2, 3], params(4))]
     first.has_come()
@@ -45,7 +45,7 @@ def test_what_the_scheduler_has_taken_over_counts_as_waiting(manage, scheduler):
 
 @pytest.mark.parametrize(("settings", "refused"), [({}, 1), ({"max_waiting": None}, 0)])
 def test_the_queue_is_bounded_unless_told_otherwise(manage, scheduler, settings, refused):
-    gate = Gate(scheduler.engine, "prefill")
+    gate = Gate(scheduler.runner, "prefill")
     manager = manage(**settings)
     streams = [manager.submit([1], LONG)]
     gate.has_come()

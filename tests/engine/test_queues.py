@@ -98,7 +98,7 @@ def costs(model, waiting):
     last = session(engine)
 
     def preempt():
-        with engine.used_by(scheduler):
+        with engine.guard:
             scheduler._preempt_newest()
 
     calls = [

@@ -174,7 +174,7 @@ def test_a_step_that_returns_the_tokens_of_several(small_pair, manage, scheduler
 
 
 def test_cancel_ends_one_request(manage, scheduler):
-    gate = Gate(scheduler.engine, "launch", 4)
+    gate = Gate(scheduler.runner, "launch", 4)
     reader = TokenReader(manage())
     keep, drop = (reader.submit([1, 2, n], params(20)) for n in (1, 2))
     gate.has_come()
@@ -218,7 +218,7 @@ def test_close_ends_the_iteration(manage, drain):
 
 
 def test_who_is_refused_leaves_nothing_behind(manage, scheduler):
-    gate = Gate(scheduler.engine, "prefill")
+    gate = Gate(scheduler.runner, "prefill")
     reader = TokenReader(manage(max_waiting=1))
     sessions = [reader.submit([1, 2], params(3))]
     gate.has_come()
@@ -249,16 +249,16 @@ def test_nan_ends_one_request_and_not_its_neighbours(small_pair, manage, schedul
 @pytest.mark.parametrize("late", [False, True])
 def test_a_stepping_thread_that_fails(manage, scheduler, late):
     """The tokens that were made before are read first, however late somebody reads."""
-    gate = Gate(scheduler.engine, "launch", 3)
+    gate = Gate(scheduler.runner, "launch", 3)
     manager = manage()
     reader = TokenReader(manager)
     sessions = [reader.submit([1, 2, n], LONG) for n in range(6)]
     gate.has_come()
 
-    def broken(_):
+    def broken(*_):
         raise ZeroDivisionError("planted")
 
-    scheduler.engine.launch = broken
+    scheduler.runner.launch = broken
     got = {}
     if late:
         gate.open()
@@ -281,17 +281,17 @@ def test_a_step_that_fails_after_tokens_have_landed_in_it(small_model, parts):
     """A request that begins in the very step that fails: its first token is read, and those of the others are too."""
     scheduler = OnlineScheduler(make_engine(small_model, parts))
     with managers(scheduler) as manage:
-        gate = Gate(scheduler.engine, "launch", 2)
+        gate = Gate(scheduler.runner, "launch", 2)
         reader = TokenReader(manage())
         old = reader.submit([1, 2, 3], LONG)
         gate.has_come()
         new = reader.submit([4, 5, 6], LONG)  # the next step begins with its prefill
 
-        def broken(sessions):
+        def broken(*_):
             assert sessions == [old]
             raise ZeroDivisionError("planted")
 
-        scheduler.engine.launch = broken
+        scheduler.runner.launch = broken
         gate.open()
         got = {}
         with pytest.raises(SchedulerClosed, match="the scheduler stopped: ZeroDivisionError: planted"):

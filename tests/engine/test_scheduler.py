@@ -176,14 +176,14 @@ def test_the_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeyp
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def takes(seconds, call):
-        def timed(sessions):
+        def timed(*arguments):
             clock[0] += seconds
-            return call(sessions)
+            return call(*arguments)
 
         return timed
 
-    engine = scheduler.engine
-    engine.prefill, engine.launch = takes(5, engine.prefill), takes(3, engine.launch)
+    runner = scheduler.runner
+    runner.prefill, runner.launch = takes(5, runner.prefill), takes(3, runner.launch)
     sessions = submit(scheduler, [3, 3], [3, 4])
     run_checked(scheduler)
     assert [s.times.admitted for s in sessions] == [100, 111]
@@ -219,13 +219,13 @@ def test_a_prefill_that_fails_is_tried_again(small_pair, monkeypatch):
     hf, model = small_pair
     scheduler = OnlineScheduler(make_engine(model, prefix_cache=False))
     sessions = submit(scheduler, [3, 5], [6, 6])
-    real = scheduler.engine.prefill
-    monkeypatch.setattr(scheduler.engine, "prefill", lambda _: 1 / 0)
+    real = scheduler.runner.prefill
+    monkeypatch.setattr(scheduler.runner, "prefill", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         scheduler.step()
     check(scheduler)
     assert list(scheduler.waiting) == sessions
-    monkeypatch.setattr(scheduler.engine, "prefill", real)
+    monkeypatch.setattr(scheduler.runner, "prefill", real)
     run_checked(scheduler)
     assert [s.completion_ids for s in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 6)
 

@@ -114,10 +114,10 @@ def test_an_exception_in_a_step_reaches_every_reader(manager, monkeypatch):
     streams = [manager.submit([1, 2, n], LONG) for n in range(6)]
     next(streams[0])
 
-    def broken(sessions):
+    def broken(*_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(manager.scheduler.engine, "launch", broken)
+    monkeypatch.setattr(manager.scheduler.runner, "launch", broken)
     for stream in streams:
         with pytest.raises(SchedulerClosed, match="ZeroDivisionError: planted"):
             list(stream)

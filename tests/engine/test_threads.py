@@ -37,8 +37,8 @@ def test_cancel_in_every_state(manage, scheduler, small_pair, name, call, tokens
     hf, _ = small_pair
     prompts = prompts_of([4, 6], 211)
     expected = hf_greedy(hf, prompts, 9)
-    first_prefill = Gate(scheduler.engine, "prefill")
-    gate = first_prefill if (name, call) == ("prefill", 1) else Gate(scheduler.engine, name, call)
+    first_prefill = Gate(scheduler.runner, "prefill")
+    gate = first_prefill if (name, call) == ("prefill", 1) else Gate(scheduler.runner, name, call)
     manager = manage()
     neighbour = manager.submit(prompts[0], params(9))
     first_prefill.has_come()
@@ -74,7 +74,7 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
     """Five readers wait, some for requests that run. The first of them to hear of it finds all blocks free."""
     kv = scheduler.engine.kv
     started = threading.Barrier(6, timeout=LIMIT)
-    gate = Gate(scheduler.engine, "launch", 3)
+    gate = Gate(scheduler.runner, "launch", 3)
     manager = manage()
     streams = [manager.submit([1, 2, n], LONG) for n in range(6)]
     heard = []
@@ -91,7 +91,7 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
 
         gate.has_come()
         started.wait()
-        setattr(scheduler if name == "admission" else scheduler.engine, name, broken)
+        setattr(scheduler if name == "admission" else scheduler.runner, name, broken)
         if name in ("reserve", "prefill", "begin", "admission"):  # which come when a place is free
             streams[0].cancel()
         gate.open()
@@ -150,7 +150,7 @@ def test_close_from_several_threads_at_once(manage, scheduler, drains):
 
 
 def test_close_without_draining_ends_a_close_that_drains(manage, scheduler):
-    gate = Gate(scheduler.engine, "launch", 5)
+    gate = Gate(scheduler.runner, "launch", 5)
     manager = manage()
     joining = threading.Semaphore(0)
     join = manager._stepper.thread.join
@@ -186,7 +186,7 @@ def test_a_reader_may_close(manage, drain):
 
 def test_the_stepping_thread_may_close(manage, scheduler):
     """An admission policy that does: it cannot wait for itself, and ends after its step."""
-    gate = Gate(scheduler.engine, "prefill")
+    gate = Gate(scheduler.runner, "prefill")
     scheduler.admission = lambda waiting: manager.close() or 0
     manager = manage()
     stream = manager.submit([1, 2, 3], LONG)

@@ -50,13 +50,13 @@ def test_the_bytes_of_a_run_are_those_of_its_steps(small_model):
     engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=2, prefix_cache=False))
     workload = Workload.of(((1, 2, 3), (4, 5, 6, 7, 8)), SamplingParams(max_new_tokens=4, stop_on_eos=False))
     seen = []
-    real = engine.launch
+    real = engine.runner.launch
 
-    def spy(sessions):
+    def spy(sessions, user):
         seen.append([session.num_cached_tokens for session in sessions])
-        return real(sessions)
+        return real(sessions, user)
 
-    engine.launch = spy
+    engine.runner.launch = spy
     run = run_scheduler(engine, workload)
     assert seen == [[3, 5], [4, 6], [5, 7]]
     expected = sum(bytes_of_a_step(small_model, lens) for lens in seen)

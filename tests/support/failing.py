@@ -16,22 +16,22 @@ def sick_model(model, position):
 
 def spoil(engine, is_bad, value=torch.nan):
     """Prefills give the sessions that `is_bad` names logits of `value`, and decode steps choose no token for them."""
-    begin, land = engine.begin, engine.pipeline.land
+    begin, land = engine.runner.begin, engine.pipeline.land
 
-    def spoiled(sessions, logits):
+    def spoiled(sessions, logits, user):
         rows = [row for row, session in enumerate(sessions) if is_bad(session)]
-        return begin(sessions, logits.index_fill(0, torch.tensor(rows, dtype=torch.int64), value))
+        return begin(sessions, logits.index_fill(0, torch.tensor(rows, dtype=torch.int64), value), user)
 
     def landed():
         step, token_ids = land()
         return step, [NO_TOKEN if is_bad(s) else t for s, t in zip(step.sessions, token_ids, strict=True)]
 
-    engine.begin, engine.pipeline.land = spoiled, landed
+    engine.runner.begin, engine.pipeline.land = spoiled, landed
 
 
 def heal(engine):
     """Undo `spoil`."""
-    del engine.begin, engine.pipeline.land
+    del engine.runner.begin, engine.pipeline.land
 
 
 def cancels_one(monkeypatch, at):

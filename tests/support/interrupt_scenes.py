@@ -139,7 +139,7 @@ def submit_scene(parts: str, fork: bool) -> Scene:
         waits = session in story.scheduler.waiting
         story.engine.audit([*story.scheduler.waiting, *story.scheduler.running, *([] if waits else [session])])
         if fork and waits:
-            with story.engine.used_by(story.scheduler):
+            with story.engine.guard:
                 assert story.scheduler._preempt_newest()
             assert session.table is None, "nobody knew that it holds blocks"
         if session not in story.scheduler.waiting:

@@ -138,7 +138,7 @@ class Machine:
     def preempt(self) -> None:
         self.engine.settle()
         self.grow()
-        with self.engine.used_by(self.scheduler):
+        with self.engine.guard:
             self.scheduler._preempt_newest()
         self.barren = 0
         self.check()

@@ -47,10 +47,10 @@ def assert_all_blocks_are_back(engine):
 
 def spoil_prefills(engine, monkeypatch, first_token):
     """Prompts that begin with this token get NaN for logits."""
-    real = engine.prefill
+    real = engine.runner.prefill
 
     def prefill(sessions):
         rows = [row for row, session in enumerate(sessions) if session.prompt_ids[0] == first_token]
         return real(sessions).index_fill(0, torch.tensor(rows, dtype=torch.int64), torch.nan)
 
-    monkeypatch.setattr(engine, "prefill", prefill)
+    monkeypatch.setattr(engine.runner, "prefill", prefill)

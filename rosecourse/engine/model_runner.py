@@ -1,0 +1,170 @@
+"""ModelRunner: brings batches to the device, and their tokens back. It trusts whoever calls it.
+
+Schedulers call it inside `guards.Guard`; `EngineCore` calls it for sessions that are driven by hand, when it has
+looked whether the call is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from ..config import EngineConfig, SamplingParams
+from ..decode import DecodeParts
+from ..errors import LogitsError, RosecourseError
+from ..kv.bookkeeping import bookkeeping
+from ..kv.prefix_cache import PrefixCache
+from ..models.ops import with_ops
+from ..models.shape import Model
+from ..request.session import InferenceSession, append_tokens
+from .landed import Landed, landed_of
+
+
+class ModelRunner:
+    """The cache, and the parts that compute. Its callers are inside `bookkeeping`, and one at a time."""
+
+    def __init__(self, model: Model, config: EngineConfig, parts: DecodeParts) -> None:
+        shape = model.shape
+        self.kv = parts.cache(
+            num_layers=shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            block_size=config.block_size,
+            num_blocks=config.num_blocks or 0,  # an engine says how many
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
+        self.decode_step = parts.step(parts, with_ops(model, parts.ops(model, config)), self.kv, config)
+        self.pipeline = parts.pipeline(self.decode_step, self.kv, config)
+        self.start = parts.start(self.decode_step, self.pipeline)
+        self.prompts = parts.prefill(model, self.kv, config)
+        self.eos_token_id: int | Collection[int] | None = None
+        self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
+
+    # -- blocks ---------------------------------------------------------------------------------------------------
+
+    def reserve(self, session: InferenceSession) -> None:
+        """Give a session the blocks that its tokens need, those of a known prefix first."""
+        shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else []
+        session.awaits_prefill = True
+        session.table = self.kv.allocate(len(session.token_ids), shared)
+        session.num_cached_tokens = len(shared) * self.kv.block_size
+
+    def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
+        """Whether the pool has the blocks that one more token of each session needs."""
+        return self.kv.can_append([session.table for session in sessions])
+
+    def may_need_block(self, session: InferenceSession) -> bool:
+        """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
+        return self.kv.may_need_block(session.table, session.most_tokens - 1)  # K and V of the last are never needed
+
+    def fork(self, session: InferenceSession, params: SamplingParams) -> InferenceSession:
+        """A second session that goes on from where this one is, sharing its blocks until they differ."""
+        sibling = InferenceSession(session.prompt_ids, params, engine=session.engine)
+        if self.is_in_flight(session):
+            self.settle()
+        sibling.token_ids = list(session.token_ids)
+        sibling.num_cached_tokens = session.num_cached_tokens
+        sibling.table = self.kv.share(session.table)
+        return sibling
+
+    def free(self, session: InferenceSession) -> None:
+        """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
+        if self.is_in_flight(session):
+            self.settle()
+        self.kv.free(session.table)
+        self._fresh.discard(session)
+        session.table = None
+        session.num_cached_tokens = 0
+        session.awaits_prefill = False
+
+    # -- prompts and steps ----------------------------------------------------------------------------------------
+
+    def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+        """Compute sessions that are reserved; returns logits [B, vocab_size] for each next token."""
+        logits = bookkeeping.interruptible(self.prompts, sessions)
+        for session in sessions:
+            session.num_cached_tokens = len(session.token_ids)
+            session.awaits_prefill = False
+        self._fresh.update(sessions)
+        return logits
+
+    def begin(self, sessions: Sequence[InferenceSession], logits: torch.Tensor, user: Any = None) -> Landed:
+        """Have the first token of each session chosen: see `EngineCore.begin`. user: as in `StepInFlight`."""
+        self._settle_others(user)
+        token_ids = self.start(sessions, logits, user)
+        return self._take(sessions, [s.table for s in sessions], token_ids) if token_ids else Landed([], [])
+
+    def launch(self, sessions: Sequence[InferenceSession], user: Any = None) -> None:
+        """Start a decode step: see `EngineCore.launch`."""
+        self._settle_others(user)
+        try:
+            self.pipeline.launch(sessions, user)
+        except BaseException as error:
+            if not isinstance(error, RosecourseError):  # else nothing has changed
+                self.settle()  # what is in flight is in no row any more: the host has to know it
+            raise
+
+    def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
+        """Each session takes its next token, which the host waits for: see `EngineCore.take_tokens`."""
+        try:
+            token_ids = self.decode_step.choose(sessions, logits)
+        except LogitsError as error:
+            for row in error.rows:
+                self._forget_prefixes(sessions[row])
+            raise
+        self._give(list(zip(sessions, token_ids, strict=True)))
+        return token_ids
+
+    # -- steps in flight ------------------------------------------------------------------------------------------
+
+    def is_in_flight(self, session: InferenceSession) -> bool:
+        """Whether a step in flight writes to the blocks of a session."""
+        return any(session in step.members for step in self.pipeline.in_flight)
+
+    def land(self) -> Landed:
+        """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""
+        step, token_ids = self.pipeline.land()
+        return self._take(step.sessions, step.tables, token_ids)
+
+    def settle(self) -> None:
+        """Let all steps in flight land, each with the scheduler that has launched it: the tokens are for that one."""
+        while self.pipeline.in_flight:
+            user = self.pipeline.in_flight[0].user
+            scheduler = user() if user is not None else None
+            (scheduler or self).land()
+
+    def _settle_others(self, user: Any) -> None:
+        """What another scheduler has launched lands first."""
+        in_flight = self.pipeline.in_flight
+        if in_flight and in_flight[-1].user is not user:
+            self.settle()
+
+    def drop(self) -> None:
+        """No step is in flight any more, and nobody gets its tokens: free its sessions then, and prefill them again."""
+        self.pipeline.abandon()
+
+    def _take(self, sessions: Sequence[InferenceSession], tables: list[Any], token_ids: list[int]) -> Landed:
+        """Each session takes its token, but for those that have ended."""
+        landed = landed_of(sessions, tables, token_ids)
+        for session in landed.without:
+            self._forget_prefixes(session)
+        self._give(landed.new_tokens)
+        return landed
+
+    def _give(self, new_tokens: Sequence[tuple[InferenceSession, int]]) -> None:
+        for session, _ in new_tokens if self._fresh else ():
+            if session in self._fresh:  # its prompt's K and V are numbers: a token could be chosen by them
+                self._fresh.discard(session)
+                if self.prefix_cache:
+                    self.prefix_cache.insert(session.prompt_ids, session.table)
+        append_tokens(new_tokens, self.eos_token_id)
+
+    def _forget_prefixes(self, session: InferenceSession) -> None:
+        """No token could be chosen by what was written to its blocks."""
+        self._fresh.discard(session)
+        if self.prefix_cache:
+            self.prefix_cache.discard(session.table)
