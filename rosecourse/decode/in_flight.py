@@ -89,7 +89,8 @@ class TokenRing:
 
     def put(self, tokens: Tensor) -> Slot:
         """Start copying a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
-        self.require_slot()
+        if not self.empty:
+            self.require_slot()
         self.empty[0].write(tokens)
         return self.empty.popleft()
 

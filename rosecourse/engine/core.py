@@ -23,8 +23,7 @@ from ..request.session import InferenceSession, Prompt
 from ..request.text import Pieces
 from .auditing import audit_cache
 from .guards import Guard
-from .landed import Landed
-from .model_runner import ModelRunner
+from .model_runner import Landed, ModelRunner
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
 
@@ -36,6 +35,8 @@ class EngineCore:
     state of a session each is allowed. Two threads in them at once are refused with `EngineBusy`. An interrupt splits
     none of them: it comes while the device works, or when the call is complete.
     """
+
+    runner_class: type[ModelRunner] = ModelRunner
 
     def __init__(self, model: Model, config: EngineConfig | None = None, parts: DecodeParts = BEST) -> None:
         require_model(model)
@@ -53,7 +54,7 @@ class EngineCore:
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
         # What is made may be changed in place anywhere, so not in inference mode.
         with torch.inference_mode(False), torch.no_grad(), settings_aside(model.device):
-            self.runner = ModelRunner(model, self.config, parts)
+            self.runner = self.runner_class(model, self.config, parts)
         self.kv, self.prefix_cache = self.runner.kv, self.runner.prefix_cache
         self.decode_step, self.pipeline, self.prompts = (
             self.runner.decode_step,

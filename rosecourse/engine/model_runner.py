@@ -7,19 +7,32 @@ looked whether the call is allowed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 
 from ..config import EngineConfig, SamplingParams
 from ..decode import DecodeParts
+from ..decode.sampling import NO_TOKEN
 from ..errors import LogitsError, RosecourseError
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.ops import with_ops
 from ..models.shape import Model
 from ..request.session import InferenceSession, append_tokens
-from .landed import Landed, landed_of
+
+TABLE = attrgetter("table")
+
+
+class Landed(NamedTuple):
+    """What the host has read of a decode step, or of a prefill.
+
+    new_tokens: of the sessions, in their order. without: those that no token could be chosen for, with logits of NaN.
+    """
+
+    new_tokens: list[tuple[InferenceSession, int]]
+    without: list[InferenceSession]
 
 
 class ModelRunner:
@@ -55,7 +68,7 @@ class ModelRunner:
 
     def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
-        return self.kv.can_append([session.table for session in sessions])
+        return self.kv.can_append(list(map(TABLE, sessions)))
 
     def may_need_block(self, session: InferenceSession) -> bool:
         """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
@@ -94,13 +107,15 @@ class ModelRunner:
 
     def begin(self, sessions: Sequence[InferenceSession], logits: torch.Tensor, user: Any = None) -> Landed:
         """Have the first token of each session chosen: see `EngineCore.begin`. user: as in `StepInFlight`."""
-        self._settle_others(user)
+        if self.pipeline.in_flight:
+            self._settle_others(user)
         token_ids = self.start(sessions, logits, user)
-        return self._take(sessions, [s.table for s in sessions], token_ids) if token_ids else Landed([], [])
+        return self.take(sessions, [s.table for s in sessions], token_ids) if token_ids else Landed([], [])
 
     def launch(self, sessions: Sequence[InferenceSession], user: Any = None) -> None:
         """Start a decode step: see `EngineCore.launch`."""
-        self._settle_others(user)
+        if self.pipeline.in_flight:
+            self._settle_others(user)
         try:
             self.pipeline.launch(sessions, user)
         except BaseException as error:
@@ -128,7 +143,7 @@ class ModelRunner:
     def land(self) -> Landed:
         """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""
         step, token_ids = self.pipeline.land()
-        return self._take(step.sessions, step.tables, token_ids)
+        return self.take(step.sessions, step.tables, token_ids)
 
     def settle(self) -> None:
         """Let all steps in flight land, each with the scheduler that has launched it: the tokens are for that one."""
@@ -139,21 +154,28 @@ class ModelRunner:
 
     def _settle_others(self, user: Any) -> None:
         """What another scheduler has launched lands first."""
-        in_flight = self.pipeline.in_flight
-        if in_flight and in_flight[-1].user is not user:
+        if self.pipeline.in_flight[-1].user is not user:
             self.settle()
 
     def drop(self) -> None:
         """No step is in flight any more, and nobody gets its tokens: free its sessions then, and prefill them again."""
         self.pipeline.abandon()
 
-    def _take(self, sessions: Sequence[InferenceSession], tables: list[Any], token_ids: list[int]) -> Landed:
-        """Each session takes its token, but for those that have ended."""
-        landed = landed_of(sessions, tables, token_ids)
-        for session in landed.without:
+    def take(self, sessions: Sequence[InferenceSession], tables: list[Any], token_ids: list[int]) -> Landed:
+        """Each session takes its token, but for those that have ended, or lost the blocks that they had at the launch.
+
+        token_ids: NO_TOKEN for some.
+        """
+        made = zip(sessions, tables, token_ids, strict=True)
+        taken = [(s, t) for s, table, t in made if s.finish_reason is None and s.table is table]
+        without = []
+        if NO_TOKEN in token_ids:
+            without = [s for s, t in taken if t == NO_TOKEN]
+            taken = [(s, t) for s, t in taken if t != NO_TOKEN]
+        for session in without:
             self._forget_prefixes(session)
-        self._give(landed.new_tokens)
-        return landed
+        self._give(taken)
+        return Landed(taken, without)
 
     def _give(self, new_tokens: Sequence[tuple[InferenceSession, int]]) -> None:
         for session, _ in new_tokens if self._fresh else ():

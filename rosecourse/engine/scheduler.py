@@ -20,7 +20,7 @@ from ..request.session import InferenceSession, SessionTimes
 from .admission import fifo
 from .core import EngineCore
 from .items import NewToken
-from .landed import Landed
+from .model_runner import Landed
 from .queue import Queue
 from .rules import require_own, require_rule, require_siblings
 from .stats import SchedulerStats
@@ -358,7 +358,8 @@ class OnlineScheduler:
             session.finish_reason = "error"
             self.failed.append(session)
             self._end(session)
-        self._free_ended()
+        if self._ended:
+            self._free_ended()
 
     def _end(self, session: InferenceSession) -> None:
         """A session has finished. Its blocks come back when no step in flight can write to them."""

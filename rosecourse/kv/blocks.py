@@ -269,10 +269,10 @@ class KVBlockManager(KVPool):
 
     def can_append(self, tables: Sequence[BlockTable]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
-        available = self.num_available()
-        if self._has_room(tables) or available >= len(tables):
+        if self._has_room(tables):
             return True
-        return available >= self.blocks_to_append(tables)
+        available = self.num_available()
+        return available >= len(tables) or available >= self.blocks_to_append(tables)
 
     def blocks_to_append(self, tables: Iterable[BlockTable]) -> int:
         """How many new blocks one more token of each of these sessions needs."""

@@ -52,7 +52,8 @@ class Bookkeeping:
         if self._open == self._window:
             if not self._open:
                 self._unwatch()
-            self._deliver()
+            if self._came is not None:
+                self._deliver()
 
     def interruptible(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that changes no books: an interrupt is raised in it at once, also one that has waited."""
@@ -61,7 +62,8 @@ class Bookkeeping:
         window = self._window
         try:
             self._window = self._open
-            self._deliver()
+            if self._came is not None:
+                self._deliver()
             return function(*args, **kwargs)
         finally:
             self._window = window
@@ -92,9 +94,8 @@ class Bookkeeping:
 
     def _deliver(self) -> None:
         """Call the handler for an interrupt that has waited."""
-        if self._came is not None:
-            self._came = None
-            self._former(signal.SIGINT, None)
+        self._came = None
+        self._former(signal.SIGINT, None)
 
 
 bookkeeping = Bookkeeping()
