@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from ..config import EngineConfig
-from ..kernels import ReferenceAttention, appending_attention_for
+from ..kernels import appending_attention_for
 from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
-from .attend import AppendFirst, attend_for
+from .attend import attend_for
 from .inputs import DecodeInputs
 from .parts import Append
 
@@ -24,11 +24,3 @@ class DecodeForward:
         attend = self.attend(inputs, append)
         hidden = self.model.hidden(inputs.token_ids, inputs.context_lens, attend)
         return self.model.logits(hidden)
-
-
-class FixedWidthForward(DecodeForward):
-    """The same on a CPU with attention that is as wide as the longest session can be, which a graph can record."""
-
-    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        super().__init__(model, kv, config)
-        self.attend = AppendFirst(ReferenceAttention(kv))

@@ -12,7 +12,6 @@ from tqdm import tqdm
 from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
-from .cpu_graph import CPUGraph
 from .device_step import DeviceStep, Outcome
 from .graphs import CUDAGraphs, Graph
 from .inputs import DecodeInputs
@@ -44,20 +43,6 @@ class EagerRunner:
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         return self.work(inputs, sampled)
-
-
-class PaddedRunner(EagerRunner):
-    """The same over all rows of a bucket: what a graph computes, bit for bit."""
-
-    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.best = best_of_each
-        self.buckets = buckets_up_to(config.max_batch_size)
-
-    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
-        num_rows = len(inputs.token_ids)
-        bucket = self.buckets[bisect_left(self.buckets, num_rows)]
-        logits, tokens = self.work(self.work.rows.view(bucket).inputs, sampled)
-        return Outcome(logits[:num_rows], tokens[:num_rows])
 
 
 class GraphRunner:
@@ -124,10 +109,3 @@ class GraphRunner:
         graph.replay()
         logits, tokens = self.outcomes[bucket, sampled]
         return Outcome(logits[:num_rows], tokens[:num_rows])
-
-
-class CPUGraphRunner(GraphRunner):
-    """The same with graphs of a CPU, which are for learning: they are slower than no graphs."""
-
-    def graphs_of(self, device: torch.device) -> Callable[[], Graph] | None:
-        return CPUGraph

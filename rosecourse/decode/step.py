@@ -29,7 +29,6 @@ from .parts import CopyBlocks, DecodeParts, Rows, Runner
 from .ranges import range_for
 from .sampling import NO_TOKEN, asked_of, next_tokens
 
-
 TABLE = attrgetter("table")
 
 

@@ -26,7 +26,6 @@ from torch import Tensor, float64
 from tqdm import tqdm
 
 from ..config import EngineConfig
-from ..decode.cpu_graph import CPUGraph
 from ..decode.device_step import Outcome
 from ..decode.graphs import CUDAGraphs, Graph
 from ..decode.inputs import DecodeInputs
@@ -327,13 +326,6 @@ class GraphRunner:
             return self.work(inputs, sampled)
         graph.replay()
         return Outcome(self.logits[:num_rows], self.tokens[:num_rows])
-
-
-class CPUGraphRunner(GraphRunner):
-    """The same with graphs of a CPU, which are for learning: they are slower than no graphs."""
-
-    def graphs_of(self, device: torch.device) -> Callable[[], Graph] | None:
-        return CPUGraph
 
 
 class DeviceStep:

@@ -20,16 +20,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ..decode.cpu_graph import CPUGraph
-from ..decode.dispatch_mode import DispatchMode
 from ..engine.engine import InferenceEngine
 from ..kernels.launch import Launch
 from ..kv.buffers import StagingBuffer
 from ..request.session import InferenceSession
+from .dispatch_mode import DispatchMode
 from .one_step import finish
 from .whole_runs import require_running
 
-REPLAYS = (CPUGraph.replay.__code__, torch.cuda.CUDAGraph.replay.__code__)
 TRITON_LAUNCHES = ("GridExecutor.__call__", "JITFunction.run")  # in the interpreter, and on a GPU
 OTHERS = sys.stdlib_module_names | {"torch"}  # whose Python calls say nothing of the engine
 # The operations that a table shows: those that move K, V, tables and indices. The model's own are left out, because
@@ -67,7 +65,7 @@ class Counts:
     numpy_views: tensors opened as NumPy arrays, through which they may be read or written unseen.
     launches: launches of Triton kernels, by the name of the function that launches them.
     at_host: how many of the operations no device hears of: views, and named ranges.
-    replays: replays of a graph; replayed: the operations that they did, where the graph knows (`CPUGraph`).
+    replays: replays of a graph; replayed: the operations that they did, where the graph knows (`lab.world.cpu_graph`).
     """
 
     calls: Counter[str] = field(default_factory=Counter)
@@ -227,7 +225,7 @@ class Watch:
             self.counts.device_bytes += arg.nbytes
 
     def _count_call(self, frame: FrameType) -> None:
-        if frame.f_code in REPLAYS:
+        if frame.f_code is torch.cuda.CUDAGraph.replay.__code__ or frame.f_code.co_qualname == "CPUGraph.replay":
             self.counts.replays += 1
             self.counts.replayed += len(getattr(frame.f_locals["self"], "operations", ()))
             self._operations.launch = frame

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..decode.dispatch_mode import DispatchMode
 from ..kernels.launch import Launch
+from .dispatch_mode import DispatchMode
 
 NOTHING_RUNS = ("empty", "new_empty", "detach", "_record_function")  # operations whose names begin so
 

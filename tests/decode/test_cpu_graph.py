@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 
 from rosecourse.decode import cpu_graph
-from rosecourse.decode.cpu_graph import CPUGraph
 from rosecourse.errors import CaptureError
 from rosecourse.kernels.launch import Launch
+from rosecourse.lab.world.cpu_graph import CPUGraph
 
 
 def captured(work):

@@ -12,11 +12,10 @@ import torch
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, load_model
 from rosecourse.decode import five_kernels
 from rosecourse.decode.folding import folded_bytes
-from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.ops import Residual
-from rosecourse.decode.runner import CPUGraphRunner
 from rosecourse.decode.sampling import best_of_each
 from rosecourse.kernels import fused
+from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward
 from rosecourse.models.gpt2 import GPT2
 from rosecourse.models.load import from_transformers, without_numbers
 from rosecourse.models.ops import LayerOps as PlainOps

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, load_model, random_model
 from rosecourse.decode import prompt_graphs as module
-from rosecourse.decode.cpu_graph import CPUGraph
 from rosecourse.decode.prefill import Prefill
 from rosecourse.decode.prompt_attention import AttentionOfAll
 from rosecourse.decode.prompt_graphs import prompt_graphs
 from rosecourse.decode.prompt_pads import Pads
+from rosecourse.lab.world.cpu_graph import CPUGraph
 from tests.support.grouped_model import GroupedModel, GroupedShape
 from tests.support.oracles import prompts_of
 

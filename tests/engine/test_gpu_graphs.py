@@ -18,7 +18,8 @@ from rosecourse import (
 )
 from rosecourse.decode.graphs import CUDAGraph
 from rosecourse.decode.in_flight import PinnedSlot
-from rosecourse.decode.runner import GraphRunner, PaddedRunner
+from rosecourse.decode.runner import GraphRunner
+from rosecourse.lab.world.cpu_runners import PaddedRunner
 from tests.support.oracles import prompts_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, load_model, random_model
-from rosecourse.decode.cpu_graph import CPUGraph
-from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.graphs import CUDAGraph
-from rosecourse.decode.runner import CPUGraphRunner
+from rosecourse.lab.world.cpu_graph import CPUGraph
+from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward
 from tests.support.oracles import prompts_of
 
 RUNG = lesson("066")

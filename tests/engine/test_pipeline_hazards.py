@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from rosecourse import SamplingParams
-from rosecourse.decode.cpu_graph import CPUGraph
-from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.in_flight import TokenRing
-from rosecourse.decode.runner import CPUGraphRunner
 from rosecourse.engine import scheduler
 from rosecourse.engine.model_runner import ModelRunner
+from rosecourse.lab.world.cpu_graph import CPUGraph
+from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward
 from tests.support.interrupts import TRACED
 from tests.support.late_device import BEHIND, LATE, LateMemory
 from tests.support.pipelines import (

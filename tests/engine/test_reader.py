@@ -287,7 +287,7 @@ def test_a_step_that_fails_after_tokens_have_landed_in_it(small_model, parts):
         gate.has_come()
         new = reader.submit([4, 5, 6], LONG)  # the next step begins with its prefill
 
-        def broken(*_):
+        def broken(sessions, _):
             assert sessions == [old]
             raise ZeroDivisionError("planted")
 

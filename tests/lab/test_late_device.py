@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse.decode.events import Passed, cpu_events_by, events_for
+from rosecourse.lab.world.events import Passed, cpu_events_by, events_for
 from rosecourse.lab.world.late_device import PACES, SEED, LateDevice, LateEvent
 from rosecourse.lab.world.late_tensors import POISON
 

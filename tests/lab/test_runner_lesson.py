@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from rosecourse import SamplingParams
-from rosecourse.decode.cpu_graph import CPUGraph
-from rosecourse.decode.graph_makers import cpu_graphs_by, graphs_for
 from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab import check
@@ -16,7 +14,9 @@ from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course import starts
 from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.hunts.hunting import hunt
+from rosecourse.lab.world.cpu_graph import CPUGraph
 from rosecourse.lab.world.fault import PartIsWrong
+from rosecourse.lab.world.graph_makers import cpu_graphs_by, graphs_for
 from rosecourse.lab.world.layout import ONE_TABLE
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.pool import Sizes

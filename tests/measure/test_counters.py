@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from rosecourse import BASELINE, BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.decode.cpu_graph import CPUGraph
-from rosecourse.decode.forward import FixedWidthForward
-from rosecourse.decode.runner import CPUGraphRunner, PaddedRunner
 from rosecourse.kernels import ReferenceAttention, TritonAttention, triton_runs_on
 from rosecourse.kv.buffers import StagingBuffer
+from rosecourse.lab.world.cpu_graph import CPUGraph
+from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 from rosecourse.measure.counters import Counts, count_step, counts_table, watch, watch_part
 from rosecourse.measure.forks import fork_anew
 

@@ -6,8 +6,8 @@ from rosecourse import lesson
 from rosecourse.decode.attend import AppendWithin
 from rosecourse.decode.forward import DecodeForward
 from rosecourse.decode.ops import LayerOps
-from rosecourse.decode.runner import PaddedRunner
 from rosecourse.kernels import AppendingAttention, add_norm
+from rosecourse.lab.world.cpu_runners import PaddedRunner
 
 
 class OnAGPU(torch.Tensor):

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.decode.forward import FixedWidthForward
 from rosecourse.decode.rows import FIELDS, UNKNOWN, asked_by
-from rosecourse.decode.runner import CPUGraphRunner, PaddedRunner
+from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of

@@ -7,8 +7,8 @@ from time import sleep
 
 import torch
 
-from rosecourse.decode.events import events_for
 from rosecourse.decode.in_flight import StepInFlight
+from rosecourse.lab.world.events import events_for
 
 
 class NewMemory:

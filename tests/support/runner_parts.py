@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import torch
 
-from rosecourse.decode.cpu_graph import CPUGraph
 from rosecourse.decode.device_step import Outcome
-from rosecourse.decode.graph_makers import graphs_for
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.decode.sampling import best_of_each, best_on
 from rosecourse.lab.world.causes import Cause
+from rosecourse.lab.world.cpu_graph import CPUGraph
+from rosecourse.lab.world.graph_makers import graphs_for
 
 
 class Slots:

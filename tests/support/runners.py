@@ -3,8 +3,8 @@
 import random
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.decode.forward import FixedWidthForward
-from rosecourse.decode.runner import CPUGraphRunner, EagerRunner, PaddedRunner
+from rosecourse.decode.runner import EagerRunner
+from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 
 PARTS = lesson("066").after
 FIXED = PARTS.with_(forward=FixedWidthForward)  # what a graph of a CPU can record

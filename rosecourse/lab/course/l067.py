@@ -110,7 +110,7 @@ from itertools import cycle
 
 import torch
 
-from rosecourse.decode.events import events_for
+from rosecourse.lab.world.events import events_for
 from rosecourse.decode.in_flight import StepInFlight
 
 

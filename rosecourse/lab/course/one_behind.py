@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from ...config import EngineConfig
-from ...decode.events import events_for
 from ...decode.in_flight import StepInFlight
 from ...decode.step import DecodeStep
 from ...kv.blocks import KVBlockManager
 from ...kv.bookkeeping import bookkeeping
 from ...request.session import InferenceSession
+from ..world.events import events_for
 
 
 class Slot:

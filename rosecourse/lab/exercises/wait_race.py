@@ -8,11 +8,11 @@ from typing import Any
 
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
-from ...decode.events import cpu_events_by
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...models.shape import Model
 from ...request.session import InferenceSession
+from ..world.events import cpu_events_by
 from ..world.flight_log import FlightLog
 from ..world.late_device import LateDevice, LateEvent
 from ..world.late_step import LateStep

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...decode.cpu_graph import CPUGraph
 from ...kernels import TRITON_AVAILABLE
 from ...kernels import launch as kernels
+from .cpu_graph import CPUGraph
 from .kernel_memory import Access, accesses_seen_by
 
 if TRITON_AVAILABLE:

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from ...decode.dispatch_mode import DispatchMode
 from ...decode.ops import MULTIPLE
 from ...kernels.reference import add_norm
+from ...measure.dispatch_mode import DispatchMode
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .ops_launches import Launches

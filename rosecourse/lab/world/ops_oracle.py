@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...config import SamplingParams
-from ...decode.graph_makers import graphs_for
 from ...decode.graphs import Graph
 from ...models.ops import LayerOps
 from ...request.session import InferenceSession
 from .causes import Cause
 from .fault import Fault, PartIsWrong
+from .graph_makers import graphs_for
 from .judged_ops import JudgedOps
 from .learner import Learner
 from .ops_close import CLOSE

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ...config import EngineConfig
-from ...decode.events import cpu_events_by
 from ...errors import RosecourseError
 from ...pictures.sheet import counted
 from ...request.session import InferenceSession
 from . import flight_judges as judges
 from .causes import Cause
+from .events import cpu_events_by
 from .fault import Fault, PartIsWrong
 from .flight_log import FlightLog
 from .late_device import LateDevice, LateEvent

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from ...decode.cpu_graph import CPUGraph
 from ...decode.device_step import DeviceStep, Outcome
-from ...decode.dispatch_mode import DispatchMode
-from ...decode.graph_makers import cpu_graphs_by
 from ...decode.inputs import DecodeInputs
 from ...errors import CaptureError
+from ...measure.dispatch_mode import DispatchMode
+from .cpu_graph import CPUGraph
+from .graph_makers import cpu_graphs_by
 
 TENSORS = ("token_ids", "context_lens", "block_tables")
 NO_DATA = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")  # operations that write nothing

@@ -14,10 +14,8 @@ import torch
 
 from ...config import EngineConfig, SamplingParams
 from ...decode.device_step import DeviceStep, Outcome
-from ...decode.forward import FixedWidthForward
 from ...decode.inputs import DecodeInputs
 from ...decode.parts import DecodeParts
-from ...decode.runner import PaddedRunner
 from ...engine.engine import InferenceEngine
 from ...errors import RosecourseError
 from ...lessons import lesson
@@ -25,6 +23,7 @@ from ...models.shape import Model
 from ...request.session import InferenceSession
 from .books import ONE_TABLE_BOOKS
 from .causes import Cause
+from .cpu_runners import FixedWidthForward, PaddedRunner
 from .fault import Fault, PartIsWrong
 from .layout import ONE_TABLE
 from .learner import Learner

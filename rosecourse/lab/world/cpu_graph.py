@@ -12,10 +12,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..errors import CaptureError
-from ..kernels.launch import Launch
-from .dispatch_mode import DispatchMode
-from .graphs import Work
+from ...decode.graphs import Work
+from ...errors import CaptureError
+from ...kernels.launch import Launch
+from ...measure.dispatch_mode import DispatchMode
 from .sizes import sizes_of
 
 READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__")

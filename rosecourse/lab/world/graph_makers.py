@@ -8,8 +8,8 @@ from contextvars import ContextVar
 
 import torch
 
+from ...decode.graphs import CUDAGraphs, Graph
 from .cpu_graph import CPUGraph
-from .graphs import CUDAGraphs, Graph
 
 Maker = Callable[[], Graph]
 
