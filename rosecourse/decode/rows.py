@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import attrgetter, is_, itemgetter
+from operator import is_
 from typing import NamedTuple
 
 from torch import Tensor, float64
@@ -139,7 +139,7 @@ class Rows:
             self._clear()
             self.known = True
         changes: dict[int, int] = {}  # address in `state` -> number
-        tables = list(map(attrgetter("table"), sessions))
+        tables = [session.table for session in sessions]
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
             self._seat(sessions, tables, changes)
         # The token that a step in flight is making is on the device alone.
@@ -147,14 +147,14 @@ class Rows:
         if tokens != self.tokens:
             known = (row for row, (new, old) in enumerate(zip(tokens, self.tokens, strict=True)) if new != old)
             changes.update((row, tokens[row]) for row in known if tokens[row] != UNKNOWN)
-        ends = list(map(itemgetter(-1), tables))
+        ends = [table[-1] for table in tables]
         if ends != self.ends:
             self._tell_blocks(tables, ends, changes)
         if changes:
             self._upload(changes)
         self.tables, self.tokens, self.ends = tables, tokens, ends
         self.placements = self.kv.placements
-        self.longest_now = max(map(attrgetter("num_cached_tokens"), sessions))
+        self.longest_now = max([session.num_cached_tokens for session in sessions])
         return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
 
     def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:

@@ -14,7 +14,6 @@ A step that is called is read at once, by `choose`. One that a pipeline runs is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 import torch
 
@@ -28,8 +27,6 @@ from .device_step import Outcome
 from .parts import CopyBlocks, DecodeParts, Rows, Runner
 from .ranges import range_for
 from .sampling import NO_TOKEN, asked_of, next_tokens
-
-TABLE = attrgetter("table")
 
 
 class DecodeStep:
@@ -66,7 +63,7 @@ class DecodeStep:
 
         again: their tables, if they are the sessions of the last run and nobody has read its tokens; else None.
         """
-        tables: Sequence[BlockTable] = list(map(TABLE, sessions)) if again is None else again
+        tables: Sequence[BlockTable] = [session.table for session in sessions] if again is None else again
         with self.range("roseinfer.decode_step_sessions.place"):
             copies: list[Copy] = self.place(tables)
             self.copy_blocks(copies)

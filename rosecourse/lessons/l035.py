@@ -22,8 +22,7 @@ from ..config import EngineConfig
 from ..decode.in_flight import StepInFlight
 from ..decode.inputs import DecodeInputs, DecodeOutputs
 from ..decode.parts import DecodeParts, Forward, Mailbox, Step
-from ..decode.prompt_attention import AttentionByGroups
-from ..decode.prompt_tokens import PromptTokens
+from ..decode.prefill import AttentionByGroups, PromptTokens
 from ..decode.ranges import range_for
 from ..decode.sampling import tokens_of_each
 from ..kernels import paged_attention_for

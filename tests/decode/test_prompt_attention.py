@@ -10,9 +10,7 @@ import torch.nn.functional as F
 from torch.nn.attention.varlen import varlen_attn
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams, lesson, random_model
-from rosecourse.decode.prefill import Prefill
-from rosecourse.decode.prompt_attention import AttentionByGroups, AttentionOfAll, prompt_attention_for
-from rosecourse.decode.prompt_tokens import PromptTokens
+from rosecourse.decode.prefill import AttentionByGroups, Prefill, PromptTokens, VarlenAttention, prompt_attention_for
 from tests.support.oracles import attention as attention_of_one
 from tests.support.oracles import prompts_of
 
@@ -126,7 +124,7 @@ class World:
 @pytest.mark.parametrize("heads", [(2, 2), (6, 2), (4, 1)], ids=str)
 def test_one_call_equals_one_for_each_group(cache, lengths, block_size, heads):
     world = World(cache, lengths, block_size=block_size, heads=heads[0], kv_heads=heads[1])
-    together = world.by(AttentionOfAll, reference)
+    together = world.by(VarlenAttention, reference)
     torch.testing.assert_close(together, world.by(AttentionByGroups), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(together.double(), world.expected(), rtol=1e-5, atol=1e-5)
 
@@ -142,7 +140,7 @@ def test_it_is_one_call_a_layer_and_reads_the_cache_only_for_hits(lengths):
 
     world = World(CACHES["best"], lengths)
     made = [world.k[layer, world.new] for layer in range(LAYERS)]
-    attend = AttentionOfAll(world.kv, 1, noted).plan(world.tokens)
+    attend = VarlenAttention(world.kv, 1, noted).plan(world.tokens)
     for layer in range(LAYERS):
         attend(layer, world.q[layer], made[layer], made[layer])
     hit = any(cached for cached, _ in lengths)
@@ -155,7 +153,7 @@ class PrefillOfAll(Prefill):
     def __init__(self, model, kv, config):
         super().__init__(model, kv, config)
         assert isinstance(self.attention, AttentionByGroups)
-        self.attention = AttentionOfAll(kv, self.attention.heads_per_kv_head, reference)
+        self.attention = VarlenAttention(kv, self.attention.heads_per_kv_head, reference)
 
 
 @pytest.mark.parametrize("number", ["035", "062", "best"])
@@ -189,8 +187,8 @@ def test_an_engine_makes_the_same_logits(small_model, number, block_size):
         ("cpu", torch.bfloat16, None, AttentionByGroups),
         ("cuda", torch.float32, (9, 0), AttentionByGroups),
         ("cuda", torch.float16, (7, 5), AttentionByGroups),
-        ("cuda", torch.float16, (8, 0), AttentionOfAll),
-        ("cuda", torch.bfloat16, (9, 0), AttentionOfAll),
+        ("cuda", torch.float16, (8, 0), VarlenAttention),
+        ("cuda", torch.bfloat16, (9, 0), VarlenAttention),
     ],
 )
 def test_one_call_where_flash_attention_can_be(device, dtype, capability, kind):
@@ -217,7 +215,7 @@ def test_flash_attention_is_right(lengths, dtype, tolerance, heads):
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("FlashAttention needs an Ampere GPU or a newer one")
     world = World(BEST.cache, lengths, block_size=16, heads=heads[0], kv_heads=heads[1], dtype=dtype, device=CUDA)
-    together = world.by(AttentionOfAll, varlen_attn)
+    together = world.by(VarlenAttention, varlen_attn)
     torch.testing.assert_close(together, world.by(AttentionByGroups), rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(together.double(), world.expected(), rtol=tolerance, atol=tolerance)
 

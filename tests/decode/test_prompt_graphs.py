@@ -8,11 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, load_model, random_model
-from rosecourse.decode import prompt_graphs as module
-from rosecourse.decode.prefill import Prefill
-from rosecourse.decode.prompt_attention import AttentionOfAll
-from rosecourse.decode.prompt_graphs import prompt_graphs
-from rosecourse.decode.prompt_pads import Pads
+from rosecourse.decode import prefill as module
+from rosecourse.decode.prefill import Pads, Prefill, VarlenAttention, prompt_graphs
 from rosecourse.lab.world.cpu_graph import CPUGraph
 from tests.support.grouped_model import GroupedModel, GroupedShape
 from tests.support.oracles import prompts_of
@@ -41,7 +38,7 @@ class GraphPrefill(Prefill):
     def __init__(self, model, kv, config):
         self.computed = []  # the rows of what is computed without a replay
         super().__init__(model, kv, config)
-        self.attention = AttentionOfAll(kv, model.shape.num_heads // model.shape.num_kv_heads, varlen)
+        self.attention = VarlenAttention(kv, model.shape.num_heads // model.shape.num_kv_heads, varlen)
         self.pads = Pads(model, kv)
         self.graphs = prompt_graphs(super().compute, kv, config, self.new_graph)
 
@@ -201,7 +198,7 @@ def test_a_cpu_has_none(small_model):
 
 
 def test_the_most_is_a_size():
-    assert module.few_sizes(module.MOST) == module.MOST
+    assert module.pad_to_bucket(module.MOST) == module.MOST
 
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------

@@ -6,13 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, load_model
-from rosecourse.decode.prefill import Prefill
-from rosecourse.decode.prompt_pads import LEAST, Pads, few_sizes, no_pads, pads_for
+from rosecourse.decode.prefill import LEAST, Pads, Prefill, no_pads, pad_to_bucket, pads_for
 from tests.support.oracles import prompts_of
 
 FOUR = SamplingParams(max_new_tokens=4)
 VOCABULARY = 60  # of the prompts' tokens
-SIZES = {"few": few_sizes, "odd": lambda n: n + 11, "one more": lambda n: n + 1, "as it is": lambda n: n}
+SIZES = {"few": pad_to_bucket, "odd": lambda n: n + 11, "one more": lambda n: n + 1, "as it is": lambda n: n}
 
 
 def padded(size):
@@ -40,14 +39,14 @@ def engine_with(model, prefill, block_size, **sizes):
 
 @given(st.integers(1, 300_000))
 def test_sizes_are_few_and_near(num_tokens):
-    size = few_sizes(num_tokens)
-    assert num_tokens <= size == few_sizes(size)
+    size = pad_to_bucket(num_tokens)
+    assert num_tokens <= size == pad_to_bucket(size)
     assert size - num_tokens < max(LEAST, num_tokens / 8)
 
 
 def test_sizes_are_few():
-    assert len({few_sizes(n) for n in range(1, 513)}) == 8
-    assert len({few_sizes(n) for n in range(1, 128 * 1024 + 1)}) == 8 + 8 * 8
+    assert len({pad_to_bucket(n) for n in range(1, 513)}) == 8
+    assert len({pad_to_bucket(n) for n in range(1, 128 * 1024 + 1)}) == 8 + 8 * 8
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
@@ -73,7 +72,7 @@ def test_the_logits_are_those_without_pads(small_model, size, block_size):
 
 @pytest.mark.parametrize("block_size", [1, 4, 64])
 def test_pads_write_where_no_session_can_be(small_model, block_size):
-    engine = engine_with(small_model, padded(few_sizes), block_size)
+    engine = engine_with(small_model, padded(pad_to_bucket), block_size)
     session = engine.new_session([5] * 9, FOUR)
     engine.prefill([session])
     written = [
@@ -89,7 +88,7 @@ def test_a_pad_fits_into_a_block_and_into_the_context(small_model):
         kv = InferenceEngine(small_model, EngineConfig(block_size=block_size, max_batch_size=1)).kv
         for num_tokens in (1, 63, 64, 65, 100):
             pads = Pads(small_model, kv)(num_tokens)
-            assert num_tokens + sum(len(pad.token_ids) for pad in pads) == few_sizes(num_tokens)
+            assert num_tokens + sum(len(pad.token_ids) for pad in pads) == pad_to_bucket(num_tokens)
             assert all(len(pad.token_ids) <= min(block_size, small_model.shape.context) for pad in pads)
             assert all(pad.table == [kv.num_blocks] for pad in pads)
 
@@ -107,7 +106,7 @@ def test_a_scheduler_makes_the_same_tokens(small_model):
         scheduler.run()
         return [session.completion_ids for session in sessions]
 
-    assert completions(padded(few_sizes)) == completions(Prefill)
+    assert completions(padded(pad_to_bucket)) == completions(Prefill)
 
 
 def test_a_cpu_needs_none(small_model):
@@ -121,7 +120,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA dev
 
 @pytest.mark.gpu
 @gpu
-def test_on_a_gpu_the_products_come_in_few_sizes(monkeypatch):
+def test_on_a_gpu_the_products_come_in_pad_to_bucket(monkeypatch):
     model = load_model(dtype="float16", device="cuda")
     engine = InferenceEngine(model, EngineConfig(max_batch_size=8, max_seq_len=40))
     engine.prompts.graphs.clear()  # a replay calls no Python

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, random_model
-from rosecourse.decode import prompt_tokens
+from rosecourse.decode import prefill as module
 from rosecourse.kv import blocks as one_table
 from tests.support.oracles import prompts_of
 
@@ -28,7 +28,7 @@ def test_three_index_tensors_go_to_the_device_whatever_the_batch(small_model, le
     engine = InferenceEngine(small_model, EngineConfig(block_size=4, max_batch_size=8))
     sessions = sessions_of(engine, prompts_of([16], 200)[0], lengths)
     with (
-        patch.object(prompt_tokens, "index_tensor", wraps=prompt_tokens.index_tensor) as index_tensor,
+        patch.object(module, "index_tensor", wraps=module.index_tensor) as index_tensor,
         patch.object(one_table, "index_tensor", index_tensor),
         patch.object(torch, "tensor", wraps=torch.tensor) as tensor,
     ):
