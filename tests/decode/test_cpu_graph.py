@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
-from rosecourse.decode import cpu_graph
 from rosecourse.errors import CaptureError
 from rosecourse.kernels.launch import Launch
+from rosecourse.lab.world import cpu_graph
 from rosecourse.lab.world.cpu_graph import CPUGraph
 
 
