@@ -158,7 +158,7 @@ def test_readers_end_when_the_manager_closes(manage, scheduler, drain):
 @pytest.mark.parametrize("name", ["launch", "land", "hand_over"])
 def test_readers_hear_of_a_stepping_thread_that_fails(manage, scheduler, name):
     """Of a delivery that fails, too, in the step with the last token of the first request."""
-    owner = scheduler.engine.delivery if name == "hand_over" else scheduler.engine
+    owner = scheduler.engine.delivery if name == "hand_over" else scheduler.runner
     gate = Gate(scheduler.runner, "launch", 6)
     manager = manage()
     streams = [manager.submit(prompt, params(7 + number)) for number, prompt in enumerate(PROMPTS)]
