@@ -1,4 +1,4 @@
-"""EngineCore: a model, a paged KV cache and the parts of the decode step, put together: what schedulers use."""
+"""EngineCore: a model, a paged KV cache and the parts of the decode step, put together and guarded."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ from .rules import require_blocks, require_in_step, require_list, require_logits
 class EngineCore:
     """Prefill and decode over sessions; no flags, no globals: two engines with different parts share one model.
 
-    `new_session`, `reserve`, `prefill`, `begin`, `launch`, `land`, `fork` and `free` are what schedulers are made of
+    `new_session`, `reserve`, `prefill`, `begin`, `launch`, `land`, `fork` and `free` drive sessions by hand
     (`take_tokens` is a `begin`, and `decode_step_sessions` a `launch`, that one waits for); `rules` says from which
     state of a session each is allowed. Two threads in them at once are refused with `EngineBusy`. An interrupt splits
-    none of them: it comes while the device works, or when the call is complete.
+    none of them: it comes while the device works, or when the call is complete. A scheduler enters `guard` once for
+    each of its steps, and calls `runner`, which has the same calls and trusts it.
+
+    runner_class: the kind of runner that the engine makes.
     """
 
     runner_class: type[ModelRunner] = ModelRunner
@@ -55,12 +58,9 @@ class EngineCore:
         # What is made may be changed in place anywhere, so not in inference mode.
         with torch.inference_mode(False), torch.no_grad(), settings_aside(model.device):
             self.runner = self.runner_class(model, self.config, parts)
-        self.kv, self.prefix_cache = self.runner.kv, self.runner.prefix_cache
-        self.decode_step, self.pipeline, self.prompts = (
-            self.runner.decode_step,
-            self.runner.pipeline,
-            self.runner.prompts,
-        )
+        runner = self.runner
+        self.kv, self.prefix_cache, self.prompts = runner.kv, runner.prefix_cache, runner.prompts
+        self.decode_step, self.pipeline = runner.decode_step, runner.pipeline
         self.delivery = parts.delivery(self.config)
         self.eos_token_id = getattr(model, "eos_token_id", getattr(model.tokenizer, "eos_token_id", None))
         self.pieces = Pieces(model.tokenizer)  # for all who read requests of this engine
@@ -81,8 +81,13 @@ class EngineCore:
 
         Raises `EngineBusy` where it is in use, or given to a thread already.
         """
-        self.guard.take(thread)
-        self.settle()
+        with self.guard:
+            self.guard.take(thread)
+            try:
+                self.runner.settle()
+            except BaseException:
+                self.guard.hand_back()
+                raise
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -205,7 +210,9 @@ class EngineCore:
         Steps in flight that another scheduler has launched land first.
         """
         with self.guard:
-            if self.num_in_flight and (self.pipeline.in_flight[-1].user or any(map(self.is_in_flight, sessions))):
+            if self.num_in_flight and (
+                self.pipeline.in_flight[-1].user is not None or any(map(self.is_in_flight, sessions))
+            ):
                 self.settle()
             require_in_step("take", sessions, self, missing=(0,))
             require_logits(logits, len(sessions), self.model.shape.vocab_size)

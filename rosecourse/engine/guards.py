@@ -62,11 +62,10 @@ class Guard:
         bookkeeping.__exit__()
 
     def take(self, thread: threading.Thread) -> None:
-        """Give it to a thread alone, until `hand_back`. Raises `EngineBusy` if another one uses it or has it."""
-        with self:
-            if len(self._inside) > 1:  # this very thread's
-                raise EngineBusy(IN_STEP)
-            self._taken_by = thread
+        """Give it to a thread alone, until `hand_back`. Call it inside; raises `EngineBusy` in the middle of a step."""
+        if len(self._inside) > 1:  # this very thread's
+            raise EngineBusy(IN_STEP)
+        self._taken_by = thread
 
     def hand_back(self) -> None:
         """Let every thread use it again."""

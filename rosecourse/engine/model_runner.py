@@ -106,7 +106,7 @@ class ModelRunner:
         return logits
 
     def begin(self, sessions: Sequence[InferenceSession], logits: torch.Tensor, user: Any = None) -> Landed:
-        """Have the first token of each session chosen: see `EngineCore.begin`. user: as in `StepInFlight`."""
+        """Have the first token of each session chosen: see `EngineCore.begin`. user: as in `decode.in_flight`."""
         if self.pipeline.in_flight:
             self._settle_others(user)
         token_ids = self.start(sessions, logits, user)
