@@ -1,8 +1,8 @@
 """Part `prefill`: the prompts of a batch, in one flat row; their K and V go straight into the sessions' blocks.
 
-    tokens = PromptTokens(kv, [*sessions, *pads])     what is computed, and where its K and V go
-    attention = self.attention.plan(tokens)           one call for prompts of all lengths
-    compute(tokens, rows)                             the model over the flat row: eager, or one graph
+    tokens = PromptTokens(kv, [*sessions, *pads])   what is computed, and where its K and V go
+    attention = self.attention.plan(tokens)         one call for prompts of all lengths
+    compute(tokens, rows)                           the model over the row: eager, or one graph
 
 On a GPU pads fill the row up to one of few sizes. For each number of rows that it has not seen, cuBLAS asks a heuristic
 which of its kernels to take: on an H200's host 2 to 5 ms for each of a layer's four products, where a whole prefill of
