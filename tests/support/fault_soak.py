@@ -100,7 +100,11 @@ class FaultWorld:
         """One of the next calls of something raises, before it has done anything or after it has done all."""
         draw = self.random
         fault = FaultAt(draw.randint(1, 4), draw.choice(["before", "before", "after"]))
-        owners = [(self.engine, CALLS), (self.engine.decode_step, STAGES), (self.engine.pipeline, ["launch", "land"])]
+        owners = [
+            (self.engine.runner, CALLS),
+            (self.engine.decode_step, STAGES),
+            (self.engine.pipeline, ["launch", "land"]),
+        ]
         owners += [(slot, ["read", "write"]) for slot in self.engine.pipeline.ring.empty]
         owner, names = draw.choice(owners)
         name = draw.choice(names)
