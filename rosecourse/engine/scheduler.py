@@ -173,6 +173,8 @@ class OnlineScheduler:
         if batch:
             self.launch(batch)
             self.commit()
+        elif not self.runner.pipeline.in_flight:
+            return
         elif not any(map(self.runner.is_in_flight, runnable(self.running))):  # who has just begun goes on soon
             self.runner.settle()
         self.stats.decode_seconds += time.perf_counter() - start
