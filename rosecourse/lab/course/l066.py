@@ -101,9 +101,9 @@ COLLEAGUES_FILE = '''\
 import torch
 
 from rosecourse.decode.device_step import Outcome
-from rosecourse.lab.world.graph_makers import graphs_for
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.decode.sampling import best_of_each
+from rosecourse.lab.world.graph_makers import graphs_for
 
 
 class Jukebox:

@@ -110,8 +110,8 @@ from itertools import cycle
 
 import torch
 
-from rosecourse.lab.world.events import events_for
 from rosecourse.decode.in_flight import StepInFlight
+from rosecourse.lab.world.events import events_for
 
 
 class Ferry:
