@@ -19,7 +19,7 @@ from .parser import Parser
 MOST = 1_000_000  # requests, runs, pairs, threads
 LONGEST_PROMPT = 2**26  # characters: more than any context, and little enough to be held
 DTYPES = ("float32", "float16", "bfloat16")  # as in `models.load`
-ADMISSION_POLICIES = ("fifo",)  # as in `engine.admission`
+ADMISSION_POLICIES = ("fifo",)  # the articles' flag: schedulers know no other
 READERS = ("sequential", "threads", "one", "asyncio")  # as in `measure.readers`
 
 

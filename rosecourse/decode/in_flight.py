@@ -89,8 +89,7 @@ class TokenRing:
 
     def put(self, tokens: Tensor) -> Slot:
         """Start copying a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
-        if not self.empty:
-            self.require_slot()
+        self.require_slot()
         self.empty[0].write(tokens)
         return self.empty.popleft()
 

@@ -57,8 +57,7 @@ class EngineCore:
         self.config = replace(config, max_seq_len=max_seq_len, num_blocks=num_blocks)
         # What is made may be changed in place anywhere, so not in inference mode.
         with torch.inference_mode(False), torch.no_grad(), settings_aside(model.device):
-            self.runner = self.runner_class(model, self.config, parts)
-        runner = self.runner
+            runner = self.runner = self.runner_class(model, self.config, parts)
         self.kv, self.prefix_cache, self.prompts = runner.kv, runner.prefix_cache, runner.prompts
         self.decode_step, self.pipeline = runner.decode_step, runner.pipeline
         self.delivery = parts.delivery(self.config)

@@ -39,11 +39,10 @@ class ModelRunner:
     """The cache, and the parts that compute. Its callers are inside `bookkeeping`, and one at a time."""
 
     def __init__(self, model: Model, config: EngineConfig, parts: DecodeParts) -> None:
-        shape = model.shape
         self.kv = parts.cache(
-            num_layers=shape.num_layers,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
+            num_layers=model.shape.num_layers,
+            num_kv_heads=model.shape.num_kv_heads,
+            head_dim=model.shape.head_dim,
             block_size=config.block_size,
             num_blocks=config.num_blocks or 0,  # an engine says how many
             dtype=model.dtype,

@@ -9,7 +9,7 @@ class OfflineScheduler(OnlineScheduler):
     """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
 
     def _begin(self) -> None:
-        if self.running or self._ended:
+        if self.running or self.queues.ended:
             return
         while self.waiting and (admitted := self._admit()):
             self._prefill(admitted)

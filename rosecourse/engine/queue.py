@@ -40,3 +40,8 @@ class Queue(OrderedDict[InferenceSession, None]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)})"
+
+
+def fifo(waiting: Queue) -> int:
+    """Admission in the order of arrival: the number of the next session to admit."""
+    return 0

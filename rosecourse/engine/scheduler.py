@@ -17,11 +17,11 @@ from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, Sc
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
 from ..request.session import InferenceSession, SessionTimes
-from .admission import fifo
 from .core import EngineCore
 from .items import NewToken
 from .model_runner import Landed
-from .queue import Queue
+from .queue import Queue, fifo
+from .queues import Queues
 from .rules import require_own, require_rule, require_siblings
 from .stats import SchedulerStats
 
@@ -62,19 +62,16 @@ class OnlineScheduler:
         self.ref = weakref.ref(self)  # by which its sessions know it
         self.manager_thread: threading.Thread | None = None  # of the SchedulerManager that steps it
         self.admission = admission
-        self.waiting = Queue()
-        self.running = Queue()
-        self._waiting_forks = Queue()  # those in `waiting` that hold blocks, in the same order
+        self.queues = Queues(self.runner, self.max_batch_size)
+        self.waiting, self.running = self.queues.waiting, self.queues.running
         self.stats = SchedulerStats()
         self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
-        self._ended = Queue()  # no longer running, but a step in flight still writes to their blocks
-        self._failure: BaseException | None = None  # why blocks could not be given back
         self.before_landing: Callable[[], None] = nothing  # called when the host is about to wait for the device
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running or self._new_tokens or self._ended)
+        return bool(self.waiting or self.running or self._new_tokens or self.queues.ended)
 
     def submit(self, session: InferenceSession, siblings: Sequence[SamplingParams] = ()) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
@@ -93,7 +90,7 @@ class OnlineScheduler:
             session.siblings = tuple(siblings)
             self.waiting.append(session)
             if session.table is not None:
-                self._waiting_forks.append(session)
+                self.queues.waiting_forks.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished.
@@ -105,7 +102,7 @@ class OnlineScheduler:
         if self.manager_thread not in (None, threading.current_thread()):
             raise EngineBusy("a SchedulerManager steps this scheduler: cancel the stream, or close the manager first")
         if session.finished:
-            if session in self._ended:
+            if session in self.queues.ended:
                 self.engine.settle()
             return
         if session.owner not in (None, self.ref):
@@ -119,11 +116,11 @@ class OnlineScheduler:
                 if self.runner.is_in_flight(session):
                     self.runner.settle()
             finally:
-                self._free(session)
+                self.queues.free(session)
 
     def audit(self) -> None:
         """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
-        self.engine.audit([*self.waiting, *self.running, *self._ended])
+        self.engine.audit([*self.waiting, *self.running, *self.queues.ended])
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -138,16 +135,16 @@ class OnlineScheduler:
         the next step also returns the tokens that this one had made. Only when blocks could not be given back every
         further step raises `SchedulerClosed`. An interrupt comes in the forward, or at the end of the step.
         """
-        if self._failure is not None:
-            kind = type(self._failure).__name__
+        if (failure := self.queues.failure) is not None:
+            kind = type(failure).__name__
             raise SchedulerClosed(
-                f"KV blocks could not be given back ({kind}: {self._failure}): make a new engine and a new scheduler"
-            ) from self._failure
+                f"KV blocks could not be given back ({kind}: {failure}): make a new engine and a new scheduler"
+            ) from failure
         new_tokens: list[NewToken] = []
         try:
             with self.engine.guard:
                 self._advance()
-                new_tokens, self._new_tokens = self._new_tokens, []
+                new_tokens = self.take_new_tokens()
                 return new_tokens
         except BaseException:
             self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
@@ -189,7 +186,7 @@ class OnlineScheduler:
             if self.runner.pipeline.in_flight:
                 self.runner.settle()
             elif not self._preempt_newest():
-                self._put_back(batch)
+                self.queues.put_back(batch)
                 raise KVCacheExhausted(f"no KV blocks for one more token of {len(batch)} sessions: free or preempt one")
             batch = [session for session in batch if session in self.running]
         return batch
@@ -220,10 +217,10 @@ class OnlineScheduler:
             landed = self.runner.land()
         except BaseException:  # nobody knows how far it came
             self.runner.drop()
-            self._free_ended()
-            for sample in list(filter(wants_token, self._waiting_forks)):
-                self._free(sample)  # and it stays where it is
-            self._put_back(list(filter(wants_token, self.running)))
+            self.queues.free_ended()
+            for sample in list(filter(wants_token, self.queues.waiting_forks)):
+                self.queues.free(sample)  # and it stays where it is
+            self.queues.put_back(list(filter(wants_token, self.running)))
             raise
         self._hand_out(landed)
 
@@ -231,7 +228,7 @@ class OnlineScheduler:
         """These were to get one more token, and nobody knows how far it came: what was written is not used."""
         with suppress(BaseException):  # what fails there has put back all that was in flight
             self.runner.settle()
-        self._put_back([session for session in sessions if session in self.running or not session.finished])
+        self.queues.put_back([session for session in sessions if session in self.running or not session.finished])
 
     # -- admission ------------------------------------------------------------------------------------------------
 
@@ -249,13 +246,13 @@ class OnlineScheduler:
                 if not is_fork and not self._reserve(session, needed, alone=not (self.running or admitted)):
                     break
                 self.waiting.discard(session)
-                self._waiting_forks.discard(session)
+                self.queues.waiting_forks.discard(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
                 (self.running if is_fork else admitted).append(session)
                 places -= 1 + len(session.to_fork)  # samples that find no place wait
                 needed += self._blocks_to_come(session)
         except BaseException:
-            self._put_back(admitted)
+            self.queues.put_back(admitted)
             raise
         return admitted
 
@@ -283,7 +280,7 @@ class OnlineScheduler:
                 raise  # nothing here could give blocks back: sessions outside this scheduler hold them
         finally:
             if not fits:
-                self._free(session)
+                self.queues.free(session)
         return fits
 
     def _blocks_to_come(self, session: InferenceSession) -> int:
@@ -298,6 +295,12 @@ class OnlineScheduler:
             except KVCacheExhausted:
                 if not alone or not self._preempt_newest():
                     raise
+
+    def _preempt_newest(self) -> bool:
+        """Take the blocks of the newest session, if there is another one."""
+        preempted = self.queues.preempt_newest()
+        self.stats.preemptions += preempted
+        return preempted
 
     # -- prompts --------------------------------------------------------------------------------------------------
 
@@ -322,7 +325,7 @@ class OnlineScheduler:
             self._recover(batch)
             raise
         self._hand_out(landed)
-        self._make_room()
+        self.queues.make_room()
         self.stats.prefill_seconds += time.perf_counter() - start
 
     def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
@@ -340,14 +343,6 @@ class OnlineScheduler:
                 rows.append(row)
         return rows
 
-    def _make_room(self) -> None:
-        """The newest sessions, if more run than the batch has places for, wait at the front, with their blocks."""
-        while len(self.running) > self.max_batch_size:
-            session = self.running[-1]
-            self.running.discard(session)
-            for queue in (self.waiting, self._waiting_forks):
-                queue.append_first(session)
-
     def _hand_out(self, landed: Landed) -> None:
         """Note the tokens that sessions have taken; one that could have none ends, with an error."""
         now = time.perf_counter()
@@ -355,58 +350,13 @@ class OnlineScheduler:
         for session, _ in landed.new_tokens:
             session.times.tokens.append(now)
             if session.finish_reason is not None:
-                self._end(session)
+                self.queues.end(session)
         for session in landed.without:
             session.finish_reason = "error"
             self.failed.append(session)
-            self._end(session)
-        if self._ended:
-            self._free_ended()
-
-    def _end(self, session: InferenceSession) -> None:
-        """A session has finished. Its blocks come back when no step in flight can write to them."""
-        for queue in (self.running, self.waiting, self._waiting_forks):  # a sample may wait when its token lands
-            queue.discard(session)
-        self._ended.append(session)
-
-    def _free_ended(self) -> None:
-        for session in list(self._ended):
-            if not self.runner.is_in_flight(session):
-                self._ended.discard(session)
-                self._free(session)
-
-    # -- blocks given back ----------------------------------------------------------------------------------------
-
-    def _put_back(self, sessions: list[InferenceSession]) -> None:
-        """As if they had not been admitted: they wait at the front, in the same order and without blocks."""
-        for session in reversed(sessions):
-            self._free(session)
-            self.running.discard(session)
-            if not session.finished:
-                self.waiting.append_first(session)
-
-    def _preempt_newest(self) -> bool:
-        """Take the blocks of the newest session: a fork that waits, else one that runs; False if only one runs."""
-        if not self._waiting_forks and len(self.running) <= 1:
-            return False
-        if self._waiting_forks:
-            self._free(self._waiting_forks[-1])  # and it stays where it is
-        else:
-            self._put_back([self.running[-1]])
-        self.stats.preemptions += 1
-        return True
-
-    def _free(self, session: InferenceSession) -> None:
-        """Give a session's blocks back, if it holds any."""
-        self._waiting_forks.discard(session)
-        if session.table is None:
-            return
-        try:
-            self.runner.free(session)
-        except BaseException as error:
-            self._failure = error
-            self.runner.drop()  # there is no next step to land what is in flight
-            raise
+            self.queues.end(session)
+        if self.queues.ended:
+            self.queues.free_ended()
 
 
 def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:

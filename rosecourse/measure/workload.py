@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from ..checks import is_count, require, shown
 from ..config import SamplingParams
 from ..decode.garbage import old_objects_spared
-from ..engine.admission import fifo
 from ..engine.engine import InferenceEngine
 from ..engine.offline import OfflineScheduler
+from ..engine.queue import fifo
 from ..engine.scheduler import OnlineScheduler
 from ..engine.stats import SchedulerStats
 from ..engine.streaming import SchedulerManager

@@ -5,7 +5,6 @@ import pytest
 from rosecourse.commands import benchmark_scheduler, flags, lab, record
 from rosecourse.commands.parser import command_parser
 from rosecourse.commands.work import benchmark_scheduler as scheduling
-from rosecourse.engine import admission
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.world.worlds import KV_APPEND
 from rosecourse.lessons import LESSONS, workloads
@@ -15,7 +14,6 @@ from rosecourse.models import load
 
 def test_the_choices_are_those_of_the_rooms_below():
     assert tuple(load.DTYPES) == flags.DTYPES
-    assert tuple(admission.ADMISSION_POLICIES) == flags.ADMISSION_POLICIES
     assert tuple(readers.READERS) == flags.READERS
     assert tuple(workloads.ARTICLES) == record.ARTICLES
     assert tuple(scheduling.RUNNERS) == benchmark_scheduler.MODES

@@ -10,7 +10,6 @@ from tqdm import tqdm
 
 from ...checks import require
 from ...config import SamplingParams
-from ...engine.admission import ADMISSION_POLICIES
 from ...engine.engine import InferenceEngine
 from ...measure.metrics import DEFINITIONS
 from ...measure.provenance import provenance
@@ -51,7 +50,6 @@ def engine_and_workload(args: argparse.Namespace, samples: int, readers: str) ->
         interval / 1e3,
         samples,
         prefill_max_batch_size=args.prefill_max_batch_size,
-        admission=ADMISSION_POLICIES[args.prefill_admission_policy],
         tokenize_workers=args.tokenize_workers,
         readers=readers,
     )
