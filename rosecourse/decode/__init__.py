@@ -1,9 +1,7 @@
 """The decode step and the best version of each of its parts."""
 
 from ..kv.blocks import KVBlockManager
-from .copy_blocks import CopyBlocks
 from .delivery import Delivery
-from .device_step import DeviceStep
 from .five_kernels import LayerOps
 from .forward import DecodeForward
 from .inputs import DecodeInputs, DecodeOutputs
@@ -13,8 +11,7 @@ from .pipeline import Pipeline
 from .prefill import Prefill
 from .rows import Rows
 from .runner import GraphRunner
-from .start import Start
-from .step import DecodeStep
+from .step import Batch, CopyBlocks, DecodeStep, DeviceStep
 
 BEST = DecodeParts(
     cache=KVBlockManager,
@@ -24,7 +21,6 @@ BEST = DecodeParts(
     kv_append=KVAppend,
     pipeline=Pipeline,
     prefill=Prefill,
-    start=Start,
     delivery=Delivery,
     ops=LayerOps,
     copy_blocks=CopyBlocks,
@@ -33,4 +29,4 @@ BEST = DecodeParts(
     device_step=DeviceStep,
 )
 
-__all__ = ["BEST", "DecodeInputs", "DecodeOutputs", "DecodeParts", "DecodeStep"]
+__all__ = ["BEST", "Batch", "DecodeInputs", "DecodeOutputs", "DecodeParts", "DecodeStep"]

@@ -3,20 +3,85 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..config import EngineConfig
+from ..errors import RosecourseError
 from ..kernels import to_host_on
+from ..kernels.reference import to_host
 from ..kv.blocks import KVBlockManager
 from ..kv.bookkeeping import bookkeeping
-from ..request.session import InferenceSession
-from .in_flight import StepInFlight, TokenRing
 from .ranges import range_for
-from .step import DecodeStep
+from .sampling import asked_of, next_tokens
+from .step import Batch, DecodeStep
+
+Copy = Callable[[Tensor, Tensor], None]
+
+
+class Slot:
+    """Tokens of one step, on their way to the host."""
+
+    def __init__(self, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
+        self.copy = copy
+        self.pinned = device.type == "cuda"
+        self.copied = torch.cuda.Event() if self.pinned else None
+        self.host = torch.empty(max_rows, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
+        self.size = 0
+
+    def write(self, tokens: Tensor) -> None:
+        """Let the device copy int64 [B] here when it gets there; the host does not wait."""
+        self.size = len(tokens)
+        if self.size > len(self.host):  # the samples of a prefill may be more than a step has rows
+            self.host = torch.empty(self.size, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
+        self.copy(tokens, self.host[: self.size])
+        if self.copied is not None:
+            self.copied.record()
+
+    def read(self) -> list[int]:
+        """The tokens; waits for them."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.host[: self.size].tolist()
+
+
+class PinnedSlot(Slot):
+    """One that a device writes to. When it goes, the memory may be somebody else's: first the device has to be done."""
+
+    def __del__(self) -> None:  # not in `Slot`: an interrupt that comes in here is lost
+        if self.copied is not None:
+            self.copied.synchronize()
+
+
+class TokenRing:
+    """As many slots as steps can be in flight: none is written again before the host has read it.
+
+    In pinned memory, each with an event. (vLLM's asynchronous scheduling reads sampled tokens so, SGLang's overlap
+    scheduler through a buffer of futures.)
+    """
+
+    def __init__(self, num_slots: int, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
+        """copy: writes tokens, int64 [B] on the device, to memory of the host; nobody waits for it."""
+        kind = PinnedSlot if device.type == "cuda" else Slot
+        self.empty = deque(kind(max_rows, device, copy) for _ in range(num_slots))
+
+    def require_slot(self) -> None:
+        """Raise `RosecourseError` where no slot is empty."""
+        if not self.empty:
+            raise RosecourseError("all slots of the ring hold tokens that nobody has read: land a step first")
+
+    def put(self, tokens: Tensor) -> Slot:
+        """Start copying a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
+        self.require_slot()
+        self.empty[0].write(tokens)
+        return self.empty.popleft()
+
+    def give_back(self, slot: Slot) -> None:
+        """The tokens of a slot have been read, or nobody wants them: it may be written again."""
+        self.empty.append(slot)
 
 
 class Pipeline:
@@ -26,6 +91,9 @@ class Pipeline:
     runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
     asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.) The first
     tokens of requests are in flight as a step's are.
+
+    steps_ahead: how many batches may be in flight when the host goes on to plan another one. in_flight: those that have
+    been launched and not landed, the oldest first.
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
@@ -33,46 +101,51 @@ class Pipeline:
         self.range = range_for(kv.device, config.nvtx)
         self.steps_ahead = self.ahead_on(kv.device)
         self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device, to_host_on(kv.device))
-        self.in_flight: deque[StepInFlight] = deque()
-        self.last_run: StepInFlight | None = None
+        self.in_flight: deque[Batch] = deque()
 
     def ahead_on(self, device: torch.device) -> int:
         """How many steps may be in flight on a device when the host goes on to plan another one."""
         return 1 if device.type == "cuda" else 0
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        """Start a step of these sessions. Raises `RosecourseError` where as many are in flight as can be."""
+    def launch(self, batch: Batch) -> None:
+        """Start a step. Raises `RosecourseError` where as many are in flight as can be."""
         self.ring.require_slot()
-        newest = self.in_flight[-1] if self.in_flight else None
-        goes_on = newest is not None and newest is self.last_run and newest.sessions == sessions
-        outcome = self.step.run(sessions, newest.tables) if newest and goes_on else self.step.run(sessions)
-        self.last_run = self.put(sessions, user, outcome.tokens)
+        self._put(batch, self.step.run(batch).tokens)
 
-    def put(self, sessions: Sequence[InferenceSession], user: Any, tokens: torch.Tensor) -> StepInFlight:
-        """Tokens int64 [B] that the device is making, of a step or of a prefill: they land in their turn.
-
-        Raises `RosecourseError` where as many steps are in flight as can be.
+    def begin(self, batch: Batch, logits: Tensor) -> None:
+        """The first tokens, by the logits [B, vocab_size] of a prefill: they stay on the device, where the next step
+        takes them, and land in their turn. Raises as `launch`.
         """
-        made = StepInFlight(sessions, user, self.ring.put(tokens))
-        self.in_flight.append(made)
-        return made
+        self.ring.require_slot()
+        tokens = self.choose(batch, logits)
+        self._put(batch, tokens)
+        self.step.rows.add_first_tokens(batch.tables, tokens)
 
-    def land(self) -> tuple[StepInFlight, list[int]]:
-        """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
-        landed = self.in_flight[0]
+    def choose(self, batch: Batch, logits: Tensor) -> Tensor:
+        """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
+        return next_tokens(logits, asked_of(batch.sessions, logits.device), self.step.best)
+
+    def _put(self, batch: Batch, tokens: Tensor) -> None:
+        batch.pending = self.ring.put(tokens)
+        self.in_flight.append(batch)
+
+    def land(self) -> tuple[Batch, list[int]]:
+        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN.
+
+        An interrupt comes before anything has changed.
+        """
+        batch = self.in_flight[0]
         with self.range("rosecourse.read"):
-            token_ids = bookkeeping.interruptible(landed.made.read)
+            token_ids = bookkeeping.interruptible(batch.pending.read)
         self.in_flight.popleft()
-        self.ring.give_back(landed.made)
-        if landed is self.last_run:
-            self.last_run = None
-            self.step.has_read(landed.sessions, token_ids)
-        return landed, token_ids
+        self.ring.give_back(batch.pending)
+        self.step.has_read(batch, token_ids)
+        return batch, token_ids
 
     def abandon(self) -> None:
         """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
         while self.in_flight:
             with suppress(Exception):  # whatever has become of the device, nothing is in flight afterwards
-                self.in_flight[0].made.read()
-            self.ring.give_back(self.in_flight.popleft().made)
+                self.in_flight[0].pending.read()
+            self.ring.give_back(self.in_flight.popleft().pending)
         self.step.rows.forget()

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import is_
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, float64
 
@@ -26,6 +26,9 @@ from ..models.shape import Model
 from ..request.draws import key_of
 from ..request.session import InferenceSession
 from .inputs import DecodeInputs
+
+if TYPE_CHECKING:
+    from .step import Batch
 
 TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, FIELDS = range(7)
 LIVE = FIELDS  # one column more: 1 where somebody sits, 0 for a pad
@@ -83,8 +86,6 @@ class Rows:
     def forget(self) -> None:
         """Nobody knows what is on the device: the next step uploads all that it needs."""
         self.known = False
-        self.placements = -1  # how many the cache had made when the rows were told of their blocks
-        self.longest_now = 0  # tokens that the cache has of the session that has most
         self.tables: list[BlockTable] = []
         self.tokens: list[int] = []  # the last token of each row, as the device has it
         self.ends: list[int] = []  # the last block of each row, as the device has it
@@ -93,7 +94,7 @@ class Rows:
         self.arrived: list[BlockTable] = []  # of sessions that have been prefilled last,
         self.first_tokens: Tensor | None = None  # whose first tokens are on the device
 
-    def arrive(self, tables: list[BlockTable], tokens: Tensor) -> None:
+    def add_first_tokens(self, tables: list[BlockTable], tokens: Tensor) -> None:
         """The sessions of these tables have their first tokens, int64 [B] on the device; they have no rows yet.
 
         Those of a prefill before it have landed by the time of a plan: the host is one step behind at most.
@@ -127,19 +128,13 @@ class Rows:
             )
         return self.views[size]
 
-    def plan(self, sessions: Sequence[InferenceSession], again: Sequence[BlockTable] | None = None) -> DecodeInputs:
-        """Let the rows be those of these sessions, in their order, and upload what has changed.
-
-        again: their tables, if they are the sessions of the last step and nobody has read its tokens; else None.
-        """
-        if again is not None and self.kv.placements == self.placements:
-            self.longest_now += 1
-            return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
+    def plan(self, batch: Batch) -> DecodeInputs:
+        """Let the rows be those of this batch, and upload what has changed."""
         if not self.known:
             self._clear()
             self.known = True
         changes: dict[int, int] = {}  # address in `state` -> number
-        tables = [session.table for session in sessions]
+        sessions, tables = batch.sessions, batch.tables
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
             self._seat(sessions, tables, changes)
         # The token that a step in flight is making is on the device alone.
@@ -152,10 +147,10 @@ class Rows:
             self._tell_blocks(tables, ends, changes)
         if changes:
             self._upload(changes)
-        self.tables, self.tokens, self.ends = tables, tokens, ends
-        self.placements = self.kv.placements
-        self.longest_now = max([session.num_cached_tokens for session in sessions])
-        return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
+        self.tables, self.ends = tables, ends
+        self.tokens = [UNKNOWN] * len(tables)  # the device is about to choose others
+        longest = max([session.num_cached_tokens for session in sessions])
+        return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
 
     def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
         """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""
@@ -216,26 +211,9 @@ class Rows:
         addresses, numbers = index_tensor([list(changes), list(changes.values())], self.kv.device)
         self.state[addresses] = numbers
 
-    def advance(self, size: int) -> None:
-        """Every session of the first rows has one token more in the cache."""
-        view = self.view(size)
-        view.inputs.context_lens.add_(view.live)
-
-    def asked(self, size: int) -> Asked:
-        """For the token behind the last position of each of the first rows."""
-        return self.view(size).asked
-
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""
         return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))
-
-    def chosen(self, size: int, tokens: Tensor) -> None:
-        """These are the last tokens of the first rows: int64 [size] on the device, which the host has not read yet."""
-        self.view(size).inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
-
-    def unread(self) -> None:
-        """The device has chosen tokens that the host has not read."""
-        self.tokens = [UNKNOWN] * len(self.tokens)
 
     def read(self, token_ids: list[int]) -> None:
         """The host has read them."""

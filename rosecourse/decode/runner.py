@@ -12,10 +12,10 @@ from tqdm import tqdm
 from ..config import EngineConfig
 from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
-from .device_step import DeviceStep, Outcome
 from .graphs import CUDAGraphs, Graph
 from .inputs import DecodeInputs
 from .sampling import best_of_each, best_on
+from .step import DeviceStep, Outcome
 
 # The same each time, so that Python shows it once; `warnings.filterwarnings("ignore", "graphs of steps")` silences it.
 LATE = "graphs of steps that sample are captured as they are needed: the first step of each batch size takes longer"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from ..errors import LogitsError
 from ..kv.buffers import index_tensor
 from ..request.draws import draws
 from ..request.session import InferenceSession
-from .parts import Step
 from .rows import Asked, asked_by
 
 NO_TOKEN = -1  # of a row of NaN or +inf, or of nothing but -inf: there is no distribution to choose from
@@ -37,7 +37,7 @@ def next_tokens(logits: Tensor, asked: Asked | None, best: Best | None = None) -
     return torch.where((asked.temperature > 0) & (greedy != NO_TOKEN), _drawn(logits, asked), greedy)
 
 
-def tokens_of_each(step: Step, sessions: Sequence[InferenceSession], logits: Tensor) -> list[int]:
+def tokens_of_each(step: Any, sessions: Sequence[InferenceSession], logits: Tensor) -> list[int]:
     """What a step chooses for each session, or NO_TOKEN where it can choose none."""
     try:
         return step.choose(sessions, logits)

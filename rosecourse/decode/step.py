@@ -1,8 +1,8 @@
 """The decode step: plan on the host, run on the device, read.
 
-    copies = kv.place(tables)           a block for each session's next slot, copy-on-write
+    copies = kv.place(batch.tables)     a block for each session's next slot, copy-on-write
     copy_blocks(copies)
-    inputs = plan(sessions)             who sits in which row; uploads only what has changed
+    inputs = plan(batch)                who sits in which row; uploads only what has changed
     runner(inputs)                      forward with append, sampling, advance: eager, or one graph
     read                                the tokens, which are the next step's inputs already
 
@@ -13,20 +13,104 @@ A step that is called is read at once, by `choose`. One that a pipeline runs is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..config import EngineConfig
 from ..errors import LogitsError
+from ..kernels import choose, triton_runs_on
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
+from ..kv.buffers import index_tensor
 from ..models.shape import Model
 from ..request.session import InferenceSession
-from .device_step import Outcome
-from .parts import CopyBlocks, DecodeParts, Rows, Runner
+from .inputs import DecodeInputs
+from .parts import DecodeParts
 from .ranges import range_for
-from .sampling import NO_TOKEN, asked_of, next_tokens
+from .sampling import NO_TOKEN, Best, asked_of, next_tokens
+
+
+class Batch:
+    """All that a step knows: whose row b of it is, with the tables that they have when it is made.
+
+    A table that a session holds no longer says that the token of its row is nobody's.
+    user: a weak reference to the scheduler whose step it is, or None. pending: where its tokens come to be, once it has
+    been launched; a pipeline puts it there.
+    """
+
+    def __init__(self, sessions: Sequence[InferenceSession], user: Any = None, pending: Any = None) -> None:
+        self.sessions = list(sessions)
+        self.tables: list[BlockTable] = [session.table for session in sessions]
+        self.user, self.pending = user, pending
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    @cached_property
+    def members(self) -> frozenset[InferenceSession]:
+        """The sessions, to look one up."""
+        return frozenset(self.sessions)
+
+
+class Outcome(NamedTuple):
+    """What a step has made of B rows."""
+
+    logits: Tensor  # [B, vocab_size]
+    tokens: Tensor  # int64 [B], the next ones, or `sampling.NO_TOKEN`
+
+
+class CopyBlocks:
+    """Part `copy_blocks`, copy-on-write: one indexed copy of K and one of V, for all sessions and layers of a step.
+
+    No block is the destination of two copies, or the destination of one and the source of another: their order is free.
+    """
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+
+    def __call__(self, copies: Sequence[Copy]) -> None:
+        """Copy K and V of all layers, before anybody writes into the copies."""
+        if not copies:
+            return
+        sources, destinations = index_tensor(list(zip(*copies, strict=True)), self.kv.device)
+        for cache in (self.kv.keys, self.kv.values):
+            cache[:, destinations] = cache[:, sources]
+
+
+def ending_of(forward: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """What ends a greedy step on a GPU, with the arguments of `kernels.choose`."""
+    try:
+        return forward.model.ops.choose
+    except AttributeError:
+        return choose
+
+
+class DeviceStep:
+    """Part `device_step`, a function of tensors that stay where they are: forward with append, advance, sampling.
+
+    The host decides nothing in between. On a GPU the end of a greedy step is one kernel, which advances the rows, too;
+    `best` is for other steps then. Operations that know more of their logits than the numbers bring a kernel of their
+    own (`five_kernels`).
+    """
+
+    def __init__(self, forward: Any, kv_append: Any, rows: Any, best: Best) -> None:
+        self.forward, self.kv_append, self.rows, self.best = forward, kv_append, rows, best
+        self.choose = ending_of(forward)
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        """One more token for each row. sampled: whether any row asks for more than the most probable token."""
+        view = self.rows.view(len(inputs.token_ids))
+        logits = self.forward(inputs, self.kv_append(inputs))
+        if not sampled and logits.is_cuda and triton_runs_on(logits.device):
+            return Outcome(logits, self.choose(logits, view.live, view.inputs.token_ids, view.inputs.context_lens))
+        inputs.context_lens.add_(view.live)
+        tokens = next_tokens(logits, view.asked, self.best) if sampled else self.best(logits)
+        inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
+        return Outcome(logits, tokens)
 
 
 class DecodeStep:
@@ -39,10 +123,10 @@ class DecodeStep:
     stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "runner")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
-        self.rows: Rows = parts.build("rows", model, kv, config)
-        self.runner: Runner = parts.build("runner", model, kv, config)
-        self.best = self.runner.best
+        self.copy_blocks = parts.build("copy_blocks", model, kv, config)
+        self.rows = parts.build("rows", model, kv, config)
+        self.runner = parts.build("runner", model, kv, config)
+        self.best: Best = self.runner.best
         forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
         self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
         self.place, self.plan = kv.place, self.rows.plan
@@ -52,31 +136,26 @@ class DecodeStep:
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
-        logits, tokens = self.run(sessions)
+        logits, tokens = self.run(Batch(sessions))
         with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
             self.outcome = Outcome(logits.clone(), tokens)
         self.version = self.outcome.logits._version
         return self.outcome.logits
 
-    def run(self, sessions: Sequence[InferenceSession], again: Sequence[BlockTable] | None = None) -> Outcome:
-        """Tell the device to make one more token for each session; what it makes is there until the next run.
-
-        again: their tables, if they are the sessions of the last run and nobody has read its tokens; else None.
-        """
-        tables: Sequence[BlockTable] = [session.table for session in sessions] if again is None else again
+    def run(self, batch: Batch) -> Outcome:
+        """Tell the device to make one more token for each session; what it makes is there until the next run."""
         with self.range("roseinfer.decode_step_sessions.place"):
-            copies: list[Copy] = self.place(tables)
+            copies: list[Copy] = self.place(batch.tables)
             self.copy_blocks(copies)
         try:
             with self.range("roseinfer.decode_step_sessions.plan"):
-                inputs = self.plan(sessions) if again is None else self.plan(sessions, again)
+                inputs = self.plan(batch)
             with self.range("roseinfer.decode_step_sessions.run"):
                 outcome = bookkeeping.interruptible(self.runner, inputs, self.rows.sampling)
-            self.rows.unread()
         except BaseException:
             self.rows.forget()  # nobody knows how far it came
             raise
-        for session, table in zip(sessions, tables, strict=True):
+        for session, table in zip(batch.sessions, batch.tables, strict=True):
             session.num_cached_tokens += 1
             table.num_tokens += 1
         self.outcome = None
@@ -93,9 +172,9 @@ class DecodeStep:
             self.rows.read(token_ids)
         return token_ids
 
-    def has_read(self, sessions: Sequence[InferenceSession], token_ids: list[int]) -> None:
-        """The host has read the tokens of the last run, which was of these sessions."""
-        if self.rows.holds(sessions):
+    def has_read(self, batch: Batch, token_ids: list[int]) -> None:
+        """The host has read the tokens of a batch. The rows are told, if they are those of its run."""
+        if self.rows.tables is batch.tables:
             self.rows.read(token_ids)
 
     def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:

@@ -13,7 +13,7 @@ import torch
 
 from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
-from ..decode import BEST, DecodeParts
+from ..decode import BEST, Batch, DecodeParts
 from ..errors import BlockError, ConfigError, KVCacheExhausted, RequestError
 from ..kernels.plain_torch import settings_aside
 from ..kv.bookkeeping import bookkeeping
@@ -215,7 +215,7 @@ class EngineCore:
                 self.settle()
             require_in_step("take", sessions, self, missing=(0,))
             require_logits(logits, len(sessions), self.model.shape.vocab_size)
-            return self.runner.begin(sessions, logits)
+            return self.runner.begin(Batch(sessions), logits)
 
     def launch(self, sessions: Sequence[InferenceSession]) -> None:
         """Start a decode step; `land` gives its tokens. Each session that a step in flight has may be in this one too.
@@ -232,7 +232,7 @@ class EngineCore:
             ready = [s for s in sessions if s.num_cached_tokens == len(s.token_ids) and s not in newest]
             require_rules("decode", ready, self)
             self._require_step(sessions, missing=(0, 1))
-            self.runner.launch(sessions)
+            self.runner.launch(Batch(sessions))
 
     def land(self) -> Landed:
         """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""
@@ -255,7 +255,7 @@ class EngineCore:
         """Whether the pool has the blocks that one more token of each session needs."""
         with self.guard:
             require_blocks(sessions, self)
-            return self.runner.can_append(sessions)
+            return self.kv.can_append([session.table for session in sessions])
 
     def may_need_block(self, session: InferenceSession) -> bool:
         """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""

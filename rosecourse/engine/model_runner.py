@@ -6,23 +6,20 @@ looked whether the call is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from ..config import EngineConfig, SamplingParams
-from ..decode import DecodeParts
-from ..decode.sampling import NO_TOKEN
+from ..decode import Batch, DecodeParts
+from ..decode.sampling import NO_TOKEN, tokens_of_each
 from ..errors import LogitsError, RosecourseError
 from ..kv.bookkeeping import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.ops import with_ops
 from ..models.shape import Model
-from ..request.session import InferenceSession, append_tokens
-
-TABLE = attrgetter("table")
+from ..request.session import InferenceSession, ends_of
 
 
 class Landed(NamedTuple):
@@ -51,7 +48,6 @@ class ModelRunner:
         self.prefix_cache = PrefixCache(self.kv) if config.prefix_cache else None
         self.decode_step = parts.step(parts, with_ops(model, parts.ops(model, config)), self.kv, config)
         self.pipeline = parts.pipeline(self.decode_step, self.kv, config)
-        self.start = parts.start(self.decode_step, self.pipeline)
         self.prompts = parts.prefill(model, self.kv, config)
         self.eos_token_id: int | Collection[int] | None = None
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
@@ -64,10 +60,6 @@ class ModelRunner:
         session.awaits_prefill = True
         session.table = self.kv.allocate(len(session.token_ids), shared)
         session.num_cached_tokens = len(shared) * self.kv.block_size
-
-    def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
-        """Whether the pool has the blocks that one more token of each session needs."""
-        return self.kv.can_append(list(map(TABLE, sessions)))
 
     def may_need_block(self, session: InferenceSession) -> bool:
         """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
@@ -104,19 +96,19 @@ class ModelRunner:
         self._fresh.update(sessions)
         return logits
 
-    def begin(self, sessions: Sequence[InferenceSession], logits: torch.Tensor, user: Any = None) -> Landed:
-        """Have the first token of each session chosen: see `EngineCore.begin`. user: as in `decode.in_flight`."""
-        if self.pipeline.in_flight:
-            self._settle_others(user)
-        token_ids = self.start(sessions, logits, user)
-        return self.take(sessions, [s.table for s in sessions], token_ids) if token_ids else Landed([], [])
+    def begin(self, batch: Batch, logits: torch.Tensor) -> Landed:
+        """Have the first token of each session chosen: see `EngineCore.begin`."""
+        self._settle_others(batch)
+        if hasattr(self.pipeline, "begin"):
+            self.pipeline.begin(batch, logits)
+            return Landed([], [])
+        return self.take(batch, tokens_of_each(self.decode_step, batch.sessions, logits))
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any = None) -> None:
+    def launch(self, batch: Batch) -> None:
         """Start a decode step: see `EngineCore.launch`."""
-        if self.pipeline.in_flight:
-            self._settle_others(user)
+        self._settle_others(batch)
         try:
-            self.pipeline.launch(sessions, user)
+            self.pipeline.launch(batch)
         except BaseException as error:
             if not isinstance(error, RosecourseError):  # else nothing has changed
                 self.settle()  # what is in flight is in no row any more: the host has to know it
@@ -130,59 +122,64 @@ class ModelRunner:
             for row in error.rows:
                 self._forget_prefixes(sessions[row])
             raise
-        self._give(list(zip(sessions, token_ids, strict=True)))
+        self.take(Batch(sessions), token_ids)
         return token_ids
 
     # -- steps in flight ------------------------------------------------------------------------------------------
 
     def is_in_flight(self, session: InferenceSession) -> bool:
         """Whether a step in flight writes to the blocks of a session."""
-        return any(session in step.members for step in self.pipeline.in_flight)
+        return any(session in batch.members for batch in self.pipeline.in_flight)
 
     def land(self) -> Landed:
-        """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""
-        step, token_ids = self.pipeline.land()
-        return self.take(step.sessions, step.tables, token_ids)
+        """Wait for the oldest batch in flight; each of its sessions takes its token, but for those that have ended."""
+        return self.take(*self.pipeline.land())
 
     def settle(self) -> None:
-        """Let all steps in flight land, each with the scheduler that has launched it: the tokens are for that one."""
+        """Let all batches in flight land, each with the scheduler that has launched it: the tokens are for that one."""
         while self.pipeline.in_flight:
             user = self.pipeline.in_flight[0].user
             scheduler = user() if user is not None else None
             (scheduler or self).land()
 
-    def _settle_others(self, user: Any) -> None:
+    def _settle_others(self, batch: Batch) -> None:
         """What another scheduler has launched lands first."""
-        if self.pipeline.in_flight[-1].user is not user:
+        if self.pipeline.in_flight and self.pipeline.in_flight[-1].user is not batch.user:
             self.settle()
 
     def drop(self) -> None:
         """No step is in flight any more, and nobody gets its tokens: free its sessions then, and prefill them again."""
         self.pipeline.abandon()
 
-    def take(self, sessions: Sequence[InferenceSession], tables: list[Any], token_ids: list[int]) -> Landed:
+    def take(self, batch: Batch, token_ids: list[int]) -> Landed:
         """Each session takes its token, but for those that have ended, or lost the blocks that they had at the launch.
 
         token_ids: NO_TOKEN for some.
         """
-        made = zip(sessions, tables, token_ids, strict=True)
-        taken = [(s, t) for s, table, t in made if s.finish_reason is None and s.table is table]
-        without = []
-        if NO_TOKEN in token_ids:
-            without = [s for s, t in taken if t == NO_TOKEN]
-            taken = [(s, t) for s, t in taken if t != NO_TOKEN]
-        for session in without:
-            self._forget_prefixes(session)
-        self._give(taken)
+        rows = zip(batch.sessions, batch.tables, token_ids, strict=True)
+        taken = [(s, token_id) for s, table, token_id in rows if s.finish_reason is None and s.table is table]
+        without = [session for session, token_id in taken if token_id == NO_TOKEN] if NO_TOKEN in token_ids else []
+        if without:
+            taken = [(session, token_id) for session, token_id in taken if token_id != NO_TOKEN]
+            for session in without:
+                self._forget_prefixes(session)
+        if self._fresh:
+            self._keep_prefixes(session for session, _ in taken)
+        eos = ends_of(self.eos_token_id)
+        for session, token_id in taken:
+            session.token_ids.append(token_id)
+            if token_id in eos and session.params.stop_on_eos:
+                session.finish_reason = "stop"
+            elif len(session.token_ids) >= session.most_tokens:
+                session.finish_reason = "length"
         return Landed(taken, without)
 
-    def _give(self, new_tokens: Sequence[tuple[InferenceSession, int]]) -> None:
-        for session, _ in new_tokens if self._fresh else ():
-            if session in self._fresh:  # its prompt's K and V are numbers: a token could be chosen by them
-                self._fresh.discard(session)
-                if self.prefix_cache:
-                    self.prefix_cache.insert(session.prompt_ids, session.table)
-        append_tokens(new_tokens, self.eos_token_id)
+    def _keep_prefixes(self, sessions: Iterable[InferenceSession]) -> None:
+        """The K and V of their prompts are numbers: a token could be chosen by them."""
+        for session in self._fresh.intersection(sessions):
+            self._fresh.discard(session)
+            if self.prefix_cache:
+                self.prefix_cache.insert(session.prompt_ids, session.table)
 
     def _forget_prefixes(self, session: InferenceSession) -> None:
         """No token could be chosen by what was written to its blocks."""

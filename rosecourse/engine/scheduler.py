@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig, SamplingParams
+from ..decode import Batch
 from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
@@ -163,11 +164,12 @@ class OnlineScheduler:
         The tokens that are committed are those of the step before, where the runner may be one step ahead.
         """
         running = list(self.running)
-        self._begin()
+        if self.waiting:
+            self._begin()
         start = time.perf_counter()
         self.commit()
         batch = self.schedule(running)
-        if batch:
+        if batch.sessions:
             self.launch(batch)
             self.commit()
         elif not self.runner.pipeline.in_flight:
@@ -176,37 +178,36 @@ class OnlineScheduler:
             self.runner.settle()
         self.stats.decode_seconds += time.perf_counter() - start
 
-    def schedule(self, running: Iterable[InferenceSession]) -> list[InferenceSession]:
+    def schedule(self, running: Iterable[InferenceSession]) -> Batch:
         """Those of the running sessions that need one more step, and keep their blocks when the pool is dry.
 
         First steps in flight land, then others are preempted.
         """
-        batch = runnable(running)
-        while not self.runner.can_append(batch):
+        batch = Batch(runnable(running), self.ref)
+        while not self.runner.kv.can_append(batch.tables):
             if self.runner.pipeline.in_flight:
                 self.runner.settle()
             elif not self._preempt_newest():
-                self.queues.put_back(batch)
+                self.queues.put_back(batch.sessions)
                 raise KVCacheExhausted(f"no KV blocks for one more token of {len(batch)} sessions: free or preempt one")
-            batch = [session for session in batch if session in self.running]
+            batch = Batch([session for session in batch.sessions if session in self.running], self.ref)
         return batch
 
-    def launch(self, batch: list[InferenceSession]) -> None:
-        """Start a decode step of these sessions; if that fails, they are computed anew."""
+    def launch(self, batch: Batch) -> None:
+        """Start a decode step; if that fails, its sessions are computed anew."""
         try:
-            self.runner.launch(batch, self.ref)
+            self.runner.launch(batch)
         except BaseException:
-            self._recover(batch)
+            self._recover(batch.sessions)
             raise
         self.stats.decode_steps += 1
 
     def commit(self) -> None:
         """Land all steps but those that the host may be behind: their tokens are read, and who has ended leaves."""
         pipeline = self.runner.pipeline
-        if len(pipeline.in_flight) > pipeline.steps_ahead:
+        while len(pipeline.in_flight) > pipeline.steps_ahead:
             self.before_landing()
-            while len(pipeline.in_flight) > pipeline.steps_ahead:
-                self.land()
+            self.land()
 
     def land(self) -> None:
         """Take the tokens of the oldest step, which is this scheduler's. `ModelRunner.settle` calls it, too.
@@ -306,7 +307,7 @@ class OnlineScheduler:
 
     def _begin(self) -> None:
         """Admit what waits and fits, and compute its prompts."""
-        if self.waiting and (admitted := self._admit()):
+        if admitted := self._admit():
             self._prefill(admitted)
 
     def _prefill(self, sessions: list[InferenceSession]) -> None:
@@ -320,7 +321,7 @@ class OnlineScheduler:
             rows = self._fork_samples(batch)
             if len(rows) > len(sessions):
                 logits = logits[index_tensor(rows, logits.device)]
-            landed = self.runner.begin(batch, logits, self.ref)
+            landed = self.runner.begin(Batch(batch, self.ref), logits)
         except BaseException:
             self._recover(batch)
             raise

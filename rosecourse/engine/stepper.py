@@ -9,7 +9,7 @@ import weakref
 from contextlib import suppress
 from functools import partial
 
-from ..decode.parts import Delivery, Mailbox
+from ..decode.parts import Mailbox
 from ..errors import LogitsError, SchedulerClosed
 from ..kv.bookkeeping import bookkeeping
 from ..request.session import InferenceSession
@@ -31,7 +31,7 @@ class Stepper:
     def __init__(self, scheduler: OnlineScheduler) -> None:
         """Raises `EngineBusy` where another thread uses the engine, or another manager has it."""
         self.scheduler = scheduler
-        self.delivery: Delivery = scheduler.engine.delivery  # the stepping thread's alone
+        self.delivery = scheduler.engine.delivery  # the stepping thread's alone
         # Guards what follows. Its lock is reentrant: a garbage collection may call cancel, for a stream that is gone,
         # in a thread that holds it. So cancel only ever appends to a list; nothing here iterates over that one.
         self.changed = threading.Condition()

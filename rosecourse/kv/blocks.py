@@ -73,7 +73,6 @@ class KVBlockManager(KVPool):
         self._idle_blocks: dict[int, None] = {}
         self._block_infos: dict[int, KVBlockInfo] = {}
         self.forget: Callable[[int], None] = lambda block: None  # the prefix cache's: it is about to be reused
-        self.placements = 0  # how often `place` has looked at tables
         self._placed: list[BlockTable] = []  # those that it has looked at last,
         self._room_until = 0  # which have room until the first of them has so many tokens
 
@@ -230,7 +229,6 @@ class KVBlockManager(KVPool):
         """
         if self._has_room(tables):
             return []
-        self.placements += 1
         if not self.can_append(tables):
             self._require(self.blocks_to_append(tables))
         placed: list[tuple[BlockTable, Copy | None]] = []

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from ..config import EngineConfig
-from ..decode.in_flight import StepInFlight
 from ..decode.inputs import DecodeInputs, DecodeOutputs
-from ..decode.parts import DecodeParts, Forward, Mailbox, Step
+from ..decode.parts import DecodeParts, Mailbox
 from ..decode.prefill import AttentionByGroups, PromptTokens
 from ..decode.ranges import range_for
 from ..decode.sampling import tokens_of_each
+from ..decode.step import Batch
 from ..kernels import paged_attention_for
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import StagingBuffer
@@ -110,7 +110,7 @@ class AppendAfterForward:
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.block_tables: BlockTables = parts.build("block_tables", model, kv, config)
-        self.forward: Forward = parts.build("forward", model, kv, config)
+        self.forward = parts.build("forward", model, kv, config)
         self.kv_append: KVAppend = parts.build("kv_append", model, kv, config)
         self.range = range_for(kv.device, config.nvtx)
         self.input_buffer = StagingBuffer(2 * config.max_batch_size, torch.int64, kv.device)
@@ -145,23 +145,23 @@ class Pipeline:
 
     steps_ahead = 0
 
-    def __init__(self, step: Step, kv: KVPool, config: EngineConfig) -> None:
+    def __init__(self, step: Any, kv: KVPool, config: EngineConfig) -> None:
         self.step = step
         self.range = range_for(kv.device, config.nvtx)
-        self.in_flight: deque[StepInFlight] = deque()
+        self.in_flight: deque[Batch] = deque()
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        """Start a step of these sessions."""
-        logits = self.step(sessions)
-        self.in_flight.append(StepInFlight(sessions, user, logits))
+    def launch(self, batch: Batch) -> None:
+        """Start a step."""
+        batch.pending = self.step(batch.sessions)
+        self.in_flight.append(batch)
 
-    def land(self) -> tuple[StepInFlight, list[int]]:
-        """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
-        landed = self.in_flight[0]
+    def land(self) -> tuple[Batch, list[int]]:
+        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN."""
+        batch = self.in_flight[0]
         with self.range("rosecourse.read"):
-            token_ids = tokens_of_each(self.step, landed.sessions, landed.made)
+            token_ids = tokens_of_each(self.step, batch.sessions, batch.pending)
         self.in_flight.popleft()
-        return landed, token_ids
+        return batch, token_ids
 
     def abandon(self) -> None:
         """Nobody wants the tokens of the steps in flight."""
@@ -187,17 +187,6 @@ class Prefill:
 
         hidden = self.model.hidden(tokens.token_ids, tokens.positions, attend)
         return self.model.logits(hidden[tokens.last_rows])
-
-
-class Start:
-    """Wait for the first tokens. The host uploads them again with the rows of their sessions."""
-
-    def __init__(self, step: Step, pipeline: Pipeline) -> None:
-        self.step = step
-
-    def __call__(self, sessions: Sequence[InferenceSession], logits: torch.Tensor, user: Any) -> list[int]:
-        """The first token of each session, or NO_TOKEN, by the logits [B, vocab_size] of its prefill."""
-        return tokens_of_each(self.step, sessions, logits)
 
 
 class Delivery:

@@ -15,7 +15,7 @@ import torch
 
 from ..config import EngineConfig
 from ..decode.inputs import DecodeInputs
-from ..decode.parts import Append, BlockTables, DecodeParts, ForwardWithAppend, KVAppendByTable
+from ..decode.parts import Append, DecodeParts
 from ..decode.ranges import range_for
 from ..kernels import paged_attention_for
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
@@ -36,10 +36,10 @@ class DecodeStep:
     stages: tuple[str, ...] = ("place", "copy_blocks", "block_tables", "forward")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
-        self.block_tables: BlockTables = parts.build("block_tables", model, kv, config)
-        self.kv_append: KVAppendByTable = parts.build("kv_append", model, kv, config)
-        self.forward: ForwardWithAppend = parts.build("forward", model, kv, config)
+        self.copy_blocks = parts.build("copy_blocks", model, kv, config)
+        self.block_tables = parts.build("block_tables", model, kv, config)
+        self.kv_append = parts.build("kv_append", model, kv, config)
+        self.forward = parts.build("forward", model, kv, config)
         self.place = kv.place
         self.range = range_for(kv.device, config.nvtx)
         self.input_buffer = StagingBuffer(2 * config.max_batch_size, torch.int64, kv.device)

@@ -24,7 +24,7 @@ from torch import Tensor, float64
 
 from ..config import EngineConfig
 from ..decode.inputs import DecodeInputs
-from ..decode.parts import CopyBlocks, DecodeParts, ForwardWithAppend, KVAppendByTable
+from ..decode.parts import DecodeParts
 from ..decode.ranges import range_for
 from ..decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Asked, asked_by
 from ..decode.sampling import NO_TOKEN, asked_of, next_tokens
@@ -46,9 +46,9 @@ class DecodeStep:
     stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "forward")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
-        self.kv_append: KVAppendByTable = parts.build("kv_append", model, kv, config)
-        self.forward: ForwardWithAppend = parts.build("forward", model, kv, config)
+        self.copy_blocks = parts.build("copy_blocks", model, kv, config)
+        self.kv_append = parts.build("kv_append", model, kv, config)
+        self.forward = parts.build("forward", model, kv, config)
         self.rows: Rows = parts.build("rows", model, kv, config)
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)

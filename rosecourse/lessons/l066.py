@@ -20,16 +20,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import is_
+from typing import Any
 
 import torch
-from torch import Tensor, float64
+from torch import float64
 from tqdm import tqdm
 
 from ..config import EngineConfig
-from ..decode.device_step import Outcome
 from ..decode.graphs import CUDAGraphs, Graph
 from ..decode.inputs import DecodeInputs
-from ..decode.parts import CopyBlocks, DecodeParts, ForwardWithAppend, KVAppendByTable, Runner
+from ..decode.parts import DecodeParts
 from ..decode.ranges import range_for
 from ..decode.rows import (
     KEY,
@@ -46,6 +46,7 @@ from ..decode.rows import (
 )
 from ..decode.runner import LATE, buckets_up_to, free_memory
 from ..decode.sampling import NO_TOKEN, Best, asked_of, best_of_each, best_on, next_tokens
+from ..decode.step import Outcome
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
@@ -64,9 +65,9 @@ class DecodeStep:
     stages: tuple[str, ...] = ("place", "copy_blocks", "plan", "runner")
 
     def __init__(self, parts: DecodeParts, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.copy_blocks: CopyBlocks = parts.build("copy_blocks", model, kv, config)
+        self.copy_blocks = parts.build("copy_blocks", model, kv, config)
         self.rows: Rows = parts.build("rows", model, kv, config)
-        self.runner: Runner = parts.build("runner", model, kv, config)
+        self.runner = parts.build("runner", model, kv, config)
         self.best = self.runner.best
         forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
         self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
@@ -86,7 +87,6 @@ class DecodeStep:
                 inputs = self.plan(sessions)
             with self.range("roseinfer.decode_step_sessions.run"):
                 logits, tokens = bookkeeping.interruptible(self.runner, inputs, self.rows.sampling)
-            self.rows.unread()
         except BaseException:
             self.rows.forget()  # nobody knows how far it came
             raise
@@ -189,7 +189,8 @@ class Rows:
             self._tell_blocks(tables, ends, changes)
         if changes:
             self._upload(changes)
-        self.tables, self.tokens, self.ends = tables, tokens, ends
+        self.tables, self.ends = tables, ends
+        self.tokens = [UNKNOWN] * len(tables)  # the device is about to choose others
         longest = max([session.num_cached_tokens for session in sessions])
         return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
 
@@ -235,26 +236,9 @@ class Rows:
         addresses, numbers = index_tensor([list(changes), list(changes.values())], self.kv.device)
         self.state[addresses] = numbers
 
-    def advance(self, size: int) -> None:
-        """Every session of the first rows has one token more in the cache."""
-        view = self.view(size)
-        view.inputs.context_lens.add_(view.live)
-
-    def asked(self, size: int) -> Asked:
-        """For the token behind the last position of each of the first rows."""
-        return self.view(size).asked
-
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""
         return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))
-
-    def chosen(self, size: int, tokens: Tensor) -> None:
-        """These are the last tokens of the first rows: int64 [size] on the device, which the host has not read yet."""
-        self.view(size).inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
-
-    def unread(self) -> None:
-        """The device has chosen tokens that the host has not read."""
-        self.tokens = [UNKNOWN] * len(self.tokens)
 
     def read(self, token_ids: list[int]) -> None:
         """The host has read them."""
@@ -331,14 +315,14 @@ class GraphRunner:
 class DeviceStep:
     """Forward with append, the advance of the rows, sampling. The host decides nothing in between."""
 
-    def __init__(self, forward: ForwardWithAppend, kv_append: KVAppendByTable, rows: Rows, best: Best) -> None:
+    def __init__(self, forward: Any, kv_append: Any, rows: Rows, best: Best) -> None:
         self.forward, self.kv_append, self.rows, self.best = forward, kv_append, rows, best
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         """One more token for each row. sampled: whether any row asks for more than the most probable token."""
-        size = len(inputs.token_ids)
+        view = self.rows.view(len(inputs.token_ids))
         logits = self.forward(inputs, self.kv_append(inputs))
-        self.rows.advance(size)
-        tokens = next_tokens(logits, self.rows.asked(size) if sampled else None, self.best)
-        self.rows.chosen(size, tokens)
+        inputs.context_lens.add_(view.live)
+        tokens = next_tokens(logits, view.asked if sampled else None, self.best)
+        inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
         return Outcome(logits, tokens)

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import is_
-from typing import Any
 
 import torch
 from torch import Tensor, float64
 
 from ..config import EngineConfig
-from ..decode.in_flight import StepInFlight, TokenRing
 from ..decode.inputs import DecodeInputs
+from ..decode.pipeline import TokenRing
 from ..decode.ranges import range_for
 from ..decode.rows import (
     KEY,
@@ -32,7 +31,7 @@ from ..decode.rows import (
     View,
     asked_by,
 )
-from ..decode.step import DecodeStep
+from ..decode.step import Batch, DecodeStep
 from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor, state_buffer
@@ -95,13 +94,13 @@ class Rows:
             )
         return self.views[size]
 
-    def plan(self, sessions: Sequence[InferenceSession]) -> DecodeInputs:
-        """Let the rows be those of these sessions, in their order, and upload what has changed."""
+    def plan(self, batch: Batch) -> DecodeInputs:
+        """Let the rows be those of this batch, and upload what has changed."""
         if not self.known:
             self._clear()
             self.known = True
         changes: dict[int, int] = {}  # address in `state` -> number
-        tables = [session.table for session in sessions]
+        sessions, tables = batch.sessions, batch.tables
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
             self._seat(sessions, tables, changes)
         # The token that a step in flight is making is on the device alone.
@@ -114,7 +113,8 @@ class Rows:
             self._tell_blocks(tables, ends, changes)
         if changes:
             self._upload(changes)
-        self.tables, self.tokens, self.ends = tables, tokens, ends
+        self.tables, self.ends = tables, ends
+        self.tokens = [UNKNOWN] * len(tables)  # the device is about to choose others
         longest = max([session.num_cached_tokens for session in sessions])
         return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
 
@@ -164,26 +164,9 @@ class Rows:
         addresses, numbers = index_tensor([list(changes), list(changes.values())], self.kv.device)
         self.state[addresses] = numbers
 
-    def advance(self, size: int) -> None:
-        """Every session of the first rows has one token more in the cache."""
-        view = self.view(size)
-        view.inputs.context_lens.add_(view.live)
-
-    def asked(self, size: int) -> Asked:
-        """For the token behind the last position of each of the first rows."""
-        return self.view(size).asked
-
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""
         return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))
-
-    def chosen(self, size: int, tokens: Tensor) -> None:
-        """These are the last tokens of the first rows: int64 [size] on the device, which the host has not read yet."""
-        self.view(size).inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
-
-    def unread(self) -> None:
-        """The device has chosen tokens that the host has not read."""
-        self.tokens = [UNKNOWN] * len(self.tokens)
 
     def read(self, token_ids: list[int]) -> None:
         """The host has read them."""
@@ -203,33 +186,35 @@ class Pipeline:
         self.range = range_for(kv.device, config.nvtx)
         self.steps_ahead = self.ahead_on(kv.device)
         self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device)
-        self.in_flight: deque[StepInFlight] = deque()
+        self.in_flight: deque[Batch] = deque()
 
     def ahead_on(self, device: torch.device) -> int:
         """How many steps may be in flight on a device when the host goes on to plan another one."""
         return 1 if device.type == "cuda" else 0
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        """Start a step of these sessions. Raises `RosecourseError` where as many are in flight as can be."""
+    def launch(self, batch: Batch) -> None:
+        """Start a step. Raises `RosecourseError` where as many are in flight as can be."""
         self.ring.require_slot()
-        outcome = self.step.run(sessions)
-        self.in_flight.append(StepInFlight(sessions, user, self.ring.put(outcome.tokens)))
+        batch.pending = self.ring.put(self.step.run(batch).tokens)
+        self.in_flight.append(batch)
 
-    def land(self) -> tuple[StepInFlight, list[int]]:
-        """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
-        landed = self.in_flight[0]
+    def land(self) -> tuple[Batch, list[int]]:
+        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN.
+
+        An interrupt comes before anything has changed.
+        """
+        batch = self.in_flight[0]
         with self.range("rosecourse.read"):
-            token_ids = bookkeeping.interruptible(landed.made.read)
+            token_ids = bookkeeping.interruptible(batch.pending.read)
         self.in_flight.popleft()
-        self.ring.give_back(landed.made)
-        if not self.in_flight:
-            self.step.has_read(landed.sessions, token_ids)
-        return landed, token_ids
+        self.ring.give_back(batch.pending)
+        self.step.has_read(batch, token_ids)
+        return batch, token_ids
 
     def abandon(self) -> None:
         """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
         while self.in_flight:
             with suppress(Exception):  # whatever has become of the device, nothing is in flight afterwards
-                self.in_flight[0].made.read()
-            self.ring.give_back(self.in_flight.popleft().made)
+                self.in_flight[0].pending.read()
+            self.ring.give_back(self.in_flight.popleft().pending)
         self.step.rows.forget()

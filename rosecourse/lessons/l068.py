@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..config import EngineConfig
-from ..decode.in_flight import StepInFlight, TokenRing
+from ..decode.pipeline import TokenRing
 from ..decode.ranges import range_for
-from ..decode.step import DecodeStep
+from ..decode.sampling import asked_of, next_tokens
+from ..decode.step import Batch, DecodeStep
 from ..kv.blocks import KVBlockManager
 from ..kv.bookkeeping import bookkeeping
-from ..request.session import InferenceSession
 
 
 class Pipeline:
@@ -25,6 +24,9 @@ class Pipeline:
     runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
     asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.) The first
     tokens of requests are in flight as a step's are.
+
+    steps_ahead: how many batches may be in flight when the host goes on to plan another one. in_flight: those that have
+    been launched and not landed, the oldest first.
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
@@ -32,46 +34,51 @@ class Pipeline:
         self.range = range_for(kv.device, config.nvtx)
         self.steps_ahead = self.ahead_on(kv.device)
         self.ring = TokenRing(self.steps_ahead + 1, config.max_batch_size, kv.device)
-        self.in_flight: deque[StepInFlight] = deque()
-        self.last_run: StepInFlight | None = None
+        self.in_flight: deque[Batch] = deque()
 
     def ahead_on(self, device: torch.device) -> int:
         """How many steps may be in flight on a device when the host goes on to plan another one."""
         return 1 if device.type == "cuda" else 0
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        """Start a step of these sessions. Raises `RosecourseError` where as many are in flight as can be."""
+    def launch(self, batch: Batch) -> None:
+        """Start a step. Raises `RosecourseError` where as many are in flight as can be."""
         self.ring.require_slot()
-        newest = self.in_flight[-1] if self.in_flight else None
-        goes_on = newest is not None and newest is self.last_run and newest.sessions == sessions
-        outcome = self.step.run(sessions, newest.tables) if newest and goes_on else self.step.run(sessions)
-        self.last_run = self.put(sessions, user, outcome.tokens)
+        self._put(batch, self.step.run(batch).tokens)
 
-    def put(self, sessions: Sequence[InferenceSession], user: Any, tokens: torch.Tensor) -> StepInFlight:
-        """Tokens int64 [B] that the device is making, of a step or of a prefill: they land in their turn.
-
-        Raises `RosecourseError` where as many steps are in flight as can be.
+    def begin(self, batch: Batch, logits: Tensor) -> None:
+        """The first tokens, by the logits [B, vocab_size] of a prefill: they stay on the device, where the next step
+        takes them, and land in their turn. Raises as `launch`.
         """
-        made = StepInFlight(sessions, user, self.ring.put(tokens))
-        self.in_flight.append(made)
-        return made
+        self.ring.require_slot()
+        tokens = self.choose(batch, logits)
+        self._put(batch, tokens)
+        self.step.rows.add_first_tokens(batch.tables, tokens)
 
-    def land(self) -> tuple[StepInFlight, list[int]]:
-        """Wait for the oldest step: it, and the token of each of its rows or NO_TOKEN."""
-        landed = self.in_flight[0]
+    def choose(self, batch: Batch, logits: Tensor) -> Tensor:
+        """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
+        return next_tokens(logits, asked_of(batch.sessions, logits.device), self.step.best)
+
+    def _put(self, batch: Batch, tokens: Tensor) -> None:
+        batch.pending = self.ring.put(tokens)
+        self.in_flight.append(batch)
+
+    def land(self) -> tuple[Batch, list[int]]:
+        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN.
+
+        An interrupt comes before anything has changed.
+        """
+        batch = self.in_flight[0]
         with self.range("rosecourse.read"):
-            token_ids = bookkeeping.interruptible(landed.made.read)
+            token_ids = bookkeeping.interruptible(batch.pending.read)
         self.in_flight.popleft()
-        self.ring.give_back(landed.made)
-        if landed is self.last_run:
-            self.last_run = None
-            self.step.has_read(landed.sessions, token_ids)
-        return landed, token_ids
+        self.ring.give_back(batch.pending)
+        self.step.has_read(batch, token_ids)
+        return batch, token_ids
 
     def abandon(self) -> None:
         """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
         while self.in_flight:
             with suppress(Exception):  # whatever has become of the device, nothing is in flight afterwards
-                self.in_flight[0].made.read()
-            self.ring.give_back(self.in_flight.popleft().made)
+                self.in_flight[0].pending.read()
+            self.ring.give_back(self.in_flight.popleft().pending)
         self.step.rows.forget()

@@ -27,7 +27,6 @@ BASELINE = DecodeParts(
     kv_append=l035.KVAppend,
     pipeline=l035.Pipeline,
     prefill=l035.Prefill,
-    start=l035.Start,
     delivery=l035.Delivery,
     ops=LayerOps,
 )
@@ -230,7 +229,6 @@ LESSONS = ladder(
         "rows": BEST.rows,
         "pipeline": l068.Pipeline,
         "prefill": BEST.prefill,
-        "start": BEST.start,
         "delivery": BEST.delivery,
         "workload": C_ONE,
         "about": "readers are woken in turns; prefills wait for nothing and make no plans",

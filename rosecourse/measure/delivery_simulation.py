@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..checks import is_count, is_within, require, shown
-from ..decode.parts import Delivery
 
 MOST = 10_000  # readers, and steps
 LONGEST = 60.0  # seconds of a step
@@ -78,7 +77,7 @@ class _Reader:
 
 
 def simulate_delivery(
-    delivery_on: Callable[[Callable[[], float]], Delivery], num_readers: int, num_steps: int, step_seconds: float
+    delivery_on: Callable[[Callable[[], float]], Any], num_readers: int, num_steps: int, step_seconds: float
 ) -> Deliveries:
     """A run of so many steps; after the last one, the delivery is flushed at the same moment.
 

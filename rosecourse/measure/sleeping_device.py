@@ -13,10 +13,10 @@ import torch
 
 from ..checks import is_within, require, shown
 from ..config import EngineConfig
-from ..decode.device_step import Outcome
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import DecodeParts
 from ..decode.runner import EagerRunner
+from ..decode.step import Outcome
 from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 
@@ -37,11 +37,11 @@ class SleepingRunner(EagerRunner):
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         """Tokens int64 [B] after `seconds`."""
-        begin, size, rows = time.perf_counter(), len(inputs.token_ids), self.work.rows
+        begin, size = time.perf_counter(), len(inputs.token_ids)
         time.sleep(self.seconds)
         tokens = (inputs.token_ids + 1) % self.num_tokens
-        rows.advance(size)
-        rows.chosen(size, tokens)
+        inputs.context_lens.add_(self.work.rows.view(size).live)
+        inputs.token_ids.copy_(tokens)
         self.ran.append((begin, time.perf_counter()))
         return Outcome(self.logits[:size], tokens)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..config import EngineConfig
-from ..decode.parts import Delivery, Mailbox
+from ..decode.parts import Mailbox
 from .workload import Run
 
 Moments = Sequence[tuple[float, float]]  # begins and ends, in seconds of `time.perf_counter`
@@ -18,7 +18,7 @@ Moments = Sequence[tuple[float, float]]  # begins and ends, in seconds of `time.
 class NotedDelivery:
     """A delivery that notes when each of its hand-overs began and ended: `spans`, in seconds of `time.perf_counter`."""
 
-    def __init__(self, delivery: Callable[[EngineConfig], Delivery], config: EngineConfig) -> None:
+    def __init__(self, delivery: Callable[[EngineConfig], Any], config: EngineConfig) -> None:
         self.delivery = delivery(config)
         self.spans: list[tuple[float, float]] = []
 

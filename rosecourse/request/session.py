@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -109,17 +109,3 @@ class InferenceSession:
 def ends_of(eos_token_id: int | Collection[int] | None) -> Collection[int | None]:
     """The token ids that end a text; `transformers` says one, several or none (None)."""
     return eos_token_id if isinstance(eos_token_id, Collection) else (eos_token_id,)
-
-
-def append_tokens(
-    new_tokens: Iterable[tuple[InferenceSession, int]], eos_token_id: int | Collection[int] | None
-) -> None:
-    """Let each session take its new token, and finish if it is the last one. One call for all: it is done each step."""
-    ends = eos_token_id if isinstance(eos_token_id, Collection) else (eos_token_id,)
-    for session, token_id in new_tokens:
-        token_ids = session.token_ids
-        token_ids.append(token_id)
-        if token_id in ends and session.params.stop_on_eos:
-            session.finish_reason = "stop"
-        elif len(token_ids) >= session.most_tokens:
-            session.finish_reason = "length"

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rosecourse import KVCacheExhausted, RequestError, SamplingParams
-from rosecourse.decode.in_flight import PinnedSlot, TokenRing
-from rosecourse.decode.pipeline import Pipeline
+from rosecourse.decode.pipeline import PinnedSlot, Pipeline, TokenRing
 from rosecourse.decode.rows import FIELDS
 from rosecourse.decode.sampling import NO_TOKEN
 from rosecourse.errors import RosecourseError
@@ -217,7 +216,7 @@ def test_a_read_that_is_interrupted_has_changed_nothing(parts, monkeypatch):
     engine = make_engine(parts)
     sessions = started(engine, 0, 1)
     engine.launch(sessions)
-    made = engine.pipeline.in_flight[0].made
+    made = engine.pipeline.in_flight[0].pending
     with monkeypatch.context() as patch:
         patch.setattr(made, "read", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

@@ -217,17 +217,15 @@ def stop_at(engine, where, error, monkeypatch):
         "place": (engine.decode_step, "place"),
         "plan": (engine.decode_step, "plan"),
         "forward": (engine.decode_step.runner.work, "forward"),
-        "advance": (engine.decode_step.rows, "advance"),
-        "chosen": (engine.decode_step.rows, "chosen"),
+        "best": (engine.decode_step.runner.work, "best"),
         "runner": (engine.decode_step, "runner"),
-        "unread": (engine.decode_step.rows, "unread"),
     }[where.removeprefix("after ")]
     real = getattr(owner, name)
     monkeypatch.setattr(owner, name, stop_late if where.startswith("after ") else stop)
 
 
-WHERE = ["place", "plan", "after plan", "runner", "after runner", "unread"]
-INSIDE = ["forward", "after forward", "advance", "after advance", "chosen", "after chosen"]  # of a run that is eager
+WHERE = ["place", "plan", "after plan", "runner", "after runner"]
+INSIDE = ["forward", "after forward", "best", "after best"]  # of a run that is eager
 
 
 @pytest.mark.parametrize(

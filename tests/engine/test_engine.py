@@ -189,11 +189,11 @@ def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):
     engine = make_engine(small_model)
     calls = []
 
-    def interrupted(sessions, user):
-        calls.append(sessions)
+    def interrupted(batch):
+        calls.append(batch)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(sessions, user)
+        return real(batch)
 
     real = engine.runner.launch
     monkeypatch.setattr(engine.runner, "launch", interrupted)

@@ -77,7 +77,7 @@ def test_a_fault_in_any_call_of_the_engine_loses_nothing(small_pair, kind, when)
         sessions = submit(scheduler, lengths, new)
         fault = FaultAt(k, when)
         for name in ENGINE_CALLS:
-            fault.wrap(scheduler.runner, name)
+            fault.wrap(scheduler.runner.kv if name == "can_append" else scheduler.runner, name)
         fault.wrap(scheduler, "admission")
         got, broken = run_with_fault(scheduler, fault, sessions)
         if fault.raised_in is None:

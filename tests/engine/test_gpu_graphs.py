@@ -17,7 +17,7 @@ from rosecourse import (
     random_model,
 )
 from rosecourse.decode.graphs import CUDAGraph
-from rosecourse.decode.in_flight import PinnedSlot
+from rosecourse.decode.pipeline import PinnedSlot
 from rosecourse.decode.runner import GraphRunner
 from rosecourse.lab.world.cpu_runners import PaddedRunner
 from tests.support.oracles import prompts_of

@@ -131,7 +131,7 @@ def test_the_host_is_one_step_behind_and_no_more(exact):
         known = [len(session.token_ids) for session in sessions]
         new_tokens = scheduler.step()
         (newest,) = engine.pipeline.in_flight
-        assert not newest.made.copied.query(), "the host has waited for the step that it had launched"
+        assert not newest.pending.copied.query(), "the host has waited for the step that it had launched"
         assert [session for session, _ in new_tokens] == sessions
         assert [len(session.token_ids) for session in sessions] == [number + 1 for number in known]
     for session in sessions:
@@ -166,7 +166,7 @@ def test_a_token_that_is_read_too_early_is_not_there(exact):
         slot.host.fill_(-7)
     engine.launch([session])
     (step,) = engine.pipeline.in_flight
-    assert step.made.host[0] == -7
+    assert step.pending.host[0] == -7
     engine.settle()
     assert session.token_ids[-1] >= 0
 

@@ -7,6 +7,7 @@ import torch
 import triton.runtime.interpreter as triton_interpreter
 
 from rosecourse import EngineConfig, LogitsError, random_model
+from rosecourse.decode import Batch, DecodeStep
 from rosecourse.kernels import triton_runs_on
 from rosecourse.kernels.reference import context_rows
 from rosecourse.kv.buffers import StagingBuffer
@@ -87,7 +88,10 @@ def test_a_table_shows_the_blocks_of_now(small_model, rung):
     for row in ([5, 7], [6, 7], [6, 3, 7], [6, 4, 7], [6], [6, 2], [9, 8, 7, 6], [9], [9, 1, 1]):
         session.table = driver.layout.table(row)
         for _ in range(2):
-            shown = step.block_tables([session]) if "block_tables" in step.stages else step.plan([session]).block_tables
+            if "block_tables" in step.stages:
+                shown = step.block_tables([session])
+            else:
+                shown = step.plan(Batch([session]) if isinstance(step, DecodeStep) else [session]).block_tables
             assert shown[:, 0, : len(row)].tolist() == [row] * 3
             if "block_tables" in step.stages:
                 assert not shown[:, 0, len(row) :].any()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rosecourse import SamplingParams
-from rosecourse.decode.in_flight import TokenRing
+from rosecourse.decode.pipeline import TokenRing
 from rosecourse.engine import scheduler
 from rosecourse.engine.model_runner import ModelRunner
 from rosecourse.lab.world.cpu_graph import CPUGraph
@@ -129,11 +129,11 @@ def lengths_are_planned(parts):
     steps = {}
     launch = run.engine.pipeline.launch
 
-    def counted(sessions, user):
-        for session in sessions:
+    def counted(batch):
+        for session in batch.sessions:
             steps[session] = steps.get(session, 0) + 1
             assert session.num_cached_tokens < CONTEXT - 1, "past the context"
-        launch(sessions, user)
+        launch(batch)
 
     run.engine.pipeline.launch = counted
     new = [CONTEXT - len(prompt) for prompt in PROMPTS[:3]] + [1, 2, 3]

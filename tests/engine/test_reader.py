@@ -287,8 +287,8 @@ def test_a_step_that_fails_after_tokens_have_landed_in_it(small_model, parts):
         gate.has_come()
         new = reader.submit([4, 5, 6], LONG)  # the next step begins with its prefill
 
-        def broken(sessions, _):
-            assert sessions == [old]
+        def broken(batch):
+            assert batch.sessions == [old]
             raise ZeroDivisionError("planted")
 
         scheduler.runner.launch = broken

@@ -91,7 +91,8 @@ def test_an_exception_reaches_every_waiter_once_the_blocks_are_back(manage, sche
 
         gate.has_come()
         started.wait()
-        setattr(scheduler if name == "admission" else scheduler.runner, name, broken)
+        owners = {"admission": scheduler, "can_append": kv}
+        setattr(owners.get(name, scheduler.runner), name, broken)
         if name in ("reserve", "prefill", "begin", "admission"):  # which come when a place is free
             streams[0].cancel()
         gate.open()

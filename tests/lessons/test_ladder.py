@@ -17,7 +17,7 @@ SECOND_HALF = {
     "065": ["copy_blocks"],
     "066": ["step", "rows", "runner", "device_step"],
     "067": ["step", "pipeline", "rows"],
-    "068": ["pipeline", "prefill", "start", "delivery", "rows"],
+    "068": ["pipeline", "prefill", "delivery", "rows"],
     "069": ["forward", "ops", "device_step"],
     "070": ["ops"],
     "071": ["forward", "pipeline", "ops", "runner"],

@@ -2,15 +2,14 @@
 
 from contextlib import suppress
 
-from rosecourse.decode.in_flight import StepInFlight
 from rosecourse.lab.course import in_step
 from tests.support.pipeline_parts import Base
 
 
 class WaitsInLaunch(Base):
-    def launch(self, sessions, user):
-        super().launch(sessions, user)
-        self.in_flight[-1].made.wait()
+    def launch(self, batch):
+        super().launch(batch)
+        self.in_flight[-1].pending.wait()
 
 
 class NotAhead(Base):
@@ -19,18 +18,19 @@ class NotAhead(Base):
 
 class WaitsForTheNewest(Base):
     def read(self, step):
-        self.in_flight[-1].made.wait()
-        return step.made.read()
+        self.in_flight[-1].pending.wait()
+        return step.pending.read()
 
 
 class ReadsACopyOnTheDevice(Base):
     """Each step has tokens of its own on the device; to read them is to wait for everything."""
 
-    def launch(self, sessions, user):
-        self.in_flight.append(StepInFlight(sessions, user, self.step.run(sessions).tokens.clone()))
+    def launch(self, batch):
+        batch.pending = self.step.run(batch).tokens.clone()
+        self.in_flight.append(batch)
 
     def read(self, step):
-        return step.made.tolist()
+        return step.pending.tolist()
 
     def give(self, slot):
         pass

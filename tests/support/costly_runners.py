@@ -2,7 +2,7 @@
 
 import torch
 
-from rosecourse.decode.device_step import Outcome
+from rosecourse.decode.step import Outcome
 from tests.support.runner_parts import Base
 
 

@@ -18,9 +18,9 @@ def spoil(engine, is_bad, value=torch.nan):
     """Prefills give the sessions that `is_bad` names logits of `value`, and decode steps choose no token for them."""
     begin, land = engine.runner.begin, engine.pipeline.land
 
-    def spoiled(sessions, logits, user):
-        rows = [row for row, session in enumerate(sessions) if is_bad(session)]
-        return begin(sessions, logits.index_fill(0, torch.tensor(rows, dtype=torch.int64), value), user)
+    def spoiled(batch, logits):
+        rows = [row for row, session in enumerate(batch.sessions) if is_bad(session)]
+        return begin(batch, logits.index_fill(0, torch.tensor(rows, dtype=torch.int64), value))
 
     def landed():
         step, token_ids = land()

@@ -22,7 +22,7 @@ from tests.support.pipelines import AHEAD, Run, SickModel, alone, make_engine
 from tests.support.tag_model import VOCAB
 
 ACTIONS = 60
-CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin"]
+CALLS = ["reserve", "prefill", "launch", "land", "begin"]
 STAGES = ["place", "copy_blocks", "plan", "runner"]
 MOST = 40  # sessions
 
@@ -102,6 +102,7 @@ class FaultWorld:
         fault = FaultAt(draw.randint(1, 4), draw.choice(["before", "before", "after"]))
         owners = [
             (self.engine.runner, CALLS),
+            (self.engine.kv, ["can_append"]),
             (self.engine.decode_step, STAGES),
             (self.engine.pipeline, ["launch", "land"]),
         ]

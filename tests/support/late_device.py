@@ -14,12 +14,10 @@ from collections import deque
 import torch
 
 from rosecourse.decode import BEST
-from rosecourse.decode.copy_blocks import CopyBlocks
-from rosecourse.decode.device_step import Outcome
 from rosecourse.decode.pipeline import Pipeline
 from rosecourse.decode.rows import Rows
 from rosecourse.decode.runner import EagerRunner
-from rosecourse.decode.start import Start
+from rosecourse.decode.step import CopyBlocks, Outcome
 from rosecourse.kv.blocks import KVBlockManager
 
 POISON = -(2**40)  # no token, and not `NO_TOKEN` either
@@ -178,14 +176,11 @@ class LatePipeline(Behind):
                 LateEvent(kv.late),
             )
 
-
-class LateStart(Start):
-    """The first tokens are chosen late: until then nobody can read them."""
-
-    def choose(self, sessions, logits):
-        tokens = super().choose(sessions, logits)
+    def choose(self, batch, logits):
+        """The first tokens are chosen late: until then nobody can read them."""
+        tokens = super().choose(batch, logits)
         late = torch.full_like(tokens, POISON)
-        self.rows.kv.late.do(late.copy_, tokens)
+        self.step.rows.kv.late.do(late.copy_, tokens)
         return late
 
 
@@ -195,7 +190,6 @@ LATE = BEST.with_(
     rows=LateRows,
     runner=LateRunner,
     pipeline=LatePipeline,
-    start=LateStart,
 )
 
 

@@ -7,7 +7,6 @@ from time import sleep
 
 import torch
 
-from rosecourse.decode.in_flight import StepInFlight
 from rosecourse.lab.world.events import events_for
 
 
@@ -20,27 +19,28 @@ class NewMemory:
         self.step, self.new_event = step, events_for(kv.device)
         self.in_flight = []
 
-    def launch(self, sessions, user):
-        tokens = self.step.run(sessions).tokens.to("cpu", non_blocking=True)
+    def launch(self, batch):
+        tokens = self.step.run(batch).tokens.to("cpu", non_blocking=True)
         there = self.new_event()
         there.record()
-        self.in_flight.append(StepInFlight(sessions, user, (tokens, there)))
+        batch.pending = (tokens, there)
+        self.in_flight.append(batch)
 
     def land(self):
         first = self.in_flight[0]
-        tokens, there = first.made
+        tokens, there = first.pending
         there.synchronize()
         self.in_flight = self.in_flight[1:]
         words = [int(token) for token in tokens]
         if not self.in_flight:
-            self.step.has_read(first.sessions, words)
+            self.step.has_read(first, words)
         return first, words
 
     def abandon(self):
         left, self.in_flight = self.in_flight, []
         for step in left:
             with suppress(Exception):
-                step.made[1].synchronize()
+                step.pending[1].synchronize()
         self.step.rows.forget()
 
 
@@ -53,18 +53,19 @@ class TwoRowsOfOneTensor:
         self.ring = torch.zeros(2, config.max_batch_size, dtype=torch.int64)
         self.events = [events_for(kv.device)(), events_for(kv.device)()]
 
-    def launch(self, sessions, user):
-        tokens = self.step.run(sessions).tokens
+    def launch(self, batch):
+        tokens = self.step.run(batch).tokens
         side = self.number % 2
-        self.ring[side].narrow(0, 0, len(sessions)).copy_(tokens, True)
+        self.ring[side].narrow(0, 0, len(batch)).copy_(tokens, True)
         self.events[side].record()
         self.number += 1
-        self.in_flight.append(StepInFlight(sessions, user, side))
+        batch.pending = side
+        self.in_flight.append(batch)
 
     def land(self):
         step = self.in_flight[0]
-        self.events[step.made].synchronize()
-        tokens = self.ring.numpy()[step.made, : len(step.sessions)].tolist()
+        self.events[step.pending].synchronize()
+        tokens = self.ring.numpy()[step.pending, : len(step.sessions)].tolist()
         self.in_flight.popleft()
         if self.step.rows.holds(step.sessions) and not self.in_flight:
             self.step.rows.read(tokens)
@@ -95,30 +96,31 @@ class RingOfThree:
         for _ in range(3):
             self.slots.put(self.Slot(config.max_batch_size, kv.device))
 
-    def launch(self, sessions, user):
-        kept = self.step.run(sessions)[1].clone()
+    def launch(self, batch):
+        kept = self.step.run(batch)[1].clone()
         slot = self.slots.get_nowait()
         slot.part = slot.host[: kept.shape[0]]
         slot.part.copy_(kept, non_blocking=True)
         slot.event.record()
-        self.in_flight.append(StepInFlight(sessions, user, slot))
+        batch.pending = slot
+        self.in_flight.append(batch)
 
     def land(self):
-        slot = self.in_flight[0].made
+        slot = self.in_flight[0].pending
         while not slot.event.query():
             sleep(0)
         step = self.in_flight.popleft()
         tokens = slot.part.tolist()
         self.slots.put(slot)
         if len(self.in_flight) == 0:
-            self.step.has_read(step.sessions, tokens)
+            self.step.has_read(step, tokens)
         return step, tokens
 
     def abandon(self):
         for step in self.in_flight:
             with suppress(RuntimeError):
-                step.made.event.synchronize()
-            self.slots.put(step.made)
+                step.pending.event.synchronize()
+            self.slots.put(step.pending)
         self.in_flight.clear()
         self.step.rows.forget()
 
@@ -156,32 +158,33 @@ class Base:
     def give(self, slot):
         self.ring.append(slot)
 
-    def launch(self, sessions, user):
-        outcome = self.step.run(sessions)
+    def launch(self, batch):
+        outcome = self.step.run(batch)
         slot = self.take()
         slot.put(outcome.tokens)
-        self.in_flight.append(StepInFlight(sessions, user, slot))
+        batch.pending = slot
+        self.in_flight.append(batch)
 
     def read(self, step):
-        step.made.wait()
-        return step.made.read()
+        step.pending.wait()
+        return step.pending.read()
 
     def land(self):
         step = self.in_flight[0]
         tokens = self.read(step)
         self.in_flight.popleft()
-        self.give(step.made)
+        self.give(step.pending)
         self.landed(step, tokens)
         return step, tokens
 
     def landed(self, step, tokens):
         if not self.in_flight:
-            self.step.has_read(step.sessions, tokens)
+            self.step.has_read(step, tokens)
 
     def abandon(self):
         while self.in_flight:
-            self.wait_in_vain(self.in_flight[0].made)
-            self.give(self.in_flight.popleft().made)
+            self.wait_in_vain(self.in_flight[0].pending)
+            self.give(self.in_flight.popleft().pending)
         self.step.rows.forget()
 
     def wait_in_vain(self, slot):

@@ -2,14 +2,14 @@
 
 from collections import deque
 
-from rosecourse.decode.in_flight import StepInFlight
+from rosecourse.decode.step import Batch
 from rosecourse.lab.world.causes import Cause
 from tests.support.pipeline_parts import Base
 
 
 class NoWait(Base):
     def read(self, step):
-        return step.made.read()
+        return step.pending.read()
 
 
 class RecordsBeforeTheCopy(Base):
@@ -29,8 +29,8 @@ class NeverRecords(Base):
 
 class ReadsThenWaits(Base):
     def read(self, step):
-        tokens = step.made.read()
-        step.made.wait()
+        tokens = step.pending.read()
+        step.pending.wait()
         return tokens
 
 
@@ -40,7 +40,7 @@ class WaitsForTheStepBefore(Base):
     def read(self, step):
         if self.ring:
             self.ring[-1].wait()
-        return step.made.read()
+        return step.pending.read()
 
 
 class OneSlot(Base):
@@ -62,7 +62,7 @@ class LastInFirstOut(Base):
 class GivesBackBeforeTheWait(Base):
     def land(self):
         step = self.in_flight[0]
-        self.give(step.made)
+        self.give(step.pending)
         tokens = self.read(step)
         self.in_flight.popleft()
         self.landed(step, tokens)
@@ -82,7 +82,7 @@ class NewestFirst(Base):
         step = self.in_flight[-1]
         tokens = self.read(step)
         self.in_flight.pop()
-        self.give(step.made)
+        self.give(step.pending)
         return step, tokens
 
 
@@ -96,12 +96,12 @@ class LosesTheNewest(Base):
 class OneAtATime(Base):
     """A launch replaces what is in flight."""
 
-    def launch(self, sessions, user):
+    def launch(self, batch):
         before = list(self.in_flight)
-        super().launch(sessions, user)
+        super().launch(batch)
         for step in before:
             self.in_flight.remove(step)
-            self.give(step.made)
+            self.give(step.pending)
 
 
 class StaysInFlight(Base):
@@ -110,34 +110,34 @@ class StaysInFlight(Base):
         tokens = self.read(step)
         if len(self.in_flight) > 1:
             self.in_flight.popleft()
-            self.give(step.made)
+            self.give(step.pending)
         return step, tokens
 
 
 class SessionsOfTheNewest(Base):
     """The row list is one of the pipeline, and not of the step."""
 
-    def launch(self, sessions, user):
-        super().launch(sessions, user)
+    def launch(self, batch):
+        super().launch(batch)
         for step in self.in_flight:
-            step.sessions = list(sessions)
+            step.sessions = list(batch.sessions)
 
 
 class SortsItsSessions(Base):
-    def launch(self, sessions, user):
-        super().launch(sorted(sessions, key=lambda session: len(session.token_ids)), user)
+    def launch(self, batch):
+        super().launch(Batch(sorted(batch.sessions, key=lambda session: len(session.token_ids)), batch.user))
 
 
 class AsManyAsTheNewest(Base):
     def read(self, step):
-        step.made.wait()
-        return step.made.host[: len(self.in_flight[-1].sessions)].tolist()
+        step.pending.wait()
+        return step.pending.host[: len(self.in_flight[-1].sessions)].tolist()
 
 
 class AllRows(Base):
     def read(self, step):
-        step.made.wait()
-        return step.made.host.tolist()
+        step.pending.wait()
+        return step.pending.host.tolist()
 
 
 class Backwards(Base):
@@ -155,7 +155,7 @@ class ReadsTheOtherSlot(Base):
 class TablesOfLater(Base):
     """A step asks its sessions for their tables when it lands."""
 
-    class Lazy(StepInFlight):
+    class Lazy(Batch):
         @property
         def tables(self):
             return [list(session.table or ()) for session in self.sessions]
@@ -164,30 +164,31 @@ class TablesOfLater(Base):
         def tables(self, tables):
             pass
 
-    def launch(self, sessions, user):
+    def launch(self, batch):
         slot = self.take()
         try:
-            slot.put(self.step.run(sessions).tokens)
+            slot.put(self.step.run(batch).tokens)
         except BaseException:
             self.ring.appendleft(slot)
             raise
-        self.in_flight.append(self.Lazy(sessions, user, slot))
+        self.in_flight.append(self.Lazy(batch.sessions, batch.user, slot))
 
 
 class NobodysSteps(Base):
-    def launch(self, sessions, user):
-        super().launch(sessions, None)
+    def launch(self, batch):
+        super().launch(Batch(batch.sessions))
 
 
 class CopiesWhenItLands(Base):
     """The device's own tokens are kept, and sent when they are wanted."""
 
-    def launch(self, sessions, user):
-        self.in_flight.append(StepInFlight(sessions, user, self.step.run(sessions).tokens))
+    def launch(self, batch):
+        batch.pending = self.step.run(batch).tokens
+        self.in_flight.append(batch)
 
     def read(self, step):
         slot = self.ring[0]
-        slot.put(step.made)
+        slot.put(step.pending)
         slot.wait()
         return slot.read()
 
@@ -207,7 +208,7 @@ class ReadsTheRows(Base):
 
 class ReadsTheDevice(CopiesWhenItLands):
     def read(self, step):
-        return step.made.tolist()
+        return step.pending.tolist()
 
 
 WRONG_LANDINGS = {

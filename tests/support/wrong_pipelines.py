@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import torch
 
-from rosecourse.decode.in_flight import StepInFlight
 from rosecourse.lab.world.causes import Cause
 from tests.support.pipeline_parts import Base
 
@@ -18,8 +17,8 @@ class AbandonsWithoutAWait(Base):
 class AbandonsTheOldest(Base):
     def abandon(self):
         if self.in_flight:
-            self.wait_in_vain(self.in_flight[0].made)
-            self.give(self.in_flight.popleft().made)
+            self.wait_in_vain(self.in_flight[0].pending)
+            self.give(self.in_flight.popleft().pending)
         self.step.rows.forget()
 
 
@@ -31,14 +30,14 @@ class AbandonsNothing(Base):
 class AbandonsAndRemembers(Base):
     def abandon(self):
         while self.in_flight:
-            self.wait_in_vain(self.in_flight[0].made)
-            self.give(self.in_flight.popleft().made)
+            self.wait_in_vain(self.in_flight[0].pending)
+            self.give(self.in_flight.popleft().pending)
 
 
 class AbandonsItsSlots(Base):
     def abandon(self):
         while self.in_flight:
-            self.wait_in_vain(self.in_flight.popleft().made)
+            self.wait_in_vain(self.in_flight.popleft().pending)
         self.step.rows.forget()
 
 
@@ -61,66 +60,69 @@ class OneSlotTooFew(Base):
 
 
 class OneSlotTakenFirst(OneSlotTooFew):
-    def launch(self, sessions, user):
+    def launch(self, batch):
         slot = self.take()
         try:
-            slot.put(self.step.run(sessions).tokens)
+            slot.put(self.step.run(batch).tokens)
         except BaseException:
             self.give(slot)
             raise
-        self.in_flight.append(StepInFlight(sessions, user, slot))
+        batch.pending = slot
+        self.in_flight.append(batch)
 
 
 class TakesItsSlotFirst(Base):
     """And a launch that fails does not give it back."""
 
-    def launch(self, sessions, user):
+    def launch(self, batch):
         slot = self.take()
-        slot.put(self.step.run(sessions).tokens)
-        self.in_flight.append(StepInFlight(sessions, user, slot))
+        slot.put(self.step.run(batch).tokens)
+        batch.pending = slot
+        self.in_flight.append(batch)
 
 
 class PopsBeforeItWaits(Base):
     def land(self):
         step = self.in_flight.popleft()
         tokens = self.read(step)
-        self.give(step.made)
+        self.give(step.pending)
         self.landed(step, tokens)
         return step, tokens
 
 
 class InFlightBeforeItRuns(Base):
-    def launch(self, sessions, user):
-        self.in_flight.append(StepInFlight(sessions, user, self.ring[0]))
-        outcome = self.step.run(sessions)
+    def launch(self, batch):
+        batch.pending = self.ring[0]
+        self.in_flight.append(batch)
+        outcome = self.step.run(batch)
         self.take().put(outcome.tokens)
 
 
 class SwallowsInterrupts(Base):
     def read(self, step):
         try:
-            step.made.wait()
+            step.pending.wait()
         except BaseException:
-            step.made.event.synchronize()
-        return step.made.read()
+            step.pending.event.synchronize()
+        return step.pending.read()
 
 
 class SwallowsFailures(Base):
-    def launch(self, sessions, user):
+    def launch(self, batch):
         with suppress(Exception):
-            super().launch(sessions, user)
+            super().launch(batch)
 
 
 class ReturnsATensor(Base):
     def read(self, step):
-        step.made.wait()
-        return step.made.host[: step.made.size]
+        step.pending.wait()
+        return step.pending.host[: step.pending.size]
 
 
 class ReturnsNumbersOfNumPy(Base):
     def read(self, step):
-        step.made.wait()
-        return list(step.made.host[: step.made.size].numpy())
+        step.pending.wait()
+        return list(step.pending.host[: step.pending.size].numpy())
 
 
 class ReturnsTheTokensAlone(Base):
@@ -147,22 +149,23 @@ class NothingInFlight(Base):
 class ItsOwnRecords(Base):
     class Record:
         def __init__(self, sessions, made):
-            self.sessions, self.made = list(sessions), made
+            self.sessions, self.pending = list(sessions), made
 
-    def launch(self, sessions, user):
-        super().launch(sessions, user)
-        self.in_flight[-1] = self.Record(sessions, self.in_flight[-1].made)
+    def launch(self, batch):
+        super().launch(batch)
+        self.in_flight[-1] = self.Record(batch.sessions, self.in_flight[-1].pending)
 
 
 class RunsTwice(Base):
-    def launch(self, sessions, user):
-        self.step.run(sessions)
-        super().launch(sessions, user)
+    def launch(self, batch):
+        self.step.run(batch)
+        super().launch(batch)
 
 
 class RunsWhenItLands(Base):
-    def launch(self, sessions, user):
-        self.in_flight.append(StepInFlight(sessions, user, None))
+    def launch(self, batch):
+        batch.pending = None
+        self.in_flight.append(batch)
 
     def read(self, step):
         return self.step.run(step.sessions).tokens.tolist()
@@ -212,8 +215,9 @@ class EventsOfAGPU(Base):
 class ByNumPy(Base):
     """The device's tokens cannot be read like that."""
 
-    def launch(self, sessions, user):
-        self.in_flight.append(StepInFlight(sessions, user, self.step.run(sessions).tokens.numpy()))
+    def launch(self, batch):
+        batch.pending = self.step.run(batch).tokens.numpy()
+        self.in_flight.append(batch)
 
 
 WRONG_PIPELINES = {

@@ -7,11 +7,11 @@ from bisect import bisect_left
 import torch
 
 from ...config import EngineConfig
-from ...decode.device_step import DeviceStep, Outcome
 from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import buckets_up_to
 from ...decode.sampling import best_of_each
+from ...decode.step import DeviceStep, Outcome
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 from ..world.graph_makers import graphs_for

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
 
 from ...config import EngineConfig
-from ...decode.in_flight import StepInFlight
-from ...decode.step import DecodeStep
+from ...decode.step import Batch, DecodeStep
 from ...kv.blocks import KVBlockManager
-from ...request.session import InferenceSession
 
 
 class Pipeline:
@@ -20,19 +16,20 @@ class Pipeline:
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
         self.step = step
-        self.in_flight: deque[StepInFlight] = deque()
+        self.in_flight: deque[Batch] = deque()
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        """Start a step of these sessions, for a user."""
-        outcome = self.step.run(sessions)
+    def launch(self, batch: Batch) -> None:
+        """Start a step."""
+        outcome = self.step.run(batch)
         token_ids = outcome.tokens.tolist()  # waits for the device
-        self.in_flight.append(StepInFlight(sessions, user, token_ids))
+        batch.pending = token_ids
+        self.in_flight.append(batch)
 
-    def land(self) -> tuple[StepInFlight, list[int]]:
-        """The oldest step in flight, and the token of each of its rows."""
+    def land(self) -> tuple[Batch, list[int]]:
+        """The oldest batch in flight, and the token of each of its rows."""
         landed = self.in_flight.popleft()
-        self.step.has_read(landed.sessions, landed.made)
-        return landed, landed.made
+        self.step.has_read(landed, landed.pending)
+        return landed, landed.pending
 
     def abandon(self) -> None:
         """Nobody wants the tokens of the steps in flight."""

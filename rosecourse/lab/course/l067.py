@@ -40,8 +40,8 @@ EXERCISE = Exercise(
     ),
     docstring=(
         "When the host reads what a step has made.\n\n"
-        "Goal: `launch` waits for nothing. `land` waits for the oldest step alone, and returns it with its tokens, a "
-        "list of Python numbers. `in_flight` holds a `StepInFlight` for each step that has been launched and has not "
+        "Goal: `launch` waits for nothing. `land` waits for the oldest step alone, and returns its batch and its "
+        "tokens, a list of Python numbers. `in_flight` holds the batch of each step that has been launched and has not "
         "landed, the oldest first. What goes wrong in a launch, or in a wait, changes neither `in_flight` nor the "
         "ring. After `abandon` no step is in flight, the device has nothing left to do for one, and the ring is empty, "
         "even if a wait fails. When the last step in flight has landed, `has_read` tells the rows of its tokens."
@@ -56,8 +56,8 @@ EXERCISE = Exercise(
         "A slot is memory for `config.max_batch_size` tokens of `torch.int64`, with an event of its own. "
         "`steps_ahead + 1` of them are enough.\n\n"
         "`launch` runs the step first: if that fails, nothing has been taken from the ring. Then the tokens are copied "
-        "into an empty slot, and the slot's event is recorded, behind the copy. The step carries its slot: the third "
-        "argument of `StepInFlight` is yours.\n\n"
+        "into an empty slot, and the slot's event is recorded, behind the copy. The batch carries its slot: "
+        "`batch.pending` is yours.\n\n"
         "`land` waits for the event of `in_flight[0]`, and only then takes the step out and gives the slot back. Read "
         "as many tokens as that step has rows; the next one may have more, or fewer."
     ),
@@ -110,7 +110,7 @@ from itertools import cycle
 
 import torch
 
-from rosecourse.decode.in_flight import StepInFlight
+from rosecourse.decode.step import Batch
 from rosecourse.lab.world.events import events_for
 
 
@@ -136,27 +136,28 @@ class Ferry:
             self.seats, self.boats = seats, cycle([hull[:seats] for hull in self.hulls])
         return next(self.boats)
 
-    def launch(self, sessions, user):
-        words = self.step.run(sessions).tokens
+    def launch(self, batch):
+        words = self.step.run(batch).tokens
         boat, horn = self.boat(words.shape[0]), self.horn()
         boat.copy_(words, non_blocking=True)
         horn.record()
-        self.in_flight.append(StepInFlight(sessions, user, (boat, horn)))
+        batch.pending = (boat, horn)
+        self.in_flight.append(batch)
 
     def land(self):
         voyage = self.in_flight[0]
-        boat, horn = voyage.made
+        boat, horn = voyage.pending
         horn.synchronize()
         words = boat.tolist()
         del self.in_flight[0]
         if len(self.in_flight) == 0:
-            self.step.has_read(voyage.sessions, words)
+            self.step.has_read(voyage, words)
         return voyage, words
 
     def abandon(self):
         for voyage in self.in_flight:
             with suppress(RuntimeError):
-                voyage.made[1].synchronize()
+                voyage.pending[1].synchronize()
         self.in_flight.clear()
         self.step.rows.forget()
 '''
@@ -174,7 +175,7 @@ BUG = Bug(
         "The scene steps an `OnlineScheduler`, so the tokens of a step are there one moment after it was launched. A "
         "session that has finished is in the `dict` once more, at the moment of its end.",
         "`engine.pipeline` is the pipeline, and `engine.pipeline.in_flight` are the steps that have not landed. Each "
-        "has `sessions`, in the order of its rows, and `made`, which is what the pipeline has put there.",
+        "has `sessions`, in the order of its rows, and `pending`, which is what the pipeline has put there.",
     ),
     questions={
         "session": "the name of the session that ends with a word that is not its own",

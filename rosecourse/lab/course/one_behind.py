@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import torch
 
 from ...config import EngineConfig
-from ...decode.in_flight import StepInFlight
-from ...decode.step import DecodeStep
+from ...decode.step import Batch, DecodeStep
 from ...kv.blocks import KVBlockManager
 from ...kv.bookkeeping import bookkeeping
-from ...request.session import InferenceSession
 from ..world.events import events_for
 
 
@@ -45,29 +41,30 @@ class Pipeline:
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
         self.step = step
-        self.in_flight: deque[StepInFlight] = deque()
+        self.in_flight: deque[Batch] = deque()
         self.empty = deque(Slot(config.max_batch_size, kv.device) for _ in range(self.steps_ahead + 1))
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        """Start a step of these sessions, for a user."""
-        outcome = self.step.run(sessions)
+    def launch(self, batch: Batch) -> None:
+        """Start a step."""
+        outcome = self.step.run(batch)
         self.empty[0].put(outcome.tokens)
-        self.in_flight.append(StepInFlight(sessions, user, self.empty.popleft()))
+        batch.pending = self.empty.popleft()
+        self.in_flight.append(batch)
 
-    def land(self) -> tuple[StepInFlight, list[int]]:
-        """Wait for the oldest step in flight: it, and the token of each of its rows."""
+    def land(self) -> tuple[Batch, list[int]]:
+        """Wait for the oldest batch in flight: it, and the token of each of its rows."""
         oldest = self.in_flight[0]
-        token_ids = bookkeeping.interruptible(oldest.made.read)  # whatever stops it has changed nothing
+        token_ids = bookkeeping.interruptible(oldest.pending.read)  # whatever stops it has changed nothing
         self.in_flight.popleft()
-        self.empty.append(oldest.made)
+        self.empty.append(oldest.pending)
         if not self.in_flight:
-            self.step.has_read(oldest.sessions, token_ids)
+            self.step.has_read(oldest, token_ids)
         return oldest, token_ids
 
     def abandon(self) -> None:
         """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
         while self.in_flight:
             with suppress(Exception):  # whatever has become of the device
-                self.in_flight[0].made.read()
-            self.empty.append(self.in_flight.popleft().made)
+                self.in_flight[0].pending.read()
+            self.empty.append(self.in_flight.popleft().pending)
         self.step.rows.forget()

@@ -9,12 +9,12 @@ import torch
 
 from ...config import EngineConfig
 from ...decode.attend import AppendFirst
-from ...decode.device_step import Outcome
 from ...decode.forward import DecodeForward
 from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import EagerRunner, GraphRunner, buckets_up_to
 from ...decode.sampling import best_of_each
+from ...decode.step import Outcome
 from ...kernels import ReferenceAttention
 from ...kv.blocks import KVBlockManager
 from ...lessons import l066

@@ -5,12 +5,13 @@ An engine promises no more than the protocol `Step`. A scene looks further: at t
 
 from __future__ import annotations
 
-from ...decode.parts import BlockTables
+from typing import Any
+
 from ...errors import ConfigError
 from ...lessons.l035 import AppendAfterForward
 
 
-def block_tables_of(step: object) -> BlockTables:
+def block_tables_of(step: object) -> Any:
     """The part of a decode step that makes block tables. Raises `ConfigError` for a step of another kind."""
     if not isinstance(step, AppendAfterForward):
         raise ConfigError(f"the lab reads decode steps of the class AppendAfterForward, not {type(step).__name__}")

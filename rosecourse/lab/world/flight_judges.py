@@ -13,8 +13,8 @@ from .fault import Fault, PartIsWrong
 from .flight_log import FlightLog, Launched
 from .late_tensors import POISON
 
-EACH = "a launch runs the step once, and appends a `StepInFlight(sessions, user, ...)` to `in_flight`"
-KEEP = "keep for each step whose row is whose: `StepInFlight(sessions, user, ...)` does it when the step is launched"
+EACH = "a launch runs the step once, and appends its batch to `in_flight`"
+KEEP = "keep for each step whose row is whose: its batch says it"
 EARLY = "the device has not come so far: wait for an event of `events_for` that was recorded behind the copy of them"
 RECORDED = "the event was recorded before the copy: a wait for it says nothing of what the device was told afterwards"
 RING = "a slot may be written again when its tokens have been read: the ring needs one more, or another turn"

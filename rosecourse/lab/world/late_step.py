@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...decode.device_step import Outcome
+from ...decode.step import Batch, Outcome
 from ...request.session import InferenceSession
 from .flight_log import FlightLog, Launched
 from .late_tensors import fill_with_poison
@@ -57,19 +57,19 @@ class LateStep:
             fill_with_poison(buffer)
         self._returned: tuple[Any, torch.Tensor] | None = None  # logits that a call has returned, and the true ones
 
-    def run(self, sessions: Sequence[InferenceSession]) -> Outcome:
+    def run(self, batch: Batch) -> Outcome:
         """Tell the device to make one more token for each session."""
-        return self._shown(self._step.run, sessions)
+        return self._shown(self._step.run, batch)
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: its logits. For pipelines as they were up to lesson 066."""
         true: list[torch.Tensor] = []
 
-        def call(sessions: Sequence[InferenceSession]) -> Outcome:
-            true.append(self._step(sessions))
+        def call(batch: Batch) -> Outcome:
+            true.append(self._step(batch.sessions))
             return self._step.outcome
 
-        logits = self._shown(call, sessions).logits
+        logits = self._shown(call, Batch(sessions)).logits
         self._returned = logits, true[0]
         return logits
 
@@ -80,18 +80,18 @@ class LateStep:
             logits = self._returned[1]
         return self._step.choose(sessions, logits.as_subclass(torch.Tensor))
 
-    def has_read(self, sessions: Sequence[InferenceSession], token_ids: list[int]) -> None:
-        """The host has read the tokens of the last run, which was of these sessions."""
-        self._step.has_read(sessions, token_ids)
+    def has_read(self, batch: Batch, token_ids: list[int]) -> None:
+        """The host has read the tokens of a batch."""
+        self._step.has_read(batch, token_ids)
 
-    def _shown(self, run: Any, sessions: Sequence[InferenceSession]) -> Outcome:
+    def _shown(self, run: Any, batch: Batch) -> Outcome:
         log = self._log
         if log.failure is not None:
             failure, log.failure = log.failure, None
             raise failure
-        true = Outcome(*(made.clone() for made in run(sessions)))
-        step = log.ran(sessions, true.tokens.tolist())
-        shown = Outcome(self._logits[: len(sessions)], self._tokens[: len(sessions)])
+        true = Outcome(*(made.clone() for made in run(batch)))
+        step = log.ran(batch.sessions, true.tokens.tolist())
+        shown = Outcome(self._logits[: len(batch)], self._tokens[: len(batch)])
         self._tell(step, true, shown)
         return Outcome(*map(log.device.holds, shown))
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from ...config import EngineConfig
+from ...decode.step import Batch
 from ...errors import RosecourseError
 from ...pictures.sheet import counted
-from ...request.session import InferenceSession
 from . import flight_judges as judges
 from .causes import Cause
 from .events import cpu_events_by
@@ -22,7 +22,7 @@ from .late_device import LateDevice, LateEvent
 from .late_step import LateStep
 from .learner import BUILT, Learner
 
-METHODS = MappingProxyType({"launch": ("sessions", "user"), "land": (), "abandon": (), BUILT: ("step", "kv", "config")})
+METHODS = MappingProxyType({"launch": ("batch",), "land": (), "abandon": (), BUILT: ("step", "kv", "config")})
 OUT_OF_SLOTS = (IndexError, KeyError, StopIteration, RosecourseError, queue.Empty)  # what a ring without a slot raises
 
 
@@ -41,8 +41,8 @@ class GuardedPipeline:
     def in_flight(self) -> Any:
         return self.made.in_flight
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        self.learner.call_method(self.made, "launch", sessions, user)
+    def launch(self, batch: Batch) -> None:
+        self.learner.call_method(self.made, "launch", batch)
 
     def land(self) -> Any:
         return self.learner.call_method(self.made, "land")
@@ -74,10 +74,11 @@ class WatchedPipeline(GuardedPipeline):
         with self._events():
             super().__init__(learner, late, kv, config, log)
 
-    def launch(self, sessions: Sequence[InferenceSession], user: Any) -> None:
-        sessions, before, failure = list(sessions), list(self.in_flight), self.log.failure
+    def launch(self, batch: Batch) -> None:
+        sessions, user = list(batch.sessions), batch.user
+        before, failure = list(self.in_flight), self.log.failure
         try:
-            self._call(super().launch, "launch", sessions, user)
+            self._call(super().launch, "launch", batch)
         except PartIsWrong as wrong:
             if failure is None or not _comes_of(wrong, failure):
                 raise self._told(wrong, launching=True) from None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...config import EngineConfig
+from ...decode.step import Batch
 from ...engine.engine import InferenceEngine
 from ...errors import BlockError
 from ...lessons import lesson
@@ -73,7 +74,7 @@ class PipelineOracle(Oracle):
 
         self._mine = InferenceEngine(model, sizes.config(), rung.after.with_(pipeline=watched))
         self._right = InferenceEngine(model, sizes.config(), rung.after.with_(pipeline=rung.before.pipeline))
-        self.part = self._mine.pipeline.made  # type: ignore[attr-defined]
+        self.part = self._mine.pipeline.made
         self.kv = self._mine.kv
 
     # -- sessions -----------------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ class PipelineOracle(Oracle):
     # -- what a check asks --------------------------------------------------------------------------------------------
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
-        return [t.session for t in batch], None
+        return (Batch([t.session for t in batch]),)
 
     def flights_seen(self) -> FlightsSeen:
         return replace(self.log.seen(), ahead=self._mine.pipeline.steps_ahead)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ...config import EngineConfig
-from ...decode.device_step import DeviceStep, Outcome
 from ...decode.inputs import DecodeInputs
+from ...decode.step import DeviceStep, Outcome
 from ...models.shape import Model
 from ...pictures.sheet import counted
 from .causes import Cause

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...decode.device_step import Outcome
 from ...decode.rows import LIVE, POSITION, TOKEN
+from ...decode.step import Outcome
 from ...pictures.sheet import counted
 from .causes import Cause
 from .pool import Pool, Tracked, bits

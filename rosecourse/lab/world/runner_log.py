@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ...decode.device_step import DeviceStep, Outcome
 from ...decode.inputs import DecodeInputs
+from ...decode.step import DeviceStep, Outcome
 from ...errors import CaptureError
 from ...measure.dispatch_mode import DispatchMode
 from .cpu_graph import CPUGraph

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ...config import EngineConfig, SamplingParams
-from ...decode.device_step import DeviceStep, Outcome
 from ...decode.inputs import DecodeInputs
 from ...decode.parts import DecodeParts
+from ...decode.step import DeviceStep, Outcome
 from ...engine.engine import InferenceEngine
 from ...errors import RosecourseError
 from ...lessons import lesson
@@ -92,7 +92,7 @@ class RunnerOracle(Oracle):
         with self._log.watching():
             self._mine = InferenceEngine(model, sizes.config(), parts.with_(runner=Watched))
         self._right = InferenceEngine(model, sizes.config(), parts.with_(runner=PaddedRunner))
-        self.part = self._mine.decode_step.runner.made  # type: ignore[attr-defined]
+        self.part = self._mine.decode_step.runner.made
         self.kv = self._mine.kv
         for kv in (self._mine.kv, self._right.kv):
             for cache in (*kv.k_layers, *kv.v_layers):
@@ -166,7 +166,7 @@ class RunnerOracle(Oracle):
             raise PartIsWrong(Fault(what, reason=reason, cause=Cause.INTERFACE))
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
-        rows = self._mine.decode_step.rows  # type: ignore[attr-defined]
+        rows = self._mine.decode_step.rows
         return rows.view(len(batch)).inputs, rows.sampling
 
     def graphs_seen(self) -> GraphsSeen:
