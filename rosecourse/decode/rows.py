@@ -86,6 +86,8 @@ class Rows:
     def forget(self) -> None:
         """Nobody knows what is on the device: the next step uploads all that it needs."""
         self.known = False
+        self.placements = -1  # how many the cache had made when the rows were told of their blocks
+        self.longest_now = 0  # tokens that the cache has of the session that has most
         self.tables: list[BlockTable] = []
         self.tokens: list[int] = []  # the last token of each row, as the device has it
         self.ends: list[int] = []  # the last block of each row, as the device has it
@@ -129,13 +131,18 @@ class Rows:
         return self.views[size]
 
     def plan(self, batch: Batch) -> DecodeInputs:
-        """Let the rows be those of this batch, and upload what has changed."""
+        """Let the rows be those of this batch, and upload what has changed: nothing, where it goes on as it was."""
+        sessions, tables = batch.sessions, batch.tables
+        stay = len(tables) == len(self.tables) and all(map(is_, tables, self.tables))
+        in_flight = sessions[0].num_cached_tokens >= len(sessions[0].token_ids)  # its last token, and all the others'
+        if stay and in_flight and self.kv.placements == self.placements:
+            self.tables, self.longest_now = tables, self.longest_now + 1
+            return replace(self.view(len(tables)).inputs, max_context_len=self.longest_now, sessions=sessions)
         if not self.known:
             self._clear()
             self.known = True
         changes: dict[int, int] = {}  # address in `state` -> number
-        sessions, tables = batch.sessions, batch.tables
-        if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
+        if not stay:
             self._seat(sessions, tables, changes)
         # The token that a step in flight is making is on the device alone.
         tokens = [s.token_ids[-1] if s.num_cached_tokens < len(s.token_ids) else UNKNOWN for s in sessions]
@@ -149,8 +156,9 @@ class Rows:
             self._upload(changes)
         self.tables, self.ends = tables, ends
         self.tokens = [UNKNOWN] * len(tables)  # the device is about to choose others
-        longest = max([session.num_cached_tokens for session in sessions])
-        return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
+        self.placements = self.kv.placements
+        self.longest_now = max([session.num_cached_tokens for session in sessions])
+        return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
 
     def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
         """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""

@@ -42,8 +42,8 @@ class Batch:
     been launched; a pipeline puts it there.
     """
 
-    def __init__(self, sessions: Sequence[InferenceSession], user: Any = None, pending: Any = None) -> None:
-        self.sessions = list(sessions)
+    def __init__(self, sessions: list[InferenceSession], user: Any = None, pending: Any = None) -> None:
+        self.sessions = sessions
         self.tables: list[BlockTable] = [session.table for session in sessions]
         self.user, self.pending = user, pending
 
@@ -136,7 +136,7 @@ class DecodeStep:
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
-        logits, tokens = self.run(Batch(sessions))
+        logits, tokens = self.run(Batch(list(sessions)))
         with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
             self.outcome = Outcome(logits.clone(), tokens)
         self.version = self.outcome.logits._version

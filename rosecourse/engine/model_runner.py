@@ -122,7 +122,7 @@ class ModelRunner:
             for row in error.rows:
                 self._forget_prefixes(sessions[row])
             raise
-        self.take(Batch(sessions), token_ids)
+        self.take(Batch(list(sessions)), token_ids)
         return token_ids
 
     # -- steps in flight ------------------------------------------------------------------------------------------

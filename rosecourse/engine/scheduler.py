@@ -163,7 +163,7 @@ class OnlineScheduler:
 
         The tokens that are committed are those of the step before, where the runner may be one step ahead.
         """
-        running = list(self.running)
+        running = list(self.running) if self.waiting else self.running
         if self.waiting:
             self._begin()
         start = time.perf_counter()

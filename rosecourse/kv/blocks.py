@@ -73,6 +73,7 @@ class KVBlockManager(KVPool):
         self._idle_blocks: dict[int, None] = {}
         self._block_infos: dict[int, KVBlockInfo] = {}
         self.forget: Callable[[int], None] = lambda block: None  # the prefix cache's: it is about to be reused
+        self.placements = 0  # how often `place` has looked at tables
         self._placed: list[BlockTable] = []  # those that it has looked at last,
         self._room_until = 0  # which have room until the first of them has so many tokens
 
@@ -229,6 +230,7 @@ class KVBlockManager(KVPool):
         """
         if self._has_room(tables):
             return []
+        self.placements += 1
         if not self.can_append(tables):
             self._require(self.blocks_to_append(tables))
         placed: list[tuple[BlockTable, Copy | None]] = []
@@ -267,10 +269,10 @@ class KVBlockManager(KVPool):
 
     def can_append(self, tables: Sequence[BlockTable]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
-        if self._has_room(tables):
-            return True
         available = self.num_available()
-        return available >= len(tables) or available >= self.blocks_to_append(tables)
+        if available >= len(tables) or self._has_room(tables):
+            return True
+        return available >= self.blocks_to_append(tables)
 
     def blocks_to_append(self, tables: Iterable[BlockTable]) -> int:
         """How many new blocks one more token of each of these sessions needs."""

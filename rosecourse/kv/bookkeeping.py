@@ -8,6 +8,8 @@ changes no books, such as a forward, is called through `bookkeeping.interruptibl
 
 from __future__ import annotations
 
+# What `signal` calls. Each of its functions makes an enumeration of what it returns, which takes microseconds.
+import _signal  # type: ignore[import-not-found]
 import signal
 import time
 from collections.abc import Callable
@@ -69,16 +71,16 @@ class Bookkeeping:
             self._window = window
 
     def _watch(self) -> None:
-        former = signal.getsignal(signal.SIGINT)
+        former = _signal.getsignal(signal.SIGINT)
         if callable(former):
             if former != self._handle:
                 self._former = former
             self._came, self._window = None, 0
-            signal.signal(signal.SIGINT, self._handle)
+            _signal.signal(signal.SIGINT, self._handle)
 
     def _unwatch(self) -> None:
-        if signal.getsignal(signal.SIGINT) == self._handle:  # else somebody has set another one meanwhile
-            signal.signal(signal.SIGINT, self._former)
+        if _signal.getsignal(signal.SIGINT) == self._handle:  # else somebody has set another one meanwhile
+            _signal.signal(signal.SIGINT, self._former)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._open != self._window:
@@ -88,7 +90,7 @@ class Bookkeeping:
             if now - self._came < PATIENCE:
                 return
         if not self._open:  # it came while a section was being opened or closed
-            signal.signal(signal.SIGINT, self._former)
+            _signal.signal(signal.SIGINT, self._former)
         self._came, self._window = None, 0  # the end of a window is no place for a second one
         self._former(signum, frame)
 

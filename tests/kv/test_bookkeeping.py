@@ -132,7 +132,7 @@ def test_a_handler_that_is_not_pythons_is_left_alone(handler):
 def test_a_handler_of_another_language_is_left_alone(monkeypatch):
     handler = getsignal(SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(signal, "getsignal", lambda _: None)
+        patch.setattr(module._signal, "getsignal", lambda _: None)
         with bookkeeping:
             patch.undo()
             assert getsignal(SIGINT) is handler

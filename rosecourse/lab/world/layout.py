@@ -132,7 +132,7 @@ class OneTable(Layout):
     """One list for all layers, in the lessons from 062 on: block n is the n-th block of each layer."""
 
     kind, cache, table = one_table.KVBlockManager, WatchedKVBlockManager, one_table.BlockTable
-    changes = frozenset({"_room_until"})
+    changes = frozenset({"placements", "_room_until"})
 
     def id_lists(self, kv: Any, table: Any) -> IdLists:
         return [[layer * kv.num_blocks + block for block in table] for layer in range(kv.num_layers)]
