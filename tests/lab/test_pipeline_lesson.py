@@ -194,9 +194,9 @@ def test_one_step_is_in_flight_while_the_next_is_launched():
     seen = []
 
     class Notes(Base):
-        def launch(self, sessions, user):
+        def launch(self, batch):
             seen.append(len(self.in_flight))
-            super().launch(sessions, user)
+            super().launch(batch)
 
     scenario = LATE[0]
     scenario.story(oracle_of(Notes, scenario.sizes))

@@ -110,7 +110,6 @@ from itertools import cycle
 
 import torch
 
-from rosecourse.decode.step import Batch
 from rosecourse.lab.world.events import events_for
 
 
