@@ -4,14 +4,14 @@ from ..kv.blocks import KVBlockManager
 from .delivery import Delivery
 from .five_kernels import LayerOps
 from .forward import DecodeForward
-from .inputs import DecodeInputs, DecodeOutputs
+from .inputs import Batch, DecodeInputs, DecodeOutputs
 from .kv_append import KVAppend
 from .parts import DecodeParts
 from .pipeline import Pipeline
 from .prefill import Prefill
 from .rows import Rows
 from .runner import GraphRunner
-from .step import Batch, CopyBlocks, DecodeStep, DeviceStep
+from .step import CopyBlocks, DecodeStep, DeviceStep
 
 BEST = DecodeParts(
     cache=KVBlockManager,

@@ -225,9 +225,8 @@ class AttentionByGroups:
         return attention
 
     def _attend(self, group: Group, tables: Tensor, layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (
-            x[group.rows].unflatten(0, (-1, group.new)).transpose(1, 2) for x in (q, k, v)
-        )  # [members, H or H_kv, new, D]
+        qkv = [q[group.rows], k[group.rows], v[group.rows]]
+        q, k, v = [x.unflatten(0, (-1, group.new)).transpose(1, 2) for x in qkv]  # [members, H or H_kv, new, D]
         mask = None
         if group.cached:
             total = group.cached + group.new
@@ -237,7 +236,8 @@ class AttentionByGroups:
                 for cache in (self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx])
             )
             mask = torch.ones(group.new, total, dtype=torch.bool, device=q.device).tril(diagonal=group.cached)
-        k, v = (for_query_heads(x, self.heads_per_kv_head) for x in (k, v))
+        if self.heads_per_kv_head > 1:
+            k, v = for_query_heads(k, self.heads_per_kv_head), for_query_heads(v, self.heads_per_kv_head)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return out.transpose(1, 2).flatten(0, 1)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import is_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, float64
 
@@ -25,10 +25,7 @@ from ..kv.buffers import index_tensor, state_buffer
 from ..models.shape import Model
 from ..request.draws import key_of
 from ..request.session import InferenceSession
-from .inputs import DecodeInputs
-
-if TYPE_CHECKING:
-    from .step import Batch
+from .inputs import Batch, DecodeInputs
 
 TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, FIELDS = range(7)
 LIVE = FIELDS  # one column more: 1 where somebody sits, 0 for a pad

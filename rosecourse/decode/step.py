@@ -14,7 +14,6 @@ A step that is called is read at once, by `choose`. One that a pipeline runs is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -23,37 +22,15 @@ from torch import Tensor
 from ..config import EngineConfig
 from ..errors import LogitsError
 from ..kernels import choose, triton_runs_on
-from ..kv.blocks import BlockTable, Copy, KVBlockManager
-from ..kv.bookkeeping import bookkeeping
+from ..kv.blocks import Copy, KVBlockManager
 from ..kv.buffers import index_tensor
+from ..kv.guards import bookkeeping
 from ..models.shape import Model
 from ..request.session import InferenceSession
-from .inputs import DecodeInputs
+from .inputs import Batch, DecodeInputs
 from .parts import DecodeParts
 from .ranges import range_for
 from .sampling import NO_TOKEN, Best, asked_of, next_tokens
-
-
-class Batch:
-    """All that a step knows: whose row b of it is, with the tables that they have when it is made.
-
-    A table that a session holds no longer says that the token of its row is nobody's.
-    user: a weak reference to the scheduler whose step it is, or None. pending: where its tokens come to be, once it has
-    been launched; a pipeline puts it there.
-    """
-
-    def __init__(self, sessions: list[InferenceSession], user: Any = None, pending: Any = None) -> None:
-        self.sessions = sessions
-        self.tables: list[BlockTable] = [session.table for session in sessions]
-        self.user, self.pending = user, pending
-
-    def __len__(self) -> int:
-        return len(self.sessions)
-
-    @cached_property
-    def members(self) -> frozenset[InferenceSession]:
-        """The sessions, to look one up."""
-        return frozenset(self.sessions)
 
 
 class Outcome(NamedTuple):

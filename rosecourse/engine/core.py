@@ -15,14 +15,12 @@ from ..checks import require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, Batch, DecodeParts
 from ..errors import BlockError, ConfigError, KVCacheExhausted, RequestError
-from ..kernels.plain_torch import settings_aside
-from ..kv.bookkeeping import bookkeeping
+from ..kv.guards import Guard, bookkeeping, settings_aside
 from ..models.shape import Model, require_model
 from ..models.tokenizer import check_length, encode, longest_token
-from ..request.session import InferenceSession, Prompt
+from ..request.session import InferenceSession, Prompt, ends_of
 from ..request.text import Pieces
 from .auditing import audit_cache
-from .guards import Guard
 from .model_runner import Landed, ModelRunner
 from .rules import require_blocks, require_in_step, require_list, require_logits, require_rule, require_rules
 
@@ -69,11 +67,11 @@ class EngineCore:
     @property
     def eos_token_id(self) -> int | Collection[int] | None:
         """The token ids that end a text: one, several or none."""
-        return self.runner.eos_token_id
+        return self._eos_token_id
 
     @eos_token_id.setter
     def eos_token_id(self, value: int | Collection[int] | None) -> None:
-        self.runner.eos_token_id = value
+        self._eos_token_id, self.runner.ends = value, ends_of(value)
 
     def hand_over(self, thread: threading.Thread) -> None:
         """Give the engine to a thread alone, until `guard.hand_back`: all others get `EngineBusy`, but for `free`.

@@ -15,11 +15,11 @@ from ..config import EngineConfig, SamplingParams
 from ..decode import Batch, DecodeParts
 from ..decode.sampling import NO_TOKEN, tokens_of_each
 from ..errors import LogitsError, RosecourseError
-from ..kv.bookkeeping import bookkeeping
+from ..kv.guards import bookkeeping
 from ..kv.prefix_cache import PrefixCache
 from ..models.ops import with_ops
 from ..models.shape import Model
-from ..request.session import InferenceSession, ends_of
+from ..request.session import InferenceSession
 
 
 class Landed(NamedTuple):
@@ -49,7 +49,7 @@ class ModelRunner:
         self.decode_step = parts.step(parts, with_ops(model, parts.ops(model, config)), self.kv, config)
         self.pipeline = parts.pipeline(self.decode_step, self.kv, config)
         self.prompts = parts.prefill(model, self.kv, config)
-        self.eos_token_id: int | Collection[int] | None = None
+        self.ends: Collection[int | None] = ()  # the token ids that end a text
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
 
     # -- blocks ---------------------------------------------------------------------------------------------------
@@ -97,16 +97,18 @@ class ModelRunner:
         return logits
 
     def begin(self, batch: Batch, logits: torch.Tensor) -> Landed:
-        """Have the first token of each session chosen: see `EngineCore.begin`."""
-        self._settle_others(batch)
+        """Have the first token of each session chosen: see `EngineCore.begin`. Others' steps land first, as there."""
+        if self.pipeline.in_flight and self.pipeline.in_flight[-1].user is not batch.user:
+            self.settle()
         if hasattr(self.pipeline, "begin"):
             self.pipeline.begin(batch, logits)
             return Landed([], [])
         return self.take(batch, tokens_of_each(self.decode_step, batch.sessions, logits))
 
     def launch(self, batch: Batch) -> None:
-        """Start a decode step: see `EngineCore.launch`."""
-        self._settle_others(batch)
+        """Start a decode step: see `EngineCore.launch`. What another scheduler has launched lands first."""
+        if self.pipeline.in_flight and self.pipeline.in_flight[-1].user is not batch.user:
+            self.settle()
         try:
             self.pipeline.launch(batch)
         except BaseException as error:
@@ -142,11 +144,6 @@ class ModelRunner:
             scheduler = user() if user is not None else None
             (scheduler or self).land()
 
-    def _settle_others(self, batch: Batch) -> None:
-        """What another scheduler has launched lands first."""
-        if self.pipeline.in_flight and self.pipeline.in_flight[-1].user is not batch.user:
-            self.settle()
-
     def drop(self) -> None:
         """No step is in flight any more, and nobody gets its tokens: free its sessions then, and prefill them again."""
         self.pipeline.abandon()
@@ -165,10 +162,9 @@ class ModelRunner:
                 self._forget_prefixes(session)
         if self._fresh:
             self._keep_prefixes(session for session, _ in taken)
-        eos = ends_of(self.eos_token_id)
         for session, token_id in taken:
             session.token_ids.append(token_id)
-            if token_id in eos and session.params.stop_on_eos:
+            if token_id in self.ends and session.params.stop_on_eos:
                 session.finish_reason = "stop"
             elif len(session.token_ids) >= session.most_tokens:
                 session.finish_reason = "length"

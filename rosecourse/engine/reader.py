@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..checks import require_a
 from ..config import SamplingParams
 from ..errors import LogitsError, SchedulerClosed
-from ..kv.bookkeeping import bookkeeping
+from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken
 from .items import End, Item, Reading, Tokens

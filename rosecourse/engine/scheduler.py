@@ -15,8 +15,8 @@ from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig, SamplingParams
 from ..decode import Batch
 from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, SchedulerClosed
-from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor
+from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, SessionTimes
 from .core import EngineCore
 from .items import NewToken
@@ -145,7 +145,7 @@ class OnlineScheduler:
         try:
             with self.engine.guard:
                 self._advance()
-                new_tokens = self.take_new_tokens()
+                new_tokens, self._new_tokens = self._new_tokens, []
                 return new_tokens
         except BaseException:
             self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
@@ -238,6 +238,8 @@ class OnlineScheduler:
         if not self.running:
             self.runner.settle()  # blocks may be on their way back, of another scheduler's sessions too
         places = self.max_batch_size - len(self.running)
+        if places <= 0:
+            return []
         needed = sum(map(self._blocks_to_come, self.running))
         admitted: list[InferenceSession] = []
         try:

@@ -11,7 +11,7 @@ from functools import partial
 
 from ..decode.parts import Mailbox
 from ..errors import LogitsError, SchedulerClosed
-from ..kv.bookkeeping import bookkeeping
+from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession
 from .items import End, Item, NewToken, NewTokenItem, Tokens
 from .scheduler import OnlineScheduler, nothing

@@ -15,7 +15,7 @@ from ..checks import is_count, is_within, require, require_a, shown
 from ..config import SamplingParams
 from ..decode.parts import Mailbox
 from ..errors import QueueFull, RequestError, SchedulerClosed
-from ..kv.bookkeeping import bookkeeping
+from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken
 from .async_stream import AsyncTokenStream

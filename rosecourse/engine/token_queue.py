@@ -7,7 +7,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from ..kv.bookkeeping import bookkeeping
+from ..kv.guards import bookkeeping
 
 
 class TokenQueue:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ..kv.guards import settings_aside
 from .by_layer import ByLayer
 from .heads import group_size
-from .plain_torch import settings_aside
 
 
 def paged_attention_decode(

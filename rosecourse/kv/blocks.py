@@ -234,6 +234,7 @@ class KVBlockManager(KVPool):
         if not self.can_append(tables):
             self._require(self.blocks_to_append(tables))
         placed: list[tuple[BlockTable, Copy | None]] = []
+        room = self.block_size if tables else 0
         try:
             for table in tables:
                 if table.num_tokens == len(table) * self.block_size:
@@ -244,10 +245,10 @@ class KVBlockManager(KVPool):
                     table[-1] = copy.destination
                     self._drop_owner(copy.source)
                     placed.append((table, copy))
+                room = min(room, len(table) * self.block_size - table.num_tokens)
         except BaseException:  # nobody will make the copies, so no table may show one
             self._take_back(placed)
             raise
-        room = min((len(table) * self.block_size - table.num_tokens for table in tables), default=0)
         self._placed[:] = tables
         self._room_until = tables[0].num_tokens + room if tables else 0
         return [copy for _, copy in placed if copy is not None]
@@ -269,7 +270,7 @@ class KVBlockManager(KVPool):
 
     def can_append(self, tables: Sequence[BlockTable]) -> bool:
         """Whether the pool has the blocks that one more token of each session needs."""
-        available = self.num_available()
+        available = len(self._free_block_indices) + len(self._idle_blocks)
         if available >= len(tables) or self._has_room(tables):
             return True
         return available >= self.blocks_to_append(tables)

@@ -19,15 +19,14 @@ import torch
 from torch import Tensor
 
 from ..config import EngineConfig
-from ..decode.inputs import DecodeInputs, DecodeOutputs
+from ..decode.inputs import Batch, DecodeInputs, DecodeOutputs
 from ..decode.parts import DecodeParts, Mailbox
 from ..decode.prefill import AttentionByGroups, PromptTokens
 from ..decode.ranges import range_for
 from ..decode.sampling import tokens_of_each
-from ..decode.step import Batch
 from ..kernels import paged_attention_for
-from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import StagingBuffer
+from ..kv.guards import bookkeeping
 from ..kv.pool import KVPool
 from ..models.shape import Model, query_heads_per_kv_head
 from ..request.sampling import sample

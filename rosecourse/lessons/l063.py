@@ -19,8 +19,8 @@ from ..decode.parts import Append, DecodeParts
 from ..decode.ranges import range_for
 from ..kernels import paged_attention_for
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
-from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import StagingBuffer
+from ..kv.guards import bookkeeping
 from ..models.shape import Model
 from ..request.sampling import sample
 from ..request.session import InferenceSession

@@ -30,8 +30,8 @@ from ..decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_
 from ..decode.sampling import NO_TOKEN, asked_of, next_tokens
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
-from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor, state_buffer
+from ..kv.guards import bookkeeping
 from ..models.shape import Model
 from ..request.session import InferenceSession
 

@@ -49,8 +49,8 @@ from ..decode.sampling import NO_TOKEN, Best, asked_of, best_of_each, best_on, n
 from ..decode.step import Outcome
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
-from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor, state_buffer
+from ..kv.guards import bookkeeping
 from ..models.shape import Model
 from ..request.session import InferenceSession
 

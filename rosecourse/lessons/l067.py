@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, float64
 
 from ..config import EngineConfig
-from ..decode.inputs import DecodeInputs
+from ..decode.inputs import Batch, DecodeInputs
 from ..decode.pipeline import TokenRing
 from ..decode.ranges import range_for
 from ..decode.rows import (
@@ -31,10 +31,10 @@ from ..decode.rows import (
     View,
     asked_by,
 )
-from ..decode.step import Batch, DecodeStep
+from ..decode.step import DecodeStep
 from ..kv.blocks import BlockTable, KVBlockManager
-from ..kv.bookkeeping import bookkeeping
 from ..kv.buffers import index_tensor, state_buffer
+from ..kv.guards import bookkeeping
 from ..models.shape import Model
 from ..request.session import InferenceSession
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ..config import EngineConfig
+from ..decode.inputs import Batch
 from ..decode.pipeline import TokenRing
 from ..decode.ranges import range_for
 from ..decode.sampling import asked_of, next_tokens
-from ..decode.step import Batch, DecodeStep
+from ..decode.step import DecodeStep
 from ..kv.blocks import KVBlockManager
-from ..kv.bookkeeping import bookkeeping
+from ..kv.guards import bookkeeping
 
 
 class Pipeline:
@@ -43,7 +44,8 @@ class Pipeline:
     def launch(self, batch: Batch) -> None:
         """Start a step. Raises `RosecourseError` where as many are in flight as can be."""
         self.ring.require_slot()
-        self._put(batch, self.step.run(batch).tokens)
+        batch.pending = self.ring.put(self.step.run(batch).tokens)
+        self.in_flight.append(batch)
 
     def begin(self, batch: Batch, logits: Tensor) -> None:
         """The first tokens, by the logits [B, vocab_size] of a prefill: they stay on the device, where the next step
@@ -51,16 +53,13 @@ class Pipeline:
         """
         self.ring.require_slot()
         tokens = self.choose(batch, logits)
-        self._put(batch, tokens)
+        batch.pending = self.ring.put(tokens)
+        self.in_flight.append(batch)
         self.step.rows.add_first_tokens(batch.tables, tokens)
 
     def choose(self, batch: Batch, logits: Tensor) -> Tensor:
         """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
         return next_tokens(logits, asked_of(batch.sessions, logits.device), self.step.best)
-
-    def _put(self, batch: Batch, tokens: Tensor) -> None:
-        batch.pending = self.ring.put(tokens)
-        self.in_flight.append(batch)
 
     def land(self) -> tuple[Batch, list[int]]:
         """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN.

@@ -24,7 +24,7 @@ class SessionTimes:
 
 def samples_of(params: SamplingParams, n: int) -> tuple[SamplingParams, ...]:
     """What n samples of one prompt are asked for: the same, and sample i is drawn with seed + i."""
-    return tuple(replace(params, seed=params.seed + number) for number in range(n))
+    return (params, *(replace(params, seed=params.seed + number) for number in range(1, n)))
 
 
 class SessionState(Enum):

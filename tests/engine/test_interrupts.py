@@ -7,7 +7,7 @@ from signal import SIGINT, raise_signal
 import pytest
 
 from rosecourse import InferenceEngine
-from rosecourse.kv import bookkeeping
+from rosecourse.kv import guards
 from tests.support.interrupt_scenes import PROMPTS, SCENES, WANTED, check_empty, generated, step_scene
 from tests.support.interrupt_soak import timers
 from tests.support.interrupt_story import ENGINES, MODEL, STEPS, make_engine, told_alone
@@ -67,7 +67,7 @@ def test_a_request_whose_stream_nobody_has_got_is_cancelled(manage, scheduler):
 
 def test_a_part_that_hangs_can_be_interrupted(monkeypatch):
     """An append that loops for ever, in the middle of a step: the second Ctrl-C ends it, and the engine goes on."""
-    monkeypatch.setattr(bookkeeping, "PATIENCE", 0.01)
+    monkeypatch.setattr(guards, "PATIENCE", 0.01)
     engine = make_engine("061")
     real = engine.decode_step.kv_append
 

@@ -14,8 +14,8 @@ from rosecourse import (
     load_model,
     random_model,
 )
-from rosecourse.kernels.plain_torch import settings_aside
 from rosecourse.kernels.reference import add_norm, paged_attention_decode
+from rosecourse.kv.guards import settings_aside
 from rosecourse.lessons import LESSONS
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape

@@ -11,7 +11,7 @@ from rosecourse import BEST, LogitsError, OnlineScheduler, QueueFull, RequestErr
 from rosecourse.engine.items import End, NewTokenItem, Tokens
 from rosecourse.engine.reader import TokenReader
 from rosecourse.engine.token_queue import SharedQueue
-from rosecourse.kv.bookkeeping import bookkeeping
+from rosecourse.kv.guards import bookkeeping
 from tests.support.failing import spoil
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated
 from tests.support.interrupt_story import make_engine as make_story_engine

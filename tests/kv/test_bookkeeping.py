@@ -6,8 +6,8 @@ from signal import SIGINT, getsignal, raise_signal
 
 import pytest
 
-from rosecourse.kv import bookkeeping as module
-from rosecourse.kv.bookkeeping import bookkeeping
+from rosecourse.kv import guards as module
+from rosecourse.kv.guards import bookkeeping
 from tests.support.interrupts import Scene, strike_lines
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from rosecourse.decode.step import Batch
+from rosecourse.decode.inputs import Batch
 from rosecourse.lab.world.causes import Cause
 from tests.support.pipeline_parts import Base
 

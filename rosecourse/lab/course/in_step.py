@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from ...config import EngineConfig
-from ...decode.step import Batch, DecodeStep
+from ...decode.inputs import Batch
+from ...decode.step import DecodeStep
 from ...kv.blocks import KVBlockManager
 
 

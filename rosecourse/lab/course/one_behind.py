@@ -8,9 +8,10 @@ from contextlib import suppress
 import torch
 
 from ...config import EngineConfig
-from ...decode.step import Batch, DecodeStep
+from ...decode.inputs import Batch
+from ...decode.step import DecodeStep
 from ...kv.blocks import KVBlockManager
-from ...kv.bookkeeping import bookkeeping
+from ...kv.guards import bookkeeping
 from ..world.events import events_for
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ...decode.step import Batch, Outcome
+from ...decode.inputs import Batch
+from ...decode.step import Outcome
 from ...request.session import InferenceSession
 from .flight_log import FlightLog, Launched
 from .late_tensors import fill_with_poison

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...config import EngineConfig
-from ...decode.step import Batch
+from ...decode.inputs import Batch
 from ...errors import RosecourseError
 from ...pictures.sheet import counted
 from . import flight_judges as judges

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...config import EngineConfig
-from ...decode.step import Batch
+from ...decode.inputs import Batch
 from ...engine.engine import InferenceEngine
 from ...errors import BlockError
 from ...lessons import lesson

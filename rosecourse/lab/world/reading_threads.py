@@ -16,7 +16,7 @@ from ...engine.scheduler import OnlineScheduler
 from ...engine.streaming import SchedulerManager
 from ...engine.token_queue import TokenQueue
 from ...errors import SchedulerClosed
-from ...kv.bookkeeping import bookkeeping
+from ...kv.guards import bookkeeping
 from ...models.load import load_model
 from ...request.session import InferenceSession
 from .causes import Cause
