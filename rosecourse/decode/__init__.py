@@ -10,8 +10,8 @@ from .parts import DecodeParts
 from .pipeline import Pipeline
 from .prefill import Prefill
 from .rows import Rows
-from .runner import GraphRunner
-from .step import CopyBlocks, DecodeStep, DeviceStep
+from .runner import DeviceStep, GraphRunner
+from .step import CopyBlocks, DecodeStep
 
 BEST = DecodeParts(
     cache=KVBlockManager,

@@ -220,6 +220,7 @@ class Rows:
         """Whether these are the sessions of the rows, in their order."""
         return len(sessions) == len(self.tables) and all(map(is_, [s.table for s in sessions], self.tables))
 
-    def read(self, token_ids: list[int]) -> None:
-        """The host has read them."""
-        self.tokens = list(token_ids)  # the caller may change theirs
+    def read(self, batch: Batch, token_ids: list[int]) -> None:
+        """The host has read the tokens of a batch, which may be another than that of the rows."""
+        if self.tables is batch.tables:
+            self.tokens = list(token_ids)  # the caller may change theirs

@@ -1,21 +1,23 @@
-"""Part `runner`: how the operations of a step come to the device, one by one or as one graph."""
+"""Parts `device_step` and `runner`: what the device does in a step, and how it gets there, op by op or as a graph."""
 
 from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from ..config import EngineConfig
+from ..kernels import choose, triton_runs_on
 from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 from .graphs import CUDAGraphs, Graph
 from .inputs import DecodeInputs
-from .sampling import best_of_each, best_on
-from .step import DeviceStep, Outcome
+from .sampling import Best, best_of_each, best_on, next_tokens
 
 # The same each time, so that Python shows it once; `warnings.filterwarnings("ignore", "graphs of steps")` silences it.
 LATE = "graphs of steps that sample are captured as they are needed: the first step of each batch size takes longer"
@@ -29,6 +31,45 @@ def buckets_up_to(most: int) -> tuple[int, ...]:
 def free_memory(device: torch.device) -> int:
     """Bytes that a GPU has left, for whoever asks for them; 0 for a CPU."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
+class Outcome(NamedTuple):
+    """What a step has made of B rows."""
+
+    logits: Tensor  # [B, vocab_size]
+    tokens: Tensor  # int64 [B], the next ones, or `sampling.NO_TOKEN`
+
+
+def ending_of(forward: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """What ends a greedy step on a GPU, with the arguments of `kernels.choose`."""
+    try:
+        return forward.model.ops.choose
+    except AttributeError:
+        return choose
+
+
+class DeviceStep:
+    """Part `device_step`, a function of tensors that stay where they are: forward with append, advance, sampling.
+
+    The host decides nothing in between. On a GPU the end of a greedy step is one kernel, which advances the rows, too;
+    `best` is for other steps then. Operations that know more of their logits than the numbers bring a kernel of their
+    own (`five_kernels`).
+    """
+
+    def __init__(self, forward: Any, kv_append: Any, rows: Any, best: Best) -> None:
+        self.forward, self.kv_append, self.rows, self.best = forward, kv_append, rows, best
+        self.choose = ending_of(forward)
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        """One more token for each row. sampled: whether any row asks for more than the most probable token."""
+        view = self.rows.view(len(inputs.token_ids))
+        logits = self.forward(inputs, self.kv_append(inputs))
+        if not sampled and logits.is_cuda and triton_runs_on(logits.device):
+            return Outcome(logits, self.choose(logits, view.live, view.inputs.token_ids, view.inputs.context_lens))
+        inputs.context_lens.add_(view.live)
+        tokens = next_tokens(logits, view.asked, self.best) if sampled else self.best(logits)
+        inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
+        return Outcome(logits, tokens)
 
 
 class EagerRunner:

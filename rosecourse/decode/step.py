@@ -13,31 +13,22 @@ A step that is called is read at once, by `choose`. One that a pipeline runs is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from ..config import EngineConfig
 from ..errors import LogitsError
-from ..kernels import choose, triton_runs_on
 from ..kv.blocks import Copy, KVBlockManager
 from ..kv.buffers import index_tensor
 from ..kv.guards import bookkeeping
 from ..models.shape import Model
 from ..request.session import InferenceSession
-from .inputs import Batch, DecodeInputs
+from .inputs import Batch
 from .parts import DecodeParts
 from .ranges import range_for
+from .runner import Outcome
 from .sampling import NO_TOKEN, Best, asked_of, next_tokens
-
-
-class Outcome(NamedTuple):
-    """What a step has made of B rows."""
-
-    logits: Tensor  # [B, vocab_size]
-    tokens: Tensor  # int64 [B], the next ones, or `sampling.NO_TOKEN`
 
 
 class CopyBlocks:
@@ -50,44 +41,10 @@ class CopyBlocks:
         self.kv = kv
 
     def __call__(self, copies: Sequence[Copy]) -> None:
-        """Copy K and V of all layers, before anybody writes into the copies."""
-        if not copies:
-            return
+        """Copy K and V of all layers, before anybody writes into the copies: of one block or more."""
         sources, destinations = index_tensor(list(zip(*copies, strict=True)), self.kv.device)
         for cache in (self.kv.keys, self.kv.values):
             cache[:, destinations] = cache[:, sources]
-
-
-def ending_of(forward: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """What ends a greedy step on a GPU, with the arguments of `kernels.choose`."""
-    try:
-        return forward.model.ops.choose
-    except AttributeError:
-        return choose
-
-
-class DeviceStep:
-    """Part `device_step`, a function of tensors that stay where they are: forward with append, advance, sampling.
-
-    The host decides nothing in between. On a GPU the end of a greedy step is one kernel, which advances the rows, too;
-    `best` is for other steps then. Operations that know more of their logits than the numbers bring a kernel of their
-    own (`five_kernels`).
-    """
-
-    def __init__(self, forward: Any, kv_append: Any, rows: Any, best: Best) -> None:
-        self.forward, self.kv_append, self.rows, self.best = forward, kv_append, rows, best
-        self.choose = ending_of(forward)
-
-    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
-        """One more token for each row. sampled: whether any row asks for more than the most probable token."""
-        view = self.rows.view(len(inputs.token_ids))
-        logits = self.forward(inputs, self.kv_append(inputs))
-        if not sampled and logits.is_cuda and triton_runs_on(logits.device):
-            return Outcome(logits, self.choose(logits, view.live, view.inputs.token_ids, view.inputs.context_lens))
-        inputs.context_lens.add_(view.live)
-        tokens = next_tokens(logits, view.asked, self.best) if sampled else self.best(logits)
-        inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
-        return Outcome(logits, tokens)
 
 
 class DecodeStep:
@@ -106,7 +63,7 @@ class DecodeStep:
         self.best: Best = self.runner.best
         forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
         self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
-        self.place, self.plan = kv.place, self.rows.plan
+        self.place, self.plan, self.has_read = kv.place, self.rows.plan, self.rows.read
         self.range = range_for(kv.device, config.nvtx)
         self.outcome: Outcome | None = None  # of the last step, if it was called
         self.version = 0  # of its logits: a copy's is not always 0
@@ -122,8 +79,8 @@ class DecodeStep:
     def run(self, batch: Batch) -> Outcome:
         """Tell the device to make one more token for each session; what it makes is there until the next run."""
         with self.range("roseinfer.decode_step_sessions.place"):
-            copies: list[Copy] = self.place(batch.tables)
-            self.copy_blocks(copies)
+            if copies := self.place(batch.tables):
+                self.copy_blocks(copies)
         try:
             with self.range("roseinfer.decode_step_sessions.plan"):
                 inputs = self.plan(batch)
@@ -146,13 +103,8 @@ class DecodeStep:
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
         if made is not None:
-            self.rows.read(token_ids)
+            self.rows.tokens = list(token_ids)  # the caller may change theirs
         return token_ids
-
-    def has_read(self, batch: Batch, token_ids: list[int]) -> None:
-        """The host has read the tokens of a batch. The rows are told, if they are those of its run."""
-        if self.rows.tables is batch.tables:
-            self.rows.read(token_ids)
 
     def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:
         """The outcome of the last step, if these are its sessions and its logits, which nobody has changed."""

@@ -71,6 +71,7 @@ class ModelRunner:
         if self.is_in_flight(session):
             self.settle()
         sibling.token_ids = list(session.token_ids)
+        sibling.most_tokens = max(sibling.most_tokens, len(session.token_ids) + 1)
         sibling.num_cached_tokens = session.num_cached_tokens
         sibling.table = self.kv.share(session.table)
         return sibling

@@ -369,12 +369,7 @@ def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
     that 4: the step in flight makes the fifth, and no other step is needed. So a length stop is planned, and no
     position runs past the context. An end of text is found when the step has landed.
     """
-    return [
-        s
-        for s in sessions
-        if s.finish_reason is None
-        and (s.num_cached_tokens + 1 < s.most_tokens or s.num_cached_tokens < len(s.token_ids))
-    ]
+    return [s for s in sessions if s.finish_reason is None and s.num_cached_tokens + 1 < s.most_tokens]
 
 
 def wants_token(session: InferenceSession) -> bool:

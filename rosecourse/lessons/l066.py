@@ -44,9 +44,8 @@ from ..decode.rows import (
     View,
     asked_by,
 )
-from ..decode.runner import LATE, buckets_up_to, free_memory
+from ..decode.runner import LATE, Outcome, buckets_up_to, free_memory
 from ..decode.sampling import NO_TOKEN, Best, asked_of, best_of_each, best_on, next_tokens
-from ..decode.step import Outcome
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.buffers import index_tensor, state_buffer

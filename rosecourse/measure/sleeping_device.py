@@ -15,8 +15,7 @@ from ..checks import is_within, require, shown
 from ..config import EngineConfig
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import DecodeParts
-from ..decode.runner import EagerRunner
-from ..decode.step import Outcome
+from ..decode.runner import EagerRunner, Outcome
 from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 

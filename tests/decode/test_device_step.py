@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig
-from rosecourse.decode import step as best
+from rosecourse.decode import runner as best
 from rosecourse.decode.rows import LIVE, TEMPERATURE, TOP_K, TOP_P, Rows, bits
 from rosecourse.decode.sampling import best_of_each
 from rosecourse.kernels import choose

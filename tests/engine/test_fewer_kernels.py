@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, lesson
-from rosecourse.decode import step as device_step
+from rosecourse.decode import runner as device_step
 from rosecourse.kernels import AppendingAttention, choose
 from rosecourse.kernels.appending_attention import attend_and_append
 from rosecourse.models.load import from_transformers

@@ -2,7 +2,7 @@
 
 import torch
 
-from rosecourse.decode.step import Outcome
+from rosecourse.decode.runner import Outcome
 from tests.support.runner_parts import Base
 
 

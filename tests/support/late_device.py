@@ -16,8 +16,8 @@ import torch
 from rosecourse.decode import BEST
 from rosecourse.decode.pipeline import Pipeline
 from rosecourse.decode.rows import Rows
-from rosecourse.decode.runner import EagerRunner
-from rosecourse.decode.step import CopyBlocks, Outcome
+from rosecourse.decode.runner import EagerRunner, Outcome
+from rosecourse.decode.step import CopyBlocks
 from rosecourse.kv.blocks import KVBlockManager
 
 POISON = -(2**40)  # no token, and not `NO_TOKEN` either

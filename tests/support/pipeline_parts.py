@@ -68,7 +68,7 @@ class TwoRowsOfOneTensor:
         tokens = self.ring.numpy()[step.pending, : len(step.sessions)].tolist()
         self.in_flight.popleft()
         if self.step.rows.holds(step.sessions) and not self.in_flight:
-            self.step.rows.read(tokens)
+            self.step.rows.read(step, tokens)
         return step, tokens
 
     def abandon(self):

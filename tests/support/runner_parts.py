@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from rosecourse.decode.runner import buckets_up_to
+from rosecourse.decode.runner import Outcome, buckets_up_to
 from rosecourse.decode.sampling import best_of_each, best_on
-from rosecourse.decode.step import Outcome
 from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.cpu_graph import CPUGraph
 from rosecourse.lab.world.graph_makers import graphs_for

@@ -9,9 +9,8 @@ import torch
 from ...config import EngineConfig
 from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
-from ...decode.runner import buckets_up_to
+from ...decode.runner import DeviceStep, Outcome, buckets_up_to
 from ...decode.sampling import best_of_each
-from ...decode.step import DeviceStep, Outcome
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 from ..world.graph_makers import graphs_for

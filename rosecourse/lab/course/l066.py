@@ -102,7 +102,7 @@ import torch
 
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.decode.sampling import best_of_each
-from rosecourse.decode.step import Outcome
+from rosecourse.decode.runner import Outcome
 from rosecourse.lab.world.graph_makers import graphs_for
 
 

@@ -11,8 +11,8 @@ from ...config import EngineConfig
 from ...decode.inputs import DecodeInputs
 from ...decode.parts import Append
 from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, Asked, asked_by
+from ...decode.runner import DeviceStep, Outcome
 from ...decode.sampling import best_on
-from ...decode.step import DeviceStep, Outcome
 from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from ...kv.blocks import BlockTable, KVBlockManager
 from ...kv.buffers import index_tensor, state_buffer

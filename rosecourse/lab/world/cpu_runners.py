@@ -12,9 +12,8 @@ from ...decode.attend import AppendFirst
 from ...decode.forward import DecodeForward
 from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
-from ...decode.runner import EagerRunner, GraphRunner, buckets_up_to
+from ...decode.runner import EagerRunner, GraphRunner, Outcome, buckets_up_to
 from ...decode.sampling import best_of_each
-from ...decode.step import Outcome
 from ...kernels import ReferenceAttention
 from ...kv.blocks import KVBlockManager
 from ...lessons import l066

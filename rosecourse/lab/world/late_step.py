@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...decode.inputs import Batch
-from ...decode.step import Outcome
+from ...decode.runner import Outcome
 from ...request.session import InferenceSession
 from .flight_log import FlightLog, Launched
 from .late_tensors import fill_with_poison
@@ -36,9 +36,9 @@ class LateRows:
         """Whether these are the sessions of the rows, in their order."""
         return self._rows.holds(sessions)
 
-    def read(self, token_ids: list[int]) -> None:
-        """The host has read the tokens of the rows."""
-        self._rows.read(token_ids)
+    def read(self, batch: Batch, token_ids: list[int]) -> None:
+        """The host has read the tokens of a batch."""
+        self._rows.read(batch, token_ids)
 
 
 class LateStep:

@@ -10,7 +10,7 @@ import torch
 
 from ...config import EngineConfig
 from ...decode.inputs import DecodeInputs
-from ...decode.step import DeviceStep, Outcome
+from ...decode.runner import DeviceStep, Outcome
 from ...models.shape import Model
 from ...pictures.sheet import counted
 from .causes import Cause

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...decode.rows import LIVE, POSITION, TOKEN
-from ...decode.step import Outcome
+from ...decode.runner import Outcome
 from ...pictures.sheet import counted
 from .causes import Cause
 from .pool import Pool, Tracked, bits

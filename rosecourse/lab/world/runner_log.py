@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...decode.inputs import DecodeInputs
-from ...decode.step import DeviceStep, Outcome
+from ...decode.runner import DeviceStep, Outcome
 from ...errors import CaptureError
 from ...measure.dispatch_mode import DispatchMode
 from .cpu_graph import CPUGraph

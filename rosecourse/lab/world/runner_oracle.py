@@ -15,7 +15,7 @@ import torch
 from ...config import EngineConfig, SamplingParams
 from ...decode.inputs import DecodeInputs
 from ...decode.parts import DecodeParts
-from ...decode.step import DeviceStep, Outcome
+from ...decode.runner import DeviceStep, Outcome
 from ...engine.engine import InferenceEngine
 from ...errors import RosecourseError
 from ...lessons import lesson
