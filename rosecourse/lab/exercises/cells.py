@@ -208,19 +208,20 @@ def _imports(parts: Iterable[type], asked: Exercise, code: str, wanted: Iterable
         for name in filter(None, beside):
             origins |= _origins(str(_beside(part, name)), part.__module__)
         origins |= _origins(inspect.getfile(part), part.__module__)
-    lines = _import_lines(sorted(used & set(origins)), origins, "") + _import_lines(wanted, origins, "  # noqa: F401")
+    lines = _import_lines(sorted((used & set(origins)).union(wanted)), origins, set(wanted) - used)
     groups = ("bisect collections contextlib operator typing", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
     sorted_groups = [[line for line in lines if line[0].split(".")[0] in group.split()] for group in groups]
     return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"
 
 
-def _import_lines(names: Iterable[str], origins: dict[str, str], remark: str) -> list[tuple[str, str]]:
-    """(module, line) for each module that some of the names come from."""
+def _import_lines(names: Iterable[str], origins: dict[str, str], unused: set[str]) -> list[tuple[str, str]]:
+    """(module, line) for each module that some of the names come from; a linter is told of those that are not used."""
     by_module: dict[tuple[str, bool], list[str]] = {}  # a module itself has a line of its own
     for name in names:
         by_module.setdefault((origins[name], origins[name] == name), []).append(name)
-    return [(module, _import_line(module, names) + remark) for (module, _), names in by_module.items()]
+    remarks = {module: "  # noqa: F401" * (not unused.isdisjoint(names)) for module, names in by_module.items()}
+    return [(module[0], _import_line(module[0], names) + remarks[module]) for module, names in by_module.items()]
 
 
 def _import_line(module: str, names: list[str]) -> str:
