@@ -1,16 +1,59 @@
-"""Part `forward`: the model over one token per session, with paged attention."""
+"""Part `forward`: the model over one token per session, with paged attention.
+
+The new token's K and V get into the cache before attention, or within it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
 from ..config import EngineConfig
-from ..kernels import appending_attention_for
+from ..kernels import PagedAttention, appending_attention_for, paged_attention_for, triton_runs_on
 from ..kv.blocks import KVBlockManager
-from ..models.shape import Model
-from .attend import attend_for
+from ..kv.pool import KVPool
+from ..models.shape import Attend, Model
 from .inputs import DecodeInputs
 from .parts import Append
+
+
+class AppendFirst:
+    """One operation writes K and V of a layer, and another one attends."""
+
+    def __init__(self, attention: PagedAttention) -> None:
+        self.attention = attention
+
+    def __call__(self, inputs: DecodeInputs, append: Append) -> Attend:
+        """Attention of one step."""
+        self.attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
+
+        def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            append(layer_idx, k, v)
+            return self.attention.run(layer_idx, q, k, v)
+
+        return attend
+
+
+class AppendWithin:
+    """The kernel that attends has the new K and V in its registers: it writes them, too."""
+
+    def __init__(self, attention: PagedAttention) -> None:
+        self.attention = attention
+
+    def __call__(self, inputs: DecodeInputs, append: Append) -> Attend:
+        """Attention of one step."""
+        self.attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
+        return self.attention.run
+
+
+def attend_for(
+    kv: KVPool, num_heads: int, appending: Callable[[KVPool], PagedAttention]
+) -> Callable[[DecodeInputs, Append], Attend]:
+    """The way for the device of a cache. num_heads: of q. appending: makes attention that appends, for a GPU."""
+    if kv.device.type == "cuda" and triton_runs_on(kv.device):
+        return AppendWithin(appending(kv))
+    return AppendFirst(paged_attention_for(kv, num_heads))
 
 
 class DecodeForward:

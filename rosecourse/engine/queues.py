@@ -2,9 +2,50 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from itertools import islice
+from typing import Any
+
 from ..request.session import InferenceSession
 from .model_runner import ModelRunner
-from .queue import Queue
+
+
+class Queue(OrderedDict[InferenceSession, None]):
+    """Sessions in an order, each at most once: the keys of a dictionary.
+
+    Both ends, membership and `discard` take the same time however many sessions are in it; `queue[n]` walks n of them.
+    """
+
+    def append(self, session: InferenceSession) -> None:
+        """Put a session that is not in the queue at its end."""
+        self[session] = None
+
+    def append_first(self, session: InferenceSession) -> None:
+        """Put a session at the front."""
+        self[session] = None
+        self.move_to_end(session, last=False)
+
+    def discard(self, session: InferenceSession) -> None:
+        """Take a session out, if it is there."""
+        if session in self:
+            del self[session]
+
+    def __getitem__(self, number: Any) -> Any:
+        """A session by its number, counted from the nearer end; a slice is a list."""
+        if isinstance(number, slice):
+            return list(self)[number]
+        size = len(self)
+        place = range(size)[number]  # raises IndexError
+        from_end = place >= size / 2
+        return next(islice(reversed(self) if from_end else iter(self), size - 1 - place if from_end else place, None))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
+
+
+def fifo(waiting: Queue) -> int:
+    """Admission in the order of arrival: the number of the next session to admit."""
+    return 0
 
 
 class Queues:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig, SamplingParams
@@ -21,10 +22,18 @@ from ..request.session import InferenceSession, SessionTimes
 from .core import EngineCore
 from .items import NewToken
 from .model_runner import Landed
-from .queue import Queue, fifo
-from .queues import Queues
+from .queues import Queue, Queues, fifo
 from .rules import require_own, require_rule, require_siblings
-from .stats import SchedulerStats
+
+
+@dataclass
+class SchedulerStats:
+    """Where a scheduler's time went."""
+
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    decode_steps: int = 0
+    preemptions: int = 0
 
 
 class OnlineScheduler:
@@ -360,6 +369,17 @@ class OnlineScheduler:
             self.queues.end(session)
         if self.queues.ended:
             self.queues.free_ended()
+
+
+class OfflineScheduler(OnlineScheduler):
+    """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
+
+    def _begin(self) -> None:
+        if self.running or self.queues.ended:
+            return
+        while self.waiting and (admitted := self._admit()):
+            self._prefill(admitted)
+            self.commit()
 
 
 def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:

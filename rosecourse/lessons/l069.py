@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..config import EngineConfig
-from ..decode.attend import attend_for
+from ..decode.forward import attend_for
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import Append
 from ..kernels import AppendingAttention

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.stats import SchedulerStats
+from ..engine.scheduler import SchedulerStats
 from ..measure.workload import Run
 from ..request.session import SessionTimes
 from .sealed import require_form

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from rosecourse import OnlineScheduler, SamplingParams
-from rosecourse.engine.queue import Queue
+from rosecourse.engine.queues import Queue
 from rosecourse.request.session import InferenceSession
 from tests.support.scheduling import make_engine
 

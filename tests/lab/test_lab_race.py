@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rosecourse import ConfigError, EngineConfig, LessonError, lesson
-from rosecourse.engine.stats import SchedulerStats
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises import racing
 from rosecourse.lab.exercises.racing import Race, race, workload_of

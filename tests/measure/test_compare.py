@@ -19,7 +19,7 @@ from rosecourse import (
     lesson,
 )
 from rosecourse.commands import benchmark_transformers
-from rosecourse.engine.stats import SchedulerStats
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import HEADLINES, Comparison, Conditions, compare, compare_ladder
 from rosecourse.measure.metrics import UNITS
 from rosecourse.measure.samples import Samples

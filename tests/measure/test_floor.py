@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.engine.stats import SchedulerStats
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.floor import (
     best_seconds,
     bytes_per_run,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.engine.stats import SchedulerStats
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure import metrics
 from rosecourse.measure.metrics import Limits
 from rosecourse.measure.samples import Samples

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from rosecourse.engine.stats import SchedulerStats
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import Comparison, Conditions
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.workload import Run

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from rosecourse.engine.stats import SchedulerStats
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import Comparison, Conditions, Ladder
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import median_interval, ratio

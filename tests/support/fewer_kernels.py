@@ -3,8 +3,7 @@
 import torch
 
 from rosecourse import lesson
-from rosecourse.decode.attend import AppendWithin
-from rosecourse.decode.forward import DecodeForward
+from rosecourse.decode.forward import AppendWithin, DecodeForward
 from rosecourse.decode.ops import LayerOps
 from rosecourse.kernels import AppendingAttention, add_norm
 from rosecourse.lab.world.cpu_runners import PaddedRunner

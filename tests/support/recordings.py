@@ -2,7 +2,7 @@
 
 import json
 
-from rosecourse.engine.stats import SchedulerStats
+from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.measure.workload import Run

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ...config import EngineConfig
-from ...decode.attend import AppendFirst
-from ...decode.forward import DecodeForward
+from ...decode.forward import AppendFirst, DecodeForward
 from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import EagerRunner, GraphRunner, Outcome, buckets_up_to
