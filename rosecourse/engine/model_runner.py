@@ -172,11 +172,11 @@ class ModelRunner:
         return Landed(taken, without)
 
     def _keep_prefixes(self, sessions: Iterable[InferenceSession]) -> None:
-        """The K and V of their prompts are numbers: a token could be chosen by them."""
-        for session in self._fresh.intersection(sessions):
-            self._fresh.discard(session)
-            if self.prefix_cache:
+        """The K and V of their prompts are numbers: a token could be chosen by them. The first of two alike is kept."""
+        for session in sessions:
+            if session in self._fresh and self.prefix_cache:
                 self.prefix_cache.insert(session.prompt_ids, session.table)
+            self._fresh.discard(session)
 
     def _forget_prefixes(self, session: InferenceSession) -> None:
         """No token could be chosen by what was written to its blocks."""

@@ -180,6 +180,9 @@ class Pipeline:
     That works because the device has each chosen token in its row (lesson 064), and step t + 1 reads it there. A CPU
     runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
     asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.)
+
+    steps_ahead: how many batches may be in flight when the host goes on to plan another one. in_flight: those that have
+    been launched and not landed, the oldest first.
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
