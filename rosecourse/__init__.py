@@ -28,9 +28,7 @@ _NAMES_IN = {
     "models.load": ["load_model", "random_model"],
     "engine.scheduler": ["OfflineScheduler", "OnlineScheduler"],
     "request.session": ["InferenceSession"],
-    "engine.streaming": ["SchedulerManager", "TokenStream"],
-    "engine.async_stream": ["AsyncTokenStream"],
-    "engine.reader": ["TokenReader"],
+    "engine.streaming": ["AsyncTokenStream", "SchedulerManager", "TokenReader", "TokenStream"],
 }
 _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 

@@ -20,7 +20,6 @@ from ..kv.buffers import index_tensor
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, SessionTimes
 from .core import EngineCore
-from .items import NewToken
 from .model_runner import Landed
 from .queues import Queue, Queues, fifo
 from .rules import require_own, require_rule, require_siblings
@@ -34,6 +33,8 @@ class SchedulerStats:
     decode_seconds: float = 0.0
     decode_steps: int = 0
     preemptions: int = 0
+
+NewToken = tuple[InferenceSession, int]
 
 
 class OnlineScheduler:

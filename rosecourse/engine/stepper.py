@@ -1,24 +1,160 @@
-"""The thread of a `SchedulerManager`: it alone steps, and the other threads leave it messages."""
+"""The thread of a `SchedulerManager`, the mailboxes that it fills, and the items that it puts there.
+
+It alone steps, and the other threads leave it messages. What reads from the mailboxes is in `engine.streaming`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
-import weakref
+from collections import deque
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+from weakref import WeakSet, WeakValueDictionary, ref
 
 from ..decode.parts import Mailbox
 from ..errors import LogitsError, SchedulerClosed
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession
-from .items import End, Item, NewToken, NewTokenItem, Tokens
-from .scheduler import OnlineScheduler, nothing
-from .token_queue import SharedQueue
+from .scheduler import NewToken, OnlineScheduler, nothing
 
-Handed = list[tuple[Mailbox, Item | Tokens]]
 FORKED = "the thread that steps stayed in the parent process: make a new engine and a new SchedulerManager after a fork"
+
+
+class NewTokenItem(NamedTuple):
+    """A token of a request. finish_reason: of its last token, else None."""
+
+    session: InferenceSession
+    token_id: int
+    finish_reason: str | None
+
+
+class End(NamedTuple):
+    """Nothing more comes of a request. error: why, if that is not because it is done or cancelled."""
+
+    session: InferenceSession
+    error: BaseException | None = None
+
+    def require_well(self) -> None:
+        """Raise `LogitsError` where the model gave no numbers to choose a token by.
+
+        Raises `SchedulerClosed` where an exception has ended the stepping thread.
+        """
+        error = self.error
+        if isinstance(error, LogitsError):
+            raise LogitsError(error.rows) from error
+        if error is not None:
+            raise SchedulerClosed(f"the scheduler stopped: {type(error).__name__}: {error}") from error
+
+
+class Tokens(NamedTuple):
+    """Tokens that a step has made for one `SharedQueue`, as one item. None is the last one of its request."""
+
+    new_tokens: list[NewToken]
+
+
+Item = NewTokenItem | End
+Pending = list[tuple[Mailbox, Item | Tokens]]
+
+
+class TokenQueue:
+    """A mailbox: items in their order, for one writer and any number of readers, who sleep where there is none.
+
+    An interrupt of a reader that sleeps takes no item. What `SimpleQueue.get` has taken would be lost with it, so the
+    items lie beside one: what it holds only wakes.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: Any) -> None:
+        """Lay an item down; whoever sleeps goes on sleeping."""
+        self._items.append(item)
+
+    def wake(self) -> None:
+        """Let a reader look, if one sleeps or is about to."""
+        self._wakes.put(None)
+
+    def put_back(self, item: Any) -> None:
+        """Let an item be the next one again."""
+        self._items.appendleft(item)
+        self.wake()
+
+    def take(self) -> Any:
+        """The next item; waits for it. Call it inside `bookkeeping`: only the waiting can be interrupted."""
+        slept = False
+        while True:
+            try:
+                item = self._items.popleft()
+            except IndexError:
+                bookkeeping.interruptible(self._wakes.get)
+                slept = True
+                continue
+            if slept and self._items:  # one wake stands for all that lies here, and others may sleep
+                self.wake()
+            return item
+
+    def take_all(self) -> list[Any]:
+        """All items that are there, one or more; waits for the first. Call it as `take`."""
+        items = [self.take()]
+        with suppress(IndexError):
+            while True:
+                items.append(self._items.popleft())
+        return items
+
+
+class SharedQueue(TokenQueue):
+    """The mailbox of one reader of many requests: the tokens of a step lie there as one item."""
+
+
+class LoopMailbox:
+    """One mailbox for all streams of an event loop: a wake is one call in the loop's thread, and sorts all that lies
+    here. While one is on its way there is no other. It keeps neither the loop nor a stream.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._items: deque[Item] = deque()
+        # Of the requests that have not ended; each is its stream's, and knows the loop.
+        self._queues: WeakValueDictionary[InferenceSession, asyncio.Queue[Item]] = WeakValueDictionary()
+        self._called = False
+
+    def queue_of(self, session: InferenceSession) -> asyncio.Queue[Item]:
+        """Where the items of a request come to lie, in the loop's thread."""
+        return self._queues.setdefault(session, asyncio.Queue())
+
+    def drop(self, session: InferenceSession) -> None:
+        """Nobody will read what comes of a request."""
+        self._queues.pop(session, None)
+
+    def put(self, item: Item) -> None:
+        self._items.append(item)
+
+    def wake(self) -> None:
+        """Let the loop sort what lies here, if it has not been told yet."""
+        loop = self._loop()
+        if loop is not None and not self._called:
+            self._called = True
+            with suppress(RuntimeError):  # a loop that is closed has no readers
+                loop.call_soon_threadsafe(self._sort)
+
+    def _sort(self) -> None:
+        self._called = False
+        while self._items:
+            item = self._items.popleft()
+            queue = self._queues.get(item.session)
+            if queue is not None:
+                queue.put_nowait(item)
+            if isinstance(item, End):
+                self.drop(item.session)
 
 
 class Stepper:
@@ -31,7 +167,8 @@ class Stepper:
     def __init__(self, scheduler: OnlineScheduler) -> None:
         """Raises `EngineBusy` where another thread uses the engine, or another manager has it."""
         self.scheduler = scheduler
-        self.delivery = scheduler.engine.delivery  # the stepping thread's alone
+        self.delivery = scheduler.engine.delivery  # the stepping thread's alone, as `pending` is
+        self.pending: Pending = []  # made by the last step, and not delivered yet
         # Guards what follows. Its lock is reentrant: a garbage collection may call cancel, for a stream that is gone,
         # in a thread that holds it. So cancel only ever appends to a list; nothing here iterates over that one.
         self.changed = threading.Condition()
@@ -41,12 +178,11 @@ class Stepper:
         self.closing = False
         self.drain = False
         self.failure: BaseException | None = None
-        self.pending: Handed = []  # made by the last step, and not handed over yet
         self.thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
         scheduler.engine.hand_over(self.thread)
         scheduler.manager_thread = self.thread
-        scheduler.before_landing = self._hand_over_made
-        self.at_exit = partial(_end_and_join, weakref.ref(self), self.thread)
+        scheduler.before_landing = self._deliver
+        self.at_exit = partial(_end_and_join, ref(self), self.thread)
         atexit.register(self.at_exit)  # a thread inside torch must not outlive the interpreter
         _steppers.add(self)
         try:
@@ -75,10 +211,14 @@ class Stepper:
         atexit.unregister(self.at_exit)
         self.changed = threading.Condition()  # the thread may have held the other
         self.closing, self.failure = True, SchedulerClosed(FORKED)
-        for session, mailbox in self.mailboxes.items():
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        for session in list(self.mailboxes):
+            with self.changed:
+                mailbox = self.mailboxes.pop(session)
             mailbox.put(End(session, self.failure))
             mailbox.wake()
-        self.mailboxes = {}
 
     # -- the stepping thread --------------------------------------------------------------------------------------
 
@@ -87,55 +227,26 @@ class Stepper:
             while self._wait_for_work():
                 self._step()
             self.scheduler.engine.settle()
-            self._hand_over_made()
-            self._hand_over(self._items_of(self.scheduler.take_new_tokens()))
+            self._prepare(self.scheduler.take_new_tokens())
+            self._deliver()
         except BaseException as error:  # whatever it is, the readers must hear of it
             self.failure = error
             with suppress(Exception):  # it may be what has failed
-                self._hand_over_made()
                 made = self.scheduler.take_new_tokens()  # in the step, before it failed
+                self._deliver()
                 self.scheduler.failed.clear()  # they hear of what has ended all
-                self._hand_over(self._items_of([token for token in made if token[0].finish_reason is None]))
+                self._prepare([token for token in made if token[0].finish_reason is None])
+                self._deliver()
         with self.changed:
             self.closing = True
-            unanswered = list(self.mailboxes)
-        for session in unanswered:
+        for session in list(self.mailboxes):
             with suppress(Exception):  # after a failure the cache may be broken, too
                 self.scheduler.cancel(session)
         self.scheduler.take_new_tokens()  # of a step that failed; who reads them hears of that instead
         self._hand_back()
-        for session in unanswered:  # who hears of the end finds all blocks given back
-            mailbox = self._mailbox_of_ended(session)
-            if mailbox is not None:
-                mailbox.put(End(session, self.failure))
-                mailbox.wake()
+        self._answer_all()  # who hears of the end finds all blocks given back
         with suppress(Exception):  # it may be what has failed
             self.delivery.flush()
-
-    def _step(self) -> None:
-        """One step. What it has made is handed over in the next one, when the device has work and the host waits.
-
-        Readers that wake while a step is planned would take the lock from the thread that plans it. Where nothing is in
-        flight, there is nothing to wait for: then it is handed over at once.
-        """
-        made = self.scheduler.step()
-        self._hand_over_made()  # of the step before, if this one has not waited
-        self.pending = self._items_of(made)
-        if not (self.pending and self.scheduler.runner.pipeline.in_flight):
-            self._hand_over(self._take_pending())
-
-    def _hand_over_made(self) -> None:
-        if self.pending:
-            self._hand_over(self._take_pending())
-
-    def _take_pending(self) -> Handed:
-        items, self.pending = self.pending, []
-        return items
-
-    def _hand_back(self) -> None:
-        self.scheduler.before_landing = nothing
-        self.scheduler.manager_thread = None
-        self.scheduler.engine.guard.hand_back()
 
     def _wait_for_work(self) -> bool:
         """Take what the other threads left; sleep while there is nothing to do. False when it is time to end."""
@@ -148,22 +259,32 @@ class Stepper:
             cancelled, self.cancelled = self.cancelled, []
             for session in new:
                 self.scheduler.submit(session)  # here, so that whoever holds the lock sees the whole queue
-        ends = []
         if cancelled:
-            self._hand_over_made()
-        for session in dict.fromkeys(cancelled):
-            self.scheduler.cancel(session)
-            ends += self._ends(session)
-        if ends:
-            self._hand_over(ends)
+            self._deliver()  # who has ended already is not in `mailboxes` then
+            for session in dict.fromkeys(cancelled):
+                self.scheduler.cancel(session)
+                self._prepare_end(session)
+            self._deliver()
         return not self.closing or (self.drain and self.scheduler.has_work)
 
-    def _items_of(self, new_tokens: list[NewToken]) -> Handed:
-        """What the readers are to have of a step. For a `SharedQueue`, all tokens are one item, or one between ends."""
+    def _step(self) -> None:
+        """One step. What it has made is delivered in the next one, when the device has work and the host waits.
+
+        Readers that wake while a step is planned would take the lock from the thread that plans it. Where nothing is in
+        flight, there is nothing to wait for: then it is delivered at once.
+        """
+        self._prepare(self.scheduler.step())
+        if not self.pending:
+            self.delivery.hand_over([])  # whoever still sleeps has its turn
+        elif not self.scheduler.runner.pipeline.in_flight:
+            self._deliver()
+
+    def _prepare(self, new_tokens: list[NewToken]) -> None:
+        """Make items of a step. For a `SharedQueue`, all tokens are one item, or one between ends."""
+        self._deliver()  # what the step before has made, if this one has not waited
         # Which token of a request that has ended is its last one.
         last = {s: number for number, (s, _) in enumerate(new_tokens) if s.finish_reason is not None}
-        handed: Handed = []
-        mailboxes = self.mailboxes
+        pending, mailboxes = self.pending, self.mailboxes
         together: dict[Mailbox, list[NewToken]] = {}  # shared queue -> tokens of its last item, to which more come
         for number, token in enumerate(new_tokens):
             session, token_id = token
@@ -171,38 +292,40 @@ class Stepper:
             if mailbox is None:
                 continue
             if last and last.get(session) == number:
-                handed.append((mailbox, NewTokenItem(session, token_id, session.finish_reason)))
-                handed += self._ends(session)
+                pending.append((mailbox, NewTokenItem(session, token_id, session.finish_reason)))
+                pending.append((mailbox, End(session)))
                 together.pop(mailbox, None)
             elif (tokens := together.get(mailbox)) is not None:
                 tokens.append(token)
             elif isinstance(mailbox, SharedQueue):
                 together[mailbox] = [token]
-                handed.append((mailbox, Tokens(together[mailbox])))
+                pending.append((mailbox, Tokens(together[mailbox])))
             else:  # as NewTokenItem(...), without the call of a function written in Python
-                handed.append((mailbox, tuple.__new__(NewTokenItem, (session, token_id, None))))
+                pending.append((mailbox, tuple.__new__(NewTokenItem, (session, token_id, None))))
         while self.scheduler.failed:
-            handed += self._ends(self.scheduler.failed.pop(), LogitsError([0]))
-        return handed
+            self._prepare_end(self.scheduler.failed.pop(), LogitsError([0]))
 
-    def _hand_over(self, items: Handed) -> None:
-        """If this fails, the requests whose ends are among the items have not been answered."""
-        self.delivery.hand_over(items)
+    def _prepare_end(self, session: InferenceSession, error: BaseException | None = None) -> None:
+        if (mailbox := self.mailboxes.get(session)) is not None:
+            self.pending.append((mailbox, End(session, error)))
+
+    def _deliver(self) -> None:
+        """Hand over what is pending. If this fails, the requests whose ends are among it have not been answered."""
+        items, self.pending = self.pending, []
+        if items:
+            self.delivery.hand_over(items)
         for _, item in items:
             if isinstance(item, End):
-                self._mailbox_of_ended(item.session)
+                with self.changed:
+                    self.mailboxes.pop(item.session, None)
 
-    def _ends(self, session: InferenceSession, error: BaseException | None = None) -> Handed:
-        """The last item of a request, if it has not been given yet."""
-        mailbox = self.mailboxes.get(session)
-        return [] if mailbox is None else [(mailbox, End(session, error))]
-
-    def _mailbox_of_ended(self, session: InferenceSession) -> Mailbox | None:
-        with self.changed:
-            return self.mailboxes.pop(session, None)
+    def _hand_back(self) -> None:
+        self.scheduler.before_landing = nothing
+        self.scheduler.manager_thread = None
+        self.scheduler.engine.guard.hand_back()
 
 
-_steppers: weakref.WeakSet[Stepper] = weakref.WeakSet()
+_steppers: WeakSet[Stepper] = WeakSet()
 
 
 def _end_all_in_child() -> None:
@@ -214,7 +337,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_end_all_in_child)
 
 
-def _end_and_join(stepper: weakref.ref[Stepper], thread: threading.Thread) -> None:
+def _end_and_join(stepper: ref[Stepper], thread: threading.Thread) -> None:
     """It keeps the thread, and not what the thread works with."""
     if (running := stepper()) is not None:
         running.end()

@@ -1,4 +1,4 @@
-"""Streaming: tokens as they come, from a thread that steps a scheduler."""
+"""Streaming: tokens as they come, from a thread that steps a scheduler (`engine.stepper`) to their readers."""
 
 from __future__ import annotations
 
@@ -6,60 +6,79 @@ import asyncio
 import math
 import threading
 import time
-import weakref
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, finalize
 
 from ..checks import is_count, is_within, require, require_a, shown
 from ..config import SamplingParams
 from ..decode.parts import Mailbox
-from ..errors import QueueFull, RequestError, SchedulerClosed
+from ..errors import LogitsError, QueueFull, RequestError, SchedulerClosed
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, Prompt
-from ..request.text import StreamedToken
-from .async_stream import AsyncTokenStream
-from .items import End, Reading
-from .loop_mailbox import LoopMailbox
+from ..request.text import Pieces, StreamedToken, TextDecoder
 from .rules import require_own
 from .scheduler import OnlineScheduler
-from .stepper import Stepper
-from .token_queue import TokenQueue
+from .stepper import End, Item, LoopMailbox, NewTokenItem, SharedQueue, Stepper, TokenQueue, Tokens
+
+T = TypeVar("T")
+Read = tuple[InferenceSession, StreamedToken | LogitsError]
 
 
-class TokenStream(Iterator[StreamedToken]):
-    """The reader's end of one request: iterate over it.
+class Reading:
+    """One request as its reader sees it. streamed: `TextDecoder.token` of this request."""
 
-    A stream that nobody holds any more is cancelled; one that is held keeps its manager. A slow reader holds up
-    nobody: its tokens wait here, at most as many as it asked for.
-    """
+    __slots__ = ("session", "streamed")
 
-    def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: TokenQueue) -> None:
+    def __init__(self, session: InferenceSession, pieces: Pieces) -> None:
         self.session = session
-        self._manager = manager
-        self._queue = queue
-        self._reading = Reading(session, manager.scheduler.engine.pieces)
-        self._read: deque[StreamedToken] = deque()  # that an interrupt has kept from their reader
+        self.streamed = TextDecoder(pieces).token
 
-    def __next__(self) -> StreamedToken:
-        """The next token; waits for it. Raises what `Reading.token` raises."""
-        token = None
+
+class Waiting(Iterator[T]):
+    """What a thread waits in: `_next` inside `bookkeeping`. What an interrupt has kept from the reader comes next."""
+
+    def __init__(self) -> None:
+        self._kept: deque[T] = deque()
+
+    def __next__(self) -> T:
+        read: list[T] = []
         try:
             with bookkeeping:
-                token = self._read.popleft() if self._read else self._next()
-                return token
-        except BaseException:
-            if token is not None:  # an interrupt that waited: nobody has got it
-                self._read.append(token)
+                read.append(self._kept.popleft() if self._kept else self._next())
+                return read[0]
+        except BaseException:  # an interrupt that waited: nobody has got it
+            self._kept.extend(read)
             raise
 
-    def _next(self) -> StreamedToken:
-        item = self._queue.take()
+    @abstractmethod
+    def _next(self) -> T: ...
+
+
+class Stream:
+    """The reader's end of one request. If nobody holds it any more, the request is cancelled.
+
+    A slow reader holds up nobody: its tokens wait here, at most as many as it asked for. After the tokens, a reader
+    gets `LogitsError` where the model gave no numbers to choose a token by, and `SchedulerClosed` where an exception
+    has ended the stepping thread.
+    """
+
+    _over: type[Exception]  # what ends an iteration
+
+    def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: Any) -> None:
+        super().__init__()
+        self.session = session
+        self._manager, self._queue = manager, queue
+        self._reading = Reading(session, manager.scheduler.engine.pieces)
+
+    def _token(self, item: Item) -> StreamedToken:
         if isinstance(item, End):
-            self._queue.put_back(item)  # it stays ended, for every reader
-        token = self._reading.token(item)
-        if token is None:
-            raise StopIteration
+            item.require_well()
+            raise self._over
+        token = self._reading.streamed(item.token_id, item.finish_reason)
         self.session.times.read.append(time.perf_counter())
         return token
 
@@ -69,6 +88,116 @@ class TokenStream(Iterator[StreamedToken]):
 
     def __del__(self) -> None:
         self.cancel()
+
+
+class TokenStream(Stream, Waiting[StreamedToken]):
+    """A stream for threads: iterate over it. It keeps its manager."""
+
+    _over = StopIteration
+
+    def _next(self) -> StreamedToken:
+        item = self._queue.take()
+        if isinstance(item, End):
+            self._queue.put_back(item)  # it stays ended, for every reader
+        return self._token(item)
+
+
+class AsyncTokenStream(Stream, AsyncIterator[StreamedToken]):
+    """A stream for coroutines, of `SchedulerManager.submit_async`: `async for token in stream`.
+
+    In another event loop it raises `RequestError`.
+    """
+
+    _over = StopAsyncIteration
+
+    def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: asyncio.Queue[Item]) -> None:
+        super().__init__(manager, session, queue)
+        self._loop = asyncio.get_running_loop()
+
+    async def __anext__(self) -> StreamedToken:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RequestError("the stream is another event loop's: read it where `submit_async` was called")
+        item = await self._queue.get()
+        try:
+            return self._token(item)
+        except BaseException:
+            self._queue.put_nowait(item)  # it stays ended, for every reader
+            raise
+
+
+class TokenReader(Waiting[list[Read]]):
+    """Reads all the requests that are submitted by it, in one thread: iterate over it.
+
+    Each item is what has come since the last one: a list of sessions, each with a token, or with the `LogitsError` that
+    ended it. The iteration ends when no request is left; after a further `submit` it can go on. It raises
+    `SchedulerClosed` when an exception has ended the stepping thread. A reader that nobody holds any more cancels its
+    requests.
+    """
+
+    def __init__(self, manager: SchedulerManager) -> None:
+        super().__init__()
+        self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
+        require_a(SchedulerManager, manager, "manager")
+        self._manager = manager
+        self._queue = SharedQueue()
+        self._failure: SchedulerClosed | None = None  # which comes after all tokens, and to whoever asks again
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
+    ) -> InferenceSession:
+        """Queue a request; its tokens come with the others'. Any thread may; see `SchedulerManager.submit`."""
+        session = self._manager.new_session(prompt, params, scheduled)
+        try:
+            with bookkeeping:
+                self._requests[session] = Reading(session, self._manager.scheduler.engine.pieces)
+                self._manager.accept(session, self._queue)
+                return session
+        except BaseException:  # an interrupt, say: nobody has got the session
+            self._requests.pop(session, None)
+            self._manager.cancel(session)
+            raise
+
+    def cancel(self, session: InferenceSession) -> None:
+        """Stop a request. Tokens that are there already can still be read."""
+        self._manager.cancel(session)
+
+    def _next(self) -> list[Read]:
+        read: list[Read] = []
+        while not read:
+            if self._failure is not None:
+                raise self._failure
+            if not self._requests:
+                raise StopIteration
+            for item in self._queue.take_all():
+                self._take(item, read)
+        now = time.perf_counter()
+        for session, token in read:
+            if isinstance(token, StreamedToken):
+                session.times.read.append(now)
+        return read
+
+    def _take(self, item: Item | Tokens, read: list[Read]) -> None:
+        """Add what an item is to the reader: nothing, if its request has ended."""
+        requests = self._requests
+        if isinstance(item, Tokens):
+            for session, token_id in item.new_tokens:
+                if (reading := requests.get(session)) is not None:
+                    read.append((session, reading.streamed(token_id)))
+        elif isinstance(item, NewTokenItem):
+            if (reading := requests.get(item.session)) is not None:
+                read.append((item.session, reading.streamed(item.token_id, item.finish_reason)))
+        elif requests.pop(item.session, None) is not None:
+            try:
+                item.require_well()
+            except LogitsError as error:
+                read.append((item.session, error))
+            except SchedulerClosed as error:  # the thread that steps has ended, and with it every request
+                self._failure = error
+                requests.clear()
+
+    def __del__(self) -> None:
+        for session in list(self._requests):
+            self._manager.cancel(session)
 
 
 class SchedulerManager:
@@ -94,11 +223,8 @@ class SchedulerManager:
         self.max_waiting = max_waiting
         with bookkeeping:
             self._stepper = Stepper(scheduler)
-            self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopMailbox]
-            self._of_loops = weakref.WeakKeyDictionary()
-            self._dropped = weakref.finalize(self, self._stepper.end)  # it does not wait: any thread may collect
-
-    # -- any thread -----------------------------------------------------------------------------------------------
+            self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopMailbox] = WeakKeyDictionary()
+            self._dropped = finalize(self, self._stepper.end)  # it does not wait: any thread may collect
 
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
@@ -109,16 +235,8 @@ class SchedulerManager:
         wait, and `SchedulerClosed`.
         scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
         """
-        session = self.new_session(prompt, params, scheduled)
-        queue = TokenQueue()
-        try:
-            with bookkeeping:
-                stream = TokenStream(self, session, queue)
-                self.accept(session, queue)
-                return stream
-        except BaseException:
-            self.cancel(session)  # an interrupt that waited: nobody has got the stream
-            raise
+        session, queue = self.new_session(prompt, params, scheduled), TokenQueue()
+        return self._queue(session, queue, partial(TokenStream, self, session, queue))
 
     def submit_async(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
@@ -127,27 +245,13 @@ class SchedulerManager:
 
         Raises `RequestError` where no event loop runs, too.
         """
-        mailbox = self._mailbox_of_loop()
-        session = self.new_session(prompt, params, scheduled)
-        pieces = self.scheduler.engine.pieces
-        stream = AsyncTokenStream(session, pieces, mailbox.queue_of(session), partial(self.cancel, session))
-        try:
-            self.accept(session, mailbox)
-            return stream
-        except BaseException:
-            mailbox.drop(session)
-            raise
-
-    def _mailbox_of_loop(self) -> LoopMailbox:
-        """All streams of an event loop share one."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RequestError("no event loop runs here: call submit_async in a coroutine, or submit") from None
-        mailbox = self._of_loops.get(loop)
-        if mailbox is None:
-            mailbox = self._of_loops[loop] = LoopMailbox(loop)
-        return mailbox
+        mailbox = self._of_loops.setdefault(loop, LoopMailbox(loop))  # all streams of a loop share it
+        session = self.new_session(prompt, params, scheduled)
+        return self._queue(session, mailbox, partial(AsyncTokenStream, self, session, mailbox.queue_of(session)))
 
     def new_session(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
@@ -159,25 +263,34 @@ class SchedulerManager:
         session.times.submitted = submitted
         return session
 
-    def accept(self, session: InferenceSession, mailbox: Mailbox) -> None:
-        """Queue a session of `new_session`. Its items go to a mailbox: those of `engine.items`. Raises as `submit`."""
-        with bookkeeping, self._stepper.changed:
-            self._check_open()
-            self._stepper.mailboxes[session] = mailbox
-            self._stepper.new.append(session)
-            self._stepper.changed.notify()
+    def _queue(self, session: InferenceSession, mailbox: Mailbox, make: Callable[[], T]) -> T:
+        """Make what reads a session, and queue it; if an interrupt keeps the reader from the caller, cancel."""
+        try:
+            with bookkeeping:
+                reader = make()
+                self.accept(session, mailbox)
+                return reader
+        except BaseException:
+            self.cancel(session)
+            raise
 
-    def _check_open(self) -> None:
-        if self._stepper.closing:
-            failure = self._stepper.failure
-            told = str(failure) if isinstance(failure, SchedulerClosed) else "make a new SchedulerManager"
-            raise SchedulerClosed(f"the scheduler is closed: {told}") from failure
-        waiting = len(self._stepper.new) + len(self.scheduler.waiting)
-        if self.max_waiting is not None and waiting >= self.max_waiting:
-            raise QueueFull(
-                f"{waiting} requests wait already, max_waiting is {self.max_waiting}: submit again later, or give the "
-                "SchedulerManager a longer queue"
-            )
+    def accept(self, session: InferenceSession, mailbox: Mailbox) -> None:
+        """Queue a session of `new_session`. Its items (`engine.stepper`) go to a mailbox. Raises as `submit`."""
+        stepper = self._stepper
+        with bookkeeping, stepper.changed:
+            if stepper.closing:
+                failure = stepper.failure
+                told = str(failure) if isinstance(failure, SchedulerClosed) else "make a new SchedulerManager"
+                raise SchedulerClosed(f"the scheduler is closed: {told}") from failure
+            waiting = len(stepper.new) + len(self.scheduler.waiting)
+            if self.max_waiting is not None and waiting >= self.max_waiting:
+                raise QueueFull(
+                    f"{waiting} requests wait already, max_waiting is {self.max_waiting}: submit again later, or give "
+                    "the SchedulerManager a longer queue"
+                )
+            stepper.mailboxes[session] = mailbox
+            stepper.new.append(session)
+            stepper.changed.notify()
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a request, waiting or running; no effect on one that has ended."""

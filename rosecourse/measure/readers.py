@@ -17,8 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from ..config import SamplingParams
-from ..engine.reader import TokenReader
-from ..engine.streaming import SchedulerManager, TokenStream
+from ..engine.streaming import SchedulerManager, TokenReader, TokenStream
 from ..errors import LogitsError
 from ..request.session import InferenceSession, Prompt
 

@@ -7,7 +7,7 @@ import pytest
 
 from rosecourse import BEST, LogitsError, OnlineScheduler, SchedulerClosed
 from rosecourse.decode.delivery import Delivery
-from rosecourse.engine.reader import TokenReader
+from rosecourse.engine.streaming import TokenReader
 from tests.support.failing import spoil
 from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers, params
 from tests.support.oracles import hf_greedy, prompts_of

@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 
 from rosecourse import BEST, LogitsError, OnlineScheduler, QueueFull, RequestError, SchedulerClosed, SchedulerManager
-from rosecourse.engine.items import End, NewTokenItem, Tokens
-from rosecourse.engine.reader import TokenReader
-from rosecourse.engine.token_queue import SharedQueue
+from rosecourse.engine.stepper import End, NewTokenItem, SharedQueue, Tokens
+from rosecourse.engine.streaming import TokenReader
 from rosecourse.kv.guards import bookkeeping
 from tests.support.failing import spoil
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated

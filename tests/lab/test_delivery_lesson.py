@@ -9,7 +9,7 @@ import torch
 
 from rosecourse import EngineConfig, lesson
 from rosecourse.decode import BEST
-from rosecourse.engine.items import End, NewTokenItem
+from rosecourse.engine.stepper import End, NewTokenItem
 from rosecourse.lab import check
 from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course.l068 import BURSTS, NAMES

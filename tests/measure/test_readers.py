@@ -16,8 +16,8 @@ from rosecourse import (
     SamplingParams,
     SchedulerManager,
 )
-from rosecourse.engine.items import Reading
 from rosecourse.engine.scheduler import OnlineScheduler
+from rosecourse.engine.streaming import Reading
 from rosecourse.errors import SchedulerClosed
 from rosecourse.lessons import LESSONS
 from rosecourse.measure import readers, workload

@@ -1,6 +1,6 @@
 """Deliveries that are right, and wake more than they may."""
 
-from rosecourse.engine.items import End
+from rosecourse.engine.stepper import End
 from rosecourse.lab.course import each_token
 from rosecourse.lessons import l035
 from tests.support.delivery_parts import Base

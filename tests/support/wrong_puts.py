@@ -1,6 +1,6 @@
 """Deliveries that put items wrongly, each with its cause."""
 
-from rosecourse.engine.items import End, NewTokenItem
+from rosecourse.engine.stepper import End, NewTokenItem
 from rosecourse.lab.world.causes import Cause
 from tests.support.delivery_parts import Base
 

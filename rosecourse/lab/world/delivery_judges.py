@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ...engine.items import End, NewTokenItem
+from ...engine.stepper import End, NewTokenItem
 from ...pictures.sheet import counted
 from .causes import Cause
 from .delivery_log import DeliveryLog

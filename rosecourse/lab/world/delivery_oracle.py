@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 from ...config import SamplingParams
-from ...engine.items import End, NewTokenItem
+from ...engine.stepper import End, NewTokenItem
 from ...request.session import InferenceSession
 from . import delivery_judges as judges
 from .causes import Cause

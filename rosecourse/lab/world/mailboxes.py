@@ -7,8 +7,8 @@ from typing import Any
 
 from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
-from ...engine.items import End, NewTokenItem
 from ...engine.scheduler import OnlineScheduler
+from ...engine.stepper import End, NewTokenItem
 from ...request.session import InferenceSession
 
 Handed = list[tuple[Any, Any]]  # (mailbox, item), as a delivery gets them

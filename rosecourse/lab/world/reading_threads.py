@@ -11,10 +11,9 @@ from typing import Any, NoReturn
 from ...config import EngineConfig, SamplingParams
 from ...decode.parts import DecodeParts
 from ...engine.engine import InferenceEngine
-from ...engine.items import End, NewTokenItem
 from ...engine.scheduler import OnlineScheduler
+from ...engine.stepper import End, NewTokenItem, TokenQueue
 from ...engine.streaming import SchedulerManager
-from ...engine.token_queue import TokenQueue
 from ...errors import SchedulerClosed
 from ...kv.guards import bookkeeping
 from ...models.load import load_model
