@@ -1,7 +1,4 @@
-"""The thread of a `SchedulerManager`, the mailboxes that it fills, and the items that it puts there.
-
-It alone steps, and the other threads leave it messages. What reads from the mailboxes is in `engine.streaming`.
-"""
+"""The thread of a `SchedulerManager`, and the mailboxes that it fills; who reads them is in `engine.streaming`."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ class End(NamedTuple):
     error: BaseException | None = None
 
     def require_well(self) -> None:
-        """Raise `LogitsError` where the model gave no numbers to choose a token by.
-
-        Raises `SchedulerClosed` where an exception has ended the stepping thread.
-        """
+        """Raise `LogitsError` for a token that had no numbers, `SchedulerClosed` if the stepping thread has failed."""
         error = self.error
         if isinstance(error, LogitsError):
             raise LogitsError(error.rows) from error
@@ -288,8 +282,7 @@ class Stepper:
         together: dict[Mailbox, list[NewToken]] = {}  # shared queue -> tokens of its last item, to which more come
         for number, token in enumerate(new_tokens):
             session, token_id = token
-            mailbox = mailboxes.get(session)
-            if mailbox is None:
+            if (mailbox := mailboxes.get(session)) is None:
                 continue
             if last and last.get(session) == number:
                 pending.append((mailbox, NewTokenItem(session, token_id, session.finish_reason)))

@@ -38,7 +38,7 @@ class Reading:
         self.streamed = TextDecoder(pieces).token
 
 
-class Waiting(Iterator[T]):
+class BlockingReader(Iterator[T]):
     """What a thread waits in: `_next` inside `bookkeeping`. What an interrupt has kept from the reader comes next."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Stream:
         self.cancel()
 
 
-class TokenStream(Stream, Waiting[StreamedToken]):
+class TokenStream(Stream, BlockingReader[StreamedToken]):
     """A stream for threads: iterate over it. It keeps its manager."""
 
     _over = StopIteration
@@ -125,7 +125,7 @@ class AsyncTokenStream(Stream, AsyncIterator[StreamedToken]):
             raise
 
 
-class TokenReader(Waiting[list[Read]]):
+class TokenReader(BlockingReader[list[Read]]):
     """Reads all the requests that are submitted by it, in one thread: iterate over it.
 
     Each item is what has come since the last one: a list of sessions, each with a token, or with the `LogitsError` that
@@ -236,7 +236,7 @@ class SchedulerManager:
         scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
         """
         session, queue = self.new_session(prompt, params, scheduled), TokenQueue()
-        return self._queue(session, queue, partial(TokenStream, self, session, queue))
+        return self._submit(session, queue, partial(TokenStream, self, session, queue))
 
     def submit_async(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
@@ -251,7 +251,7 @@ class SchedulerManager:
             raise RequestError("no event loop runs here: call submit_async in a coroutine, or submit") from None
         mailbox = self._of_loops.setdefault(loop, LoopMailbox(loop))  # all streams of a loop share it
         session = self.new_session(prompt, params, scheduled)
-        return self._queue(session, mailbox, partial(AsyncTokenStream, self, session, mailbox.queue_of(session)))
+        return self._submit(session, mailbox, partial(AsyncTokenStream, self, session, mailbox.queue_of(session)))
 
     def new_session(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
@@ -263,7 +263,7 @@ class SchedulerManager:
         session.times.submitted = submitted
         return session
 
-    def _queue(self, session: InferenceSession, mailbox: Mailbox, make: Callable[[], T]) -> T:
+    def _submit(self, session: InferenceSession, mailbox: Mailbox, make: Callable[[], T]) -> T:
         """Make what reads a session, and queue it; if an interrupt keeps the reader from the caller, cancel."""
         try:
             with bookkeeping:
