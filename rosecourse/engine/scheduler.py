@@ -34,6 +34,7 @@ class SchedulerStats:
     decode_steps: int = 0
     preemptions: int = 0
 
+
 NewToken = tuple[InferenceSession, int]
 
 
@@ -78,7 +79,7 @@ class OnlineScheduler:
         self.stats = SchedulerStats()
         self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
-        self.before_landing: Callable[[], None] = nothing  # called when the host is about to wait for the device
+        self.before_landing: Callable[[], None] | None = None  # called when the host is about to wait for the device
 
     @property
     def has_work(self) -> bool:
@@ -216,7 +217,8 @@ class OnlineScheduler:
         """Land all steps but those that the host may be behind: their tokens are read, and who has ended leaves."""
         pipeline = self.runner.pipeline
         while len(pipeline.in_flight) > pipeline.steps_ahead:
-            self.before_landing()
+            if self.before_landing is not None:
+                self.before_landing()
             self.land()
 
     def land(self) -> None:
@@ -396,7 +398,3 @@ def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
 def wants_token(session: InferenceSession) -> bool:
     """Whether a session that holds blocks waits for a token that a step in flight is making, or has ended."""
     return session.finished or session.num_cached_tokens >= len(session.token_ids)
-
-
-def nothing() -> None:
-    """Nobody has anything to do while the device works."""

@@ -17,7 +17,7 @@ from ..decode.parts import Mailbox
 from ..errors import LogitsError, SchedulerClosed
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession
-from .scheduler import NewToken, OnlineScheduler, nothing
+from .scheduler import NewToken, OnlineScheduler
 
 FORKED = "the thread that steps stayed in the parent process: make a new engine and a new SchedulerManager after a fork"
 
@@ -313,7 +313,7 @@ class Stepper:
                     self.mailboxes.pop(item.session, None)
 
     def _hand_back(self) -> None:
-        self.scheduler.before_landing = nothing
+        self.scheduler.before_landing = None
         self.scheduler.manager_thread = None
         self.scheduler.engine.guard.hand_back()
 
