@@ -59,7 +59,7 @@ class BlockingReader(Iterator[T]):
 
 
 class Stream:
-    """The reader's end of one request. If nobody holds it any more, the request is cancelled.
+    """The reader's end of one request. Held, it keeps its manager; if nobody holds it, the request is cancelled.
 
     A slow reader holds up nobody: its tokens wait here, at most as many as it asked for. After the tokens, a reader
     gets `LogitsError` where the model gave no numbers to choose a token by, and `SchedulerClosed` where an exception
@@ -91,7 +91,7 @@ class Stream:
 
 
 class TokenStream(Stream, BlockingReader[StreamedToken]):
-    """A stream for threads: iterate over it. It keeps its manager."""
+    """The stream of one request for threads: iterate over it."""
 
     _over = StopIteration
 
@@ -103,7 +103,7 @@ class TokenStream(Stream, BlockingReader[StreamedToken]):
 
 
 class AsyncTokenStream(Stream, AsyncIterator[StreamedToken]):
-    """A stream for coroutines, of `SchedulerManager.submit_async`: `async for token in stream`.
+    """The stream of one request for coroutines, of `SchedulerManager.submit_async`: `async for token in stream`.
 
     In another event loop it raises `RequestError`.
     """
@@ -264,13 +264,13 @@ class SchedulerManager:
         return session
 
     def _submit(self, session: InferenceSession, mailbox: Mailbox, make: Callable[[], T]) -> T:
-        """Make what reads a session, and queue it; if an interrupt keeps the reader from the caller, cancel."""
+        """Make the reader of a session, queue the session, and return the reader."""
         try:
             with bookkeeping:
                 reader = make()
                 self.accept(session, mailbox)
                 return reader
-        except BaseException:
+        except BaseException:  # an interrupt, say: nobody has got the reader
             self.cancel(session)
             raise
 
