@@ -17,7 +17,7 @@ from ..kv.blocks import KVBlockManager
 from ..kv.guards import bookkeeping
 from .inputs import Batch
 from .ranges import range_for
-from .sampling import asked_of, next_tokens
+from .sampling import next_tokens, sampling_metadata
 from .step import DecodeStep
 
 Copy = Callable[[Tensor, Tensor], None]
@@ -126,7 +126,7 @@ class Pipeline:
 
     def choose(self, batch: Batch, logits: Tensor) -> Tensor:
         """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
-        return next_tokens(logits, asked_of(batch.sessions, logits.device), self.step.best)
+        return next_tokens(logits, sampling_metadata(batch.sessions, logits.device), self.step.best)
 
     def land(self) -> tuple[Batch, list[int]]:
         """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN.

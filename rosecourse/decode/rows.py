@@ -33,7 +33,7 @@ UNKNOWN = -1  # no token and no block
 MOST = 2**62  # of what an int64 holds
 
 
-class Asked(NamedTuple):
+class SamplingMetadata(NamedTuple):
     """What sampling needs to know of each of B rows."""
 
     positions: Tensor  # int64 [B], of the tokens that are chosen
@@ -48,7 +48,7 @@ def bits(number: float) -> int:
     return struct.unpack("q", struct.pack("d", number))[0]
 
 
-def asked_by(params: SamplingParams) -> tuple[int, ...]:
+def sampling_fields(params: SamplingParams) -> tuple[int, ...]:
     """The fields TEMPERATURE to KEY of a row."""
     return bits(params.temperature), min(params.top_k, MOST), bits(params.top_p), key_of(params.seed)
 
@@ -58,7 +58,7 @@ class View(NamedTuple):
 
     inputs: DecodeInputs  # of a step over them, as wide as the longest session can be
     live: Tensor  # int64 [B], 1 where somebody sits, 0 for a pad
-    asked: Asked
+    metadata: SamplingMetadata
 
 
 class Rows:
@@ -120,10 +120,10 @@ class Rows:
         if size not in self.views:
             rows = self.fields[:, :size]
             floats = rows.view(float64)
-            asked = Asked(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
+            metadata = SamplingMetadata(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
             tables = self.block_tables[:size].expand(self.kv.num_layers, -1, -1)  # all layers read the same
             self.views[size] = View(
-                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], asked
+                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], metadata
             )
         return self.views[size]
 
@@ -140,7 +140,7 @@ class Rows:
             self.known = True
         changes: dict[int, int] = {}  # address in `state` -> number
         if not stay:
-            self._seat(sessions, tables, changes)
+            self._assign_rows(sessions, tables, changes)
         # The token that a step in flight is making is on the device alone.
         tokens = [s.token_ids[-1] if s.num_cached_tokens < len(s.token_ids) else UNKNOWN for s in sessions]
         if tokens != self.tokens:
@@ -157,7 +157,9 @@ class Rows:
         self.longest_now = max([session.num_cached_tokens for session in sessions])
         return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
 
-    def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
+    def _assign_rows(
+        self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]
+    ) -> None:
         """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""
         row_of = {id(table): row for row, table in enumerate(self.tables)}
         sources = [row_of.get(id(table)) for table in tables]
@@ -169,7 +171,7 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *asked_by(session.params), 1)
+                told = (session.num_cached_tokens, *sampling_fields(session.params), 1)
                 changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
         self._take_first_tokens([row for row, source in enumerate(sources) if source is None], tables)
         for row in range(len(tables), len(self.tables)):  # who sat there has left
@@ -185,9 +187,9 @@ class Rows:
         number_of = {id(table): number for number, table in enumerate(self.arrived)}
         taken = [(row, number_of[id(tables[row])]) for row in new_rows if id(tables[row]) in number_of]
         if taken and self.first_tokens is not None:
-            self._seat_tokens(index_tensor(list(zip(*taken, strict=True)), self.kv.device), self.first_tokens)
+            self._assign_first_tokens(index_tensor(list(zip(*taken, strict=True)), self.kv.device), self.first_tokens)
 
-    def _seat_tokens(self, numbers: Tensor, tokens: Tensor) -> None:
+    def _assign_first_tokens(self, numbers: Tensor, tokens: Tensor) -> None:
         """numbers: int64 [2, n], of n rows and of the tokens that they begin with."""
         row, number = numbers
         self.fields[TOKEN, row] = tokens[number].clamp(min=0)

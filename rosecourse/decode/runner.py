@@ -17,7 +17,7 @@ from ..kv.blocks import KVBlockManager
 from ..models.shape import Model
 from .graphs import CUDAGraphs, Graph
 from .inputs import DecodeInputs
-from .sampling import Best, best_of_each, best_on, next_tokens
+from .sampling import Best, argmax, argmax_on, next_tokens
 
 # The same each time, so that Python shows it once; `warnings.filterwarnings("ignore", "graphs of steps")` silences it.
 LATE = "graphs of steps that sample are captured as they are needed: the first step of each batch size takes longer"
@@ -67,7 +67,7 @@ class DeviceStep:
         if not sampled and logits.is_cuda and triton_runs_on(logits.device):
             return Outcome(logits, self.choose(logits, view.live, view.inputs.token_ids, view.inputs.context_lens))
         inputs.context_lens.add_(view.live)
-        tokens = next_tokens(logits, view.asked, self.best) if sampled else self.best(logits)
+        tokens = next_tokens(logits, view.metadata, self.best) if sampled else self.best(logits)
         inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
         return Outcome(logits, tokens)
 
@@ -76,7 +76,7 @@ class EagerRunner:
     """The host launches one operation after another."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.best = best_on(kv.device)
+        self.best = argmax_on(kv.device)
 
     def start(self, work: DeviceStep) -> None:
         """Take the work to run; once, when the engine is built."""
@@ -95,7 +95,7 @@ class GraphRunner:
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.new_graph = self.graphs_of(kv.device)
-        self.best = best_on(kv.device) if self.new_graph is None else best_of_each
+        self.best = argmax_on(kv.device) if self.new_graph is None else argmax
         self.buckets = buckets_up_to(config.max_batch_size)
         self.graphs: dict[tuple[int, bool], Graph] = {}  # of a bucket, and whether it samples
         self.outcomes: dict[tuple[int, bool], Outcome] = {}  # where a replay leaves what it has made

@@ -28,7 +28,7 @@ from .inputs import Batch
 from .parts import DecodeParts
 from .ranges import range_for
 from .runner import Outcome
-from .sampling import NO_TOKEN, Best, asked_of, next_tokens
+from .sampling import NO_TOKEN, Best, next_tokens, sampling_metadata
 
 
 class CopyBlocks:
@@ -41,7 +41,9 @@ class CopyBlocks:
         self.kv = kv
 
     def __call__(self, copies: Sequence[Copy]) -> None:
-        """Copy K and V of all layers, before anybody writes into the copies: of one block or more."""
+        """Copy K and V of all layers, before anybody writes into the copies."""
+        if not copies:
+            return
         sources, destinations = index_tensor(list(zip(*copies, strict=True)), self.kv.device)
         for cache in (self.kv.keys, self.kv.values):
             cache[:, destinations] = cache[:, sources]
@@ -79,8 +81,8 @@ class DecodeStep:
     def run(self, batch: Batch) -> Outcome:
         """Tell the device to make one more token for each session; what it makes is there until the next run."""
         with self.range("roseinfer.decode_step_sessions.place"):
-            if copies := self.place(batch.tables):
-                self.copy_blocks(copies)
+            copies: list[Copy] = self.place(batch.tables)
+            self.copy_blocks(copies)
         try:
             with self.range("roseinfer.decode_step_sessions.plan"):
                 inputs = self.plan(batch)
@@ -98,7 +100,9 @@ class DecodeStep:
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
         made = self._made(sessions, logits)
-        tokens = next_tokens(logits, asked_of(sessions, logits.device), self.best) if made is None else made.tokens
+        tokens = (
+            next_tokens(logits, sampling_metadata(sessions, logits.device), self.best) if made is None else made.tokens
+        )
         token_ids = tokens.tolist()  # waits for the device
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])

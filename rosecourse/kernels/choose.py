@@ -53,7 +53,7 @@ def _launch(
 def choose(
     logits: torch.Tensor, live: torch.Tensor, token_ids: torch.Tensor, context_lens: torch.Tensor
 ) -> torch.Tensor:
-    """The most probable token of each row, int64 [B], or -1 where `sampling.best_of_each` finds none, too.
+    """The most probable token of each row, int64 [B], or -1 where `sampling.argmax` finds none, too.
 
     logits: [B, V], rows any stride apart. token_ids, int64 [B], becomes these tokens, and 0 for -1; live, int64 [B], is
     added to context_lens, int64 [B].

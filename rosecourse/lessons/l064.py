@@ -26,8 +26,19 @@ from ..config import EngineConfig
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import DecodeParts
 from ..decode.ranges import range_for
-from ..decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN, Asked, asked_by
-from ..decode.sampling import NO_TOKEN, asked_of, next_tokens
+from ..decode.rows import (
+    FIELDS,
+    KEY,
+    POSITION,
+    TEMPERATURE,
+    TOKEN,
+    TOP_K,
+    TOP_P,
+    UNKNOWN,
+    SamplingMetadata,
+    sampling_fields,
+)
+from ..decode.sampling import NO_TOKEN, next_tokens, sampling_metadata
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.buffers import index_tensor, state_buffer
@@ -76,7 +87,7 @@ class DecodeStep:
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
         in_rows = self.rows.holds(sessions)
-        chosen = next_tokens(logits, self.rows.asked() if in_rows else asked_of(sessions, logits.device))
+        chosen = next_tokens(logits, self.rows.asked() if in_rows else sampling_metadata(sessions, logits.device))
         token_ids = chosen.tolist()  # waits for the device
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
@@ -122,7 +133,7 @@ class Rows:
         changes: dict[int, int] = {}  # address in `state` -> number
         tables = [session.table for session in sessions]
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
-            self._seat(sessions, tables, changes)
+            self._assign_rows(sessions, tables, changes)
         tokens = [session.token_ids[-1] for session in sessions]
         if tokens != self.tokens:
             changes.update((row, new) for row, new in enumerate(tokens) if new != self.tokens[row])
@@ -135,7 +146,9 @@ class Rows:
         longest = max([session.num_cached_tokens for session in sessions])
         return DecodeInputs(self.token_ids, self.positions, longest, self.shared_tables, sessions)
 
-    def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
+    def _assign_rows(
+        self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]
+    ) -> None:
         """Move the rows of sessions that stay to where they are now, and write the rows of those that join."""
         row_of = {id(table): row for row, table in enumerate(self.tables)}
         sources = [row_of.get(id(table)) for table in tables]
@@ -149,7 +162,7 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *asked_by(session.params))
+                told = (session.num_cached_tokens, *sampling_fields(session.params))
                 changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
         self.sampling = any(session.params.temperature > 0 for session in sessions)
         self._look()
@@ -173,12 +186,12 @@ class Rows:
         """Every row has one token more in the cache."""
         self.positions.add_(1)
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> SamplingMetadata | None:
         """For the token behind the last position of each row; None where all want the most probable one."""
         if not self.sampling:
             return None
         used, floats = self.used, self.used.view(float64)
-        return Asked(self.positions, floats[TEMPERATURE], used[TOP_K], floats[TOP_P], used[KEY])
+        return SamplingMetadata(self.positions, floats[TEMPERATURE], used[TOP_K], floats[TOP_P], used[KEY])
 
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""

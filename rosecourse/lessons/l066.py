@@ -40,12 +40,12 @@ from ..decode.rows import (
     TOP_K,
     TOP_P,
     UNKNOWN,
-    Asked,
+    SamplingMetadata,
     View,
-    asked_by,
+    sampling_fields,
 )
 from ..decode.runner import LATE, Outcome, buckets_up_to, free_memory
-from ..decode.sampling import NO_TOKEN, Best, asked_of, best_of_each, best_on, next_tokens
+from ..decode.sampling import NO_TOKEN, Best, argmax, argmax_on, next_tokens, sampling_metadata
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.buffers import index_tensor, state_buffer
@@ -100,7 +100,9 @@ class DecodeStep:
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
         made = self._made(sessions, logits)
-        tokens = next_tokens(logits, asked_of(sessions, logits.device), self.best) if made is None else made.tokens
+        tokens = (
+            next_tokens(logits, sampling_metadata(sessions, logits.device), self.best) if made is None else made.tokens
+        )
         token_ids = tokens.tolist()  # waits for the device
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
@@ -164,10 +166,10 @@ class Rows:
         if size not in self.views:
             rows = self.fields[:, :size]
             floats = rows.view(float64)
-            asked = Asked(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
+            metadata = SamplingMetadata(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
             tables = self.block_tables[:size].expand(self.kv.num_layers, -1, -1)  # all layers read the same
             self.views[size] = View(
-                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], asked
+                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], metadata
             )
         return self.views[size]
 
@@ -179,7 +181,7 @@ class Rows:
         changes: dict[int, int] = {}  # address in `state` -> number
         tables = [session.table for session in sessions]
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
-            self._seat(sessions, tables, changes)
+            self._assign_rows(sessions, tables, changes)
         tokens = [session.token_ids[-1] for session in sessions]
         if tokens != self.tokens:
             changes.update((row, new) for row, new in enumerate(tokens) if new != self.tokens[row])
@@ -193,7 +195,9 @@ class Rows:
         longest = max([session.num_cached_tokens for session in sessions])
         return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
 
-    def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
+    def _assign_rows(
+        self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]
+    ) -> None:
         """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""
         row_of = {id(table): row for row, table in enumerate(self.tables)}
         sources = [row_of.get(id(table)) for table in tables]
@@ -207,7 +211,7 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *asked_by(session.params), 1)
+                told = (session.num_cached_tokens, *sampling_fields(session.params), 1)
                 changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
         for row in range(len(tables), len(self.tables)):  # who sat there has left
             changes |= {
@@ -253,7 +257,7 @@ class GraphRunner:
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.new_graph = self.graphs_of(kv.device)
-        self.best = best_on(kv.device) if self.new_graph is None else best_of_each
+        self.best = argmax_on(kv.device) if self.new_graph is None else argmax
         self.buckets = buckets_up_to(config.max_batch_size)
         self.graphs: dict[tuple[int, bool], Graph] = {}  # of a bucket, and whether it samples
         self.memory_bytes = 0  # that the captures have taken from the device, the kernels that they loaded among them
@@ -322,6 +326,6 @@ class DeviceStep:
         view = self.rows.view(len(inputs.token_ids))
         logits = self.forward(inputs, self.kv_append(inputs))
         inputs.context_lens.add_(view.live)
-        tokens = next_tokens(logits, view.asked if sampled else None, self.best)
+        tokens = next_tokens(logits, view.metadata if sampled else None, self.best)
         inputs.token_ids.copy_(tokens.clamp(min=0))  # a pad's, and NO_TOKEN, must be of the vocabulary
         return Outcome(logits, tokens)

@@ -27,9 +27,9 @@ from ..decode.rows import (
     TOP_K,
     TOP_P,
     UNKNOWN,
-    Asked,
+    SamplingMetadata,
     View,
-    asked_by,
+    sampling_fields,
 )
 from ..decode.step import DecodeStep
 from ..kv.blocks import BlockTable, KVBlockManager
@@ -87,10 +87,10 @@ class Rows:
         if size not in self.views:
             rows = self.fields[:, :size]
             floats = rows.view(float64)
-            asked = Asked(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
+            metadata = SamplingMetadata(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
             tables = self.block_tables[:size].expand(self.kv.num_layers, -1, -1)  # all layers read the same
             self.views[size] = View(
-                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], asked
+                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], metadata
             )
         return self.views[size]
 
@@ -102,7 +102,7 @@ class Rows:
         changes: dict[int, int] = {}  # address in `state` -> number
         sessions, tables = batch.sessions, batch.tables
         if len(tables) != len(self.tables) or not all(map(is_, tables, self.tables)):
-            self._seat(sessions, tables, changes)
+            self._assign_rows(sessions, tables, changes)
         # The token that a step in flight is making is on the device alone.
         tokens = [s.token_ids[-1] if s.num_cached_tokens < len(s.token_ids) else UNKNOWN for s in sessions]
         if tokens != self.tokens:
@@ -118,7 +118,9 @@ class Rows:
         longest = max([session.num_cached_tokens for session in sessions])
         return replace(self.view(len(sessions)).inputs, max_context_len=longest, sessions=sessions)
 
-    def _seat(self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]) -> None:
+    def _assign_rows(
+        self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]
+    ) -> None:
         """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""
         row_of = {id(table): row for row, table in enumerate(self.tables)}
         sources = [row_of.get(id(table)) for table in tables]
@@ -130,7 +132,7 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *asked_by(session.params), 1)
+                told = (session.num_cached_tokens, *sampling_fields(session.params), 1)
                 changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
         for row in range(len(tables), len(self.tables)):  # who sat there has left
             changes |= {

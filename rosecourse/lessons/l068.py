@@ -12,7 +12,7 @@ from ..config import EngineConfig
 from ..decode.inputs import Batch
 from ..decode.pipeline import TokenRing
 from ..decode.ranges import range_for
-from ..decode.sampling import asked_of, next_tokens
+from ..decode.sampling import next_tokens, sampling_metadata
 from ..decode.step import DecodeStep
 from ..kv.blocks import KVBlockManager
 from ..kv.guards import bookkeeping
@@ -59,7 +59,7 @@ class Pipeline:
 
     def choose(self, batch: Batch, logits: Tensor) -> Tensor:
         """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
-        return next_tokens(logits, asked_of(batch.sessions, logits.device), self.step.best)
+        return next_tokens(logits, sampling_metadata(batch.sessions, logits.device), self.step.best)
 
     def land(self) -> tuple[Batch, list[int]]:
         """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN.

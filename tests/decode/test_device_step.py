@@ -6,7 +6,7 @@ import torch
 from rosecourse import EngineConfig
 from rosecourse.decode import runner as best
 from rosecourse.decode.rows import LIVE, TEMPERATURE, TOP_K, TOP_P, Rows, bits
-from rosecourse.decode.sampling import best_of_each
+from rosecourse.decode.sampling import argmax
 from rosecourse.kernels import choose
 from rosecourse.kv.blocks import KVBlockManager
 from rosecourse.lessons.l066 import DeviceStep as OneByOne
@@ -61,7 +61,7 @@ def ends(step, device, logits, sampled=False):
     rows, forward = rows_on(device), Forward(logits)
     inputs = rows.view(len(logits)).inputs
     lens = inputs.context_lens.tolist()
-    outcome = step(forward, lambda of: ("append", of), rows, best_of_each)(inputs, sampled)
+    outcome = step(forward, lambda of: ("append", of), rows, argmax)(inputs, sampled)
     assert forward.calls == [(("append", inputs), lens)]  # the new slots are where they are, and not one further
     assert outcome.logits is logits
     return outcome.tokens.tolist(), rows.state.tolist()

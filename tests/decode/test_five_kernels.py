@@ -13,7 +13,7 @@ from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, lo
 from rosecourse.decode import five_kernels
 from rosecourse.decode.folding import folded_bytes
 from rosecourse.decode.ops import Residual
-from rosecourse.decode.sampling import best_of_each
+from rosecourse.decode.sampling import argmax
 from rosecourse.kernels import fused
 from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward
 from rosecourse.models.gpt2 import GPT2
@@ -147,7 +147,7 @@ def test_the_choice_does_not_need_logits_that_were_just_made(pair):
     _, model = pair
     ops = LayerOps(model, EngineConfig())
     logits = one_token_each(model, ops, torch.arange(3, device=DEVICE))
-    best = best_of_each(logits).tolist()
+    best = argmax(logits).tolist()
     for given in (logits, logits.clone()):
         token_ids, lens = torch.zeros(3, dtype=torch.int64, device=DEVICE), torch.arange(3, device=DEVICE)
         assert ops.choose(given, torch.ones_like(lens), token_ids, lens).tolist() == best

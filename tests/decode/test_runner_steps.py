@@ -16,7 +16,7 @@ pytestmark = pytest.mark.grid
 
 def frozen(view, name):
     """The same rows, with one column as it was at the capture."""
-    inputs, asked = view.inputs, view.asked
+    inputs, asked = view.inputs, view.metadata
     if name in ("token_ids", "context_lens", "block_tables"):
         inputs = type(inputs)(**{**inputs.__dict__, name: getattr(inputs, name).clone()})
     elif name == "live":
@@ -93,7 +93,7 @@ def test_the_cache_and_the_rows_stay_where_they_are(small_model, kind):
 
 def tensors_of(view):
     inputs = view.inputs
-    return [inputs.token_ids, inputs.context_lens, inputs.block_tables, view.live, *view.asked]
+    return [inputs.token_ids, inputs.context_lens, inputs.block_tables, view.live, *view.metadata]
 
 
 # -- what the host reads ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rosecourse import SamplingParams
-from rosecourse.decode.sampling import NO_TOKEN, asked_of, next_tokens
+from rosecourse.decode.sampling import NO_TOKEN, next_tokens, sampling_metadata
 from rosecourse.request.draws import draw
 from rosecourse.request.sampling import sample
 
@@ -52,7 +52,7 @@ def some_params(rng, greedy):
 def chosen(logits, params, positions):
     """As a step chooses for sessions that have no rows."""
     sessions = [SimpleNamespace(params=p, token_ids=range(n)) for p, n in zip(params, positions, strict=True)]
-    return next_tokens(logits, asked_of(sessions, CPU)).tolist()
+    return next_tokens(logits, sampling_metadata(sessions, CPU)).tolist()
 
 
 def is_near_an_edge(logits, params, position):

@@ -18,7 +18,7 @@ from rosecourse import (
     load_model,
     random_model,
 )
-from rosecourse.decode.rows import Asked, asked_by
+from rosecourse.decode.rows import SamplingMetadata, sampling_fields
 from rosecourse.decode.sampling import next_tokens
 from rosecourse.kernels import AppendingAttention, kv_append
 from rosecourse.kernels import appending_attention as appending
@@ -218,10 +218,10 @@ def test_tokens_are_sampled_on_the_device_as_on_the_host():
         (2.0, 0, 0.01),
     ]
     params = [SamplingParams(4, *settings[row % len(settings)], seed=row) for row in range(64)]
-    keys = [asked_by(one) for one in params]
+    keys = [sampling_fields(one) for one in params]
     told = torch.tensor([[5 + row, *keys[row]] for row in range(64)], device="cuda").T
     floats = told.view(torch.float64)
-    asked = Asked(told[0], floats[1], told[2], floats[3], told[4])
+    asked = SamplingMetadata(told[0], floats[1], told[2], floats[3], told[4])
     found = next_tokens(logits.cuda(), asked).tolist()
     expected = sample(logits, params, [5 + row for row in range(64)])
     different = [row for row in range(64) if found[row] != expected[row]]

@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from rosecourse.decode.sampling import NO_TOKEN, best_of_each
+from rosecourse.decode.sampling import NO_TOKEN, argmax
 from rosecourse.kernels import choose
 from rosecourse.kernels.launch import Launch
 from tests.support.attention_cases import DEVICE, INTERPRETED, let_overflow_raise
@@ -68,7 +68,7 @@ def ends_a_step(function, logits):
     state[1, :B] = torch.arange(B, device=DEVICE) % 2
     token_ids, live, context_lens = (state[column, :B] for column in range(3))
     right, was = state.clone(), logits.clone()
-    best = best_of_each(logits)
+    best = argmax(logits)
     right[0, :B] = best.clamp(min=0)
     right[2, :B] += live
     tokens = function(logits, live, token_ids, context_lens)
@@ -88,7 +88,7 @@ SIZES = [1, 2, 15, 16, 17, 211, 8191, 8192, 8193, 20001]  # around one tile and 
 def test_tokens_lengths_and_nothing_besides(V, dtype):
     for seed in range(3 if V < 300 else 1):
         logits = rows_of_logits(V, dtype, seed)
-        assert (best_of_each(logits) == NO_TOKEN).sum() >= 7
+        assert (argmax(logits) == NO_TOKEN).sum() >= 7
         ends_a_step(choose, logits)
 
 
@@ -106,7 +106,7 @@ def test_the_first_of_equals_wherever_they_are():
     for row, (first, second) in zip(logits, places, strict=True):
         row[[first, second]] = 1.0
     ends_a_step(choose, logits)
-    assert best_of_each(logits).tolist() == [first for first, _ in places]
+    assert argmax(logits).tolist() == [first for first, _ in places]
 
 
 @pytest.mark.parametrize("B", [1, 3])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse.decode.sampling import NO_TOKEN, best_of_each
+from rosecourse.decode.sampling import NO_TOKEN, argmax
 from rosecourse.kernels import fused
 from rosecourse.kernels.fused import Folded, FusedLinears, Head, folded
 from tests.support.attention_cases import let_overflow_raise
@@ -52,7 +52,7 @@ def test_logits_and_their_best(dtype, B, C, V):
     assert head.logits.shape == (B, V)
     expected = normed(x) @ w.weight.double().T + w.bias.double()
     is_close(head.logits, expected, normed(x).abs() @ w.weight.double().abs().T + w.bias.double().abs() + 8)
-    best = best_of_each(head.logits).tolist()
+    best = argmax(head.logits).tolist()
     assert chosen(linears, head) == (best, best, list(range(1, B + 1)))
 
 
@@ -115,13 +115,13 @@ def test_equals_and_rows_without_a_best():
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # numpy's, inside the interpreter
 def test_a_logit_beyond_float16_is_none_to_choose_by():
-    """It is the rounded logits that are judged, as `best_of_each` judges them."""
+    """It is the rounded logits that are judged, as `argmax` judges them."""
     linears, x = FusedLinears(DEVICE, torch.float16), numbers(2, 16, dtype=torch.float16)
     bias = torch.tensor([1.0, 70000.0, 2.0], device=DEVICE)
     head = linears.logits(
         stream_of(linears, x), Folded(torch.zeros(3, 16, device=DEVICE).half(), bias, torch.zeros_like(bias)), EPS
     )
-    assert chosen(linears, head)[0] == best_of_each(head.logits).tolist() == [NO_TOKEN] * 2
+    assert chosen(linears, head)[0] == argmax(head.logits).tolist() == [NO_TOKEN] * 2
 
 
 def test_rows_without_a_session_stay_as_long_as_they_are():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.decode.rows import FIELDS, UNKNOWN, asked_by
+from rosecourse.decode.rows import FIELDS, UNKNOWN, sampling_fields
 from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.layouts import layout_of
@@ -108,7 +108,7 @@ def check_rows(rows, sessions):
             assert rows.block_tables[row, : len(table)].tolist() == list(table)
             on_device, *rest = rows.fields[:FIELDS, row].tolist()
             assert token in (on_device, UNKNOWN)
-            assert rest == [session.num_cached_tokens, *asked_by(session.params)]
+            assert rest == [session.num_cached_tokens, *sampling_fields(session.params)]
 
 
 def run_checked(scheduler):

@@ -140,8 +140,8 @@ class LateRows(Rows):
     def _move(self, rows):
         self.kv.late.do(super()._move, rows)
 
-    def _seat_tokens(self, numbers, tokens):
-        self.kv.late.do(super()._seat_tokens, numbers, tokens)
+    def _assign_first_tokens(self, numbers, tokens):
+        self.kv.late.do(super()._assign_first_tokens, numbers, tokens)
 
 
 class LateRunner(EagerRunner):

@@ -6,7 +6,7 @@ import torch
 from torch import float64
 
 from rosecourse.decode import DecodeInputs
-from rosecourse.decode.rows import UNKNOWN, asked_by
+from rosecourse.decode.rows import UNKNOWN, sampling_fields
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lab.course.starts import Rows as UploadsEverything
 from rosecourse.lessons.l064 import Rows
@@ -30,7 +30,7 @@ class FixedSeats:
         seats = [before[id(s.table)] if id(s.table) in before else free.pop() for s in sessions]
         news = []
         for seat, s in zip(seats, sessions, strict=True):
-            line = [s.token_ids[-1], s.num_cached_tokens, *asked_by(s.params), *s.table]
+            line = [s.token_ids[-1], s.num_cached_tokens, *sampling_fields(s.params), *s.table]
             old = self.said.get(seat, []) if id(s.table) in before else []
             news += [(seat, n, x) for n, x in enumerate(line) if n >= len(old) or old[n] != x]
             self.said[seat] = line

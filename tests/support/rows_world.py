@@ -24,9 +24,9 @@ class CountedRows(Rows):
         self.uploads.append(dict(changes))
         super()._upload(changes)
 
-    def _seat(self, sessions, tables, changes):
+    def _assign_rows(self, sessions, tables, changes):
         before = self.state.clone()
-        super()._seat(sessions, tables, changes)
+        super()._assign_rows(sessions, tables, changes)
         if not torch.equal(before, self.state):
             self.moves.append(len(tables))
 

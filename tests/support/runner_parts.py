@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from rosecourse.decode.runner import Outcome, buckets_up_to
-from rosecourse.decode.sampling import best_of_each, best_on
+from rosecourse.decode.sampling import argmax, argmax_on
 from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.cpu_graph import CPUGraph
 from rosecourse.lab.world.graph_makers import graphs_for
@@ -34,7 +34,7 @@ class Slots:
             self.words[...] = made.tokens
 
     def __init__(self, model, kv, config):
-        self.best = best_of_each
+        self.best = argmax
         self.config, self.make = config, graphs_for(kv.device)
         self.shape = (model.shape.vocab_size,), {"dtype": model.dtype, "device": kv.device}
 
@@ -56,7 +56,7 @@ class Table:
     """For each number of sessions the bucket is looked up; the work's parts are called one by one."""
 
     def __init__(self, model, kv, config):
-        self.best = best_of_each
+        self.best = argmax
         self.new, sizes = graphs_for(kv.device), list(buckets_up_to(config.max_batch_size))
         self.bucket_of = [None, *(next(s for s in sizes if s >= n) for n in range(1, sizes[-1] + 1))]
         self.out = Outcome(torch.empty(sizes[-1], model.shape.vocab_size), torch.empty(sizes[-1], dtype=torch.long))
@@ -96,7 +96,7 @@ class Base:
     """What the others change one thing of."""
 
     def __init__(self, model, kv, config):
-        self.best = best_of_each
+        self.best = argmax
         self.new = graphs_for(kv.device)
         self.buckets = buckets_up_to(config.max_batch_size)
         self.graphs = {}
@@ -303,7 +303,7 @@ class OfTheClass(Base):
 class BestByNumPy(Base):
     def __init__(self, model, kv, config):
         super().__init__(model, kv, config)
-        self.best = best_on(kv.device)
+        self.best = argmax_on(kv.device)
 
 
 class OnACPUAlone(Base):

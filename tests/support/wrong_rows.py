@@ -108,11 +108,11 @@ class ForgetsNewBlocks(Rows):
 class Moves(Rows):
     """The course's, with another way to move rows: `move(to, source)`, lists of them."""
 
-    def _seat(self, sessions, tables, changes):
+    def _assign_rows(self, sessions, tables, changes):
         row_of = {id(table): row for row, table in enumerate(self.tables)}
         stay = [(row, row_of[id(table)]) for row, table in enumerate(tables) if id(table) in row_of]
         before = self.state.clone()
-        super()._seat(sessions, tables, changes)
+        super()._assign_rows(sessions, tables, changes)
         self.state.copy_(before)
         if any(row != source for row, source in stay):
             self.move(*map(list, zip(*stay, strict=True)))

@@ -10,7 +10,7 @@ from ...config import EngineConfig
 from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import DeviceStep, Outcome, buckets_up_to
-from ...decode.sampling import best_of_each
+from ...decode.sampling import argmax
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
 from ..world.graph_makers import graphs_for
@@ -23,7 +23,7 @@ class Runner:
     """
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.best = best_of_each  # a function of tensors alone
+        self.best = argmax  # a function of tensors alone
         self.new_graph = graphs_for(kv.device)
         self.buckets = buckets_up_to(config.max_batch_size)
         self.graphs: dict[tuple[int, bool], Graph] = {}  # of a bucket, and whether it samples

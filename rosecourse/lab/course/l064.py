@@ -93,7 +93,7 @@ COLLEAGUES_FILE = '''\
 import torch
 
 from rosecourse.decode import DecodeInputs
-from rosecourse.decode.rows import Asked, asked_by
+from rosecourse.decode.rows import SamplingMetadata, sampling_fields
 from rosecourse.kv.buffers import index_tensor
 
 # Columns of the board; from BLOCKS on they are blocks.
@@ -131,7 +131,7 @@ class Board:
         return [
             session.token_ids[-1],
             session.num_cached_tokens,
-            *asked_by(session.params),
+            *sampling_fields(session.params),
             *session.table,
         ]
 
@@ -171,7 +171,7 @@ class Board:
         heat, mass = used.view(torch.float64)[:, HEAT], used.view(torch.float64)[:, MASS]
         sampled = any(line[HEAT] for line in self.copy)
         return (
-            Asked(used[:, PLACE], heat, used[:, FEW], mass, used[:, SEED]) if sampled else None
+            SamplingMetadata(used[:, PLACE], heat, used[:, FEW], mass, used[:, SEED]) if sampled else None
         )
 
     def holds(self, sessions):

@@ -31,7 +31,7 @@ EXERCISE = Exercise(
         "returns what makes a graph, on a GPU and on a CPU. A graph has three methods: `warm_up(f)`, `capture(f)` and "
         "`replay()`, where `f` takes no arguments and returns nothing. `work.rows.view(bucket).inputs` are the "
         "inputs of a step over the first rows, `with work.rows.all_pads():` makes pads of all of them for a while, and "
-        "`best_of_each` of `rosecourse.decode.sampling` finds the likeliest tokens by tensors alone. On a CPU a graph "
+        "`argmax` of `rosecourse.decode.sampling` finds the likeliest tokens by tensors alone. On a CPU a graph "
         "is a recorder for learning: it shows neither speed, nor shared memory, nor what runs at the same time."
     ),
     docstring=(
@@ -56,7 +56,7 @@ EXERCISE = Exercise(
         "so a replay comes after it. A step that samples has a graph of its own, beside the greedy one of the same "
         "bucket.\n\n"
         "What chooses the most probable token is captured with the rest, and has to be a function of tensors: "
-        "`self.best = best_of_each`, from `rosecourse.decode.sampling`. Captures at the start belong into "
+        "`self.best = argmax`, from `rosecourse.decode.sampling`. Captures at the start belong into "
         "`torch.inference_mode()`, as the steps are."
     ),
     wanted=("buckets_up_to", "graphs_for"),
@@ -101,7 +101,7 @@ COLLEAGUES_FILE = '''\
 import torch
 
 from rosecourse.decode.runner import buckets_up_to
-from rosecourse.decode.sampling import best_of_each
+from rosecourse.decode.sampling import argmax
 from rosecourse.decode.runner import Outcome
 from rosecourse.lab.world.graph_makers import graphs_for
 
@@ -110,7 +110,7 @@ class Jukebox:
     """A tape for each width; the one on the player stays there as long as it fits."""
 
     def __init__(self, model, kv, config):
-        self.best = best_of_each
+        self.best = argmax
         self.blank = graphs_for(kv.device)
         self.widths = buckets_up_to(config.max_batch_size)
         self.scores = torch.zeros(

@@ -10,9 +10,9 @@ from torch import Tensor, float64
 from ...config import EngineConfig
 from ...decode.inputs import DecodeInputs
 from ...decode.parts import Append
-from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, Asked, asked_by
+from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, SamplingMetadata, sampling_fields
 from ...decode.runner import DeviceStep, Outcome
-from ...decode.sampling import best_on
+from ...decode.sampling import argmax_on
 from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from ...kv.blocks import BlockTable, KVBlockManager
 from ...kv.buffers import index_tensor, state_buffer
@@ -113,7 +113,7 @@ class Rows:
 
     def _tell(self, row: int, session: InferenceSession, changes: dict[int, int]) -> None:
         """Put a whole row into the changes: the six fields, then the blocks."""
-        told = (session.token_ids[-1], session.num_cached_tokens, *asked_by(session.params))
+        told = (session.token_ids[-1], session.num_cached_tokens, *sampling_fields(session.params))
         changes.update((field * self.max_rows + row, number) for field, number in enumerate(told))
         changes.update(enumerate(session.table, FIELDS * self.max_rows + row * self.max_blocks))
 
@@ -126,12 +126,14 @@ class Rows:
         """Every row has one token more in the cache."""
         self.used[POSITION].add_(1)
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> SamplingMetadata | None:
         """For the token behind the last position of each row; None where all want the most probable one."""
         if not self.sampling:
             return None
         floats = self.used.view(float64)
-        return Asked(self.used[POSITION], floats[TEMPERATURE], self.used[TOP_K], floats[TOP_P], self.used[KEY])
+        return SamplingMetadata(
+            self.used[POSITION], floats[TEMPERATURE], self.used[TOP_K], floats[TOP_P], self.used[KEY]
+        )
 
     def holds(self, sessions: Sequence[InferenceSession]) -> bool:
         """Whether these are the sessions of the rows, in their order."""
@@ -146,7 +148,7 @@ class Runner:
     """The host launches one operation after another, as in lesson 065."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.best = best_on(kv.device)
+        self.best = argmax_on(kv.device)
 
     def start(self, work: DeviceStep) -> None:
         """Take the work to run; once, when the engine is built."""

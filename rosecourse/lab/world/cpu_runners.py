@@ -12,7 +12,7 @@ from ...decode.forward import AppendFirst, DecodeForward
 from ...decode.graphs import Graph
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import EagerRunner, GraphRunner, Outcome, buckets_up_to
-from ...decode.sampling import best_of_each
+from ...decode.sampling import argmax
 from ...kernels import ReferenceAttention
 from ...kv.blocks import KVBlockManager
 from ...lessons import l066
@@ -38,7 +38,7 @@ class PaddedRunner(EagerRunner):
     """Runs eagerly over all rows of a bucket: what a graph computes, bit for bit."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
-        self.best = best_of_each
+        self.best = argmax
         self.buckets = buckets_up_to(config.max_batch_size)
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:

@@ -287,7 +287,12 @@ class RowsJudge:
         given = getattr(asked, name, None)
         if not isinstance(given, torch.Tensor) or tuple(given.shape) != (rows,):
             what = f"asked returned a {type(asked).__name__} whose `{name}` is no tensor of {counted(rows, 'row')}"
-            fail(self.pool, Cause.INTERFACE, what, reason="it returns None, or an `Asked` of as many rows as sessions")
+            fail(
+                self.pool,
+                Cause.INTERFACE,
+                what,
+                reason="it returns None, or an `SamplingMetadata` of as many rows as sessions",
+            )
         return given.tolist()
 
     def _tell_asked(self, b: int, t: Tracked, found: dict[str, Any], wanted: dict[str, Any]) -> NoReturn:

@@ -19,8 +19,8 @@ from .learner import Learner
 
 METHODS = MappingProxyType({"__call__": ("inputs", "sampled"), "start": ("work",)})
 NO_BEST = (
-    "set `self.best` in `__init__`: `best_of_each` of `rosecourse.decode.sampling` is a function of tensors alone, and "
-    "`best_on(kv.device)` is what is fastest without a graph"
+    "set `self.best` in `__init__`: `argmax` of `rosecourse.decode.sampling` is a function of tensors alone, and "
+    "`argmax_on(kv.device)` is what is fastest without a graph"
 )
 
 
