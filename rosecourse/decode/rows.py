@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from operator import is_
 from typing import NamedTuple
 
@@ -171,8 +172,8 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *sampling_fields(session.params), 1)
-                changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
+                row_values = (session.num_cached_tokens, *sampling_fields(session.params), 1)
+                changes.update(zip(count(POSITION * self.max_rows + row, self.max_rows), row_values, strict=False))
         self._take_first_tokens([row for row, source in enumerate(sources) if source is None], tables)
         for row in range(len(tables), len(self.tables)):  # who sat there has left
             changes |= {

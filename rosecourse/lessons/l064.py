@@ -17,6 +17,7 @@ block, one number for a new block, one row for a session that joins. vLLM calls 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from operator import is_
 
 import torch
@@ -162,8 +163,8 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *sampling_fields(session.params))
-                changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
+                row_values = (session.num_cached_tokens, *sampling_fields(session.params))
+                changes.update(zip(count(POSITION * self.max_rows + row, self.max_rows), row_values, strict=False))
         self.sampling = any(session.params.temperature > 0 for session in sessions)
         self._look()
 

@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from operator import is_
 from typing import Any
 
@@ -211,8 +212,8 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *sampling_fields(session.params), 1)
-                changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
+                row_values = (session.num_cached_tokens, *sampling_fields(session.params), 1)
+                changes.update(zip(count(POSITION * self.max_rows + row, self.max_rows), row_values, strict=False))
         for row in range(len(tables), len(self.tables)):  # who sat there has left
             changes |= {
                 POSITION * self.max_rows + row: 0,

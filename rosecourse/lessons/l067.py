@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from operator import is_
 
 import torch
@@ -132,8 +133,8 @@ class Rows:
         self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
         for row, session in enumerate(sessions):
             if sources[row] is None:
-                told = (session.num_cached_tokens, *sampling_fields(session.params), 1)
-                changes.update((field * self.max_rows + row, number) for field, number in enumerate(told, POSITION))
+                row_values = (session.num_cached_tokens, *sampling_fields(session.params), 1)
+                changes.update(zip(count(POSITION * self.max_rows + row, self.max_rows), row_values, strict=False))
         for row in range(len(tables), len(self.tables)):  # who sat there has left
             changes |= {
                 POSITION * self.max_rows + row: 0,
@@ -205,10 +206,7 @@ class Pipeline:
         self.in_flight.append(batch)
 
     def land(self) -> tuple[Batch, list[int]]:
-        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN.
-
-        An interrupt comes before anything has changed.
-        """
+        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN. An interrupt changes nothing."""
         batch = self.in_flight[0]
         with self.range("rosecourse.read"):
             token_ids = bookkeeping.interruptible(batch.pending.read)
