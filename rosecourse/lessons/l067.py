@@ -206,7 +206,7 @@ class Pipeline:
         self.in_flight.append(batch)
 
     def land(self) -> tuple[Batch, list[int]]:
-        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN. An interrupt changes nothing."""
+        """Wait for the oldest batch: it, and the token of each row or NO_TOKEN. An interrupt changes nothing."""
         batch = self.in_flight[0]
         with self.range("rosecourse.read"):
             token_ids = bookkeeping.interruptible(batch.pending.read)

@@ -62,7 +62,7 @@ class Pipeline:
         return next_tokens(logits, sampling_metadata(batch.sessions, logits.device), self.step.best)
 
     def land(self) -> tuple[Batch, list[int]]:
-        """Wait for the oldest batch: it, and the token of each of its rows or NO_TOKEN. An interrupt changes nothing."""
+        """Wait for the oldest batch: it, and the token of each row or NO_TOKEN. An interrupt changes nothing."""
         batch = self.in_flight[0]
         with self.range("rosecourse.read"):
             token_ids = bookkeeping.interruptible(batch.pending.read)
