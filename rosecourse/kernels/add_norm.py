@@ -10,8 +10,9 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from .compile import compiled
+from .compile import Dtypes, compiled
 from .launch import Launch
 
 
@@ -37,15 +38,13 @@ def _add_norm_kernel(
 
 
 @cache
-def _launch(dtypes: tuple[torch.dtype, ...], C: int, aligned: bool, device: torch.device) -> Launch:
+def _launch(dtypes: Dtypes, C: int, aligned: bool, device: torch.device) -> Launch:
     """A binary belongs to one device."""
     constants = {"C": C, "BLOCK_C": triton.next_power_of_2(C)}
     return compiled(_add_norm_kernel, [*dtypes, 1.0], aligned=aligned, **constants)
 
 
-def add_norm(
-    x: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def add_norm(x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The same as `reference.add_norm`: x + delta, rounded to their dtype, and the layer norm of that, both [N, C].
 
     All tensors are contiguous.

@@ -15,11 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .by_layer import ByLayer
-from .compile import compiled
+from .compile import Dtypes, compiled
 from .dependent_launch import depend
-from .heads import Size, group_size
 from .launch import Launch
+from .reference import ByLayer, Size, group_size
 
 LOG2_E = 1.4426950408889634
 TILE = 32  # context positions that a program reads at a time, at most
@@ -162,24 +161,19 @@ def form_of(sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool
 
 
 @cache
-def _launch(dtypes: tuple[torch.dtype, ...], form: Form, aligned: bool, device: torch.device) -> Launch:
+def _launch(dtypes: Dtypes, form: Form, aligned: bool, device: torch.device) -> Launch:
     """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device."""
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
     stages = 4 if form.TILE * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d, "STAGES": stages}
-    arguments: list[torch.dtype | int | float] = [*dtypes, 0, 0, 0, 0, 1.0]
-    return compiled(_attend_and_append_kernel, arguments, _warps(form), form.PDL, aligned, **constants)
+    warps = 4 if form.FLOAT32 else 1  # one waits for nobody; float32 has no tensor cores and needs more registers
+    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], warps, form.PDL, aligned, **constants)
 
 
 @cache
 def _launch_combine(dtype: torch.dtype, D: int, splits: int, device: torch.device) -> Launch:
     block_d = triton.next_power_of_2(D)
     return compiled(_combine_kernel, [torch.float32, dtype, 1.0], 1, D=D, SPLITS=splits, BLOCK_D=block_d)
-
-
-def _warps(form: Form) -> int:
-    """One warp waits for nobody; float32 has no tensor cores and needs more registers than one has."""
-    return 4 if form.FLOAT32 else 1
 
 
 def splits_for(programs: int, longest: int) -> int:
@@ -199,11 +193,9 @@ def attend_and_append(
     v_new: torch.Tensor,
     pdl: bool = False,
 ) -> torch.Tensor:
-    """The same as `reference.paged_attention_decode`, with its arguments; this one appends as well.
+    """The same as `paged_attention.paged_attention_decode`, with the same tensors; this one appends as well.
 
-    k_new[b] and v_new[b] get to position context_lens[b] of session b, whose block is there and its own alone. q, k_new
-    and v_new may be views of one fused projection: the heads of a session must be contiguous, sessions any stride
-    apart. k_layer and v_layer must be contiguous, block_table's rows too.
+    k_new[b] and v_new[b] get to position context_lens[b] of session b, whose block is there and its own alone.
 
     pdl: whether the kernel may start before the one before it has ended (compute capability 9 and up). Block tables and
     context_lens must be older than that one then.

@@ -7,17 +7,16 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from .compile import compiled
+from .compile import Dtypes, compiled
 from .launch import Launch
 
 TILE = 8192  # logits that a program reads at a time
 WARPS = 16  # of a program: there are only as many programs as rows
 
 
-@triton.jit(
-    do_not_specialize_on_alignment=["live_ptr", "tokens_ptr", "token_ids_ptr", "lens_ptr"],
-)
+@triton.jit(do_not_specialize_on_alignment=["live_ptr", "tokens_ptr", "token_ids_ptr", "lens_ptr"])
 def _choose_kernel(
     logits_ptr, live_ptr, tokens_ptr, token_ids_ptr, lens_ptr,
     STRIDE: tl.constexpr, READ: tl.constexpr, V: tl.constexpr, TILE: tl.constexpr,
@@ -42,17 +41,13 @@ def _choose_kernel(
 
 
 @cache
-def _launch(
-    dtypes: tuple[torch.dtype, ...], stride: int, read: int, V: int, aligned: bool, device: torch.device
-) -> Launch:
+def _launch(dtypes: Dtypes, stride: int, read: int, V: int, aligned: bool, device: torch.device) -> Launch:
     """A binary belongs to one device."""
     constants = {"STRIDE": stride, "READ": read, "V": V, "TILE": min(TILE, triton.next_power_of_2(V))}
     return compiled(_choose_kernel, dtypes, WARPS, aligned=aligned, **constants)
 
 
-def choose(
-    logits: torch.Tensor, live: torch.Tensor, token_ids: torch.Tensor, context_lens: torch.Tensor
-) -> torch.Tensor:
+def choose(logits: Tensor, live: Tensor, token_ids: Tensor, context_lens: Tensor) -> Tensor:
     """The most probable token of each row, int64 [B], or -1 where `sampling.argmax` finds none, too.
 
     logits: [B, V], rows any stride apart. token_ids, int64 [B], becomes these tokens, and 0 for -1; live, int64 [B], is
@@ -67,7 +62,7 @@ def choose(
     return tokens
 
 
-def _read(logits: torch.Tensor) -> int:
+def _read(logits: Tensor) -> int:
     """How many numbers of a row are read. Of a padded vocabulary some more than there are: so reads can be wide."""
     B, V = logits.shape
     stride, wide = logits.stride(0), -(-V // 16) * 16

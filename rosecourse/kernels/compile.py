@@ -12,6 +12,8 @@ import triton.language as tl
 from ..checks import require
 from .launch import Launch
 
+Dtypes = tuple[torch.dtype, ...]  # of the tensors that a kernel is given
+
 # Whether the kernels here, and Triton's own functions, were made for the interpreter. They were or were not when they
 # were imported: what the environment says later changes nothing.
 INTERPRETED = bool(triton.knobs.runtime.interpret) and not isinstance(tl.cdiv, triton.JITFunction)

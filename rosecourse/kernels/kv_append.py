@@ -7,14 +7,15 @@ The caches are contiguous [num_blocks, H, block_size, D], where H counts K and V
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from .compile import compiled
-from .heads import Size, require_same_heads
+from .compile import Dtypes, compiled
 from .launch import Launch
+from .reference import Size, require_same_heads
 
 TENSORS = ["k_cache_ptr", "v_cache_ptr", "key_ptr", "value_ptr", "batch_idx_ptr", "block_idx_ptr", "pos_ptr"]
 STRIDES = ["key_stride", "value_stride"]
@@ -69,13 +70,7 @@ def _kv_append_by_table_kernel(
     tl.store(v_cache_ptr + target, tl.load(value_ptr + b * value_stride + hd, mask=inside), mask=inside)
 
 
-def _compile(
-    kernel: triton.JITFunction,
-    num_ints: int,
-    dtypes: tuple[torch.dtype, ...],
-    sizes: tuple[Size, ...],
-    device: torch.device,
-) -> Launch:
+def _compile(kernel: Any, num_ints: int, dtypes: Dtypes, sizes: tuple[Size, ...], device: torch.device) -> Launch:
     """A kernel for tensors of these types, followed by so many integers; a binary belongs to one device.
 
     sizes: of the caches of K and V, and of one new token's K and V. Raises `ConfigError` for heads that differ.

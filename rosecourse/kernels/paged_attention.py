@@ -9,15 +9,15 @@ for tests.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from .by_layer import ByLayer
-from .compile import compiled
-from .heads import Size, group_size
+from .compile import Dtypes, compiled
 from .launch import Launch
+from .reference import ByLayer, Size, group_size
 
 TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
 WARPS = 2  # of a program; more of them wait for each other at every tile (on an H200, 4 take 1.3 to 1.4 times as long)
@@ -72,20 +72,14 @@ def _paged_attn_decode_kernel(
 
 
 @cache
-def _launch(dtypes: tuple[torch.dtype, ...], sizes: tuple[Size, ...], aligned: bool, device: torch.device) -> Launch:
+def _launch(dtypes: Dtypes, sizes: tuple[Size, ...], aligned: bool, device: torch.device) -> Launch:
     """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device.
 
     sizes: those that `group_size` takes, which refuses some of them.
     """
     (H, D), (_, _, block_size, _) = sizes[:2]
-    constants = {
-        "H": H,
-        "GROUP": group_size(*sizes),
-        "D": D,
-        "BLOCK_SIZE": block_size,
-        "TILE": TILE,
-        "BLOCK_D": triton.next_power_of_2(D),
-    }
+    constants: dict[str, Any] = {"H": H, "GROUP": group_size(*sizes), "D": D, "BLOCK_SIZE": block_size}
+    constants |= {"TILE": TILE, "BLOCK_D": triton.next_power_of_2(D)}
     return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], WARPS, aligned=aligned, **constants)
 
 

@@ -1,25 +1,67 @@
-"""Attention in plain torch: the specification that the other implementations are tested against."""
+"""Attention in plain torch: the specification that the other implementations are tested against.
+
+With it stands what they share: which heads of q, K and V fit together, and how a step runs layer by layer. Kernels
+compute addresses from head counts, so these are compared before a launch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from ..checks import require
 from ..kv.guards import settings_aside
-from .by_layer import ByLayer
-from .heads import group_size
+from ..kv.pool import KVPool
+from ..models.shape import query_heads_per_kv_head
+
+# Of k_layer and v_layer [num_blocks, H_kv, block_size, D], the caches of a layer; of q [H, D], and of k_new and v_new
+# [H_kv, D], those of one new token.
+Size = tuple[int, ...]
+
+
+def require_same_heads(k_layer: Size, v_layer: Size, **new: Size) -> None:
+    """Raise `ConfigError` unless the caches of K and V have one size and the new K and V have its heads.
+
+    new: the sizes of K and V of a new token, under the names that the message calls them.
+    """
+    _, heads, _, head_dim = k_layer
+    require(v_layer == k_layer, f"the cache of K is {list(k_layer)}, that of V {list(v_layer)}: give two of one size")
+    for name, size in new.items():
+        require(
+            size == (heads, head_dim),
+            f"{name} has {size[0]} heads of {size[1]} numbers, the cache {heads} heads of {head_dim}: give the same",
+        )
+
+
+@cache
+def group_size(q: Size, k_layer: Size, v_layer: Size, k_new: Size, v_new: Size) -> int:
+    """Query heads that share a K and V head, in one call of paged attention.
+
+    Raises `ConfigError` for head counts or head sizes that do not fit each other.
+    """
+    require_same_heads(k_layer, v_layer, k_new=k_new, v_new=v_new)
+    num_heads, head_dim = q
+    require(
+        head_dim == k_layer[3], f"q has heads of {head_dim} numbers, the cache heads of {k_layer[3]}: give the same"
+    )
+    return query_heads_per_kv_head(num_heads, k_layer[1])
 
 
 def paged_attention_decode(
-    q: torch.Tensor,
-    k_layer: torch.Tensor,
-    v_layer: torch.Tensor,
-    block_table: torch.Tensor,
-    context_lens: torch.Tensor,
+    q: Tensor,
+    k_layer: Tensor,
+    v_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
     max_context_len: int,
-    k_new: torch.Tensor,
-    v_new: torch.Tensor,
-) -> torch.Tensor:
+    k_new: Tensor,
+    v_new: Tensor,
+) -> Tensor:
     """One new token per session attends to the session's paged K and V and to its own.
 
     q: [B, H, D], the new token's; k_new, v_new: [B, H_kv, D], the new token's;
@@ -43,7 +85,7 @@ def paged_attention_decode(
         return (scores.softmax(dim=3) @ v).flatten(1, 2).to(q.dtype)
 
 
-def context_rows(block_tables: torch.Tensor, positions: torch.Tensor, H_kv: int, block_size: int) -> torch.Tensor:
+def context_rows(block_tables: Tensor, positions: Tensor, H_kv: int, block_size: int) -> Tensor:
     """Where each (session, K and V head, position) lies in a layer, seen as rows [num_blocks * H_kv * block_size, D].
 
     block_tables: int [..., B, max_blocks], of one layer or of all; positions: int64 [B, T].
@@ -55,7 +97,7 @@ def context_rows(block_tables: torch.Tensor, positions: torch.Tensor, H_kv: int,
     return row[..., None, :] + torch.arange(H_kv, device=row.device)[:, None] * block_size
 
 
-def context_positions(context_lens: torch.Tensor, T: int) -> tuple[torch.Tensor, torch.Tensor]:
+def context_positions(context_lens: Tensor, T: int) -> tuple[Tensor, Tensor]:
     """The positions 0 to T - 1 of each session [B, T], and what is added to their scores [B, 1, T].
 
     A position past a session's context becomes position 0, whose K and V are finite, with a score of -inf.
@@ -66,12 +108,30 @@ def context_positions(context_lens: torch.Tensor, T: int) -> tuple[torch.Tensor,
     return position.expand_as(past).masked_fill(past, 0), mask[:, None]
 
 
-def add_norm(
-    x: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def add_norm(x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x + delta, both [N, C], in their dtype, and the layer norm of it."""
     total = x + delta
     return total, F.layer_norm(total, weight.shape, weight, bias, eps)
+
+
+class ByLayer:
+    """A `PagedAttention` that calls `attention` with a layer's cache and table, and what was planned for the step.
+
+    attention: takes the arguments of `reference.paged_attention_decode`; a subclass gives it, as a `staticmethod`.
+    """
+
+    attention: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, kv: KVPool) -> None:
+        self.kv = kv
+
+    def plan(self, block_tables: Tensor, context_lens: Tensor, max_context_len: int) -> None:
+        self.block_tables = block_tables.unbind()
+        self.context = (context_lens, max_context_len)
+
+    def run(self, layer_idx: int, q: Tensor, k_new: Tensor, v_new: Tensor) -> Tensor:
+        k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
+        return self.attention(q, k_layer, v_layer, self.block_tables[layer_idx], *self.context, k_new, v_new)
 
 
 class ReferenceAttention(ByLayer):
@@ -80,6 +140,6 @@ class ReferenceAttention(ByLayer):
     attention = staticmethod(paged_attention_decode)
 
 
-def to_host(tokens: torch.Tensor, host: torch.Tensor) -> None:
+def to_host(tokens: Tensor, host: Tensor) -> None:
     """Copy tokens, int64 [B] on the device, to memory of the host, int64 [B]; nobody waits if it is pinned."""
     host.copy_(tokens, non_blocking=True)

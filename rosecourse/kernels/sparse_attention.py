@@ -8,14 +8,14 @@ cache is copied. FlashInfer (2025) describes paged attention in the same way, ov
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import torch
 
 from ..errors import ConfigError
 from ..kv.pool import KVPool
 from ..models.shape import query_heads_per_kv_head
-from .heads import group_size, require_same_heads
-from .reference import context_positions, context_rows
+from .reference import context_positions, context_rows, group_size, require_same_heads
 
 # torch warns of the first sparse CSR tensor of a process that they are in beta; what is used of them here is tested.
 with warnings.catch_warnings():
@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
 
 class SparseAttention:
-    """Paged attention of an engine on a CPU in float32, the only type that torch's sparse operations take.
+    """A `PagedAttention` on a CPU in float32, the only type that torch's sparse operations take.
 
     num_heads: of q. Query heads that share a K and V head name the same rows of the cache.
     """
@@ -39,11 +39,8 @@ class SparseAttention:
         self.v_rows = [v.view(-1, self.head_dim) for v in kv.v_layers]
 
     def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
-        """block_tables: int [L, B, max_blocks]; the rest as in `reference.paged_attention_decode`.
-
-        Each row of the pattern has one place more than the context, for the new token, whose K and V are not in the
-        cache yet: `run` puts its score there.
-        """
+        """Each row of the pattern has one place more than the context, for the new token, whose K and V are not in the
+        cache yet: `run` puts its score there."""
         L, B, _ = block_tables.shape
         H, H_kv, width = self.num_heads, self.num_kv_heads, max_context_len + 1
         self.sizes = (B, H, self.head_dim), (B, H_kv, self.head_dim), (B, H_kv, self.head_dim)  # of q, k_new, v_new
@@ -53,23 +50,22 @@ class SparseAttention:
         self.rows = self._for_query_heads(rows, 2).flatten(1).expand(L, -1).unbind()
         mask[..., -1] = 0.0
         self.mask = mask if bool((context_lens < max_context_len).any()) else None
-        self.scores = torch.zeros(
-            B, H, width, dtype=torch.float32, device="cpu"
-        )  # cleared: `beta=0` below multiplies what is there
+        # Cleared, as `beta=0` below multiplies what is there.
+        self.scores = torch.zeros(B, H, width, dtype=torch.float32, device="cpu")
         starts = torch.arange(0, B * H * width + 1, width, device="cpu")
         # Two bags a row: its context, and the new token's place, which is not wanted.
         self.bags = torch.stack([starts[:-1], starts[1:] - 1], dim=1).flatten()
         size, values = (B * H, len(self.v_rows[0])), self.scores.view(-1)
-        patterns = [
-            torch.sparse_csr_tensor(starts, r, values, size, device="cpu", check_invariants=False)
-            for r in self.rows[: len(tables)]
-        ]
+        csr = partial(torch.sparse_csr_tensor, starts, device="cpu", check_invariants=False)
+        patterns = [csr(row, values, size) for row in self.rows[: len(tables)]]
         self.patterns = patterns * (L // len(tables))
 
     def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
-        """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
-        if (q.shape, k_new.shape, v_new.shape) != self.sizes:
-            self._refuse(q, k_new, v_new)
+        sizes = q.shape, k_new.shape, v_new.shape
+        if sizes != self.sizes:
+            group_size(q.shape[1:], *self.cache_sizes, k_new.shape[1:], v_new.shape[1:])
+            given = f"{list(map(tuple, sizes))}, planned were {list(self.sizes)}"
+            raise ConfigError(f"q, k_new and v_new are {given}: plan for this batch first")
         B, H, D = q.shape
         k_new, v_new = self._for_query_heads(k_new, 1), self._for_query_heads(v_new, 1)
         q = q * D**-0.5
@@ -85,9 +81,3 @@ class SparseAttention:
     def _for_query_heads(self, x: torch.Tensor, dim: int) -> torch.Tensor:
         """Each K and V head, in dimension `dim`, once for each query head that reads it; x where that is one."""
         return x if self.group == 1 else x.repeat_interleave(self.group, dim)
-
-    def _refuse(self, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> None:
-        """Raise `ConfigError` for tensors of other sizes than planned."""
-        group_size(q.shape[1:], *self.cache_sizes, k_new.shape[1:], v_new.shape[1:])
-        given = [tuple(x.shape) for x in (q, k_new, v_new)]
-        raise ConfigError(f"q, k_new and v_new are {given}, planned were {list(self.sizes)}: plan for this batch first")

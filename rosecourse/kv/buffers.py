@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,11 @@ def kv_pool(
     before it is written. spare_blocks: so many more. Raises `ConfigError` where they do not fit into memory.
     """
     whole = (shape[0], shape[1] + spare_blocks, *shape[2:])
-    try:
+    remedy = "a smaller batch, fewer or smaller blocks, or fewer tokens"
+    with _fitting(f"{shown(shape[1])} KV blocks of {shown(shape[3])} tokens do", remedy):
         if device.type == "cpu" and 2 * math.prod(whole) * dtype.itemsize > host_memory():
             raise MemoryError  # else a system that promises more than it has would end the process later
         return torch.empty(whole, dtype=dtype, device=device), torch.empty(whole, dtype=dtype, device=device)
-    except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
-        raise ConfigError(
-            f"{shown(shape[1])} KV blocks of {shown(shape[3])} tokens do not fit into memory: give a smaller batch, "
-            "fewer or smaller blocks, or fewer tokens"
-        ) from error
 
 
 def host_memory() -> float:
@@ -64,14 +61,17 @@ def _limit_in(path: Path) -> float:
 
 def state_buffer(num_elements: int, device: torch.device) -> torch.Tensor:
     """int64 zeros [num_elements] that stay on a device. Raises `ConfigError` where they do not fit into memory."""
-    try:
+    with _fitting(f"a buffer of {shown(num_elements)} numbers does", "a smaller batch"):
         return torch.zeros(num_elements, dtype=torch.int64, device=device)
-    except (RuntimeError, TypeError, MemoryError) as error:
-        raise ConfigError(_too_large(num_elements)) from error
 
 
-def _too_large(num_elements: int) -> str:
-    return f"a buffer of {shown(num_elements)} numbers does not fit into memory: give a smaller batch"
+@contextmanager
+def _fitting(what: str, remedy: str) -> Iterator[None]:
+    """Raise `ConfigError` where what is made in here does not fit into memory."""
+    try:
+        yield
+    except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
+        raise ConfigError(f"{what} not fit into memory: give {remedy}") from error
 
 
 class StagingBuffer:
@@ -83,11 +83,9 @@ class StagingBuffer:
 
     def __init__(self, max_elements: int, dtype: torch.dtype, device: torch.device) -> None:
         cuda = device.type == "cuda"
-        try:
+        with _fitting(f"a buffer of {shown(max_elements)} numbers does", "a smaller batch"):
             self._host = torch.zeros(max_elements, dtype=dtype, device="cpu", pin_memory=cuda)
             self._device = torch.zeros(max_elements, dtype=dtype, device=device) if cuda else self._host
-        except (RuntimeError, TypeError, MemoryError) as error:
-            raise ConfigError(_too_large(max_elements)) from error
         self._copied = torch.cuda.Event() if cuda else None
         self._shape: tuple[int, ...] = (0,)
 

@@ -61,19 +61,15 @@ class PrefixCache:
             key = PrefixKey(parent, tokens)
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._add(key, block)
+                if block in self._keys:  # below an entry that has been discarded, where nobody finds it
+                    self._forget(block)
+                entry = self._entries[key] = PrefixEntry(self._next_serial, block)
+                self._next_serial += 1
+                self._keys[block] = key
+                self.kv.keep(block)
             elif entry.block != block:
                 break  # computed twice at the same time: below it only blocks of the first one count
             parent = entry.serial
-
-    def _add(self, key: PrefixKey, block: Hashable) -> PrefixEntry:
-        if block in self._keys:  # below an entry that has been discarded, where nobody finds it
-            self._forget(block)
-        entry = self._entries[key] = PrefixEntry(self._next_serial, block)
-        self._next_serial += 1
-        self._keys[block] = key
-        self.kv.keep(block)
-        return entry
 
     def _blocks_of(self, token_ids: list[int]) -> list[tuple[int, ...]]:
         """The tokens of each full block."""
@@ -88,7 +84,6 @@ class PrefixCache:
                 self.kv.unkeep(block)
 
     def _forget(self, block: Hashable) -> None:
-        """Forget the entry of a block."""
         del self._entries[self._keys.pop(block)]
 
     def entries(self) -> list[Hashable]:

@@ -1,10 +1,16 @@
-"""A look at a model's folder before anything is loaded from it: is a file missing, damaged or not safe to open?"""
+"""A model's folder: whether a file is missing or damaged, before anything is loaded.
+
+A file is opened only where that is safe, and never read beyond a limit.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,9 +18,8 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..checks import shown
+from ..checks import one_line, shown
 from ..errors import ModelError
-from .files import ANEW, MOST_HEADER, MOST_JSON, MOST_TOKENIZER, is_there, read_json, refused, require_safe, unreadable
 from .gpt2 import GPT2Shape
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -25,6 +30,12 @@ FLOATS = ("F64", "F32", "F16", "BF16", torch.float64, torch.float32, torch.float
 MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # causal masks, which old files keep among the weights
 PREFIX = "transformer."
 EMBEDDING, HEAD = "wte.weight", "lm_head.weight"  # GPT-2's output projection is its token embedding
+
+ANEW = "get the folder anew, or write it with `save_pretrained` of transformers"
+MIB = 2**20
+MOST_JSON = 4 * MIB  # bytes: a config is of 1 KB, the index of a model of 405 billion weights of 100 KB
+MOST_TOKENIZER = 64 * MIB  # bytes: that of a vocabulary of 262,144 tokens is of 33 MB
+MOST_HEADER = 4 * MIB  # bytes: safetensors takes 100 for each tensor, and large models have a few thousand of them
 
 T = TypeVar("T")
 
@@ -47,7 +58,7 @@ class ModelFolder:
     def check(self) -> None:
         """Raise `ModelError` for the first JSON file of the format that is there and holds no JSON object."""
         for name in FILES:
-            if is_there(self.path / name):
+            if os.path.lexists(self.path / name):
                 read_json(self.path / name, MOST_TOKENIZER if name == TOKENIZER else MOST_JSON)
 
     def config(self) -> dict[str, Any]:
@@ -59,71 +70,70 @@ class ModelFolder:
 
         Only headers are read, and nothing is built that the files do not hold. A pickle beside them is never opened.
         """
-        headers = used_weights(self._items(_header), f"the model {self.source!r}")
-        check_headers(headers, shape, repr(str(self.path)))
+        check_headers(self._used(_header), shape, repr(str(self.path)))
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The weights by their names without the prefix, one at a time from the files; see `check_weights`."""
-        return used_weights(self._items(_tensors), f"the model {self.source!r}")
+        return self._used(lambda file, name: file.get_tensor(name))
+
+    def _used(self, read: Callable[[Any, str], T]) -> dict[str, T]:
+        """What `read` makes of each tensor of the weights' files."""
+        items = (item for path in self._weight_files() for item in _read(path, read).items())
+        return used_weights(items, f"the model {self.source!r}")
 
     def eos_token_id(self) -> int | list[int] | None:
         """The token ids that end a text: those of generation_config.json, or of config.json where there is none, as
         `transformers` takes them. Raises `ModelError` for what is no id."""
-        is_told = is_there(self.path / GENERATION)
-        found = (read_json(self.path / GENERATION) if is_told else self.config()).get("eos_token_id")
+        path = self.path / (GENERATION if os.path.lexists(self.path / GENERATION) else CONFIG)
+        found = read_json(path).get("eos_token_id")
         ids = found if isinstance(found, list) else [] if found is None else [found]
         if not all(type(token) is int for token in ids):
-            where = repr(str(self.path / (GENERATION if is_told else CONFIG)))
-            raise refused(where, f"its eos_token_id is {shown(found)}, no token id and no list of them")
+            raise refused(path, f"its eos_token_id is {shown(found)}, no token id and no list of them")
         return found
-
-    def _items(self, read: Callable[[Path], Mapping[str, T]]) -> Iterator[tuple[str, T]]:
-        """What `read` finds in the weights' files, by the names that stand there."""
-        return (item for path in self._weight_files() for item in read(path).items())
 
     def _weight_files(self) -> list[Path]:
         """The safetensors files: a single one, or all that the index names."""
-        if is_there(self.path / WEIGHTS):
+        if os.path.lexists(self.path / WEIGHTS):
             return [self.path / WEIGHTS]
-        if not is_there(self.path / INDEX):
+        index = self.path / INDEX
+        if not os.path.lexists(index):
             raise ModelError(
                 f"the model {self.source!r} cannot be read: it has no {WEIGHTS}, and the engine opens no pickle such "
                 "as pytorch_model.bin, which can run any code; write the model with `save_pretrained` of transformers"
             )
-        where = repr(str(self.path / INDEX))
-        names = read_json(self.path / INDEX).get("weight_map")
+        names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise refused(where, "it has no weight_map of names")
+            raise refused(index, "it has no weight_map of names")
         for name in names.values():
             if not name.endswith(".safetensors") or Path(name).name != name:
-                raise ModelError(f"{where} names {name!r}, no safetensors file beside it; {ANEW}")
+                raise ModelError(f"{str(index)!r} names {name!r}, no safetensors file beside it; {ANEW}")
         return [self.path / name for name in sorted(set(names.values()))]
 
 
 def check_headers(headers: Mapping[str, tuple[list[int], Any]], shape: GPT2Shape, model: str) -> None:
     """Raise `ModelError` unless tensors of these shapes and types, by their names, are all of this GPT-2."""
-    where = f"the weights in {model} cannot be read"
+    what = f"the weights in {model}"
     if 12 * shape.num_layers > len(headers):  # before `parameters` lists the names of a billion layers
-        raise ModelError(f"{where}: config.json says {shape.num_layers} layers, the files have fewer; {ANEW}")
+        raise refused(what, f"config.json says {shape.num_layers} layers, the files have fewer")
     wanted = shape.parameters()
     if HEAD in headers:
         wanted[HEAD] = wanted[EMBEDDING]
     for name, size in wanted.items():
         if name not in headers:
-            raise ModelError(f"{where}: no weights for {name!r}; {ANEW}")
+            raise refused(what, f"no weights for {name!r}")
         found, kind = headers[name]
         if tuple(found) != size:
-            raise ModelError(f"{where}: {name!r} is {found}, by config.json it is {list(size)}; {ANEW}")
+            raise refused(what, f"{name!r} is {found}, by config.json it is {list(size)}")
         if kind not in FLOATS:
-            raise ModelError(f"{where}: {name!r} is of type {kind}, no {', '.join(map(str, FLOATS[:4]))}; {ANEW}")
+            raise refused(what, f"{name!r} is of type {kind}, no {', '.join(map(str, FLOATS[:4]))}")
     if unknown := sorted(headers.keys() - wanted.keys()):
-        raise ModelError(f"{where}: {unknown[0]!r} is no weight of this model; {ANEW}")
+        raise refused(what, f"{unknown[0]!r} is no weight of this model")
 
 
-def used_weights(items: Mapping[str, T] | Iterable[tuple[str, T]], what: str) -> dict[str, T]:
+def used_weights(items: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
     """By the names without the prefix, all but the masks. Raises `ModelError` where one name stands for two tensors."""
     used: dict[str, T] = {}
-    for name, value in items.items() if isinstance(items, Mapping) else items:
+    for name, value in items:
         bare = name.removeprefix(PREFIX)
         if bare in used:
             raise ModelError(f"{what} has two tensors for the weight {bare!r}: leave one out, or {ANEW}")
@@ -132,8 +142,14 @@ def used_weights(items: Mapping[str, T] | Iterable[tuple[str, T]], what: str) ->
     return used
 
 
-def _header(path: Path) -> dict[str, tuple[list[int], str]]:
-    """Shape and type of each tensor in a file. safetensors checks that the tensors fill the file without a gap."""
+def _header(file: Any, name: str) -> tuple[list[int], str]:
+    """Shape and type of a tensor in a safetensors file."""
+    one = file.get_slice(name)
+    return one.get_shape(), one.get_dtype()
+
+
+def _read(path: Path, read: Callable[[Any, str], T]) -> dict[str, T]:
+    """What `read` makes of each tensor in a file. safetensors checks that they fill it without a gap."""
     require_safe(path)
     try:
         with open(path, "rb") as file:
@@ -141,15 +157,62 @@ def _header(path: Path) -> dict[str, tuple[list[int], str]]:
         if length > MOST_HEADER:
             raise ValueError(f"its header has {length:,} bytes, more than {MOST_HEADER:,}")
         with safe_open(path, "pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-            return {name: (one.get_shape(), one.get_dtype()) for name, one in slices.items()}
-    except (SafetensorError, OSError, ValueError, MemoryError, struct.error) as error:
-        raise unreadable(repr(str(path)), error) from error
+            return {name: read(file, name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    except (SafetensorError, OSError, ValueError, MemoryError, RuntimeError, struct.error) as error:
+        raise refused(path, error) from error
 
 
-def _tensors(path: Path) -> dict[str, torch.Tensor]:
+def refused(what: Path | str, why: str | Exception) -> ModelError:
+    """The error for a file or model that is not read. why: of an exception at most 200 characters are said."""
+    what = what if isinstance(what, str) else repr(str(what))
+    return ModelError(f"{what} cannot be read: {why if isinstance(why, str) else one_line(why)[:200]}; {ANEW}")
+
+
+def require_safe(path: Path) -> None:
+    """Raise `ModelError` unless this is a regular file of its folder's. Nothing is opened: a FIFO would wait.
+
+    A link may lead to another file in the folder, or in a hub's cache from `models--X/snapshots/<revision>` to
+    `models--X/blobs`; any other could show whoever names the folder a file that is not the model's.
+    """
     try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    except (SafetensorError, OSError, ValueError, MemoryError, RuntimeError) as error:
-        raise unreadable(repr(str(path)), error) from error
+        folder, target = path.parent.resolve(), path.resolve(strict=True)
+        is_regular = stat.S_ISREG(target.stat().st_mode)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise refused(path, error) from error
+    repository = folder.parent.parent
+    in_a_cache = repository.name.startswith("models--") and folder.parent.name == "snapshots"
+    homes = [folder, repository / "blobs"] if in_a_cache else [folder]
+    if not any(target.is_relative_to(home) for home in homes):
+        raise refused(path, "it is a link that leaves the folder")
+    if not is_regular:
+        raise refused(path, "it is no regular file")
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most so many bytes. Raises `ModelError`."""
+    require_safe(path)
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):  # it may have been replaced
+                raise refused(path, "it is no regular file")
+            if found.st_size > most:
+                raise refused(path, f"it has {found.st_size:,} bytes, {path.name} may have {most:,}")
+            return file.read(found.st_size)
+    except OSError as error:
+        raise refused(path, error) from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
+    """The object in a JSON file of at most so many bytes. Raises `ModelError`."""
+    try:
+        content = json.loads(read_bytes(path, most))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, no object")
+    except (ValueError, RecursionError) as error:
+        raise refused(path, error) from error
+    return content

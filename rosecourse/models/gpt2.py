@@ -19,6 +19,10 @@ from ..errors import ModelError
 from .ops import LayerOps, Linear, Norm, Ops, Stream
 from .shape import Attend
 
+# The norms and linear maps of a layer, and the sizes of their weights in widths of the model.
+LAYER = {"ln_1": (1,), "attn.c_attn": (1, 3), "attn.c_proj": (1, 1)}
+LAYER |= {"ln_2": (1,), "mlp.c_fc": (1, 4), "mlp.c_proj": (4, 1)}
+
 
 @dataclass(frozen=True)
 class GPT2Shape:
@@ -53,25 +57,10 @@ class GPT2Shape:
         C = self.width
         shapes: dict[str, tuple[int, ...]] = {"wte.weight": (self.vocab_size, C), "wpe.weight": (self.context, C)}
         for i in range(self.num_layers):
-            shapes |= {f"h.{i}.{name}": shape for name, shape in _layer_parameters(C).items()}
+            for name, sizes in LAYER.items():
+                shapes[f"h.{i}.{name}.weight"] = tuple(size * C for size in sizes)
+                shapes[f"h.{i}.{name}.bias"] = (sizes[-1] * C,)
         return shapes | {"ln_f.weight": (C,), "ln_f.bias": (C,)}
-
-
-def _layer_parameters(C: int) -> dict[str, tuple[int, ...]]:
-    return {
-        "ln_1.weight": (C,),
-        "ln_1.bias": (C,),
-        "attn.c_attn.weight": (C, 3 * C),
-        "attn.c_attn.bias": (3 * C,),
-        "attn.c_proj.weight": (C, C),
-        "attn.c_proj.bias": (C,),
-        "ln_2.weight": (C,),
-        "ln_2.bias": (C,),
-        "mlp.c_fc.weight": (C, 4 * C),
-        "mlp.c_fc.bias": (4 * C,),
-        "mlp.c_proj.weight": (4 * C, C),
-        "mlp.c_proj.bias": (C,),
-    }
 
 
 class GPT2Layer:

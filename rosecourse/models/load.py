@@ -17,10 +17,9 @@ from transformers.utils import logging
 from ..checks import is_count, one_line, shown
 from ..config import DATA
 from ..errors import ModelError
-from .files import ANEW, is_there, refused
-from .folder import CONFIG, EMBEDDING, FILES, HEAD, ModelFolder, check_headers, used_weights
+from .folder import ANEW, CONFIG, EMBEDDING, FILES, HEAD, ModelFolder, check_headers, refused, used_weights
 from .gpt2 import GPT2, GPT2Shape
-from .shape import Model, ModelShape
+from .shape import Model
 from .tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
@@ -43,8 +42,11 @@ SIZES = {  # what `GPT2Config` calls them, and what the engine does
 PLAIN = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "quantization_config": None}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
+Device = str | torch.device
+Dtype = str | torch.dtype | None
 
-def resolve_device(device: str | torch.device = "auto") -> torch.device:
+
+def resolve_device(device: Device = "auto") -> torch.device:
     """`auto` is CUDA where there is one, else the CPU."""
     if isinstance(device, str) and device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -63,7 +65,7 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     return known
 
 
-def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     """None is float32 on a CPU and float16 on CUDA."""
     if dtype is None:
         return torch.float16 if device.type == "cuda" else torch.float32
@@ -73,11 +75,7 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
     return known
 
 
-def load_model(
-    name_or_path: str | Path | None = None,
-    dtype: str | torch.dtype | None = None,
-    device: str | torch.device = "auto",
-) -> Model:
+def load_model(name_or_path: str | Path | None = None, dtype: Dtype = None, device: Device = "auto") -> Model:
     """The model that ships with the course (None), one from a Hugging Face folder, or a hub id such as `gpt2`.
 
     dtype: `float32`, `float16` or `bfloat16`; None is float32 on a CPU, float16 on CUDA. The weights are cast once.
@@ -86,12 +84,12 @@ def load_model(
     """
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
-    folder = _folder(_source(SHIPPED_MODEL if name_or_path is None else name_or_path))
+    folder = _folder(SHIPPED_MODEL if name_or_path is None else name_or_path)
     folder.check()
     config = folder.config()
     family = config.get("model_type")
     if not isinstance(family, str):
-        raise refused(repr(str(folder.path / CONFIG)), "it names no model_type")
+        raise refused(folder.path / CONFIG, "it names no model_type")
     if family not in LOADERS:
         known = ", ".join(map(repr, LOADERS))
         raise ModelError(f"{folder.source!r} is a {shown(family)} model: the engine runs only {known}")
@@ -103,8 +101,13 @@ def _load_gpt2(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtyp
     shape = _gpt2_shape(known, folder.source)
     folder.check_weights(shape)
     tokenizer = tokenizer_of(folder)
-    _check_tokenizer(tokenizer, shape, folder.source)
-    model = GPT2(shape, _cast(folder.weights(), shape, known, folder.name, dtype, device), tokenizer, folder.name)
+    if len(tokenizer) > shape.vocab_size:  # it may have fewer: vocabularies are padded
+        raise ModelError(
+            f"the tokenizer in {folder.source!r} has {len(tokenizer)} tokens, the model {shape.vocab_size}: it is of "
+            "another model, take this one's own"
+        )
+    weights = _cast(folder.weights(), shape, known.tie_word_embeddings, folder.name, dtype, device)
+    model = GPT2(shape, weights, tokenizer, folder.name)
     model.eos_token_id = folder.eos_token_id()
     model.folder = folder.path
     return model
@@ -114,27 +117,13 @@ def _load_gpt2(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtyp
 LOADERS: dict[str, Callable[[ModelFolder, Mapping[str, Any], torch.dtype, torch.device], Model]] = {"gpt2": _load_gpt2}
 
 
-def _source(name_or_path: str | Path) -> str:
-    """A folder's path or a hub id. Raises `ModelError` for anything else."""
-    is_name = isinstance(name_or_path, (str, Path)) and 0 < len(str(name_or_path)) <= LONGEST_PATH
-    if not is_name or "\0" in str(name_or_path):
+def _folder(name_or_path: str | Path) -> ModelFolder:
+    """The folder that a path names, or for a hub id the one in the hub's cache, fetched if it is not there."""
+    source = str(name_or_path) if isinstance(name_or_path, (str, Path)) else ""
+    if not 0 < len(source) <= LONGEST_PATH or "\0" in source:
         raise ModelError(f"no model is called {shown(name_or_path)}: give a folder, or a hub id such as 'gpt2'")
-    return str(name_or_path)
-
-
-def _check_tokenizer(tokenizer: Any, shape: ModelShape, source: str) -> None:
-    """Raise `ModelError` for a tokenizer of another model. It may have fewer tokens: vocabularies are padded."""
-    if len(tokenizer) > shape.vocab_size:
-        raise ModelError(
-            f"the tokenizer in {source!r} has {len(tokenizer)} tokens, the model {shape.vocab_size}: it is of another "
-            "model, take this one's own"
-        )
-
-
-def _folder(source: str) -> ModelFolder:
-    """The folder that a path names, or the one in the hub's cache, fetched if it is not there."""
     if os.path.isdir(source):
-        if not is_there(Path(source, CONFIG)):
+        if not os.path.lexists(Path(source, CONFIG)):
             raise ModelError(f"the folder {source!r} holds no model: a Hugging Face model folder has a {CONFIG}")
         return ModelFolder(Path(source), source)
     if os.path.exists(source):
@@ -145,10 +134,8 @@ def _folder(source: str) -> ModelFolder:
         with quiet():
             return ModelFolder(Path(snapshot_download(source, allow_patterns=[*FILES, "model*.safetensors"])), source)
     except Exception as error:  # the hub's client raises many kinds: all of them mean the same here
-        reason = one_line(error)[:200]
-        raise ModelError(
-            f"the model {source!r} cannot be fetched (a hub id needs the network once): {reason}"
-        ) from error
+        why = f"(a hub id needs the network once): {one_line(error)[:200]}"
+        raise ModelError(f"the model {source!r} cannot be fetched {why}") from error
 
 
 @contextmanager
@@ -173,30 +160,26 @@ def from_transformers(
     tokenizer: Any,
     name: str = "gpt2",
     dtype: torch.dtype = torch.float32,
-    device: str | torch.device = "cpu",
+    device: Device = "cpu",
 ) -> GPT2:
     """The engine's form of a `transformers` GPT-2, cast and moved once.
 
     Raises `ModelError` for a variant that the engine lacks, and for weights that it would not use.
     """
     shape = _gpt2_shape(model.config, name)
-    state = used_weights(model.state_dict(), f"the model {name!r}")
+    state = used_weights(model.state_dict().items(), f"the model {name!r}")
     check_headers({weight: (list(value.shape), value.dtype) for weight, value in state.items()}, shape, repr(name))
-    ours = GPT2(shape, _cast(state, shape, model.config, name, dtype, device), tokenizer, name)
+    weights = _cast(state, shape, model.config.tie_word_embeddings, name, dtype, device)
+    ours = GPT2(shape, weights, tokenizer, name)
     ours.eos_token_id = getattr(model.generation_config, "eos_token_id", None)  # a model without a head has no config
     return ours
 
 
 def _cast(
-    state: Mapping[str, torch.Tensor],
-    shape: GPT2Shape,
-    config: GPT2Config,
-    name: str,
-    dtype: torch.dtype,
-    device: str | torch.device,
+    state: Mapping[str, torch.Tensor], shape: GPT2Shape, tied: bool, name: str, dtype: torch.dtype, device: Device
 ) -> dict[str, torch.Tensor]:
     """The weights of a GPT-2, moved and cast. Raises `ModelError` for numbers that are not finite, and for an output
-    projection other than the token embedding."""
+    projection other than the token embedding. tied: what the config says of it, where `state` has none."""
     weights = {}
     for parameter in shape.parameters():
         exact = state[parameter].to(torch.float32)
@@ -205,8 +188,7 @@ def _cast(
             fits = torch.isfinite(exact).all()
             why = f"do not fit into {dtype}: load it in float32" if fits else f"are NaN or infinite: {ANEW}"
             raise ModelError(f"the model {name!r} cannot be used, weights of {parameter!r} {why}")
-    tied = torch.equal(state[HEAD].float(), state[EMBEDDING].float()) if HEAD in state else config.tie_word_embeddings
-    if not tied:
+    if not (torch.equal(state[HEAD].float(), state[EMBEDDING].float()) if HEAD in state else tied):
         raise ModelError(
             f"the model {name!r} has an output projection {HEAD!r} of its own: the engine has only GPT-2's, which is "
             f"{EMBEDDING!r}"
@@ -240,10 +222,9 @@ def _gpt2_shape(config: GPT2Config, name: str) -> GPT2Shape:
         shape = GPT2Shape(**{name: getattr(config, field) for field, name in SIZES.items()})
     except ModelError as error:
         raise ModelError(f"the config of {name!r} cannot be used, {error}; {ANEW}") from error
-    if config.n_inner not in (None, 4 * shape.width):
-        raise ModelError(
-            f"{name!r} has n_inner {shown(config.n_inner)}: the engine wants 4 x n_embd, {4 * shape.width}"
-        )
+    wide = 4 * shape.width
+    if config.n_inner not in (None, wide):
+        raise ModelError(f"{name!r} has n_inner {shown(config.n_inner)}: the engine wants 4 x n_embd, {wide}")
     return shape
 
 
@@ -253,12 +234,7 @@ def without_numbers(shape: GPT2Shape, dtype: torch.dtype) -> Model:
     return GPT2(shape, weights, None, "without numbers")
 
 
-def random_model(
-    name: str = "gpt2",
-    seed: int = 0,
-    dtype: str | torch.dtype | None = None,
-    device: str | torch.device = "auto",
-) -> Model:
+def random_model(name: str = "gpt2", seed: int = 0, dtype: Dtype = None, device: Device = "auto") -> Model:
     """A model of a known shape with seeded random weights, for measuring speed, which does not depend on the weights.
 
     Its tokenizer is the shipped model's, so nothing is downloaded.
@@ -273,11 +249,9 @@ def random_model(
     generator = torch.Generator().manual_seed(int(seed))
     weights = {}
     for parameter, size in shape.parameters().items():
-        if parameter.endswith("bias"):
-            value = torch.zeros(size, dtype=torch.float32, device="cpu")
-        elif ".ln_" in f".{parameter}":
-            value = torch.ones(size, dtype=torch.float32, device="cpu")
-        else:
-            value = torch.empty(size, dtype=torch.float32, device="cpu").normal_(std=0.02, generator=generator)
+        value = torch.zeros(size, dtype=torch.float32, device="cpu")
+        if not parameter.endswith("bias"):
+            gain = ".ln_" in f".{parameter}"
+            value = value.fill_(1.0) if gain else value.normal_(std=0.02, generator=generator)
         weights[parameter] = value.to(device=device, dtype=dtype)
     return GPT2(shape, weights, tokenizer_of(ModelFolder(SHIPPED_MODEL, str(SHIPPED_MODEL))), f"random {name}")

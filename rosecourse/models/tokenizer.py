@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -10,8 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from ..errors import ModelError, RequestError
-from .files import MOST_TOKENIZER, is_there, read_bytes, read_json, unreadable
-from .folder import TOKENIZER, TOKENIZER_CONFIG, ModelFolder
+from .folder import MOST_TOKENIZER, TOKENIZER, TOKENIZER_CONFIG, ModelFolder, read_bytes, read_json, refused
 
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's, where tokenizer_config.json names none
 
@@ -22,18 +22,18 @@ def tokenizer_of(folder: ModelFolder) -> PreTrainedTokenizerFast:
     No other file and no other field is used, and no class that the files name is made. Raises `ModelError`.
     """
     what = f"the model {folder.source!r}"
-    if not is_there(folder.path / TOKENIZER):
+    if not os.path.lexists(folder.path / TOKENIZER):
         raise ModelError(f"{what} cannot be read: it has no tokenizer.json, from which text is streamed")
     content = read_bytes(folder.path / TOKENIZER, MOST_TOKENIZER)
     known = folder.path / TOKENIZER_CONFIG
-    named = read_json(known).get("eos_token", END_OF_TEXT) if is_there(known) else END_OF_TEXT
+    named = read_json(known).get("eos_token", END_OF_TEXT) if os.path.lexists(known) else END_OF_TEXT
     end = named.get("content") if isinstance(named, dict) else named
     try:
         backend = Tokenizer.from_str(content.decode())
         is_known = isinstance(end, str) and backend.token_to_id(end) is not None
         return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=end if is_known else None)
     except Exception as error:  # tokenizers raises plain `Exception`
-        raise unreadable(what, error) from error
+        raise refused(what, error) from error
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
@@ -41,10 +41,9 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
     A text of a few words takes about 3 us then, and not 11. Raises `TypeError` for what no encoding has.
     """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer) or backend.truncation is not None or backend.padding is not None:
-        return tokenizer.encode(text, verbose=False)
-    if backend.encode_special_tokens != tokenizer.split_special_tokens:
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    changes_nothing = isinstance(backend, Tokenizer) and backend.truncation is None and backend.padding is None
+    if not changes_nothing or backend.encode_special_tokens != tokenizer.split_special_tokens:
         return tokenizer.encode(text, verbose=False)
     return backend.encode(text).ids
 

@@ -39,13 +39,10 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Se
     """
     largest, best = logits.max(dim=-1)  # a NaN is larger than any number
     token_ids = best.tolist()
-    best_logits = largest.tolist()  # the device is done: no wait
-    failed = [b for b, logit in enumerate(best_logits) if not -math.inf < logit < math.inf]
-    if failed:
+    # The device is done by now: no second wait.
+    if failed := [b for b, logit in enumerate(largest.tolist()) if not -math.inf < logit < math.inf]:
         raise LogitsError(failed)
-    sampled = [b for b, wanted in enumerate(params) if wanted.temperature > 0]
-    if sampled:
-        rows = logits[sampled].cpu()
-        for row, b in zip(rows, sampled, strict=True):
+    if sampled := [b for b, wanted in enumerate(params) if wanted.temperature > 0]:
+        for row, b in zip(logits[sampled].cpu(), sampled, strict=True):
             token_ids[b] = choose(row, params[b], draw(params[b].seed, positions[b]))
     return token_ids

@@ -10,7 +10,7 @@ import tracemalloc
 import pytest
 
 from rosecourse import load_model
-from rosecourse.models import files
+from rosecourse.models import folder as model_folder
 from rosecourse.models.load import SHIPPED_MODEL
 from tests.models.test_bad_input_models import HEADER_LENGTH, WEIGHTS, change_json, folder, loads, refused  # noqa: F401
 
@@ -108,7 +108,7 @@ def test_what_is_no_regular_file_is_refused_without_being_opened(folder, name, m
 
 
 def test_a_fifo_that_comes_after_the_look_is_not_waited_for(folder, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(files, "require_safe", lambda path: None)
+    monkeypatch.setattr(model_folder, "require_safe", lambda path: None)
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     refused(folder, "config.json' cannot be read: it is no regular file")
@@ -127,10 +127,10 @@ def test_files_that_are_not_used_are_not_opened(folder):  # noqa: F811
 @pytest.mark.parametrize(
     ("name", "most"),
     [
-        ("config.json", files.MOST_JSON),
-        ("generation_config.json", files.MOST_JSON),
-        ("tokenizer_config.json", files.MOST_JSON),
-        ("tokenizer.json", files.MOST_TOKENIZER),
+        ("config.json", model_folder.MOST_JSON),
+        ("generation_config.json", model_folder.MOST_JSON),
+        ("tokenizer_config.json", model_folder.MOST_JSON),
+        ("tokenizer.json", model_folder.MOST_TOKENIZER),
     ],
 )
 def test_a_json_file_has_a_size_that_it_may_have(folder, name, most):  # noqa: F811
@@ -148,9 +148,9 @@ def test_a_header_of_the_weights_has_a_size_that_it_may_have(folder):  # noqa: F
         header = WEIGHTS[8 : 8 + HEADER_LENGTH].ljust(length)
         return struct.pack("<Q", length) + header + WEIGHTS[8 + HEADER_LENGTH :]
 
-    (folder / "model.safetensors").write_bytes(padded(files.MOST_HEADER))
+    (folder / "model.safetensors").write_bytes(padded(model_folder.MOST_HEADER))
     assert loads(folder)
-    (folder / "model.safetensors").write_bytes(padded(files.MOST_HEADER + 8))
+    (folder / "model.safetensors").write_bytes(padded(model_folder.MOST_HEADER + 8))
     refused(folder, "model.safetensors' cannot be read: its header has 4,194,312 bytes")
 
 
