@@ -52,9 +52,9 @@ def test_the_bytes_of_a_run_are_those_of_its_steps(small_model):
     seen = []
     real = engine.runner.launch
 
-    def spy(sessions, user):
-        seen.append([session.num_cached_tokens for session in sessions])
-        return real(sessions, user)
+    def spy(batch):
+        seen.append([session.num_cached_tokens for session in batch.sessions])
+        return real(batch)
 
     engine.runner.launch = spy
     run = run_scheduler(engine, workload)

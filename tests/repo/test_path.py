@@ -10,7 +10,7 @@ import rosecourse
 from rosecourse import InferenceEngine, SamplingParams, load_model
 
 PACKAGE = Path(rosecourse.__file__).parent
-MOST_LINES = 925  # of the package, each counted once
+MOST_LINES = 927  # of the package, each counted once
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
 from rosecourse.measure.workload import Run
-from rosecourse.records.recordings import FORMAT, sampling_metadata
+from rosecourse.records.recordings import FORMAT, asked_of
 from rosecourse.records.run_json import packed_run
 from rosecourse.records.sealed import seal
 from rosecourse.request.session import SessionTimes
@@ -31,7 +31,7 @@ def steady(step, requests=2, tokens=4):
 
 def mixed(step):
     """Requests of the mixed traffic of `TRAFFIC`, which are in every step from the first on."""
-    counts = [params.max_new_tokens for params in sampling_metadata(TRAFFIC)]
+    counts = [params.max_new_tokens for params in asked_of(TRAFFIC)]
     return run_of([[step * n for n in range(1, count + 1)] for count in counts])
 
 

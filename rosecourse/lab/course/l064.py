@@ -171,7 +171,9 @@ class Board:
         heat, mass = used.view(torch.float64)[:, HEAT], used.view(torch.float64)[:, MASS]
         sampled = any(line[HEAT] for line in self.copy)
         return (
-            SamplingMetadata(used[:, PLACE], heat, used[:, FEW], mass, used[:, SEED]) if sampled else None
+            SamplingMetadata(used[:, PLACE], heat, used[:, FEW], mass, used[:, SEED])
+            if sampled
+            else None
         )
 
     def holds(self, sessions):

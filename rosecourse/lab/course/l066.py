@@ -100,9 +100,8 @@ def truth(hunt: Played, model: Model) -> Truth:
 COLLEAGUES_FILE = '''\
 import torch
 
-from rosecourse.decode.runner import buckets_up_to
+from rosecourse.decode.runner import Outcome, buckets_up_to
 from rosecourse.decode.sampling import argmax
-from rosecourse.decode.runner import Outcome
 from rosecourse.lab.world.graph_makers import graphs_for
 
 

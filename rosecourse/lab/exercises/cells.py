@@ -209,7 +209,7 @@ def _imports(parts: Iterable[type], asked: Exercise, code: str, wanted: Iterable
             origins |= _origins(str(_beside(part, name)), part.__module__)
         origins |= _origins(inspect.getfile(part), part.__module__)
     lines = _import_lines(sorted((used & set(origins)).union(wanted)), origins, set(wanted) - used)
-    groups = ("bisect collections contextlib operator typing", "torch triton", "rosecourse")
+    groups = ("bisect collections contextlib itertools operator typing", "torch triton", "rosecourse")
     lines.sort(key=lambda line: (line[1].startswith("from "), line[0]))
     sorted_groups = [[line for line in lines if line[0].split(".")[0] in group.split()] for group in groups]
     return "\n\n".join("\n".join(line for _, line in group) for group in sorted_groups if group) + "\n"
@@ -229,7 +229,11 @@ def _import_line(module: str, names: list[str]) -> str:
         return f"import {module}"
     if module in ALIASES:
         return f"import {module} as {ALIASES[module]}"
-    return f"from {module} import {', '.join(sorted(names, key=_by_kind))}"
+    names = sorted(names, key=_by_kind)
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= LINE_LENGTH:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
 
 
 def _by_kind(name: str) -> tuple[bool, bool, str]:
