@@ -136,9 +136,8 @@ class OnlineScheduler:
 
     def run(self) -> None:
         """Step until nothing is left to do."""
-        with bookkeeping:  # opened once: to watch for interrupts anew in each step takes longer than to plan it
-            while self.has_work:
-                bookkeeping.interruptible(self.step)
+        while self.has_work:
+            bookkeeping.interruptible(self.step)
 
     def step(self) -> list[NewToken]:
         """One prefill, if something waits and fits, and one decode step. Returns the new tokens in order.
@@ -232,7 +231,9 @@ class OnlineScheduler:
             self.runner.drop()
             self.queues.free_ended()
             for sample in list(filter(wants_token, self.queues.waiting_forks)):
-                self.queues.free(sample)  # and it stays where it is
+                self.queues.free(sample)  # and it stays where it is, unless its last token has come
+                if sample.finished:
+                    self.waiting.discard(sample)
             self.queues.put_back(list(filter(wants_token, self.running)))
             raise
         self._hand_out(landed)
@@ -327,8 +328,7 @@ class OnlineScheduler:
     def _prefill(self, sessions: list[InferenceSession]) -> None:
         """Compute prompts, and have the first token of each of their samples chosen."""
         start = time.perf_counter()
-        for session in sessions:
-            self.running.append(session)
+        self.running.update(dict.fromkeys(sessions))
         batch = list(sessions)
         try:
             logits = self.runner.prefill(sessions)

@@ -4,6 +4,7 @@
 (or the n-th call of one of its functions, where Python looks for signals too). The scene knows what must be true then.
 """
 
+import inspect
 import random
 import signal
 import sys
@@ -36,11 +37,18 @@ class Line:
     def _trace(self, frame, event, _):
         if not frame.f_code.co_filename.startswith(TRACED):
             return None
-        if event in ("line", "call"):
+        if event == "line" or (event == "call" and not _goes_on(frame)):
             self.count += 1
             if self.count - 1 == self.at:
                 signal.raise_signal(signal.SIGINT)
         return self._trace
+
+
+def _goes_on(frame) -> bool:
+    """Whether a generator is resumed or closed. What a tracer raises there skips its `finally`; no handler of a signal
+    runs there: Python looks for signals behind it, at the next line."""
+    code = frame.f_code
+    return bool(code.co_flags & inspect.CO_GENERATOR) and frame.f_lineno != code.co_firstlineno
 
 
 @dataclass
