@@ -52,8 +52,8 @@ class DecodeParts:
     copy_blocks: `copy_blocks(copies)` makes the copies of `kv.blocks.Copy`, K and V of all layers, before anybody
     writes into them.
     rows: what the device knows of the running sessions (`decode.rows.Rows`).
-    device_step: what the runner runs, made as `device_step(forward, kv_append, rows, best)` (`decode.step.DeviceStep`).
-    runner: brings the operations of a step to the device (`decode.runner`).
+    device_step: what the runner runs, made as `device_step(forward, kv_append, rows, best)`.
+    runner: brings the operations of a step to the device (both in `decode.runner`).
     pipeline: which batches are in flight, made as `pipeline(step, kv, config)` (`decode.pipeline.Pipeline`). One
     without `begin` leaves the first tokens of requests to the host, which waits for them.
     prefill: `prefill(sessions)` gives logits [B, vocab_size] for the token after each prompt; its K and V are in its

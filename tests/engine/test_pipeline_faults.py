@@ -5,11 +5,11 @@ from itertools import count
 
 import pytest
 
-from rosecourse import OfflineScheduler, OnlineScheduler, SchedulerClosed
+from rosecourse import BEST, OfflineScheduler, OnlineScheduler, SamplingParams, SchedulerClosed
 from tests.engine.test_faults import FaultAt, Planted
 from tests.support.fault_soak import soak
 from tests.support.interrupts import Scene, strike_lines
-from tests.support.late_device import forgive
+from tests.support.late_device import BEHIND, forgive
 from tests.support.pipelines import (
     PROMPTS,
     Run,
@@ -283,3 +283,22 @@ def test_a_prefix_that_is_discarded_leaves_no_second_entry_for_a_block_below_it(
     entries = engine.prefix_cache.entries()
     assert len(set(entries)) == len(entries) == 2
     assert good.completion_ids == told_alone(good)[0]
+
+@pytest.mark.parametrize("parts", [BEST, BEHIND], ids=["in step", "one behind"])
+def test_a_sample_that_ended_in_a_landing_that_failed_does_not_wait(parts):
+    """Its last token was taken; there was no place for it in the batch, so it had waited."""
+    run = Run(make_engine(parts), max_batch_size=2)
+    run.submit(PROMPTS[0], SamplingParams(1, stop_on_eos=False), 3)
+    land = run.engine.runner.land
+
+    def fails():
+        land()
+        raise ZeroDivisionError("planted")
+
+    run.engine.runner.land = fails
+    with pytest.raises(ZeroDivisionError):
+        run.finish()
+    run.engine.runner.land = land
+    assert all(session.finished for session in run.samples)
+    assert not [*run.scheduler.waiting, *run.scheduler.running]
+    run.check()
