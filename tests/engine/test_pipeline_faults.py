@@ -284,6 +284,7 @@ def test_a_prefix_that_is_discarded_leaves_no_second_entry_for_a_block_below_it(
     assert len(set(entries)) == len(entries) == 2
     assert good.completion_ids == told_alone(good)[0]
 
+
 @pytest.mark.parametrize("parts", [BEST, BEHIND], ids=["in step", "one behind"])
 def test_a_sample_that_ended_in_a_landing_that_failed_does_not_wait(parts):
     """Its last token was taken; there was no place for it in the batch, so it had waited."""
