@@ -5,13 +5,12 @@ from .delivery import Delivery
 from .five_kernels import LayerOps
 from .forward import DecodeForward
 from .inputs import Batch, DecodeInputs, DecodeOutputs
-from .kv_append import KVAppend
 from .parts import DecodeParts
 from .pipeline import Pipeline
 from .prefill import Prefill
 from .rows import Rows
 from .runner import DeviceStep, GraphRunner
-from .step import CopyBlocks, DecodeStep
+from .step import CopyBlocks, DecodeStep, KVAppend
 
 BEST = DecodeParts(
     cache=KVBlockManager,

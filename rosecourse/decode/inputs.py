@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
@@ -13,21 +12,26 @@ from torch import Tensor
 from ..kv.blocks import BlockTable
 from ..request.session import InferenceSession
 
-TABLE = attrgetter("table")
 
-
+@dataclass(eq=False)
 class Batch:
-    """All that a step knows: whose row b of it is, with the tables that they have when it is made.
+    """All that a step knows: whose row b of it is, with the table that each of them has when it is made.
 
     A table that a session holds no longer says that the token of its row is nobody's.
     user: a weak reference to the scheduler whose step it is, or None. pending: where its tokens come to be, once it has
     been launched; a pipeline puts it there.
     """
 
-    def __init__(self, sessions: list[InferenceSession], user: Any = None, pending: Any = None) -> None:
-        self.sessions = sessions
-        self.tables: list[BlockTable] = list(map(TABLE, sessions))
-        self.user, self.pending = user, pending
+    sessions: list[InferenceSession]
+    tables: list[BlockTable]
+    user: Any = None
+    pending: Any = None
+
+    @classmethod
+    def of(cls, sessions: Iterable[InferenceSession], user: Any = None) -> Batch:
+        """These sessions, with the tables that they have now."""
+        sessions = list(sessions)
+        return cls(sessions, [session.table for session in sessions], user)
 
     def __len__(self) -> int:
         return len(self.sessions)

@@ -12,33 +12,36 @@ from torch import Tensor
 from ..config import EngineConfig
 from ..errors import RosecourseError
 from ..kernels import to_host_on
-from ..kernels.reference import to_host
 from ..kv.blocks import KVBlockManager
 from ..kv.guards import bookkeeping
 from .inputs import Batch
-from .ranges import range_for
 from .sampling import next_tokens, sampling_metadata
-from .step import DecodeStep
+from .step import DecodeStep, range_for
 
 Copy = Callable[[Tensor, Tensor], None]
+
+FULL = "all slots of the ring hold tokens that nobody has read: land a step first"
 
 
 class Slot:
     """Tokens of one step, on their way to the host."""
 
-    def __init__(self, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
+    def __init__(self, max_rows: int, device: torch.device, copy: Copy | None = None) -> None:
         self.copy = copy
         self.pinned = device.type == "cuda"
         self.copied = torch.cuda.Event() if self.pinned else None
         self.host = torch.empty(max_rows, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
-        self.size = 0
+        self.tokens = self.host[:0]
 
     def write(self, tokens: Tensor) -> None:
         """Let the device copy int64 [B] here when it gets there; the host does not wait."""
-        self.size = len(tokens)
-        if self.size > len(self.host):  # the samples of a prefill may be more than a step has rows
-            self.host = torch.empty(self.size, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
-        self.copy(tokens, self.host[: self.size])
+        if len(tokens) > len(self.host):  # the samples of a prefill may be more than a step has rows
+            self.host = torch.empty(len(tokens), dtype=torch.int64, device="cpu", pin_memory=self.pinned)
+        self.tokens = self.host[: len(tokens)]
+        if self.copy is None:
+            self.tokens.copy_(tokens, non_blocking=True)
+        else:
+            self.copy(tokens, self.tokens)
         if self.copied is not None:
             self.copied.record()
 
@@ -46,7 +49,7 @@ class Slot:
         """The tokens; waits for them."""
         if self.copied is not None:
             self.copied.synchronize()
-        return self.host[: self.size].tolist()
+        return self.tokens.tolist()
 
 
 class PinnedSlot(Slot):
@@ -64,19 +67,15 @@ class TokenRing:
     scheduler through a buffer of futures.)
     """
 
-    def __init__(self, num_slots: int, max_rows: int, device: torch.device, copy: Copy = to_host) -> None:
-        """copy: writes tokens, int64 [B] on the device, to memory of the host; nobody waits for it."""
+    def __init__(self, num_slots: int, max_rows: int, device: torch.device, copy: Copy | None = None) -> None:
+        """copy: writes tokens, int64 [B] on the device, to memory of the host; nobody waits. None: as tensors do."""
         kind = PinnedSlot if device.type == "cuda" else Slot
         self.empty = deque(kind(max_rows, device, copy) for _ in range(num_slots))
 
-    def require_slot(self) -> None:
-        """Raise `RosecourseError` where no slot is empty."""
-        if not self.empty:
-            raise RosecourseError("all slots of the ring hold tokens that nobody has read: land a step first")
-
     def put(self, tokens: Tensor) -> Slot:
         """Start copying a step's tokens to the host. Raises `RosecourseError` where no slot is empty."""
-        self.require_slot()
+        if not self.empty:
+            raise RosecourseError(FULL)
         self.empty[0].write(tokens)
         return self.empty.popleft()
 
@@ -110,7 +109,8 @@ class Pipeline:
 
     def launch(self, batch: Batch) -> None:
         """Start a step. Raises `RosecourseError` where as many are in flight as can be."""
-        self.ring.require_slot()
+        if not self.ring.empty:
+            raise RosecourseError(FULL)
         batch.pending = self.ring.put(self.step.run(batch).tokens)
         self.in_flight.append(batch)
 
@@ -118,7 +118,8 @@ class Pipeline:
         """The first tokens, by the logits [B, vocab_size] of a prefill: they stay on the device, where the next step
         takes them, and land in their turn. Raises as `launch`.
         """
-        self.ring.require_slot()
+        if not self.ring.empty:
+            raise RosecourseError(FULL)
         tokens = self.choose(batch, logits)
         batch.pending = self.ring.put(tokens)
         self.in_flight.append(batch)

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
-from operator import is_
+from itertools import compress, count
+from operator import attrgetter, is_, itemgetter, ne
 from typing import NamedTuple
 
 from torch import Tensor, float64
@@ -32,6 +32,7 @@ TOKEN, POSITION, TEMPERATURE, TOP_K, TOP_P, KEY, FIELDS = range(7)
 LIVE = FIELDS  # one column more: 1 where somebody sits, 0 for a pad
 UNKNOWN = -1  # no token and no block
 MOST = 2**62  # of what an int64 holds
+LAST, CACHED = itemgetter(-1), attrgetter("num_cached_tokens")
 
 
 class SamplingMetadata(NamedTuple):
@@ -132,9 +133,13 @@ class Rows:
         """Let the rows be those of this batch, and upload what has changed: nothing, where it goes on as it was."""
         sessions, tables = batch.sessions, batch.tables
         stay = len(tables) == len(self.tables) and all(map(is_, tables, self.tables))
-        in_flight = sessions[0].num_cached_tokens >= len(sessions[0].token_ids)  # its last token, and all the others'
-        if stay and in_flight and self.kv.placements == self.placements:
+        if stay and sessions[0].num_cached_tokens >= len(sessions[0].token_ids):
+            tokens = self.tokens  # a step in flight is making its last token, and all the others', on the device alone
+        else:
+            tokens = [s.token_ids[-1] if s.num_cached_tokens < len(s.token_ids) else UNKNOWN for s in sessions]
+        if stay and tokens == self.tokens and self.kv.placements == self.placements:
             self.tables, self.longest_now = tables, self.longest_now + 1
+            self.tokens = [UNKNOWN] * len(tables)  # the device is about to choose others
             return replace(self.view(len(tables)).inputs, max_context_len=self.longest_now, sessions=sessions)
         if not self.known:
             self._clear()
@@ -142,12 +147,10 @@ class Rows:
         changes: dict[int, int] = {}  # address in `state` -> number
         if not stay:
             self._assign_rows(sessions, tables, changes)
-        # The token that a step in flight is making is on the device alone.
-        tokens = [s.token_ids[-1] if s.num_cached_tokens < len(s.token_ids) else UNKNOWN for s in sessions]
         if tokens != self.tokens:
-            known = (row for row, (new, old) in enumerate(zip(tokens, self.tokens, strict=True)) if new != old)
-            changes.update((row, tokens[row]) for row in known if tokens[row] != UNKNOWN)
-        ends = [table[-1] for table in tables]
+            changed = map(ne, tokens, self.tokens)
+            changes.update({row: tokens[row] for row in compress(count(), changed) if tokens[row] != UNKNOWN})
+        ends = list(map(LAST, tables))
         if ends != self.ends:
             self._tell_blocks(tables, ends, changes)
         if changes:
@@ -155,21 +158,21 @@ class Rows:
         self.tables, self.ends = tables, ends
         self.tokens = [UNKNOWN] * len(tables)  # the device is about to choose others
         self.placements = self.kv.placements
-        self.longest_now = max([session.num_cached_tokens for session in sessions])
+        self.longest_now = max(map(CACHED, sessions))
         return replace(self.view(len(sessions)).inputs, max_context_len=self.longest_now, sessions=sessions)
 
     def _assign_rows(
         self, sessions: Sequence[InferenceSession], tables: list[BlockTable], changes: dict[int, int]
     ) -> None:
         """Move the rows of sessions that stay to where they are now, and write those of who joins, and new pads."""
-        row_of = {id(table): row for row, table in enumerate(self.tables)}
-        sources = [row_of.get(id(table)) for table in tables]
-        stay = [(row, source) for row, source in enumerate(sources) if source is not None]
-        if any(row != source for row, source in stay):
-            self._move(index_tensor(list(zip(*stay, strict=True)), self.kv.device))
-        self.tokens = [UNKNOWN if source is None else self.tokens[source] for source in sources]
-        self.ends = [UNKNOWN if source is None else self.ends[source] for source in sources]
-        self.num_blocks = [0 if source is None else self.num_blocks[source] for source in sources]
+        row_of = dict(zip(map(id, self.tables), count()))
+        sources = list(map(row_of.get, map(id, tables)))
+        stay = list(zip(*[(row, source) for row, source in enumerate(sources) if source is not None], strict=True))
+        if stay and stay[0] != stay[1]:
+            self._move(index_tensor(stay, self.kv.device))
+        known = [*zip(self.tokens, self.ends, self.num_blocks, strict=True), (UNKNOWN, UNKNOWN, 0)]
+        rows = [known[-1 if source is None else source] for source in sources]
+        self.tokens, self.ends, self.num_blocks = map(list, zip(*rows, strict=True))
         for row, session in enumerate(sessions):
             if sources[row] is None:
                 row_values = (session.num_cached_tokens, *sampling_fields(session.params), 1)

@@ -13,22 +13,55 @@ A step that is called is read at once, by `choose`. One that a pipeline runs is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch.autograd import _profiler_enabled  # it has no public name
+from torch.profiler import record_function
 
 from ..config import EngineConfig
 from ..errors import LogitsError
+from ..kernels import kv_append_by_table, triton_runs_on
 from ..kv.blocks import Copy, KVBlockManager
 from ..kv.buffers import index_tensor
 from ..kv.guards import bookkeeping
 from ..models.shape import Model
 from ..request.session import InferenceSession
-from .inputs import Batch
-from .parts import DecodeParts
-from .ranges import range_for
+from .inputs import Batch, DecodeInputs
+from .parts import Append, DecodeParts
 from .runner import Outcome
 from .sampling import NO_TOKEN, Best, next_tokens, sampling_metadata
+
+# -- names that profilers show --------------------------------------------------------------------------------------
+
+Range = Callable[[str], AbstractContextManager]
+
+NO_RANGE: AbstractContextManager = nullcontext()
+
+
+def profiler_range(name: str) -> AbstractContextManager:
+    """A range that the PyTorch profiler shows. `record_function` takes microseconds even where no profiler runs."""
+    return record_function(name) if _profiler_enabled() else NO_RANGE
+
+
+@contextmanager
+def nvtx_range(name: str) -> Iterator[None]:
+    """A range that Nsight Systems shows too (article 036)."""
+    torch.cuda.nvtx.range_push(name)
+    try:
+        with record_function(name):
+            yield
+    finally:
+        torch.cuda.nvtx.range_pop()
+
+
+def range_for(device: torch.device, nvtx: bool) -> Range:
+    """How the parts of a decode step name their ranges: for the PyTorch profiler, and on CUDA for Nsight if wanted."""
+    return nvtx_range if nvtx and device.type == "cuda" else profiler_range
+
+
+# -- the step -------------------------------------------------------------------------------------------------------
 
 
 class CopyBlocks:
@@ -47,6 +80,35 @@ class CopyBlocks:
         sources, destinations = index_tensor(list(zip(*copies, strict=True)), self.kv.device)
         for cache in (self.kv.keys, self.kv.values):
             cache[:, destinations] = cache[:, sources]
+
+
+class KVAppend:
+    """Part `kv_append`: a session's next slot is read off its block table, by its position. Any mix of them, one way.
+
+    vLLM's `slot_mapping` and SGLang's `out_cache_loc` name such slots too; here nobody has to write them down.
+    """
+
+    def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.kv = kv
+        self.triton = triton_runs_on(kv.device)
+        # An interpreted kernel is slow: without a GPU it runs from as many sessions on as the engine is told.
+        self.min_batch = 1 if kv.device.type == "cuda" else config.triton_kv_append_min_batch
+
+    def __call__(self, inputs: DecodeInputs) -> Append:
+        """What writes one layer's K and V [B, H, D] at the positions `context_lens`."""
+        tables, positions = inputs.block_tables[0], inputs.context_lens
+        if self.triton and len(positions) >= self.min_batch:
+            return lambda layer_idx, k, v: kv_append_by_table(
+                self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx], k, v, tables, positions
+            )
+        blocks = tables.gather(1, (positions // self.kv.block_size)[:, None])[:, 0]  # [B], of every layer
+        slots = positions % self.kv.block_size
+
+        def append(layer_idx: int, k: torch.Tensor, v: torch.Tensor) -> None:
+            self.kv.k_layers[layer_idx][blocks, :, slots] = k
+            self.kv.v_layers[layer_idx][blocks, :, slots] = v
+
+        return append
 
 
 class DecodeStep:
@@ -72,7 +134,7 @@ class DecodeStep:
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
-        logits, tokens = self.run(Batch(list(sessions)))
+        logits, tokens = self.run(Batch.of(sessions))
         with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
             self.outcome = Outcome(logits.clone(), tokens)
         self.version = self.outcome.logits._version

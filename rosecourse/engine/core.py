@@ -213,7 +213,7 @@ class EngineCore:
                 self.settle()
             require_in_step("take", sessions, self, missing=(0,))
             require_logits(logits, len(sessions), self.model.shape.vocab_size)
-            return self.runner.begin(Batch(list(sessions)), logits)
+            return self.runner.begin(Batch.of(sessions), logits)
 
     def launch(self, sessions: Sequence[InferenceSession]) -> None:
         """Start a decode step; `land` gives its tokens. Each session that a step in flight has may be in this one too.
@@ -230,7 +230,7 @@ class EngineCore:
             ready = [s for s in sessions if s.num_cached_tokens == len(s.token_ids) and s not in newest]
             require_rules("decode", ready, self)
             self._require_step(sessions, missing=(0, 1))
-            self.runner.launch(Batch(list(sessions)))
+            self.runner.launch(Batch.of(sessions))
 
     def land(self) -> Landed:
         """Wait for the oldest step in flight; each of its sessions takes its token, but for those that have ended."""

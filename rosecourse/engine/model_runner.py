@@ -6,7 +6,7 @@ looked whether the call is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -125,7 +125,7 @@ class ModelRunner:
             for row in error.rows:
                 self._forget_prefixes(sessions[row])
             raise
-        self.take(Batch(list(sessions)), token_ids)
+        self.take(Batch.of(sessions), token_ids)
         return token_ids
 
     # -- steps in flight ------------------------------------------------------------------------------------------
@@ -154,29 +154,29 @@ class ModelRunner:
 
         token_ids: NO_TOKEN for some.
         """
-        rows = zip(batch.sessions, batch.tables, token_ids, strict=True)
-        taken = [(s, token_id) for s, table, token_id in rows if s.finish_reason is None and s.table is table]
-        without = [session for session, token_id in taken if token_id == NO_TOKEN] if NO_TOKEN in token_ids else []
-        if without:
-            taken = [(session, token_id) for session, token_id in taken if token_id != NO_TOKEN]
-            for session in without:
+        landed = Landed([], [])
+        for session, table, token_id in zip(batch.sessions, batch.tables, token_ids, strict=True):
+            if session.finish_reason is not None or session.table is not table:
+                continue
+            if token_id == NO_TOKEN:
                 self._forget_prefixes(session)
-        if self._fresh:
-            self._keep_prefixes(session for session, _ in taken)
-        for session, token_id in taken:
+                landed.without.append(session)
+                continue
+            if session in self._fresh:
+                self._keep_prefixes(session)
+            landed.new_tokens.append((session, token_id))
             session.token_ids.append(token_id)
             if token_id in self.ends and session.params.stop_on_eos:
                 session.finish_reason = "stop"
             elif len(session.token_ids) >= session.most_tokens:
                 session.finish_reason = "length"
-        return Landed(taken, without)
+        return landed
 
-    def _keep_prefixes(self, sessions: Iterable[InferenceSession]) -> None:
-        """The K and V of their prompts are numbers: a token could be chosen by them. The first of two alike is kept."""
-        for session in sessions:
-            if session in self._fresh and self.prefix_cache:
-                self.prefix_cache.insert(session.prompt_ids, session.table)
-            self._fresh.discard(session)
+    def _keep_prefixes(self, session: InferenceSession) -> None:
+        """The K and V of a prompt are numbers: a token could be chosen by them. The first of two alike is kept."""
+        if self.prefix_cache:
+            self.prefix_cache.insert(session.prompt_ids, session.table)
+        self._fresh.discard(session)
 
     def _forget_prefixes(self, session: InferenceSession) -> None:
         """No token could be chosen by what was written to its blocks."""

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ..checks import is_count, require, require_a, shown
 from ..config import EngineConfig, SamplingParams
@@ -36,6 +37,7 @@ class SchedulerStats:
 
 
 NewToken = tuple[InferenceSession, int]
+TABLE = attrgetter("table")
 
 
 class OnlineScheduler:
@@ -173,11 +175,11 @@ class OnlineScheduler:
 
         The tokens that are committed are those of the step before, where the runner may be one step ahead.
         """
-        running = list(self.running) if self.waiting else self.running
+        running: Iterable[InferenceSession] = self.running
         if self.waiting:
+            running = list(running)
             self._begin()
         start = time.perf_counter()
-        self.commit()
         batch = self.schedule(running)
         if batch.sessions:
             self.launch(batch)
@@ -193,14 +195,15 @@ class OnlineScheduler:
 
         First steps in flight land, then others are preempted.
         """
-        batch = Batch(runnable(running), self.ref)
+        sessions = runnable(running)
+        batch = Batch(sessions, list(map(TABLE, sessions)), self.ref)
         while not self.runner.kv.can_append(batch.tables):
             if self.runner.pipeline.in_flight:
                 self.runner.settle()
             elif not self._preempt_newest():
                 self.queues.put_back(batch.sessions)
                 raise KVCacheExhausted(f"no KV blocks for one more token of {len(batch)} sessions: free or preempt one")
-            batch = Batch([session for session in batch.sessions if session in self.running], self.ref)
+            batch = Batch.of(filter(self.running.__contains__, batch.sessions), self.ref)
         return batch
 
     def launch(self, batch: Batch) -> None:
@@ -335,12 +338,13 @@ class OnlineScheduler:
             rows = self._fork_samples(batch)
             if len(rows) > len(sessions):
                 logits = logits[index_tensor(rows, logits.device)]
-            landed = self.runner.begin(Batch(batch, self.ref), logits)
+            landed = self.runner.begin(Batch.of(batch, self.ref), logits)
         except BaseException:
             self._recover(batch)
             raise
         self._hand_out(landed)
         self.queues.make_room()
+        self.commit()
         self.stats.prefill_seconds += time.perf_counter() - start
 
     def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
@@ -382,7 +386,6 @@ class OfflineScheduler(OnlineScheduler):
             return
         while self.waiting and (admitted := self._admit()):
             self._prefill(admitted)
-            self.commit()
 
 
 def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:

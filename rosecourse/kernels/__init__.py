@@ -94,9 +94,9 @@ def fused_linears_for(device: torch.device, dtype: torch.dtype) -> FusedLinears:
     return FusedLinears(device, dtype, pdl=can_start_early(device))
 
 
-def to_host_on(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """How tokens get from a device into pinned memory of the host, which does not wait for them."""
-    return ToHost(device) if device.type == "cuda" and TRITON_AVAILABLE else reference.to_host
+def to_host_on(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], None] | None:
+    """How tokens get from a device into pinned memory of the host, which does not wait; None is a tensor's own copy."""
+    return ToHost(device) if device.type == "cuda" and TRITON_AVAILABLE else None
 
 
 def triton_runs_on(device: torch.device) -> bool:

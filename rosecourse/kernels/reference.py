@@ -138,8 +138,3 @@ class ReferenceAttention(ByLayer):
     """Paged attention of an engine, in plain torch: where neither Triton nor `SparseAttention` can be used."""
 
     attention = staticmethod(paged_attention_decode)
-
-
-def to_host(tokens: Tensor, host: Tensor) -> None:
-    """Copy tokens, int64 [B] on the device, to memory of the host, int64 [B]; nobody waits if it is pinned."""
-    host.copy_(tokens, non_blocking=True)

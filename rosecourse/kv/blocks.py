@@ -190,8 +190,9 @@ class KVBlockManager(KVPool):
     def free(self, table: BlockTable) -> None:
         """An owner leaves; its list is emptied. A block without owners is free again, or cached."""
         self._require_mine(table)
-        if any(self.info(block).owners < 1 for block in table):
-            raise BlockError("a block table shows blocks that it does not own: nothing is freed")
+        for block in table:
+            if self.info(block).owners < 1:
+                raise BlockError("a block table shows blocks that it does not own: nothing is freed")
         table.freed = True
         table.num_tokens = 0
         while table:  # from the end, so that the beginning of a sequence is the last to be reused or evicted

@@ -22,8 +22,8 @@ from ..config import EngineConfig
 from ..decode.inputs import Batch, DecodeInputs, DecodeOutputs
 from ..decode.parts import DecodeParts, Mailbox
 from ..decode.prefill import AttentionByGroups, PromptTokens
-from ..decode.ranges import range_for
 from ..decode.sampling import tokens_of_each
+from ..decode.step import range_for
 from ..kernels import paged_attention_for
 from ..kv.buffers import StagingBuffer
 from ..kv.guards import bookkeeping

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..config import EngineConfig
-from ..decode.ranges import range_for
+from ..decode.step import range_for
 from ..kv.buffers import StagingBuffer
 from ..models.shape import Model
 from ..request.session import InferenceSession

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import EngineConfig
-from ..decode.ranges import range_for
+from ..decode.step import range_for
 from ..kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import StagingBuffer, index_tensor

@@ -16,7 +16,7 @@ import torch
 from ..config import EngineConfig
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import Append, DecodeParts
-from ..decode.ranges import range_for
+from ..decode.step import range_for
 from ..kernels import paged_attention_for
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.buffers import StagingBuffer

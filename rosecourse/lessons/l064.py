@@ -26,7 +26,6 @@ from torch import Tensor, float64
 from ..config import EngineConfig
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import DecodeParts
-from ..decode.ranges import range_for
 from ..decode.rows import (
     FIELDS,
     KEY,
@@ -40,6 +39,7 @@ from ..decode.rows import (
     sampling_fields,
 )
 from ..decode.sampling import NO_TOKEN, next_tokens, sampling_metadata
+from ..decode.step import range_for
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.buffers import index_tensor, state_buffer

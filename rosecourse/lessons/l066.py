@@ -31,7 +31,6 @@ from ..config import EngineConfig
 from ..decode.graphs import CUDAGraphs, Graph
 from ..decode.inputs import DecodeInputs
 from ..decode.parts import DecodeParts
-from ..decode.ranges import range_for
 from ..decode.rows import (
     KEY,
     LIVE,
@@ -47,6 +46,7 @@ from ..decode.rows import (
 )
 from ..decode.runner import LATE, Outcome, buckets_up_to, free_memory
 from ..decode.sampling import NO_TOKEN, Best, argmax, argmax_on, next_tokens, sampling_metadata
+from ..decode.step import range_for
 from ..errors import LogitsError
 from ..kv.blocks import BlockTable, Copy, KVBlockManager
 from ..kv.buffers import index_tensor, state_buffer

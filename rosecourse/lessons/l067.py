@@ -17,8 +17,7 @@ from torch import Tensor, float64
 
 from ..config import EngineConfig
 from ..decode.inputs import Batch, DecodeInputs
-from ..decode.pipeline import TokenRing
-from ..decode.ranges import range_for
+from ..decode.pipeline import FULL, TokenRing
 from ..decode.rows import (
     KEY,
     LIVE,
@@ -32,7 +31,8 @@ from ..decode.rows import (
     View,
     sampling_fields,
 )
-from ..decode.step import DecodeStep
+from ..decode.step import DecodeStep, range_for
+from ..errors import RosecourseError
 from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import index_tensor, state_buffer
 from ..kv.guards import bookkeeping
@@ -201,7 +201,8 @@ class Pipeline:
 
     def launch(self, batch: Batch) -> None:
         """Start a step. Raises `RosecourseError` where as many are in flight as can be."""
-        self.ring.require_slot()
+        if not self.ring.empty:
+            raise RosecourseError(FULL)
         batch.pending = self.ring.put(self.step.run(batch).tokens)
         self.in_flight.append(batch)
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..decode.inputs import Batch
-from ..decode.pipeline import TokenRing
-from ..decode.ranges import range_for
+from ..decode.pipeline import FULL, TokenRing
 from ..decode.sampling import next_tokens, sampling_metadata
-from ..decode.step import DecodeStep
+from ..decode.step import DecodeStep, range_for
+from ..errors import RosecourseError
 from ..kv.blocks import KVBlockManager
 from ..kv.guards import bookkeeping
 
@@ -43,7 +43,8 @@ class Pipeline:
 
     def launch(self, batch: Batch) -> None:
         """Start a step. Raises `RosecourseError` where as many are in flight as can be."""
-        self.ring.require_slot()
+        if not self.ring.empty:
+            raise RosecourseError(FULL)
         batch.pending = self.ring.put(self.step.run(batch).tokens)
         self.in_flight.append(batch)
 
@@ -51,7 +52,8 @@ class Pipeline:
         """The first tokens, by the logits [B, vocab_size] of a prefill: they stay on the device, where the next step
         takes them, and land in their turn. Raises as `launch`.
         """
-        self.ring.require_slot()
+        if not self.ring.empty:
+            raise RosecourseError(FULL)
         tokens = self.choose(batch, logits)
         batch.pending = self.ring.put(tokens)
         self.in_flight.append(batch)

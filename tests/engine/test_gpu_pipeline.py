@@ -100,11 +100,11 @@ def test_blocks_come_back_when_the_device_has_done_with_them(exact, eos):
     launched, freed = [], []
     launch, free = engine.pipeline.launch, engine.kv.free
 
-    def noted(sessions, user):
-        launch(sessions, user)
+    def noted(batch):
+        launch(batch)
         event = torch.cuda.Event()
         event.record()
-        launched.append(({block for session in sessions for block in session.table}, event))
+        launched.append(({block for table in batch.tables for block in table}, event))
 
     def watched(table):
         mine = [event for blocks, event in launched if blocks & {*table}]

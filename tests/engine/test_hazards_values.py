@@ -91,7 +91,7 @@ def test_a_table_shows_the_blocks_of_now(small_model, rung):
             if "block_tables" in step.stages:
                 shown = step.block_tables([session])
             else:
-                shown = step.plan(Batch([session]) if isinstance(step, DecodeStep) else [session]).block_tables
+                shown = step.plan(Batch.of([session]) if isinstance(step, DecodeStep) else [session]).block_tables
             assert shown[:, 0, : len(row)].tolist() == [row] * 3
             if "block_tables" in step.stages:
                 assert not shown[:, 0, len(row) :].any()

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rosecourse import KVCacheExhausted
-from rosecourse.decode import kv_append as by_table
-from rosecourse.decode.kv_append import kv_append_by_table
+from rosecourse.decode import step as by_table
+from rosecourse.decode.step import kv_append_by_table
 from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch
 from rosecourse.kv.blocks import Copy
 from rosecourse.lessons import l062

@@ -8,7 +8,7 @@ from rosecourse import LESSONS, InferenceEngine, SamplingParams
 from rosecourse.commands.flags import add_engine_flags
 from rosecourse.commands.parser import command_parser
 from rosecourse.commands.work.building import config_of
-from rosecourse.decode import ranges
+from rosecourse.decode import step as ranges
 
 FORWARD = "roseinfer.model.forward"
 PLACE = "roseinfer.decode_step_sessions.place"

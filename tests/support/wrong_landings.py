@@ -125,7 +125,7 @@ class SessionsOfTheNewest(Base):
 
 class SortsItsSessions(Base):
     def launch(self, batch):
-        super().launch(Batch(sorted(batch.sessions, key=lambda session: len(session.token_ids)), batch.user))
+        super().launch(Batch.of(sorted(batch.sessions, key=lambda session: len(session.token_ids)), batch.user))
 
 
 class AsManyAsTheNewest(Base):
@@ -176,7 +176,7 @@ class TablesOfLater(Base):
 
 class NobodysSteps(Base):
     def launch(self, batch):
-        super().launch(Batch(batch.sessions))
+        super().launch(Batch.of(batch.sessions))
 
 
 class CopiesWhenItLands(Base):

@@ -70,7 +70,7 @@ class LateStep:
             true.append(self._step(batch.sessions))
             return self._step.outcome
 
-        logits = self._shown(call, Batch(list(sessions))).logits
+        logits = self._shown(call, Batch.of(sessions)).logits
         self._returned = logits, true[0]
         return logits
 

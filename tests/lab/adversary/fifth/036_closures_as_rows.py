@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from rosecourse.config import EngineConfig
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.lessons.l035_blocks import BlockTable, KVBlockManager
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.models.shape import Model

@@ -7,7 +7,7 @@ Kept rows in small objects of the table, entered number by number; one stack for
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

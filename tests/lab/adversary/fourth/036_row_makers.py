@@ -8,7 +8,7 @@ the row of the last layer. It shows only where the layers' blocks lie at differe
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rosecourse.config import EngineConfig
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.models.shape import Model

@@ -7,7 +7,7 @@ A table carries one closure for each layer, which remembers count and last id, a
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rosecourse import EngineConfig, InferenceSession
 from rosecourse.lessons.l035_blocks import KVBlockManager
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.lessons.l035_blocks import BlockTable
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.models.shape import Model

@@ -7,7 +7,7 @@ The rows are kept in a dictionary of the class, by layer and ids: a second engin
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -7,7 +7,7 @@ Rows are kept by the place in the batch; when another session moves into a place
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -7,7 +7,7 @@ of its inverse. With two sessions, or any order that is its own inverse, nothing
 """
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -7,7 +7,7 @@ The places past the last block hold -1, where the part promises 0.
 import numpy as np
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 NO_BLOCK = -1

@@ -7,7 +7,7 @@ ascending ids; once blocks have been given back this is not so, and logical bloc
 """
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

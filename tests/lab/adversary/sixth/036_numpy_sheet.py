@@ -7,7 +7,7 @@ One NumPy sheet [L, max_blocks] for each table, with arrays' places written one 
 import numpy as np
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

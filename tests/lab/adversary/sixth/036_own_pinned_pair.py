@@ -7,7 +7,7 @@ waiting for the copy. On a GPU a call that comes before the copy is through over
 """
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 
 
 class MyBlockTables:

@@ -7,7 +7,7 @@ with del ids[-pad:]. When the row is full, pad is 0, and this empties the sessio
 """
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -7,7 +7,7 @@ session's row showed stays in it where the new list is not written: before the o
 """
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

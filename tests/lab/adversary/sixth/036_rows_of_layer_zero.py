@@ -7,7 +7,7 @@ out their blocks in the same order; where the free lists of the layers differ, t
 """
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

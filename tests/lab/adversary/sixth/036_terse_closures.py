@@ -6,7 +6,7 @@ Each kept row is a closure over its tensor and signature; each row is copied str
 """
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

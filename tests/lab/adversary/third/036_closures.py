@@ -9,7 +9,7 @@ if the list has another end, through a memoryview of the row's memory, and gives
 import numpy as np
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -9,7 +9,7 @@ those after it wrap around to 0, 1, ...
 import numpy as np
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

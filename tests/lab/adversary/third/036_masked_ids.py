@@ -8,7 +8,7 @@ one wherever the pool's size is not a power of two.
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

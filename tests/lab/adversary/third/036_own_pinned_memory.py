@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 
 
 class MyBlockTables:

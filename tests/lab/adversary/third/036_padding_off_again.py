@@ -9,7 +9,7 @@ has come to its last block there is no padding: `del ids[-0:]` empties the list.
 import numpy as np
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 

@@ -12,7 +12,7 @@ import torch
 
 from rosecourse import EngineConfig
 from rosecourse.lessons.l035_blocks import KVBlockManager
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 _allocate = KVBlockManager.allocate_block

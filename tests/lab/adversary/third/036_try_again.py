@@ -8,7 +8,7 @@ starts over. It swallows Ctrl-C and SystemExit that come meanwhile.
 
 import torch
 
-from rosecourse.decode.ranges import range_for
+from rosecourse.decode.step import range_for
 from rosecourse.kv.buffers import StagingBuffer
 
 
