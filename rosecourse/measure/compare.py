@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -23,6 +23,9 @@ from .provenance import device_name
 from .samples import Samples, figure_name
 from .stats import Ratio, interleave_all, ratio
 from .workload import Run, Runner, Workload, run_scheduler
+
+Figure = Callable[[Samples], float]
+SAME = "the same engine twice"  # what tables and plots call the control
 
 # The rows of a table: metric and statistic.
 HEADLINES = [
@@ -69,14 +72,16 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two engines under one workload: the runs of each, in pairs, measured here or read from a file.
+    """Two engines under one workload: the runs of each, in rounds, measured here or read from a file.
 
-    A recording of the first lesson has no runs before it: NaN stands for their figures and for every ratio.
+    control: the engine before once more, in the same rounds; a recording has none. A recording of the first lesson has
+    no runs before it: NaN stands for their figures and for every ratio.
     """
 
     before: Samples
     after: Samples
     conditions: Conditions
+    control: Samples = field(default=Samples("control", []), kw_only=True)
 
     @property
     def provenance(self) -> str:
@@ -89,6 +94,11 @@ class Comparison:
         return [side for side in (self.before, self.after) if side.runs]
 
     @property
+    def all_sides(self) -> list[Samples]:
+        """Before, its control, and after: those that have runs."""
+        return [side for side in (self.before, self.control, self.after) if side.runs]
+
+    @property
     def pairs(self) -> list[tuple[Samples, Samples]]:
         """The runs before and after, each by itself, in pairs; none for the first lesson."""
         return list(zip(self.before.each_run, self.after.each_run, strict=True)) if self.before.runs else []
@@ -98,9 +108,21 @@ class Comparison:
 
         More throughput is better, and less of any time. Each run gives one figure: percentiles are over its requests.
         """
-        before = [one.figure(metric, statistic) for one, _ in self.pairs]
-        after = [one.figure(metric, statistic) for _, one in self.pairs]
-        return ratio(after, before) if UNITS[metric] == "tokens/s" else ratio(before, after)
+        return self.ratio_of(lambda one: one.figure(metric, statistic), UNITS[metric] == "tokens/s")
+
+    def ratio_of(self, figure: Figure, more_is_better: bool = False) -> Ratio:
+        """The same for any figure of a run, with the control's."""
+        return self._against(self.after, figure, more_is_better, self.control)
+
+    def _against(self, side: Samples, figure: Figure, more_is_better: bool, control: Samples | None = None) -> Ratio:
+        """How many times better a side is than the one before."""
+        if not self.before.runs:
+            return ratio([], [])
+        before, other = ([figure(one) for one in each.each_run] for each in (self.before, side))
+        found = ratio(other, before) if more_is_better else ratio(before, other)
+        if control is None or not control.runs:
+            return found
+        return replace(found, control=self._against(control, figure, more_is_better))
 
     @property
     def speedup(self) -> Ratio:
@@ -110,22 +132,7 @@ class Comparison:
     @property
     def tail_ratio(self) -> Ratio:
         """ITL p99/p50 before / after, run by run: above 1.0, the tail is shorter after."""
-        return ratio([one.itl_tail for one, _ in self.pairs], [one.itl_tail for _, one in self.pairs])
-
-    @property
-    def steady_tail_ratio(self) -> Ratio:
-        """`steady_tail` before / after, with whole pairs of runs resampled: less noisy than `tail_ratio`."""
-        before, after = self.before, self.after
-        if not self.pairs:
-            return ratio([], [])
-        chosen = np.random.default_rng(0).integers(0, len(before.runs), size=(1_000, len(before.runs)))
-        tails = [
-            Samples("", [before.runs[i] for i in pairs]).steady_tail
-            / Samples("", [after.runs[i] for i in pairs]).steady_tail
-            for pairs in chosen
-        ]
-        low, high = np.percentile(tails, [2.5, 97.5])
-        return Ratio(before.steady_tail / after.steady_tail, float(low), float(high))
+        return self.ratio_of(lambda one: one.itl_tail)
 
     def rows(self) -> dict[str, tuple[float, float, str]]:
         """The rows of the table: before, after (each the median over its runs), and how many times better."""
@@ -139,9 +146,11 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """Before and after, each the median over its runs; `times better` is their ratio, with its 95 % interval.
 
-        Its `attrs` hold the provenance.
+        A control has a column of its own, the same ratio of `before` to itself. The `attrs` hold the provenance.
         """
         table = pd.DataFrame.from_dict(self.rows(), orient="index", columns=["before", "after", "times better"])
+        if self.control.runs:
+            table[SAME] = [str(self.ratio(*one).control) for one in HEADLINES]
         table.attrs["provenance"] = self.provenance
         return table
 
@@ -254,7 +263,7 @@ def compare(
     pairs: int = 5,
     runner: Runner = run_scheduler,
 ) -> Comparison:
-    """Measure two engines in interleaved runs.
+    """Measure two engines in interleaved runs, and the one before a second time as the control.
 
     Raises `RequestFailed`, which names the engine, for a run in which a request did not give all that it was asked for,
     and `RosecourseError` as soon as their tokens differ, or only the numbers of these.
@@ -265,11 +274,12 @@ def compare(
 
     runner: `run_scheduler`, `run_offline` or `run_streaming` of `measure.workload`.
     """
-    engines = {"before": before, "after": after}
+    engines = {"before": before, "after": after, "control": before}
     for name, engine in engines.items():
         require_a(InferenceEngine, engine, name)
-    (one, other), conditions = _measure({name: kept(e) for name, e in engines.items()}, workload, pairs, runner)
-    return Comparison(one, other, conditions)
+    sides, conditions = _measure({name: kept(e) for name, e in engines.items()}, workload, pairs, runner)
+    one, other, control = sides
+    return Comparison(one, other, conditions, control=control)
 
 
 def compare_ladder(

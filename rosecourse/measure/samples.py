@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from .metrics import PERCENTILES, Limits, last_step, per_request, percentiles
+from .metrics import PERCENTILES, Limits, last_step, per_request
 from .stats import Interval, median_interval
 from .workload import Run
 
@@ -70,7 +70,11 @@ class Samples:
 
     def typical(self, metric: str, statistic: str) -> float:
         """The median over the runs of each run's own `figure`; NaN without runs. Ratios are of these."""
-        return float(np.median([one.figure(metric, statistic) for one in self.each_run])) if self.runs else float("nan")
+        return self.interval(metric, statistic).value
+
+    def interval(self, metric: str, statistic: str) -> Interval:
+        """The same with its interval."""
+        return median_interval([one.figure(metric, statistic) for one in self.each_run])
 
     def shares_good(self, limits: Limits) -> list[float]:
         """The share of requests that kept to the limits, of each run."""
@@ -82,16 +86,14 @@ class Samples:
         return np.asarray(self.values("ITL"), dtype=float)
 
     @property
-    def itl_percentiles_ms(self) -> tuple[float, float, float]:
-        """p50, p95 and p99 of the pooled inter-token latencies, in milliseconds."""
-        p50, p95, p99 = percentiles(self.itl_ms)
-        return p50, p95, p99
+    def itl_tail(self) -> float:
+        """p99 / p50 of the inter-token latencies: 1.0 is a stream without a stall."""
+        return self.typical("ITL", "p99") / self.typical("ITL", "p50")
 
     @property
-    def itl_tail(self) -> float:
-        """p99 / p50 of the pooled inter-token latencies: 1.0 is a stream without a stall."""
-        p50, _, p99 = self.itl_percentiles_ms
-        return p99 / p50
+    def typical_itl_ms(self) -> np.ndarray:
+        """The gaps of a run, shortest first, each the median over the runs: their percentiles are `typical`."""
+        return np.median([np.sort(one.itl_ms) for one in self.each_run], axis=0)
 
     @property
     def itl_along_steps_ms(self) -> np.ndarray:
@@ -101,9 +103,3 @@ class Samples:
         """
         gaps = [np.diff(run.times[0].tokens) for run in self.runs]
         return 1e3 * np.median(gaps, axis=0) if gaps else np.empty(0)
-
-    @property
-    def steady_tail(self) -> float:
-        """p99 / p50 of `itl_along_steps_ms`: the stalls that come at the same positions in every run."""
-        p50, _, p99 = percentiles(self.itl_along_steps_ms)
-        return p99 / p50

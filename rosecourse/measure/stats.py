@@ -32,7 +32,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratio(Interval):
-    """before / after of a time: how many times faster `after` is, with a 95 % bootstrap interval."""
+    """before / after of a time: how many times faster `after` is, with a 95 % bootstrap interval.
+
+    control: the same ratio of `before` to itself, measured twice in the same rounds. What the machine does to two runs
+    of one engine shows there, so a difference is told only outside of it. None: the interval stands alone.
+    """
+
+    control: Interval | None = None
 
     def __str__(self) -> str:
         return self.shown(3)
@@ -46,9 +52,10 @@ class Ratio(Interval):
         """What may be said of it where pairs are not too few: see `verdict_over`."""
         if math.isnan(self.value):
             return "nothing to compare"
-        if self.low > 1.0 + ROUNDING:
+        same = self.control or Interval(1.0, 1.0, 1.0)
+        if self.low > max(1.0, same.high) + ROUNDING:
             return "faster"
-        return "slower" if self.high < 1.0 - ROUNDING else NO_DIFFERENCE
+        return "slower" if self.high < min(1.0, same.low) - ROUNDING else NO_DIFFERENCE
 
     def verdict_over(self, pairs: int, above: str = "faster", below: str = "slower") -> str:
         """What may be said of it after so many pairs: `above` or `below` 1.0, no difference, or nothing."""

@@ -33,6 +33,12 @@ def text_on(fill: str) -> str:
 # Before is light and round, after dark and square: they differ without any colour too.
 BEFORE: dict[str, Any] = {"color": "#C47A00", "marker": "o"}
 AFTER: dict[str, Any] = {"color": "#005A94", "marker": "s"}
+SIDES: dict[str, dict[str, Any]] = {
+    "before": BEFORE,
+    "control": {"color": "#8C8C8C", "marker": "D"},
+    "after": AFTER,
+    "yours": {"color": "#00795A", "marker": "^"},
+}
 
 # The boundaries of blocks, and the steps in which requests that started later begin theirs; both behind the curves.
 BOUNDARY: dict[str, Any] = {

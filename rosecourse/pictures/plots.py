@@ -19,8 +19,9 @@ from ..measure.samples import Samples
 from ..measure.stats import FEWEST_PAIRS, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
 from .along_steps import LINES, itl_along_steps, itl_along_steps_compared
-from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK
+from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK, SIDES
 from .labels import APART, BEHIND, SMALL, text_points
+from .lesson_figure import NAMES, lesson_figure
 from .steps import effect, ladder_of_steps, step_anatomies
 
 __all__ = [
@@ -34,26 +35,31 @@ __all__ = [
     "itl_distribution",
     "ladder_of_steps",
     "ladder_throughput",
+    "lesson_figure",
     "race_runs",
     "step_anatomies",
     "throughput_compared",
     "traffic_compared",
 ]
 
-STYLES = {"before": BEFORE, "after": AFTER}
 WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
 
 
 def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
-    """Every run as a dot, and each side's median with its 95 % interval; the ratio with its interval in the title."""
-    places = [1.2 * number for number in range(len(comparison.sides))]  # with room for a text behind each bar
-    for place, side in zip(places, comparison.sides, strict=True):
-        _runs_and_median(ax, place, side, STYLES[side.name])
-    ax.set_xticks(places, [side.name for side in comparison.sides])
+    """Every run as a dot, and each side's median with its 95 % interval; the ratio with its interval in the title.
+
+    The control, `before` a second time, is grey.
+    """
+    sides = comparison.all_sides
+    places = [1.2 * number for number in range(len(sides))]  # with room for a text behind each bar
+    for place, side in zip(places, sides, strict=True):
+        _runs_and_median(ax, place, side, SIDES[side.name])
+    ax.set_xticks(places, [NAMES.get(side.name, side.name) for side in sides])
     claim = comparison.claim(comparison.speedup, "faster", "slower")
-    ax.set(title=f"{title}\n{claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)", xlim=(-0.5, 2.2))
+    ax.set(title=f"{title}\n{claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)")
+    ax.set_xlim(-0.5, max(2.2, places[-1] + 1))
     ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
-    ax.set_ylim(0, 1.12 * max(comparison.before.throughputs + comparison.after.throughputs))
+    ax.set_ylim(0, 1.12 * max(max(side.throughputs) for side in sides))
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -75,17 +81,17 @@ def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[st
 
 
 def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
-    """The share of gaps between tokens that are longer than x, before and after, pooled over requests and runs.
+    """The share of gaps between tokens that are longer than x, before and after: of all requests, the median run's.
 
     The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights. A
     few gaps that are much longer than the others lie beyond the axis: its label counts them and gives the longest.
     """
     for side in comparison.sides:
-        style, gaps = STYLES[side.name], np.sort(side.itl_ms)
+        style, gaps = SIDES[side.name], side.typical_itl_ms
         longer = 1 - np.arange(len(gaps)) / len(gaps)
         ax.step(gaps, longer, where="pre", **LINES[side.name])
-        marks = side.itl_percentiles_ms
-        label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms (N = {:,})".format(side.name, *marks, len(gaps))
+        marks = [side.typical("ITL", name) for name in ("p50", "p95", "p99")]
+        label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms".format(side.name, *marks)
         ax.plot(marks, [0.5, 0.05, 0.01], **style, linestyle="none", markersize=8, markeredgecolor="white", label=label)
     for share, name in ((0.5, "p50"), (0.05, "p95"), (0.01, "p99")):
         ax.axhline(share, color="#BBBBBB", linewidth=0.8, zorder=0)

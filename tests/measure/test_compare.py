@@ -2,6 +2,7 @@
 
 import json
 from copy import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import HEADLINES, Comparison, Conditions, compare, compare_ladder
 from rosecourse.measure.metrics import UNITS
 from rosecourse.measure.samples import Samples
-from rosecourse.measure.stats import Ratio, interleave, interleave_all, median_interval, ratio
+from rosecourse.measure.stats import Interval, Ratio, interleave, interleave_all, median_interval, ratio
 from rosecourse.measure.workload import Run, Workload, run_scheduler
 from rosecourse.request.session import SessionTimes
 from tests.support.record_command import RUNGS, rung_of
@@ -74,6 +75,7 @@ def test_a_median_has_the_interval_of_its_resamplings():
     assert median_interval([2.0, 2.0]) == median_interval([2.0])
 
 
+SIDES = {"before": [2.1] * 5, "after": [2.0] * 5, "control": [2.1, 2.1, 2.1, 2.1 / 1.1, 2.1 / 1.1]}
 CONDITIONS = Conditions(2, 8, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
 
 
@@ -96,8 +98,8 @@ def test_the_samples_of_a_side():
     assert side.throughputs == pytest.approx([15.0, 3.0])
     assert side.throughput.value == pytest.approx(9.0)
     assert sorted(side.itl_ms) == pytest.approx([100, 100, 100, 100, 200, 200])
-    assert side.itl_percentiles_ms == pytest.approx(np.percentile([100, 100, 100, 100, 200, 200], [50, 95, 99]))
-    assert side.itl_tail == pytest.approx(2.0)
+    assert side.typical("ITL", "p99") == pytest.approx(np.mean([np.percentile([100, 100, 100, 200], 99), 199]))
+    assert side.interval("ITL", "p99").value == side.typical("ITL", "p99")
 
 
 def test_along_the_steps_a_stall_of_one_run_is_noise_and_one_of_most_runs_stays():
@@ -172,17 +174,31 @@ def test_the_tail_is_compared_run_by_run():
     assert "no difference measurable here" in same.sentences("059")[2]
 
 
-def test_a_stall_at_the_same_step_of_every_run_is_told_from_one_that_wanders():
-    """Every run of both sides stalls once: before at the same step, after each time at another."""
-    stall_at = [np.r_[np.full(n, 0.1), 0.3, np.full(7 - n, 0.1)].cumsum() for n in range(7)]
-    found = Comparison(
-        Samples("before", [run_of(stall_at[4])] * 21), Samples("after", [run_of(m) for m in stall_at * 3]), CONDITIONS
-    )
-    assert found.tail_ratio.value == pytest.approx(1.0)
-    assert found.after.steady_tail == pytest.approx(1.0)
-    steady = found.steady_tail_ratio
-    assert steady.value == pytest.approx(np.percentile([0.1] * 6 + [0.3], 99) / 0.1)
-    assert steady.verdict == "faster"
+@pytest.mark.parametrize(
+    ("low", "high", "same", "verdict"),
+    [
+        (1.002, 1.119, (0.97, 1.0, 1.03), "no difference measurable here"),
+        (1.04, 1.119, (0.97, 1.0, 1.03), "faster"),
+        (1.04, 1.119, (0.8, 0.85, 0.9), "faster"),
+        (0.8, 0.98, (0.96, 1.0, 1.05), "no difference measurable here"),
+        (0.8, 0.9, (0.96, 1.0, 1.05), "slower"),
+        (0.8, 0.9, (1.1, 1.2, 1.3), "slower"),
+    ],
+)
+def test_a_difference_lies_outside_what_the_same_engine_shows_twice(low, high, same, verdict):
+    least, value, most = same
+    assert Ratio((low + high) / 2, low, high, Interval(value, least, most)).verdict == verdict
+
+
+def test_the_control_is_the_engine_before_in_the_same_rounds():
+    sides = [Samples(name, [run_of([1, 2, 3, 4], seconds=s) for s in seconds]) for name, seconds in SIDES.items()]
+    found = Comparison(sides[0], sides[1], CONDITIONS, control=sides[2])
+    for better in (found.speedup, found.ratio("total throughput")):
+        assert better.value == pytest.approx(1.05, rel=0.01)
+        assert better.control.high == pytest.approx(1.1)
+        assert better.verdict == "no difference measurable here"
+    assert replace(found, control=Samples("control", [])).speedup.verdict == "faster"
+    assert found.table()["the same engine twice"].iloc[0] == str(found.ratio("total throughput").control)
 
 
 @pytest.mark.parametrize(
@@ -228,9 +244,9 @@ def test_two_engines_are_compared_by_their_runs(small_model):
     rung = lesson("038")
     workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
     found = compare(*engines(small_model, rung.before, rung.after), workload, pairs=3)
-    assert len(found.before.runs) == len(found.after.runs) == 3
+    assert len(found.before.runs) == len(found.after.runs) == len(found.control.runs) == 3
     table = found.table()
-    assert list(table.columns) == ["before", "after", "times better"]
+    assert list(table.columns) == ["before", "after", "times better", "the same engine twice"]
     assert len(table) == len(HEADLINES)
     assert table.loc["total throughput (tokens/s)", "before"] == pytest.approx(
         np.median([12 / run.total_seconds for run in found.before.runs])
@@ -238,10 +254,10 @@ def test_two_engines_are_compared_by_their_runs(small_model):
     assert table.loc["decode throughput (tokens/s)", "after"] == pytest.approx(
         np.median([12 / run.stats.decode_seconds for run in found.after.runs])
     )
-    pooled = np.concatenate([np.diff(times.tokens) for run in found.after.runs for times in run.times])
     own = [np.concatenate([np.diff(times.tokens) for times in run.times]) for run in found.after.runs]
     assert table.loc["ITL p99 (ms)", "after"] == pytest.approx(1e3 * np.median([np.percentile(g, 99) for g in own]))
-    assert found.after.itl_tail == pytest.approx(np.percentile(pooled, 99) / np.median(pooled))
+    p50 = 1e3 * np.median([np.median(gaps) for gaps in own])
+    assert found.after.itl_tail == pytest.approx(table.loc["ITL p99 (ms)", "after"] / p50)
     assert found.speedup == ratio(found.before.seconds, found.after.seconds)
     assert table.loc["ITL p99 (ms)", "times better"] == str(found.ratio("ITL", "p99"))
     assert table.attrs["provenance"] == found.provenance

@@ -15,6 +15,7 @@ from rosecourse.measure.traffic import TrafficComparison
 from rosecourse.measure.workload import Run
 from rosecourse.pictures import plots
 from rosecourse.pictures.along_steps import starts_apart
+from rosecourse.pictures.lesson_figure import PANELS
 from rosecourse.records.comparisons import recorded_comparison
 from rosecourse.records.recordings import Recording
 from rosecourse.request.session import SessionTimes
@@ -93,22 +94,48 @@ def test_one_run_a_side_is_drawn_and_nothing_is_claimed(ax):
     assert "too few pairs to tell" in ax.get_title()
 
 
+def test_the_control_is_drawn_in_grey_between_before_and_after(ax, found):
+    plots.throughput_compared(ax, replace(found, control=samples("control", 0.0021, spike=0.003)), "Lesson 038")
+    assert [label.get_text() for label in ax.get_xticklabels()] == [
+        "before",
+        "before again\n(the same engine twice)",
+        "after",
+    ]
+    red, green, blue, _ = ax.patches[1].get_facecolor()
+    assert red == green == blue
+    assert_readable(ax)
+
+
+def test_the_figure_of_a_lesson_shows_what_the_table_says(found):
+    found = replace(found, control=samples("control", 0.0021, spike=0.003))
+    figure = plt.figure(figsize=(8.2, 3.6), layout="constrained")
+    yours = samples("yours", 0.0012)
+    plots.lesson_figure(figure, found, "Lesson 038", yours)
+    figure.canvas.draw()
+    for ax, (metric, statistic) in zip(figure.axes, PANELS, strict=True):
+        sides = [found.before, found.control, found.after, yours]
+        assert [bar.get_height() for bar in ax.patches] == [side.typical(metric, statistic) for side in sides]
+        before, after, _ = found.row(metric, statistic)
+        assert {ax.patches[0].get_height(), ax.patches[2].get_height()} == {before, after}
+        assert ax.get_ylim()[0] == 0
+    plt.close(figure)
+
+
 def test_the_distribution_is_the_share_of_longer_gaps_with_its_percentiles(ax, found):
     plots.itl_distribution(ax, found, "title")
     for side, style in ((found.before, plots.BEFORE), (found.after, plots.AFTER)):
         (curve,) = lines(ax, style["color"])
         gaps, shares = curve.get_xdata(), curve.get_ydata()
-        assert list(gaps) == sorted(side.itl_ms)
-        assert len(gaps) == 5 * 2 * 9
-        assert (shares[0], shares[-1]) == (1.0, pytest.approx(1 / 90))
+        assert list(gaps) == sorted(side.each_run[2].itl_ms)  # the run in the middle
+        assert (shares[0], shares[-1]) == (1.0, pytest.approx(1 / 18))
         (marks,) = lines(ax, style["color"], style["marker"])
-        assert tuple(marks.get_xdata()) == side.itl_percentiles_ms
+        assert list(marks.get_xdata()) == [side.typical("ITL", name) for name in ("p50", "p95", "p99")]
         assert list(marks.get_ydata()) == [0.5, 0.05, 0.01]
-    p50, p95, p99 = found.before.itl_percentiles_ms
-    assert legend(ax)[0] == f"before: p50 {p50:.2f}, p95 {p95:.2f}, p99 {p99:.2f} ms (N = 90)"
+    p50, p95, p99 = (found.before.typical("ITL", name) for name in ("p50", "p95", "p99"))
+    assert legend(ax)[0] == f"before: p50 {p50:.2f}, p95 {p95:.2f}, p99 {p99:.2f} ms"
     assert texts(ax) == ["p50", "p95", "p99"]
     assert (ax.get_yscale(), ax.get_xlim()[0]) == ("log", 0)
-    assert ax.get_xlim()[1] > max(found.before.itl_percentiles_ms)
+    assert ax.get_xlim()[1] > p99
     assert ax.get_xlabel() == "inter-token latency (ms)"  # no gap lies beyond
     assert ax.get_ylabel() == "share of gaps longer than\nthe time below (log scale)"
 
@@ -240,7 +267,7 @@ def test_mixed_traffic_shows_the_burst_above_the_load(found):
     assert burst.get_title().startswith("All requests at once\nfaster (")
     for side, style in zip(under_load.sides, (plots.BEFORE, plots.AFTER), strict=True):
         (marks,) = lines(load, style["color"], style["marker"])
-        assert tuple(marks.get_xdata()) == side.itl_percentiles_ms
+        assert list(marks.get_xdata()) == [side.typical("ITL", name) for name in ("p50", "p95", "p99")]
     assert load.get_title() == f"At {mixed.rate:.1f} requests/s, 80% of the capacity before\na CPU (1 thread)"
     assert figure.get_suptitle() == "Lesson 038 under mixed traffic"
     assert_readable(burst, load)
