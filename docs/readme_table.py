@@ -1,4 +1,4 @@
-"""Put the tables, and what is odd in them, into README.md and docs/figures.md, from the ladder and from data/.
+"""Put the tables into README.md and docs/figures.md, from the ladder and from data/.
 
 python docs/readme_table.py
 """
@@ -9,26 +9,14 @@ from pathlib import Path
 
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.form import Course
-from rosecourse.records.odd_runs import odd_loads, odd_runs, slow_runs_of_all
-from rosecourse.records.others import other_engines
+from rosecourse.records.noted import other_engines
 from rosecourse.records.tables import articles_table, lessons_table, markdown_table, workloads_table
 from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
 
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
-WORKLOADS = ("A", "B", "C", "E", "F", "C-one", "C-threads", "C-asyncio")  # all that is recorded but mixed traffic
 BESIDE = ("A", "C")  # the workloads under which others were measured
-ODD = "No run is left out. "  # how the line in docs/figures.md on runs that stand out begins
-OF_C = (
-    " (C-threads and C-asyncio are C with other readers, a thread or a task of asyncio for each stream: "
-    "[068](../notebooks/068_delivery_and_start.ipynb) has them.)"
-)
-GOOD = (
-    "A request is *good* if it keeps to limits on its TTFT and on its ITL p99 "
-    "([059](../notebooks/059_rollover.ipynb#Mixed-traffic) has them); *before* and *after* are the two engines of a "
-    "lesson's recording. "
-)
 NAMED_BY = ["engine", "version", "configuration", "command"]
 OPTIONS = "[its options](docs/figures.md#other-engines)"  # without them a command measures something else
 RECORDS = "`rosecourse record`"  # the command behind this course's own rows
@@ -61,14 +49,6 @@ def rate_of(lowest: float, highest: float) -> str:
     return f"{lowest:,.0f}" if lowest == highest else f"{lowest:,.0f} to {highest:,.0f}"
 
 
-def odd_line() -> str:
-    """The line on runs that stand out."""
-    of_loads = odd_loads()
-    slow = slow_runs_of_all(WORKLOADS)
-    said = [one for one in (odd_runs(), slow and slow + OF_C, GOOD + of_loads if of_loads else "") if one]
-    return ODD + (" ".join(said) or "None stands out.")
-
-
 def tables() -> dict[Path, list[str]]:
     """The tables of each file. In the file stands one whose first column has the same head."""
     races = {number: race_on_a_cpu(course) for number, course in COURSES.items()}
@@ -85,7 +65,6 @@ def main() -> None:
             head = re.escape(table[: table.index("|", 1) + 1])
             text = re.sub(rf"(?m)^{head}.*\n(\|.*\n)*", lambda _, table=table: table, text)
         path.write_text(text)
-    FIGURES.write_text(re.sub(rf"(?m)^{ODD}.*$", lambda _: odd_line(), FIGURES.read_text()))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ..lessons import LESSONS
 from ..records.comparisons import recorded_comparison
-from ..records.odd_runs import odd_runs
 from ..records.results import RESULTS
 from ..records.tables import named_cell, recorded_head, workloads_table
 from .notebooks import head_of, lessons_in
@@ -27,7 +26,6 @@ class LessonMap:
         self.heads = {head.number: head for head in lessons_in(folder)}
         self.rungs = [rung for rung in LESSONS if rung.number in self.heads]
         self.end = head_of(folder / END) if (folder / END).is_file() else None
-        self.odd_runs = odd_runs(folder=results)
         self.recordings = {rung.number: recorded_comparison(rung.number, folder=results) for rung in self.rungs}
 
     def rows(self) -> list[list[str]]:
@@ -60,8 +58,8 @@ class LessonMap:
         worth = recorded_head(self.recordings.values())
         header = ["lesson", "what changes", "minutes to read", "to build", "to hunt", "workload", worth]
         rows = [header, ["---"] * 2 + ["---:"] * 3 + ["---"] * 2, *self.rows(), self.last_row()]
-        said = [f"{self.odd_runs}\n", self.summary()] if self.odd_runs else [self.summary()]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows if row), "", *said, "", workloads_table()])
+        table = [f"| {' | '.join(row)} |" for row in rows if row]
+        return "\n".join([*table, "", self.summary(), "", workloads_table()])
 
     __repr__ = _repr_markdown_ = __str__
 

@@ -16,7 +16,7 @@ from ..measure.metrics import PERCENTILES, UNITS
 from ..measure.samples import figure_name
 from ..measure.traffic import D
 from .comparisons import RecordedComparison, recorded_comparison
-from .published import published_figures
+from .noted import published_figures
 from .results import RESULTS
 
 COLUMNS = ["article", "original engine on this GPU", "here, before", "here, after", "times better, here"]

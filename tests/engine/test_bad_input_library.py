@@ -32,7 +32,7 @@ from rosecourse.measure.workload import Workload
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
-from rosecourse.records.published import published_figures
+from rosecourse.records.noted import published_figures
 from rosecourse.records.steps import recorded_steps
 from rosecourse.records.tables import published_and_recorded
 from rosecourse.records.timelines import recorded_timelines

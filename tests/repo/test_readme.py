@@ -17,7 +17,7 @@ from rosecourse.__main__ import COMMANDS
 from rosecourse.measure.stats import NO_DIFFERENCE
 from rosecourse.pictures.whole_ladder import draw_step
 from rosecourse.records.comparisons import recorded_comparison
-from rosecourse.records.others import other_engines
+from rosecourse.records.noted import other_engines
 from rosecourse.records.results import RESULTS
 
 ROOT = Path(__file__).parents[2]

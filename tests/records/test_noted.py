@@ -1,13 +1,14 @@
-"""The published figures: whole, and in agreement with each other and with what the articles say of them."""
+"""Figures that were noted once: whole, and in agreement with each other and with what the articles say of them."""
 
 import math
 
 import pytest
 
 from rosecourse import LESSONS, LessonError, RosecourseError
+from rosecourse.lessons.workloads import ARTICLES as WORKLOADS
 from rosecourse.measure.metrics import UNITS
-from rosecourse.records import published
-from rosecourse.records.published import published_figures
+from rosecourse.records import noted
+from rosecourse.records.noted import other_engines, prototype_facts, published_figures, recorded_prefills
 
 ARTICLES = ["036", "038", "059", "060", "061"]
 
@@ -101,38 +102,45 @@ def test_rows_of_one_lesson():
         published_figures("042")
 
 
-def test_a_missing_file_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(published, "PUBLISHED", tmp_path / "published.csv")
-    with pytest.raises(RosecourseError, match=r"published\.csv cannot be read .*: restore it from git"):
-        published_figures()
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text.replace("lesson,", "number,", 1), "it has no column 'lesson'"),
-        (lambda text: text.replace(",stated,", ",said,", 1), "it has no column 'stated'"),
-        (lambda text: text.replace("TPOT", "TPOTS"), "it has the metric 'TPOTS', which is none of decode time"),
-        (lambda text: text.replace("4292.75", "many"), "could not convert string to float"),
-        (lambda text: text.replace("4292.75", "nan"), "float"),
-        (lambda text: text.replace("4292.75", "-4292.75"), "a figure that is not positive"),
-        (lambda text: text.replace("4292.75", "inf"), "a figure that is not positive"),
-        (lambda text: text.replace("4292.75", ""), "a row that lacks something"),
-        (lambda text: text + "a,b\n" + 30 * "x,", "tokenizing data"),
-        (lambda text: "", "No columns"),
-        (lambda text: "\udcff" + text, "decode"),
-        (lambda text: text[: len(text) // 2], ""),
-        (lambda text: text + "036,a workload,TPOT,p50,ms/token,1,1,,a GPU\n", "a row that lacks something"),
-    ],
+    "change", [lambda text: "", lambda text: text + "a,b\n" + 30 * "x,", lambda text: "\udcff" + text]
 )
-def test_a_damaged_file_is_named_and_never_half_read(monkeypatch, tmp_path, change, message):
+def test_a_damaged_file_is_named(monkeypatch, tmp_path, change):
     damaged = tmp_path / "published.csv"
-    damaged.write_text(change(published.PUBLISHED.read_text()), errors="surrogateescape")
-    monkeypatch.setattr(published, "PUBLISHED", damaged)
-    with pytest.raises(RosecourseError) as caught:
+    damaged.write_text(change(noted.PUBLISHED.read_text()), errors="surrogateescape")
+    monkeypatch.setattr(noted, "PUBLISHED", damaged)
+    with pytest.raises(RosecourseError, match=r"published\.csv cannot be read .*: restore it from git"):
         published_figures("036")
-    text = str(caught.value)
-    assert text.startswith(f"{damaged} cannot be read (")
-    assert text.endswith("): restore it from git")
-    assert message in text
-    assert "\n" not in text
+
+
+def test_a_missing_file_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(noted, "OTHERS", tmp_path / "others.csv")
+    with pytest.raises(RosecourseError, match=r"others\.csv cannot be read .*: restore it from git"):
+        other_engines()
+
+
+def test_every_other_engine_has_a_version_a_configuration_and_a_date():
+    rows = other_engines()
+    assert set(rows.workload) <= set(WORKLOADS)
+    assert not rows.duplicated(["engine", "configuration", "workload"]).any()
+    assert rows.date.str.fullmatch(r"\d{4}-\d\d-\d\d").all()
+    assert not rows.eq("").any(axis=None)
+    assert ((rows.lowest > 0) & (rows.lowest <= rows.highest)).all()
+
+
+def test_the_articles_engine_has_the_figures_that_are_published():
+    published = published_figures().query("lesson == 'newest' and metric == 'total throughput'")
+    rows = other_engines().query('engine == "the articles\' engine"')
+    assert sorted({*rows.lowest, *rows.highest}) == sorted(published.after)
+
+
+@pytest.mark.parametrize("table", ["threads", "pads", "graphs"])
+def test_every_table_of_prefills_has_its_figures_and_its_provenance(table):
+    found = recorded_prefills(table)
+    assert (found > 0).all(axis=None)
+    for said in ("NVIDIA H200", "2026-11-25", "torch 2.11.0, triton 3.6.0", "commit a5fa52a"):
+        assert said in found.attrs["provenance"]
+
+
+def test_facts_of_the_prototype_are_those_of_one_lesson():
+    assert [len(prototype_facts(number)) for number in ("070", "071", "072")] == [5, 10, 0]
