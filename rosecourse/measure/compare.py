@@ -192,11 +192,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ladder:
-    """All rungs under one workload: the same tokens, and the runs of each, in rounds. titles: of the lessons."""
+    """All rungs under one workload: the same tokens, and the runs of each, in rounds. titles: of the lessons.
+
+    control: the first rung once more, in the same rounds, where it was measured twice.
+    """
 
     rungs: list[Samples]
     titles: list[str]
     conditions: Conditions
+    control: Samples = field(default=Samples("control", []), kw_only=True)
 
     @property
     def provenance(self) -> str:
@@ -217,7 +221,8 @@ class Ladder:
     def ratios(self, metric: str) -> list[Ratio]:
         """How many times less time each rung takes than the first. metric: a time of `UNITS` in seconds."""
         first = self.rungs[0].values(metric)
-        return [ratio(first, rung.values(metric)) for rung in self.rungs]
+        same = ratio(first, self.control.values(metric)) if self.control.runs else None
+        return [replace(ratio(first, rung.values(metric)), control=same) for rung in self.rungs]
 
     def table(self) -> pd.DataFrame:
         """One row for each rung. Its `attrs` hold the provenance."""
@@ -290,17 +295,21 @@ def compare_ladder(
     rungs: Sequence[Lesson] = LESSONS,
     runner: Runner = run_scheduler,
     holding: Holding = all_kept,
+    control: Lesson | None = None,
 ) -> Ladder:
     """Like `compare`, with an engine for each rung, as it is after its lesson; all share the model's weights.
 
-    holding: whether all engines are kept, or one is there at a time; see `measure.holding`.
+    holding: whether all engines are kept, or one is there at a time; see `measure.holding`. control: the first rung,
+    where it is to be measured twice.
     """
 
     def lent(rung: Lesson) -> Lent:
         return holding(lambda: InferenceEngine(model, config, rung.after), lambda engine: runner(engine, workload))
 
-    samples, conditions = _measure({rung.number: lent(rung) for rung in rungs}, workload, rounds, runner)
-    return Ladder(samples, [rung.title for rung in rungs], conditions)
+    engines = {rung.number: lent(rung) for rung in rungs} | ({"control": lent(control)} if control else {})
+    samples, conditions = _measure(engines, workload, rounds, runner)
+    found = Ladder(samples[: len(rungs)], [rung.title for rung in rungs], conditions)
+    return replace(found, control=samples[-1]) if control else found
 
 
 def _measure(

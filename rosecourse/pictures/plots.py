@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..measure.compare import Comparison, Ladder
+from ..measure.compare import SAME, Comparison, Ladder
 from ..measure.samples import Samples
 from ..measure.stats import FEWEST_PAIRS, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
@@ -163,12 +163,13 @@ def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     medians, with intervals from pairs of runs that were made in turns. Figures of 8.2 x 3.8 inches suit it.
     """
     whole = metric == "total time"
-    values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung in ladder.rungs]
-    middles = [f"{np.median(runs):,.0f} tokens/s" if whole else f"{np.median(runs):,.2f} ms" for runs in values]
-    verdicts = [f"\n{times.shown(2)}, {_verdict(times, ladder)}" for times in ladder.ratios(metric)[1:]]
-    texts = [f"{middle}{verdict}" for middle, verdict in zip(middles, ["", *verdicts], strict=True)]
-    names = [f"{rung.name}: {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
-    _draw_runs(ax, values, names, {"": texts})
+    first, *others = zip(ladder.rungs, ladder.titles, ladder.ratios(metric), strict=True)
+    rows = [first, *([(ladder.control, SAME, first[2])] if ladder.control.runs else []), *others]
+    values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung, _, _ in rows]
+    texts = [f"{np.median(runs):,.0f} tokens/s" if whole else f"{np.median(runs):,.2f} ms" for runs in values]
+    for row, (_, _, times) in list(enumerate(rows))[-len(others) :]:
+        texts[row] += f"\n{times.shown(2)}, {_verdict(times, ladder)}"
+    _draw_runs(ax, values, [f"{rung.name}: {name}" for rung, name, _ in rows], {"": texts})
     what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
     ax.set(title=f"{title}\n{ladder.conditions.device}")
     ax.set_xlabel(f"{what}\n{WHISKERS}\nratios: of the medians, to before, with their 95 % interval", fontsize=SMALL)
@@ -192,7 +193,8 @@ def _draw_runs(
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(values) - 0.5, -0.5)
-    ax.barh(places, [middle.value for middle in middles], 0.62, color="#56B4E9", edgecolor="white")
+    colours = [SIDES["control"]["color"] if name.startswith("control") else "#56B4E9" for name in names]
+    ax.barh(places, [middle.value for middle in middles], 0.62, color=colours, edgecolor="white")
     errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
     below = [place + 0.17 for place in places]
     ax.errorbar([m.value for m in middles], below, xerr=errors, color=INK, linestyle="none", capsize=3, linewidth=1.5)

@@ -84,7 +84,12 @@ def test_a_part_that_is_the_one_before_can_race(number, first, small_model):
     _, ax = plt.subplots()
     found.draw(ax)
     assert f"Lesson {number}: {before.__name__} on the ladder" in ax.get_title()
-    names = [f"before: lesson {first}", f"yours: {before.__name__}", f"course: lesson {number}"]
+    names = [
+        f"before: lesson {first}",
+        "control: the same engine twice",
+        f"yours: {before.__name__}",
+        f"course: lesson {number}",
+    ]
     assert [label.get_text() for label in ax.get_yticklabels()] == names
     assert all("too few runs to tell" in text.get_text() for text in ax.texts[1:])
 
@@ -245,7 +250,7 @@ def test_whatever_a_part_raises_is_told_and_not_timed(error, says, where, small_
 
 
 def test_an_interrupt_of_a_race_is_one(small_model, monkeypatch):
-    def interrupted(*args):
+    def interrupted(*args, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(racing, "compare_ladder", interrupted)

@@ -234,6 +234,7 @@ def test_the_provenance_names_workload_runs_and_machine():
 
 
 PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
+WORKLOAD = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
 
 
 def engines(model, *parts):
@@ -310,6 +311,19 @@ def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
         expected.high,
     ]
     assert table.attrs["provenance"].startswith("2 requests x 6 tokens; 1 warm-up and 2 counted runs of each")
+
+
+def test_the_first_rung_is_measured_twice_where_it_is_the_control(small_model):
+    order = []
+
+    def run(engine, workload):
+        order.append(rung_of(engine))
+        return run_scheduler(engine, workload)
+
+    found = compare_ladder(small_model, WORKLOAD, 2, rungs=LESSONS[:2], runner=run, control=LESSONS[0])
+    assert order == ["035", "036", "035", "035", "036", "035", "035", "036", "035"]
+    assert len(found.rungs) == 2
+    assert found.speedups[1].control == ratio(found.rungs[0].seconds, found.control.seconds)
 
 
 def test_a_ladder_of_engines_with_other_tokens_is_refused(small_model):

@@ -188,7 +188,7 @@ def race(
             return _noted(_counted(course, racers, model))
         workload = workload_of(course.track, on_gpu)
         config = EngineConfig(max_batch_size=len(workload.prompts), prefix_cache=False)
-        ladder = compare_ladder(model, workload, rounds, config, racers)
+        ladder = compare_ladder(model, workload, rounds, config, racers, control=racers[0])
     except RosecourseError as error:
         return Race(rung.number, name, None, _nothing_timed(str(error), name, rung.number))
     except KeyboardInterrupt:
