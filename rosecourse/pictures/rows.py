@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from xml.etree import ElementTree
 
+from ..checks import require
 from ..decode.rows import FIELDS, KEY, TEMPERATURE, TOP_P
-from ..errors import ConfigError
 from ..kv.blocks import BlockTable
 from ..lessons.l064 import Rows
-from .sheet import (
-    EMPTY,
-    FAINT_INK,
-    GAP,
-    INK,
-    LINE,
-    LINE_HEIGHT,
-    MARGIN,
-    OWNER_COLOURS,
-    SWATCH,
-    TEXT,
-    Picture,
-    Sheet,
-    counted,
-    draw_shape,
-    draw_text,
-    fit,
-    plain,
-)
+from .grid import Cell, Grid, draw_grids, label
+from .sheet import BY_DEVICE, EMPTY, INK, OWNER_COLOURS, USED, Picture, counted, plain
 
-COLUMNS = (("token", 50), ("position", 68), ("temperature", 94), ("top-k", 46), ("top-p", 46), ("key", 78))
-NAME_WIDTH, ENTRY, APART, HEIGHT = 84, 34, 14, 24  # a row's name, a table's entry, fields from table, a row's height
-BY_DEVICE = "#CDE7F7"  # a cell that the device has changed
+COLUMNS = ("token", "position", "temperature", "top-k", "top-p", "key")
 MOST_ROWS, MOST_BLOCKS = 16, 12  # that can be drawn
 NOTHING: Mapping[int, int] = MappingProxyType({})
 
@@ -74,22 +54,24 @@ class SeenRows:
         return f"#{number}" if column >= FIELDS else str(number)
 
 
+def names_in(seats: Sequence[BlockTable], tables: Mapping[str, BlockTable]) -> tuple[str, ...]:
+    """The names of the sessions in the rows. Raises `ConfigError` for a session without a name."""
+    named = {id(table): plain(name) for name, table in tables.items()}
+    for row, table in enumerate(seats):
+        require(id(table) in named, f"row {row} holds a session without a name: give its table")
+    return tuple(named[id(table)] for table in seats)
+
+
 def see_rows(rows: Rows, tables: Mapping[str, BlockTable]) -> SeenRows:
     """What is in the rows now. tables: name -> `session.table`, of all sessions that any of the pictures shows.
 
     Raises `ConfigError` for a row whose session has no name, and for more rows or blocks than can be drawn.
     """
-    if rows.max_rows > MOST_ROWS or rows.max_blocks > MOST_BLOCKS:
-        raise ConfigError(
-            f"{rows.max_rows} rows of {rows.max_blocks} blocks: at most {MOST_ROWS} of {MOST_BLOCKS} can be drawn"
-        )
-    named = {id(table): plain(name) for name, table in tables.items()}
-    missing = [row for row, table in enumerate(rows.tables) if id(table) not in named]
-    if missing:
-        raise ConfigError(f"row {missing[0]} holds a session without a name: give its table")
-    colours = {name: OWNER_COLOURS[n % len(OWNER_COLOURS)] for n, name in enumerate(named.values())}
-    names = tuple(named[id(table)] for table in rows.tables)
-    num_blocks = tuple(map(len, rows.tables))
+    few = rows.max_rows <= MOST_ROWS and rows.max_blocks <= MOST_BLOCKS
+    told = f"{rows.max_rows} rows of {rows.max_blocks} blocks: at most {MOST_ROWS} of {MOST_BLOCKS} can be drawn"
+    require(few, told)
+    names, num_blocks = names_in(rows.tables, tables), tuple(map(len, rows.tables))
+    colours = {plain(name): OWNER_COLOURS[n % len(OWNER_COLOURS)] for n, name in enumerate(tables)}
     return SeenRows(tuple(rows.state.tolist()), rows.max_rows, rows.max_blocks, names, num_blocks, colours)
 
 
@@ -99,92 +81,29 @@ def rows_map(now: SeenRows, since: SeenRows | None = None, uploaded: Mapping[int
     uploaded: address in the buffer -> number, of what the host has written since; these cells have a thick outline.
     since: the same rows earlier; a cell that the device has changed since then, or since the host wrote it, has a tint.
     """
-    table = now.max_blocks * ENTRY
-    sheet = Sheet(NAME_WIDTH + sum(width for _, width in COLUMNS) + APART + table)
-    sheet.heading(_title(now))
-    _draw_headings(sheet, now)
+    title = f"{len(now.names)} of {counted(now.max_rows, 'row')} in use; one buffer of {len(now.numbers)} numbers"
+    title += "; on the right the block tables"
+    columns = range(FIELDS + now.max_blocks)
+    rows = [
+        [label("row", faint=True), *map(Cell, [*COLUMNS, *(f"[{entry}]" for entry in range(now.max_blocks))])],
+        [label("address", faint=True), *(Cell(str(now.address(0, column)), faint=True) for column in columns)],
+    ]
+    said = [title]
     for row in range(now.max_rows):
-        _draw_row(sheet, now, row, since, uploaded)
-        sheet.y += HEIGHT + 2
-    sheet.y += GAP
-    marks = [("outline", "written by the host")] if uploaded else []
+        name = now.names[row] if row < len(now.names) else ""
+        head = label(f"{row} {name or 'not used'}", now.colours[name] if name else "", faint=not name)
+        rows.append([head, *(_cell(now, row, column, since, uploaded) for column in columns)])
+        if name:
+            said.append(f"row {row}, {name}: {', '.join(now.text(row, column) for column in columns)}")
     if since is not None:
-        marks.append((BY_DEVICE, "changed by the device"))
-    sheet.legend(marks)
-    return sheet.picture(_description(now, since, uploaded), None)
+        said.append(f"{counted(len(uploaded), 'number')} sent by the host")
+    legend = [("outline", "written by the host")] if uploaded else []
+    legend += [(BY_DEVICE, "changed by the device")] if since is not None else []
+    return draw_grids(title, [Grid(rows)], legend, "; ".join(said))
 
 
-def _draw_headings(sheet: Sheet, now: SeenRows) -> None:
-    """The name of each column, and the address of its cell in row 0."""
-    draw_text(sheet.root, (MARGIN, sheet.y + TEXT), "row", colour=FAINT_INK)
-    draw_text(sheet.root, (MARGIN, sheet.y + TEXT + LINE_HEIGHT + 1), "address", colour=FAINT_INK)
-    entries = [f"[{entry}]" for entry in range(now.max_blocks)]
-    for column, name in enumerate([*(name for name, _ in COLUMNS), *entries]):
-        x, width = _place(column)
-        draw_text(sheet.root, (x + width / 2, sheet.y + TEXT), name, anchor="middle", weight="bold")
-        at = (x + width / 2, sheet.y + TEXT + LINE_HEIGHT + 1)
-        draw_text(sheet.root, at, str(now.address(0, column)), colour=FAINT_INK, anchor="middle")
-    sheet.y += 2 * LINE_HEIGHT + 7
-
-
-def _place(column: int) -> tuple[int, int]:
-    """Left and width of a column."""
-    widths = [width for _, width in COLUMNS]
-    left = MARGIN + NAME_WIDTH
-    if column < FIELDS:
-        return left + sum(widths[:column]), widths[column]
-    return left + sum(widths) + APART + (column - FIELDS) * ENTRY, ENTRY
-
-
-def _draw_row(sheet: Sheet, now: SeenRows, row: int, since: SeenRows | None, uploaded: Mapping[int, int]) -> None:
-    used, y = row < len(now.names), sheet.y
-    name = now.names[row] if used else ""
-    group = draw_shape(sheet.root, "g", class_="row", data_row=row, data_session=name)
-    draw_text(group, (MARGIN, y + 16), f"{row}", colour=INK if used else FAINT_INK)
-    if used:
-        draw_shape(group, "rect", x=MARGIN + 22, y=y + 6, width=12, height=12, fill=now.colours[name])
-        said = fit(name, NAME_WIDTH - 22 - SWATCH, TEXT)
-        draw_text(group, (MARGIN + 22 + SWATCH, y + 16), said, weight="bold")
-    else:
-        draw_text(group, (MARGIN + 22, y + 16), "not used", colour=FAINT_INK)
-    columns = range(FIELDS + now.max_blocks)
-    for column in columns:
-        _draw_cell(group, y, now, (row, column), since, uploaded)
-    for column in columns:  # on top of its neighbours' lines
-        if now.address(row, column) in uploaded:
-            x, width = _place(column)
-            box = {"x": x + 1, "y": y + 1, "width": width - 2, "height": HEIGHT - 2}
-            draw_shape(group, "rect", class_="uploaded", **box, fill="none", stroke=INK, stroke_width=3)
-
-
-def _draw_cell(
-    parent: ElementTree.Element,
-    y: int,
-    now: SeenRows,
-    cell: tuple[int, int],
-    since: SeenRows | None,
-    uploaded: Mapping[int, int],
-) -> None:
-    address, (x, width) = now.address(*cell), _place(cell[1])
-    used = now.in_use(*cell)
-    by_device = used and since is not None and uploaded.get(address, since.numbers[address]) != now.numbers[address]
-    fill = BY_DEVICE if by_device else "white" if used else EMPTY
-    marks = {"data_address": address, "data_by_device": int(by_device)}
-    draw_shape(parent, "rect", class_="cell", **marks, x=x, y=y, width=width, height=HEIGHT, fill=fill, stroke=LINE)
-    colour = INK if used else FAINT_INK
-    draw_text(parent, (x + width / 2, y + 16), now.text(*cell), colour=colour, anchor="middle")
-
-
-def _title(now: SeenRows) -> str:
-    told = f"{len(now.names)} of {counted(now.max_rows, 'row')} in use"
-    return f"{told}; one buffer of {len(now.numbers)} numbers; on the right the block tables"
-
-
-def _description(now: SeenRows, since: SeenRows | None, uploaded: Mapping[int, int]) -> str:
-    columns = range(FIELDS + now.max_blocks)
-    rows = (
-        f"row {row}, {name}: {', '.join(now.text(row, column) for column in columns)}"
-        for row, name in enumerate(now.names)
-    )
-    sent = [f"{counted(len(uploaded), 'number')} sent by the host"] if since is not None else []
-    return "; ".join([_title(now), *rows, *sent])
+def _cell(now: SeenRows, row: int, column: int, since: SeenRows | None, uploaded: Mapping[int, int]) -> Cell:
+    address, used = now.address(row, column), now.in_use(row, column)
+    was = uploaded.get(address, since.numbers[address]) if since else now.numbers[address]
+    fill = BY_DEVICE if used and was != now.numbers[address] else USED if used else EMPTY
+    return Cell(now.text(row, column), fill, INK if address in uploaded else "", faint=not used)

@@ -7,7 +7,7 @@ import pytest
 from rosecourse.lab.exercises import panel
 from rosecourse.lab.exercises.panel import Controls, Panel, still
 from rosecourse.lab.exercises.playground import FULL, MOST_SESSIONS, Playground, Setting
-from rosecourse.pictures.blocks import take_snapshot
+from rosecourse.pictures.snapshot import take_snapshot
 
 pytest.importorskip("ipywidgets")
 
@@ -26,7 +26,7 @@ def assert_drawn(controls):
     drawn = ground.picture.snapshot
     held = take_snapshot(ground.engine.kv, tables, 0, drawn.colour_order)
     assert drawn == held
-    assert controls.map.value.count('class="block"') == len(held.blocks) == controls.num_blocks.value
+    assert controls.map.value.count('class="cell') == len(held.blocks) == controls.num_blocks.value
     assert tuple(controls.session.options) == tuple(tables)
 
 
@@ -43,7 +43,7 @@ def test_it_begins_as_its_controls_stand(controls):
     assert said(controls).startswith("A, B, C: the prompts are in the cache")
     assert controls.session.value == "A"
     assert_drawn(controls)
-    assert 'data-marked="1"' not in controls.map.value
+    assert 'class="cell marked"' not in controls.map.value
 
 
 def test_each_setting_begins_anew(controls):
@@ -65,7 +65,7 @@ def test_each_setting_begins_anew(controls):
 def test_a_step_appends_a_token_to_each_session_and_marks_what_has_changed(controls):
     controls.step.click()
     assert tokens(controls) == {"A": 4, "B": 7, "C": 10}
-    assert controls.map.value.count('data-marked="1"') == 3
+    assert controls.map.value.count('class="cell marked"') == 3
     assert "+1 token" in controls.map.value
     assert_drawn(controls)
 
@@ -93,7 +93,7 @@ def test_a_full_pool_is_a_sentence_and_an_end_makes_room(controls):
     before = tokens(controls)
     controls.step.click()
     assert (said(controls), tokens(controls)) == (FULL, before)
-    assert 'data-marked="1"' not in controls.map.value  # nothing has changed
+    assert 'class="cell marked"' not in controls.map.value  # nothing has changed
     controls.session.value = "C"
     controls.end.click()
     assert said(controls).startswith("C has ended")

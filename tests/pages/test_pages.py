@@ -23,7 +23,7 @@ from rosecourse.pictures.colours import COLOURS as COLOURS_OF_PARTS
 from rosecourse.pictures.colours import INK as PLOT_INK
 from rosecourse.pictures.colours import text_on
 from rosecourse.pictures.schematics import SAME
-from rosecourse.pictures.sheet import CACHED_COLOUR, EMPTY, FAINT_INK, INK, OTHER_COLOUR, OWNER_COLOURS
+from rosecourse.pictures.sheet import BY_DEVICE, EMPTY, FAINT_INK, INK, OTHER_COLOUR, OWNER_COLOURS, SHARED
 from tests.support.stripped import stripped
 
 NASTY = '<img src=x onerror="alert(1)"> & `a<b` **bold**'
@@ -109,7 +109,7 @@ def test_what_is_coloured_can_be_read_in_both_themes(theme, page, text):
 
 
 @pytest.mark.parametrize(
-    "fill", sorted({*OWNER_COLOURS, OTHER_COLOUR, CACHED_COLOUR, EMPTY, *COLOURS_OF_PARTS.values()})
+    "fill", sorted({*OWNER_COLOURS, OTHER_COLOUR, SHARED, EMPTY, BY_DEVICE, *COLOURS_OF_PARTS.values()})
 )
 def test_words_on_a_colour_of_the_pictures_can_be_read(fill):
     assert contrast(getrgb(text_on(fill)), getrgb(fill)) >= 4.5

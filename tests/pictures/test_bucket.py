@@ -4,7 +4,7 @@ import pytest
 
 from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.pictures.bucket import bucket_map, see_bucket
-from tests.support.diagram_reader import SVG, boxes, parse, step
+from tests.support.diagram_reader import boxes, parse, rows_of, step
 
 PARAMS = SamplingParams(max_new_tokens=12, stop_on_eos=False)
 
@@ -28,13 +28,10 @@ def planned(engine, *sessions):
 
 
 def texts_of(picture):
-    """row -> the texts of its cells, and the colour of each cell."""
-    found = {}
-    for group in (g for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "row"):
-        cells = [r for r in group.iter(f"{SVG}rect") if r.get("class") == "cell"]
-        at = {float(t.get("x")): t.text for t in group.iter(f"{SVG}text")}
-        texts = [at[float(r.get("x")) + float(r.get("width")) / 2] for r in cells]
-        found[int(group.get("data-row"))] = (group.get("data-session"), texts, {r.get("fill") for r in cells})
+    """For each row who sits there, the texts of its cells, and the colours behind them."""
+    found = []
+    for head, *cells in ([*row.values()] for row in rows_of(picture)[1:]):
+        found.append((head.text, [cell.text for cell in cells], {cell.fill for cell in cells}))
     return found
 
 
@@ -42,13 +39,13 @@ def test_rows_show_where_they_write(engine):
     a, b, c = start(engine, 5, 2, 8)
     rows = planned(engine, a, b, c)
     found = texts_of(bucket_map(see_bucket(rows, 4, {"A": a.table, "B": b.table, "C": c.table})))
-    assert list(found) == [0, 1, 2, 3]
+    assert len(found) == 4
     for row, (name, session) in enumerate((("A", a), ("B", b), ("C", c))):
         position = session.num_cached_tokens
         where = f"block #{session.table[position // 4]}, slot {position % 4}"
-        assert found[row][:2] == (name, [str(session.token_ids[-1]), str(position), "1", where, "is read"])
+        assert found[row][:2] == (f"{row} {name}", [str(session.token_ids[-1]), str(position), "1", where, "is read"])
     name, (_, position, live, where, outcome), fill = found[3]
-    assert (name, position, live, where, outcome) == ("", "0", "0", "spare block #20, slot 0", "is left")
+    assert (name, position, live, where, outcome) == ("3 pad", "0", "0", "spare block #20, slot 0", "is left")
     assert fill.isdisjoint(found[0][2])
 
 

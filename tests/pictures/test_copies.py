@@ -5,8 +5,8 @@ import pytest
 from rosecourse import BlockError, ConfigError, EngineConfig, InferenceEngine
 from rosecourse.pictures.blocks import moments
 from rosecourse.pictures.copies import blocks_and_copies
-from rosecourse.pictures.sheet import CACHED_COLOUR, EMPTY, OWNER_COLOURS
-from tests.support.diagram_reader import SVG, parse, start, texts
+from rosecourse.pictures.sheet import EMPTY, OWNER_COLOURS, SHARED, WRONG
+from tests.support.diagram_reader import arrows, parse, start, strips, texts
 
 WORDS = {"P": "prompt"}
 
@@ -29,53 +29,27 @@ def held(tables, **others):
     return words | {int(name[1:]): given for name, given in others.items()}
 
 
-def strips(picture):
-    """{block: its group}"""
-    groups = [group for group in parse(picture).iter(f"{SVG}g") if group.get("class") == "strip"]
-    return {int(group.get("data-block")): group for group in groups}
-
-
-def said(group):
-    return [text.text for text in group.iter(f"{SVG}text")]
-
-
-def tips(picture):
-    """{(from, to): (x, y) of the arrow's tip}"""
-    found = {}
-    for group in parse(picture).iter(f"{SVG}g"):
-        if group.get("class") == "copy":
-            head = [path.get("d") for path in group.iter(f"{SVG}path")][-1]
-            x, y = head[1:].split("L")[0].split()
-            found[int(group.get("data-from")), int(group.get("data-to"))] = (float(x), float(y))
-    return found
-
-
 def test_a_block_shows_its_owners_and_what_its_slots_hold(engine):
     tables = family(engine)
     picture = blocks_and_copies(engine.kv, tables, held(tables, b1=["P", "P", "B", ""]), WORDS)
     assert list(strips(picture)) == [0, 1]
-    shown = strips(picture)[1]
-    assert said(shown) == ["#1", "P", "P", "B", "A + B + C"]
-    fills = [rect.get("fill") for rect in shown.iter(f"{SVG}rect")]
-    assert fills == [CACHED_COLOUR, CACHED_COLOUR, OWNER_COLOURS[1], EMPTY]
-    assert tips(picture) == {}
+    _, slots, owners = strips(picture)[1]
+    assert owners == "A + B + C"
+    assert [cell.text for cell in slots] == ["P", "P", "B", ""]
+    assert [cell.fill for cell in slots] == [SHARED, SHARED, OWNER_COLOURS[1], EMPTY]
+    assert arrows(picture) == []
     assert {"P: prompt", "B's token", "empty"} <= set(texts(picture))
     assert "block 1 of A + B + C holds prompt, prompt, B, nothing" in parse(picture)[0].text
 
 
-def test_each_copy_has_an_arrow_that_ends_before_it(engine):
+def test_each_copy_has_an_arrow_to_it(engine):
     tables = family(engine)
     copies = engine.kv.place(list(tables.values()))
     picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS, copies)
-    assert list(tips(picture)) == [tuple(copy) for copy in copies]
+    lines = {block: line for block, (line, _, _) in strips(picture).items()}
+    assert arrows(picture) == [(lines[copy.source], lines[copy.destination]) for copy in copies]
     assert len(copies) == 2
-    for (source, destination), (x, y) in tips(picture).items():
-        box = next(strips(picture)[destination].iter(f"{SVG}rect"))
-        left, top, height = (float(box.get(key)) for key in ("x", "y", "height"))
-        assert x < left
-        assert top < y < top + height
-        assert float(next(strips(picture)[source].iter(f"{SVG}rect")).get("x")) < x
-    assert said(strips(picture)[copies[0].destination])[-1] == "A"
+    assert strips(picture)[copies[0].destination][2] == "A"
     assert "is to be copied to block" in parse(picture)[0].text
 
 
@@ -83,12 +57,12 @@ def test_a_wrong_slot_is_outlined(engine):
     tables = family(engine)
     picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS, wrong=[(1, 2)])
     marked = {
-        (block, int(rect.get("data-slot")))
-        for block, group in strips(picture).items()
-        for rect in group.iter(f"{SVG}rect")
-        if rect.get("class") == "wrong"
+        (block, slot): cell.outline
+        for block, (_, slots, _) in strips(picture).items()
+        for slot, cell in enumerate(slots)
+        if cell.marked
     }
-    assert marked == {(1, 2)}
+    assert marked == {(1, 2): WRONG}
     assert "slot 2 of block 1 is wrong" in parse(picture)[0].text
     assert "outlined: wrong" in texts(picture)
 

@@ -72,10 +72,8 @@ def test_moments_stand_side_by_side_where_they_fit(engine):
     a = start(engine, 6)
     narrow, wide = (block_map(engine.kv, tables(A=a), columns=columns) for columns in (4, 8))
     beside, above = moments(("one", narrow), ("two", narrow)), moments(("one", wide), ("two", narrow))
-    assert beside.width > 2 * narrow.width
-    assert beside.width <= WIDTH
+    assert 2 * narrow.width < beside.width <= WIDTH
     assert beside.height < 2 * narrow.height
-    assert above.width == wide.width
     assert above.height > wide.height + narrow.height
     assert len(cells(beside)) == 2 * len(cells(narrow))
     assert len(cells(above)) == len(cells(wide)) + len(cells(narrow))
@@ -118,17 +116,13 @@ def test_everything_lies_inside_the_picture_and_a_notebook(small_model):
 def test_texts_stay_in_their_cells_and_off_each_other(small_model):
     for picture in pictures_to_fit(small_model):
         for group in parse(picture).iter(f"{SVG}g"):
-            if group.get("class") != "block":
-                continue
-            (_, left, top, right, bottom), *others = boxes(group)
-            lines = {}
-            for what, x0, y0, x1, y1 in others:
-                assert left <= x0 < x1 <= right, what
-                assert top <= y0 < y1 <= bottom + 1, what
-                if what != "rect":
-                    lines.setdefault(y1 // 5, []).append((x0, x1, what))
-            for line in map(sorted, lines.values()):
-                assert all(one[1] <= two[0] for one, two in pairwise(line)), line
+            if group.get("class") in ("cell", "cell marked"):
+                (_, left, top, right, bottom), *others = boxes(group)
+                assert all(
+                    left <= x0 and x1 <= right and top <= y0 and y1 <= bottom + 1 for _, x0, y0, x1, y1 in others
+                )
+                said = [(y0, y1) for what, _, y0, _, y1 in others if what != "rect"]
+                assert all(one[1] <= two[0] + 4 for one, two in pairwise(said))
 
 
 def test_a_picture_is_white_and_its_texts_are_dark(engine):
@@ -189,9 +183,11 @@ def test_highlights_that_are_not_there(engine):
 
 def test_pictures_that_cannot_be_compared(engine, small_model):
     layer_0, other = block_map(engine.kv, {}), block_map(make_engine(small_model, block_size=8).kv, {})
-    with pytest.raises(ConfigError, match="since shows layer 0 with 12 blocks of 4 slots, not layer 1 with 12 of 4"):
+    with pytest.raises(
+        ConfigError, match="since shows layer 0 with 12 blocks of 4 slots, not layer 1 with 12 blocks of 4"
+    ):
         block_map(engine.kv, {}, 1, since=layer_0)
-    with pytest.raises(ConfigError, match="12 blocks of 8 slots, not layer 0 with 12 of 4"):
+    with pytest.raises(ConfigError, match="12 blocks of 8 slots, not layer 0 with 12 blocks of 4"):
         block_map(engine.kv, {}, since=other)
     for wrong in (moments(("both", layer_0)), "before", 3):
         with pytest.raises(ConfigError, match="give an earlier picture by block_map or table_map"):

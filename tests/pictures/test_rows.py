@@ -6,8 +6,9 @@ from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParam
 from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P
 from rosecourse.lessons.l064 import Rows as RowsOfSession
 from rosecourse.pictures.rows import rows_map, see_rows
+from rosecourse.pictures.sheet import BY_DEVICE, USED
 from rosecourse.request.draws import key_of
-from tests.support.diagram_reader import SVG, boxes, parse, step
+from tests.support.diagram_reader import boxes, parse, rows_of, step
 
 PARAMS = SamplingParams(max_new_tokens=12, temperature=0.7, top_k=5, top_p=0.9, seed=3, stop_on_eos=False)
 
@@ -32,28 +33,22 @@ def start(engine, *lengths):
     return sessions
 
 
-def cells(picture):
+def cells(picture, now):
     """(row, address) -> (text, whether the device changed it), and the addresses of the cells with an outline."""
-    found, outlined = {}, {}
-    for group in (g for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "row"):
-        row = int(group.get("data-row"))
-        texts = {(float(t.get("x")), float(t.get("y"))): t.text for t in group.iter(f"{SVG}text")}
-        for rect in group.iter(f"{SVG}rect"):
-            x, y, width = (float(rect.get(name)) for name in ("x", "y", "width"))
-            if rect.get("class") == "cell":
-                address = int(rect.get("data-address"))
-                found[row, address] = (texts[x + width / 2, y + 16], rect.get("data-by-device") == "1", x)
-            elif rect.get("class") == "uploaded":
-                outlined.setdefault(row, []).append(x - 1)
-    addresses = {address for (row, address), (_, _, x) in found.items() if x in outlined.get(row, ())}
-    return {key: value[:2] for key, value in found.items()}, addresses
+    found, outlined = {}, set()
+    for row, line in enumerate(rows_of(picture)[2:]):
+        for column, cell in enumerate(list(line.values())[1:]):
+            found[row, now.address(row, column)] = (cell.text, cell.fill == BY_DEVICE)
+            outlined |= {now.address(row, column)} if cell.marked else set()
+    return found, outlined
 
 
 def test_cells_show_the_buffer_where_it_has_them(engine):
     a, b = start(engine, 5, 2)
     step(engine, a, b)
     rows = engine.decode_step.rows
-    found, _ = cells(rows_map(see_rows(rows, {"A": a.table, "B": b.table})))
+    now = see_rows(rows, {"A": a.table, "B": b.table})
+    found, _ = cells(rows_map(now), now)
     assert sorted(address for _, address in found) == list(range(rows.state.numel()))
     for row, session in enumerate((a, b)):
         said = {field: found[row, field * 4 + row][0] for field in range(FIELDS)}
@@ -74,11 +69,13 @@ def test_what_nobody_reads_is_pale(engine):
     step(engine, a, b, c)
     step(engine, a, c)  # c's table lies where b's was, and c's old row is not in use
     rows = engine.decode_step.rows
-    picture = rows_map(see_rows(rows, {"A": a.table, "B": b.table, "C": c.table}))
+    now = see_rows(rows, {"A": a.table, "B": b.table, "C": c.table})
+    lines = enumerate(rows_of(rows_map(now))[2:])
     white = {
-        int(r.get("data-address"))
-        for r in parse(picture).iter(f"{SVG}rect")
-        if r.get("class") == "cell" and r.get("fill") == "white"
+        now.address(row, column - 1)
+        for row, line in lines
+        for column, cell in line.items()
+        if column and cell.fill == USED
     }
     fields = {field * 4 + row for field in range(FIELDS) for row in (0, 1)}
     entries = {FIELDS * 4 + row * rows.max_blocks + n for row, s in enumerate((a, c)) for n in range(len(s.table))}
@@ -93,7 +90,8 @@ def test_it_tells_the_host_from_the_device(engine):
         then = see_rows(rows, tables)
         rows.sent = {}
         step(engine, a, b)
-        found, outlined = cells(rows_map(see_rows(rows, tables), then, rows.sent))
+        now = see_rows(rows, tables)
+        found, outlined = cells(rows_map(now, then, rows.sent), now)
         assert outlined == set(rows.sent)
         by_device = {address for (_, address), (_, moved) in found.items() if moved}
         assert {POSITION * 4, POSITION * 4 + 1} <= by_device
@@ -110,7 +108,7 @@ def test_rows_that_move_are_the_devices_work(engine):
     now = see_rows(rows, tables)
     assert (then.names, now.names) == (("A", "B", "C"), ("A", "C"))
     assert now.colours == then.colours
-    found, _ = cells(rows_map(now, then, rows.sent))
+    found, _ = cells(rows_map(now, then, rows.sent), now)
     assert rows.sent == {}
     assert found[1, FIELDS * 4 + rows.max_blocks] == (f"#{c.table[0]}", True)
 
@@ -122,7 +120,8 @@ def test_what_the_device_changes_after_the_host_wrote_it_is_the_devices_too(engi
     then = see_rows(rows, tables)
     rows.sent = {}
     step(engine, a, b)  # b joins: its row is written, and then it is advanced
-    found, outlined = cells(rows_map(see_rows(rows, tables), then, rows.sent))
+    now = see_rows(rows, tables)
+    found, outlined = cells(rows_map(now, then, rows.sent), now)
     field = {name: column * 4 + 1 for name, column in (("position", POSITION), ("key", KEY))}
     assert set(field.values()) <= outlined
     assert found[1, field["position"]] == ("3", True)

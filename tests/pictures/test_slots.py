@@ -3,8 +3,9 @@
 import pytest
 
 from rosecourse import BlockError, ConfigError, EngineConfig, InferenceEngine, lesson
+from rosecourse.pictures.sheet import INK, OWNER_COLOURS, WRONG
 from rosecourse.pictures.slots import slots_by_table
-from tests.support.diagram_reader import SVG, boxes, parse, start, texts
+from tests.support.diagram_reader import arrows, boxes, parse, rows_of, start, strips, texts
 
 
 @pytest.fixture
@@ -22,83 +23,58 @@ def started(engine, *lengths):
     return {name: session.table for name, session in zip("ABCDEFGH", sessions, strict=False)}
 
 
-def groups(picture, kind):
-    return [group for group in parse(picture).iter(f"{SVG}g") if group.get("class") == kind]
-
-
 def targets(picture):
-    """{row: (block, slot)}"""
+    """{(block, slot): (who writes it, the colour of its outline)}"""
     return {
-        int(rect.get("data-row")): (int(strip.get("data-block")), int(rect.get("data-slot")))
-        for strip in groups(picture, "strip")
-        for rect in strip.iter(f"{SVG}rect")
-        if rect.get("class") == "target"
+        (block, slot): (cell.text, cell.outline)
+        for block, (_, slots, _) in strips(picture).items()
+        for slot, cell in enumerate(slots)
+        if cell.marked
     }
 
 
-def chosen(picture):
-    """{row: the entry with an outline}"""
-    return {
-        int(row.get("data-row")): int(rect.get("data-entry"))
-        for row in groups(picture, "row")
-        for rect in row.iter(f"{SVG}rect")
-        if rect.get("class") == "chosen"
-    }
-
-
-def tips(picture):
-    """{row: the height at which its arrow ends}"""
-    found = {}
-    for row in groups(picture, "row"):
-        head = [path for path in row.iter(f"{SVG}path") if path.get("fill") not in (None, "none")][-1]
-        found[int(row.get("data-row"))] = float(head.get("d")[1:].split("L")[0].split()[1])
-    return found
+def chosen(picture, sessions):
+    """For each session the entry with an outline, and what it says."""
+    rows = rows_of(picture)[1 : 1 + sessions]
+    last = max(column for column, cell in rows_of(picture)[0].items() if cell.text.startswith("["))
+    return [
+        [(column - 1, cell.text) for column, cell in row.items() if cell.marked and 1 <= column <= last] for row in rows
+    ]
 
 
 def test_each_position_chooses_an_entry_and_a_slot(engine):
-    tables = started(engine, 6, 4, 9, 2)
+    tables, lengths = started(engine, 6, 4, 9, 2), (6, 4, 9, 2)
     engine.kv.place(list(tables.values()))
     picture = slots_by_table(engine.kv, tables)
-    assert chosen(picture) == {0: 1, 1: 1, 2: 2, 3: 0}
-    lengths = (6, 4, 9, 2)
-    expected = {
-        row: (table[n // 4], n % 4) for row, (table, n) in enumerate(zip(tables.values(), lengths, strict=True))
-    }
-    assert targets(picture) == expected
-    assert {group.get("data-placed") for group in groups(picture, "row")} == {"1"}
+    expected = {name: (table[n // 4], n % 4) for (name, table), n in zip(tables.items(), lengths, strict=True)}
+    assert targets(picture) == {place: (name, INK) for name, place in expected.items()}
+    named = [[(n // 4, str(expected[name][0]))] for name, n in zip(expected, lengths, strict=True)]
+    assert chosen(picture, 4) == named
+    assert arrows(picture) == [
+        (row, strips(picture)[block][0]) for row, (block, _) in enumerate(expected.values(), start=1)
+    ]
     assert "no block placed: 0 is read" not in texts(picture)
+    assert {"A: 6", "B: 4", "C: 9", "D: 2"} <= set(texts(picture))
     assert parse(picture)[0].text.startswith("A at position 6 reads entry 1: slot 2 of block 1; B at position 4")
-
-
-def test_an_arrow_ends_at_its_block(engine):
-    tables = started(engine, 6, 4, 9, 2)
-    engine.kv.place(list(tables.values()))
-    picture = slots_by_table(engine.kv, tables)
-    heights = {}
-    for strip in groups(picture, "strip"):
-        rects = list(strip.iter(f"{SVG}rect"))
-        heights[int(strip.get("data-block"))] = float(rects[0].get("y")), float(rects[0].get("y")) + 24
-    for row, height in tips(picture).items():
-        top, bottom = heights[targets(picture)[row][0]]
-        assert top < height < bottom
 
 
 def test_before_place_a_full_session_aims_at_block_0(engine):
     tables = started(engine, 6, 4)
     picture = slots_by_table(engine.kv, tables)
-    assert targets(picture) == {0: (tables["A"][1], 2), 1: (0, 0)}
+    assert targets(picture) == {(tables["A"][1], 2): ("A", INK), (0, 0): ("B", WRONG)}
     assert tables["A"][0] == 0  # somebody else's
-    assert [group.get("data-placed") for group in groups(picture, "row")] == ["1", "0"]
     assert "no block placed: 0 is read" in texts(picture)
     assert "past the end of its table" in parse(picture)[0].text
 
 
 def test_filled_slots_are_those_with_tokens(engine):
     tables = started(engine, 6, 4)
+    engine.kv.place(list(tables.values()))
     filled = {
-        int(g.get("data-block")): int(g.get("data-filled")) for g in groups(slots_by_table(engine.kv, tables), "strip")
+        block: sum(cell.fill in OWNER_COLOURS for cell in slots)
+        for block, (_, slots, _) in strips(slots_by_table(engine.kv, tables)).items()
     }
-    assert filled == {tables["A"][0]: 4, tables["A"][1]: 2, tables["B"][0]: 4}
+    assert filled == {tables["A"][0]: 4, tables["A"][1]: 2, tables["B"][0]: 4, tables["B"][1]: 0}
 
 
 def test_a_shared_block_names_its_owners(engine):
@@ -113,7 +89,7 @@ def test_writers_of_one_slot_are_counted(engine):
     family = {"A": first.table, **{name: engine.fork(first).table for name in "FGH"}}
     picture = slots_by_table(engine.kv, family)
     assert texts(picture).count("×4") == 1
-    assert set(targets(picture).values()) == {(first.table[-1], 2)}
+    assert targets(picture) == {(first.table[-1], 2): ("×4", INK)}
 
 
 def test_nothing_is_drawn_over_a_text_or_outside(engine):

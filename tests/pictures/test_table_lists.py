@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from rosecourse import BlockError, ConfigError, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.pictures.sheet import SHARED, USED
 from rosecourse.pictures.table_lists import table_lists
-from tests.support.diagram_reader import SVG, parse, start, step, texts
+from tests.support.diagram_reader import grids, start, step, texts
 
 PER_LAYER, ONE_TABLE = lesson("062").before, lesson("062").after
 
@@ -17,25 +18,23 @@ def make(model, parts, num_blocks=12, prefix_cache=False):
     return InferenceEngine(model, config, parts)
 
 
+def lists(picture):
+    """{(session, layer): its cells}"""
+    found, (names, tables) = {}, (grids(picture)[::2], grids(picture)[1::2])
+    for [head], table in zip(names, tables, strict=True):
+        for layer, row in enumerate(table):
+            found[head[0].text.rpartition(": ")[0], layer] = list(row.values())[1:]
+    return found
+
+
 def drawn(picture):
     """{(session, layer): its numbers}"""
-    groups = [group for group in parse(picture).iter(f"{SVG}g") if group.get("class") == "list"]
-    return {
-        (g.get("data-session"), int(g.get("data-layer"))): [int(t.text[1:]) for t in g.iter(f"{SVG}text")]
-        for g in groups
-    }
+    return {which: [int(cell.text[1:]) for cell in cells] for which, cells in lists(picture).items()}
 
 
 def marked(picture):
     """The (session, layer, number of the entry) of thick outlines."""
-    found = set()
-    for group in parse(picture).iter(f"{SVG}g"):
-        rects = list(group.iter(f"{SVG}rect"))
-        left = {rect.get("x"): n for n, rect in enumerate(r for r in rects if r.get("class") != "differs")}
-        for rect in rects:
-            if rect.get("class") == "differs":
-                found.add((group.get("data-session"), int(group.get("data-layer")), left[rect.get("x")]))
-    return found
+    return {(*which, n) for which, cells in lists(picture).items() for n, cell in enumerate(cells) if cell.marked}
 
 
 def test_a_cache_of_the_articles_has_a_list_for_each_layer(small_model):
@@ -67,9 +66,7 @@ def test_shared_blocks_are_grey(small_model, parts):
     fork = engine.fork(a)
     step(engine, a, fork)  # each has a last block of its own now
     picture = table_lists(engine.kv, {"A": a.table, "fork": fork.table})
-    group = next(g for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "list")
-    first, last = (rect.get("fill") for rect in group.iter(f"{SVG}rect"))
-    assert first != last == "white"
+    assert [cell.fill for cell in lists(picture)["A", 0]] == [SHARED, USED]
     assert "has several owners" in texts(picture)
     assert "has several owners" not in texts(alone)
 
@@ -80,12 +77,12 @@ def test_evicted_blocks_come_back_in_another_order_in_the_other_layers(small_mod
         engine.free(start(engine, 12, first))
     late = start(engine, 9, 200)
     picture = table_lists(engine.kv, {"late": late.table})
-    lists = drawn(picture)
+    found = drawn(picture)
     expected = {
         ("late", layer, place)
-        for (_, layer), blocks in lists.items()
+        for (_, layer), blocks in found.items()
         for place, block in enumerate(blocks)
-        if block != lists["late", 0][place]
+        if block != found["late", 0][place]
     }
     assert marked(picture) == expected != set()
     assert "another index than in layer 0" in texts(picture)

@@ -38,34 +38,95 @@ def tables(**sessions):
 
 
 class Cell:
-    """A block as it is drawn, read back from the SVG."""
+    """A cell as it is drawn, read back from the SVG. outline: its colour, where it is thick. bands: of its bar."""
 
     def __init__(self, group):
-        self.index = int(group.get("data-block"))
-        self.marked = group.get("data-marked") == "1"
-        self.title = group.find(f"{SVG}title").text
+        self.kind, *marked = group.get("class").split()
+        self.marked = bool(marked)
+        self.row, self.column = int(group.get("data-row")), int(group.get("data-column"))
+        self.title = group.findtext(f"{SVG}title", "")
         self.texts = [t.text for t in group.iter(f"{SVG}text")]
+        self.text = "\n".join(self.texts)
         rects = list(group.iter(f"{SVG}rect"))
-        self.outline = rects[0]
-        self.bands = [r for r in rects if r.get("class") == "filled"]
-        self.colours = [r.get("fill") for r in self.bands]
-        whole = [float(r.get("width")) for r in rects if r.get("class") == "empty"]
+        self.fill = rects[0].get("fill") if rects else None  # a label's is its swatch
+        self.outline = rects[0].get("stroke") if self.marked else None
+        self.bands = [rect for rect in rects if rect.get("class") == "filled"]
+        self.colours = [rect.get("fill") for rect in self.bands]
+        whole = [float(rect.get("width")) for rect in rects if rect.get("class") == "slots"]
         self.filled = float(self.bands[0].get("width")) / whole[0] if self.bands else 0.0  # share of the slots
-        self.separators = sum(p.get("d").count("M") for p in group.iter(f"{SVG}path") if p.get("class") == "slots")
+        self.separators = sum(p.get("d").count("M") for p in group.iter(f"{SVG}path") if p.get("class") == "lines")
+
+    @property
+    def index(self):
+        """The number of the block, of a cell that is one."""
+        return int(re.match(r"block #(\d+)", self.title)[1])
 
 
 def parse(picture):
     return ElementTree.fromstring(picture.svg)
 
 
+def grids(picture):
+    """The rows of each grid: {column: Cell}."""
+    found = []
+    for grid in (g for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "grid"):
+        rows = {}
+        for cell in map(Cell, grid.findall(f"{SVG}g")):
+            rows.setdefault(cell.row, {})[cell.column] = cell
+        found.append([rows[row] for row in sorted(rows)])
+    return found
+
+
+def rows_of(picture):
+    """The rows of the only grid."""
+    (rows,) = grids(picture)
+    return rows
+
+
 def cells(picture):
-    return [Cell(g) for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "block"]
+    """The blocks of a block map or a table map."""
+    every = (cell for rows in grids(picture) for row in rows for cell in row.values())
+    return [cell for cell in every if cell.title.startswith("block #")]
 
 
 def entries(picture):
     """{(session, logical block): Cell} of a table map."""
-    groups = [g for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "entry"]
-    return {(g.get("data-session"), int(g.get("data-logical"))): Cell(g.find(f"{SVG}g")) for g in groups}
+    found, session = {}, None
+    for heads, *rows in grids(picture):
+        if not rows:
+            session = heads[0].text.rpartition(": ")[0]
+        for row in rows:
+            found |= {(session, int(heads[column].text.split()[1])): cell for column, cell in row.items()}
+    return found
+
+
+def strips(picture):
+    """{block: (the row that it is in, its slots, what is said after them)} of pictures with a strip for each block."""
+    found = {}
+    for row in rows_of(picture):
+        cells = list(row.values())
+        for number, cell in enumerate(cells):
+            if cell.kind == "label" and re.fullmatch(r"#\d+", cell.text):
+                end = next(n for n in range(number + 1, len(cells)) if cells[n].kind == "label")
+                found[int(cell.text[1:])] = (cell.row, cells[number + 1 : end], cells[end].text)
+    return found
+
+
+def arrows(picture):
+    """[(row it starts from, row it points at), ...], by the heights of the rows."""
+    (grid,) = [g for g in parse(picture).iter(f"{SVG}g") if g.get("class") == "grid"]
+    centres = {}
+    for group in grid.findall(f"{SVG}g"):
+        for what, _, top, _, bottom in boxes(group):
+            if what == "rect" and group.get("class") != "label":
+                centres[int(group.get("data-row"))] = (top + bottom) / 2
+    found = []
+    for path in grid.iter(f"{SVG}path"):
+        if path.get("class") == "arrow":
+            _, y0, _, y1 = map(float, re.split("[ L]", path.get("d")[1:]))
+            row = [min(centres, key=lambda row, y=y: abs(centres[row] - y)) for y in (y0, y1)]
+            found.append(tuple(row))
+    return found
 
 
 def texts(picture):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...pictures.blocks import Picture
+from ...pictures.sheet import Picture
 from .causes import Cause
 
 # What changes from scenario to scenario in the words for one fault: numbers, sessions, and a verb for one or for many.

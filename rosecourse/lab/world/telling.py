@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ...errors import RosecourseError
-from ...pictures.blocks import Picture, block_map
+from ...pictures.blocks import block_map
+from ...pictures.sheet import Picture
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .pool import Pool, Tracked
