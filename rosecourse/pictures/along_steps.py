@@ -12,7 +12,7 @@ from ..measure.compare import Comparison
 from ..measure.samples import Samples
 from ..measure.workload import Run
 from .colours import AFTER, BAND, BEFORE, BOUNDARY, INK
-from .labels import BEHIND, LEADER
+from .labels import BEHIND, legend_below
 
 SETTLED = 4  # gaps after which all requests of a batch are running
 
@@ -84,17 +84,15 @@ def _settled(side: Samples) -> np.ndarray:
 
 
 def _note_prefill(ax: Axes, sides: Sequence[Samples], first: float) -> None:
-    """An arrow where the first gaps leave the picture, and how long they are; the axis makes room for it."""
+    """A text on the first gaps where they leave the picture; the axis makes room for it."""
     above = {side.name: side.itl_along_steps_ms[:SETTLED].max() for side in sides}
     top = ax.get_ylim()[1]
     told = ", ".join(f"{name} {gap:.1f} ms" for name, gap in above.items() if gap > top)
     if told:
-        arrow = LEADER | {"arrowstyle": "-|>", "relpos": (0, 0.5)}
+        ax.set_ylim(0, 1.25 * top)
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        text = f"others are prefilled, gaps up to: {told}"
-        top *= 1.25
-        ax.set_ylim(0, top)
-        ax.annotate(text, (first, top), (12, -14), arrowprops=arrow, bbox=box, color=INK, **BEHIND)
+        text = f"↑ others are prefilled, gaps up to: {told}"
+        ax.annotate(text, (first, 1.25 * top), (4, -12), bbox=box, color=INK, **BEHIND)
 
 
 def _block_boundaries(ax: Axes, boundaries: np.ndarray, apart: int) -> None:
@@ -109,6 +107,6 @@ def _finish(ax: Axes, title: str) -> None:
     ax.set(title=title, xlabel="position in the sequence", ylabel="inter-token latency (ms)", ylim=(0, None))
     handles, labels = ax.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": len(unique)}
-    ax.legend(unique.values(), unique.keys(), **below, frameon=False, columnspacing=1)
+    if unique:
+        legend_below(ax, unique.values(), ncols=len(unique), handlelength=2)
     ax.spines[["top", "right"]].set_visible(False)

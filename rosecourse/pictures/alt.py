@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 MOST = 24  # texts of one plot that are told
 MOST_NUMBERS = 8  # texts that are nothing but a number
@@ -18,40 +19,40 @@ def alt_text(figure: Figure) -> str:
 
     A drawing without a title says what it is by the label of its axes, `ax.set_label`, which nobody sees.
     """
-    title = [_one_line(figure.get_suptitle())] if figure.get_suptitle() else []
-    told = " ".join(_sentence(part) for part in [*title, *(part for ax in figure.axes for part in _parts(ax))])
+    parts = [_one_line(figure.get_suptitle()), *(part for ax in figure.axes for part in _parts(ax))]
+    told = " ".join(part if part.endswith((".", "…", "?")) else f"{part}." for part in parts if part)
     return told if len(told) <= LONGEST else f"{told[: LONGEST - 1].rpartition(' ')[0]} …"
 
 
 def _parts(ax: Axes) -> Iterator[str]:
     if not ax.axison and not ax.texts:
         return
-    about = ", ".join(map(_one_line, [*ax.get_title().splitlines(), *str(ax.get_label()).splitlines()]))
-    labels = {"Vertical": ax.get_ylabel(), "Horizontal": ax.get_xlabel()}
-    if about or not any(labels.values()):
+    about = _one_line(f"{ax.get_title()}\n{ax.get_label()}", ", ")
+    if about or not (ax.get_xlabel() or ax.get_ylabel()):
         yield about or "A drawing"
-    yield from (
-        f"{which} axis: {', '.join(map(_one_line, label.splitlines()))}" for which, label in labels.items() if label
-    )
-    rows = [label for label in _ticks(ax) if not _is_number(label)]
-    if rows:
-        yield f"Rows or columns: {_listed(rows)}"
-    series = list(dict.fromkeys(_series(ax)))
-    if series:
-        yield f"Shown: {_listed(series)}"
-    texts = [_one_line(text.get_text()) for text in ax.texts if text.get_text().strip() and text.get_visible()]
+    ticks = [_one_line(label.get_text()) for axis in (ax.yaxis, ax.xaxis) for label in axis.get_ticklabels()]
+    texts = [_one_line(text.get_text()) for text in ax.texts if text.get_visible()]
     if sum(map(_is_number, texts)) > MOST_NUMBERS:  # such as the numbers of lanes: nobody wants to hear them all
         texts = [text for text in texts if not _is_number(text)]
-    if texts:
-        yield f"Written in it: {_listed(texts)}"
+    told = {
+        "Vertical axis": [_one_line(ax.get_ylabel(), ", ")],
+        "Horizontal axis": [_one_line(ax.get_xlabel(), ", ")],
+        "Rows or columns": [tick for tick in ticks if not _is_number(tick)],
+        "Shown": list(dict.fromkeys(_series(ax))),
+        "Written in it": texts,
+    }
+    for what, found in told.items():
+        if said := [one for one in found if one]:
+            more = f" and {len(said) - MOST} more" if len(said) > MOST else ""
+            yield f"{what}: {'; '.join(said[:MOST])}{more}"
 
 
 def _series(ax: Axes) -> Iterator[str]:
-    """What the legend names; a line with the range of its values."""
+    """What the legends name; a line with the range of its values."""
     ranges = {line.get_label(): _range(line.get_ydata(orig=True)) for line in ax.get_lines()}
-    legend = ax.get_legend()
-    labels = [text.get_text() for text in legend.get_texts()] if legend else []
-    for label in dict.fromkeys([*labels, *(name for name in ranges if not str(name).startswith("_"))]):
+    legends = [child for child in ax.get_children() if isinstance(child, Legend)]
+    named = [text.get_text() for legend in legends for text in legend.get_texts()]
+    for label in [*named, *(name for name in ranges if not str(name).startswith("_"))]:
         yield f"{_one_line(str(label))}{ranges.get(label, '')}"
 
 
@@ -62,10 +63,6 @@ def _range(values: object) -> str:
     return f" ({found.min():.3g} to {found.max():.3g})"
 
 
-def _ticks(ax: Axes) -> list[str]:
-    return [_one_line(label.get_text()) for axis in (ax.yaxis, ax.xaxis) for label in axis.get_ticklabels()]
-
-
 def _is_number(label: str) -> bool:
     text = label.replace("−", "-").replace(",", "").removesuffix("%").strip()
     try:
@@ -74,14 +71,5 @@ def _is_number(label: str) -> bool:
         return "$" in text  # a power of ten
 
 
-def _listed(texts: list[str]) -> str:
-    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
-    return "; ".join(texts[:MOST]) + more
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "…", "?")) else f"{text}."
+def _one_line(text: str, between: str = " ") -> str:
+    return between.join(" ".join(line.split()) for line in text.splitlines() if line.strip())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -32,19 +30,14 @@ def gaps_by_token(ax: Axes, comparison: Comparison, title: str) -> None:
         of_runs = [np.median([itl(times) for times in run.times], axis=0) for run in side.runs]
         gaps = 1e3 * np.median(of_runs, axis=0)
         tokens = np.arange(2, 2 + len(gaps))
-        ax.plot(tokens, gaps, **LINES[side.name])
-        ax.plot(tokens[:1], gaps[:1], **STYLES[side.name], linestyle="none", markersize=9, markeredgecolor="white")
-        ax.plot([], [], **STYLES[side.name], **_line(side.name), markeredgecolor="white", label=side.name)
+        style = LINES[side.name] | STYLES[side.name]
+        ax.plot(tokens, gaps, **style, markevery=[0], markersize=9, markeredgecolor="white", label=side.name)
     ax.axvspan(1.6, 2.4, color="#000000", alpha=0.06, linewidth=0)
     ax.annotate("the step\nafter the fork", (2.4, 0), (6, 8), textcoords="offset points", color=INK, va="bottom")
     ax.set(title=f"{title}\n{_runs(comparison)}", xlabel="number of the token", ylabel="gap before it (ms)")
     ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
     ax.legend(loc="lower right", frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def _line(name: str) -> dict[str, Any]:
-    return {key: LINES[name][key] for key in ("linestyle", "linewidth")}
 
 
 def first_gaps(ax: Axes, comparison: Comparison, title: str) -> None:

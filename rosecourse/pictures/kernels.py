@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from ..errors import ConfigError
 from ..measure.kernel_classes import GAPS, Spent
 from ..measure.kernel_places import Placed
-from .colours import AFTER, BEFORE, INK
-from .labels import BEHIND, SMALL
+from .colours import AFTER, BEFORE, INK, text_on
+from .labels import SMALL, legend_below
+from .stacked import name_rows, write_behind
 
-BAR, APART = 0.36, 0.28  # heights: of a bar, and between two classes
-ROW, ROOM = 1.0, 0.7  # heights: of a row of boxes, and of what lies between two rows
+HEIGHT = 0.8  # of the bars of a row
 LETTERS = 10  # that a line in a narrow box has room for, of eleven boxes side by side
-ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # a text that lines may cross
 SIDES: tuple[dict[str, Any], ...] = (
     {"facecolor": BEFORE["color"], "hatch": "///", "edgecolor": "white"},
     {"facecolor": AFTER["color"], "edgecolor": "none"},
@@ -30,24 +30,14 @@ def draw_spent(ax: Axes, steps: Mapping[str, Mapping[str, Spent]], title: str) -
     steps: one or two, such as `before` and `after`, to what `spent_by_class` makes of them. Figures of 8.2 x 5 inches
     with `layout="constrained"` suit it. Raises `ConfigError` for another number of steps.
     """
-    if len(steps) not in (1, 2):
-        raise ConfigError(f"{len(steps)} steps to draw: give one or two")
+
+    def bar(name: str, one: Spent) -> tuple[float, str]:
+        return one.us, f"{one.us:.1f} µs" if name == GAPS else f"{one.us:.1f} µs, {_counted(one.kernels)}"
+
     names = list(dict.fromkeys(name for spent in steps.values() for name in spent))
-    row, longest = len(steps) * BAR + APART, max(one.us for spent in steps.values() for one in spent.values())
-    for (step, spent), style in zip(steps.items(), SIDES, strict=False):
-        offset = list(steps).index(step) * BAR
-        tops = {name: number * row + offset + BAR / 2 for number, name in enumerate(names)}
-        ax.barh([tops[name] for name in spent], [one.us for one in spent.values()], BAR * 0.9, label=step, **style)
-        for name in names:
-            one = spent.get(name, Spent(0, 0.0))
-            kernels = "" if name == GAPS else f", {one.kernels:,} kernel{'s' * (one.kernels != 1)}"
-            ax.annotate(f"{one.us:.1f} µs{kernels}", (one.us, tops[name]), (5, 0), color=INK, **BEHIND)
-    ax.set_yticks([number * row + len(steps) * BAR / 2 for number in range(len(names))], names)
-    ax.set(title=title, xlabel="µs of one decode step", xlim=(0, 1.35 * longest), ylim=(len(names) * row, -APART))
-    ax.tick_params(axis="both", labelsize=SMALL)
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.legend(loc="lower right", frameon=False, fontsize=SMALL)
+    sides = {step: [bar(name, spent.get(name, Spent(0, 0.0))) for name in names] for step, spent in steps.items()}
+    _draw_beside(ax, names, sides)
+    ax.set(title=title, xlabel="µs of one decode step")
 
 
 def draw_places(ax: Axes, steps: Mapping[str, Mapping[str, Placed]], floors: Mapping[str, float], title: str) -> None:
@@ -57,28 +47,38 @@ def draw_places(ax: Axes, steps: Mapping[str, Mapping[str, Placed]], floors: Map
     place; only these places are drawn. Figures of 9 x 4 inches with `layout="constrained"` suit it. Raises
     `ConfigError` for another number of steps.
     """
-    if len(steps) not in (1, 2):
-        raise ConfigError(f"{len(steps)} steps to draw: give one or two")
-    row = len(steps) * BAR + APART
-    for number, ((step, spent), style) in enumerate(zip(steps.items(), SIDES, strict=False)):
-        tops = [place * row + number * BAR + BAR / 2 for place in range(len(floors))]
-        found = [spent.get(place, Placed(0, 0.0)) for place in floors]
-        ax.barh(tops, [one.us for one in found], BAR * 0.9, label=step, **style)
-        for top, one, floor in zip(tops, found, floors.values(), strict=True):
-            kernels = f"{one.kernels:.0f} kernel{'s' * (one.kernels != 1)}"
-            told = f"{one.us:.1f} µs, {kernels}, {one.us / floor:.1f} times its bytes" if one.kernels else "not seen"
-            ax.annotate(told, (max(one.us, floor), top), (6, 0), color=INK, **BEHIND)
-    for place, floor in enumerate(floors.values()):
-        top = place * row
-        ax.vlines(floor, top - 0.06, top + len(steps) * BAR + 0.02, color="black", linewidth=2.5)
-    ax.vlines([], [], [], color="black", linewidth=2.5, label="its bytes, as fast as a copy")
-    longest = max(one.us for spent in steps.values() for place, one in spent.items() if place in floors)
-    ax.set_yticks([place * row + len(steps) * BAR / 2 for place in range(len(floors))], list(floors))
-    ax.set(title=title, xlabel="µs in one layer", xlim=(0, 1.6 * longest), ylim=(len(floors) * row, -APART))
-    ax.tick_params(axis="both", labelsize=SMALL)
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.legend(loc="lower right", frameon=False, fontsize=SMALL)
+
+    def bar(one: Placed, floor: float) -> tuple[float, str]:
+        told = f"{one.us:.1f} µs, {_counted(one.kernels)}, {one.us / floor:.1f} times its bytes"
+        return one.us, told if one.kernels else "not seen"
+
+    nothing = Placed(0, 0.0)
+    sides = {step: [bar(spent.get(one, nothing), us) for one, us in floors.items()] for step, spent in steps.items()}
+    _draw_beside(ax, list(floors), sides, list(floors.values()))
+    ax.set(title=title, xlabel="µs in one layer")
+
+
+def _counted(kernels: float) -> str:
+    return f"{kernels:,.0f} kernel{'s' * (kernels != 1)}"
+
+
+def _draw_beside(
+    ax: Axes, names: Sequence[str], sides: Mapping[str, Sequence[tuple[float, str]]], floors: Sequence[float] = ()
+) -> None:
+    """In each row a bar for every side, with its text behind it; floors: of each row, a line across its bars."""
+    if len(sides) not in (1, 2):
+        raise ConfigError(f"{len(sides)} steps to draw: give one or two")
+    name_rows(ax, names)
+    rows, height = np.arange(len(names)), HEIGHT / len(sides)
+    for number, ((side, bars), style) in enumerate(zip(sides.items(), SIDES, strict=False)):
+        middles = rows + height * (number - (len(sides) - 1) / 2)
+        lengths, texts = zip(*bars, strict=True)
+        ax.barh(middles, lengths, 0.9 * height, label=side, **style)
+        write_behind(ax, np.maximum(lengths, floors or 0).tolist(), middles.tolist(), texts)
+    if floors:
+        style = {"color": "black", "linewidth": 2.5, "label": "its bytes, as fast as a copy"}
+        ax.vlines(floors, rows - HEIGHT / 2, rows + HEIGHT / 2, **style)
+    legend_below(ax, ax.get_legend_handles_labels()[0], ncols=3)
 
 
 def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, float]], title: str) -> None:
@@ -89,23 +89,16 @@ def draw_layer(ax: Axes, before: Sequence[str], after: Sequence[tuple[str, float
     """
     if sum(width for _, width in after) != len(before):
         raise ConfigError(f"{len(before)} kernels, and {sum(w for _, w in after)} replaced: give widths of all of them")
-    rows: list[list[tuple[str, float]]] = [[(name, 1) for name in before], list(after)]
-    for number, (boxes, style) in enumerate(zip(rows, SIDES, strict=True)):
-        top, left = number * (ROW + ROOM) + ROOM, 0.0
-        heading = f"{('before', 'after')[number]}: {len(boxes)} kernels"
-        ax.text(0.15, top - 0.14, heading, color=INK, va="bottom", bbox=ON_WHITE, zorder=3)
+    name_rows(ax, [f"before:\n{len(before)} kernels", f"after:\n{len(after)} kernels"])
+    for row, boxes in enumerate([[(name, 1.0) for name in before], list(after)]):
+        left = 0.0
         for name, width in boxes:
-            joined = number == 1 and width > 1
-            frame: dict[str, Any] = {"edgecolor": INK, "linewidth": 2.0 if joined else 1.0}
-            frame["facecolor"] = style["facecolor"] if joined else "white"
-            ax.barh([top + ROW / 2], [width - 0.1], ROW, left=left + 0.05, **frame)
-            ink = "white" if joined else "black"
+            joined = row == 1 and width > 1
+            fill = AFTER["color"] if joined else "#FFFFFF"
+            ax.barh(row, width - 0.1, HEIGHT, left=left + 0.05, facecolor=fill, edgecolor=INK)
             told = "\n".join(wrap(name, int(LETTERS * width), break_long_words=False))
-            ax.text(left + width / 2, top + ROW / 2, told, ha="center", va="center", color=ink, fontsize=SMALL)
-            if joined:
-                for edge in (left + 0.05, left + width - 0.05):
-                    ax.plot([edge, edge], [top - ROOM, top], color=INK, linewidth=0.8, linestyle=":")
+            style: dict[str, Any] = {"color": text_on(fill), "fontsize": SMALL}
+            ax.text(left + width / 2, row, told, ha="center", va="center", **style)
             left += width
-    ax.set(title=title, xlim=(-0.05, len(before) + 0.05), ylim=(2 * (ROW + ROOM) + 0.1, 0))
-    ax.set_axis_off()
-    ax.title.set_visible(True)
+    ax.set(title=title, xlim=(0, len(before)), xticks=[])
+    ax.spines["bottom"].set_visible(False)

@@ -1,22 +1,23 @@
-"""Labels in place: how wide a text is, and where texts go so that they do not lie upon each other."""
+"""Labels: how wide a text is, and legends that say what colours mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
+from matplotlib.legend import Legend
+from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
-
-from .colours import INK
+from matplotlib.transforms import offset_copy
 
 SMALL = 9  # points, 12 pixels in a notebook: no text of a picture is smaller
 APART = 7.0  # points between neighbouring labels
+BELOW = 38  # points from the axes to a legend: there are the numbers and the label of the axis
 
-# Keyword arguments of `annotate`, whose offset is then in points, and of its arrow.
+# Keyword arguments of `annotate`, whose offset is then in points.
 BEHIND: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": SMALL, "annotation_clip": False}
-LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.8, "color": INK, "shrinkA": 0, "shrinkB": 0}
 
 
 def text_points(text: str, size: float = SMALL) -> float:
@@ -26,35 +27,33 @@ def text_points(text: str, size: float = SMALL) -> float:
     return float(max(widths, default=0.0))
 
 
-def axes_points(ax: Axes) -> tuple[float, float]:
-    """Width and height of the axes in points, once the figure has been laid out."""
+def points_wide(ax: Axes) -> float:
+    """About how many points the axes are wide. A constrained layout may change that by a fifth."""
     figure = ax.get_figure(root=True)
     assert figure is not None  # axes are made by a figure
-    figure.draw_without_rendering()
-    box = ax.get_window_extent()
-    return 72 * box.width / figure.dpi, 72 * box.height / figure.dpi
+    return 72 * ax.get_window_extent().width / figure.dpi
 
 
-def points_of_a_unit(ax: Axes) -> float:
-    """How wide a unit of the axis along the bottom is, in points, once the figure has been laid out."""
+def fits(ax: Axes, text: str, length: float) -> bool:
+    """Whether a text fits on a bar of this length along the horizontal axis."""
     start, end = ax.get_xlim()
-    return axes_points(ax)[0] / (end - start)
+    return text_points(text) + APART < points_wide(ax) * length / (end - start)
 
 
-def spread(centres: Sequence[float], widths: Sequence[float], room: float) -> list[float] | None:
-    """New centres, in the same order, so that texts of these widths stand side by side between 0 and `room`.
+def legend_below(ax: Axes, handles: Iterable[Any], left: float = 0, **more: Any) -> Legend:
+    """A legend below the axes, which may have several. left: where it begins, as a share of the width."""
+    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL, "alignment": "left"}
+    style |= {"borderaxespad": 0, "handlelength": 2, "columnspacing": 1.2, "loc": "upper left"}
+    style |= {"bbox_transform": offset_copy(ax.transAxes, ax.get_figure(root=True), y=-BELOW, units="points")}
+    earlier = ax.get_legend()
+    legend = ax.legend(handles=list(handles), **style | {"bbox_to_anchor": (left, 0)} | more)
+    if earlier is not None:
+        ax.add_artist(earlier)
+    return legend
 
-    Each text moves as little as its neighbours allow. None where they do not fit.
-    """
-    if sum(widths) + APART * (len(widths) - 1) > room:
-        return None
-    lefts: list[float] = []
-    free = 0.0
-    for centre, width in zip(centres, widths, strict=True):
-        lefts.append(max(free, centre - width / 2))
-        free = lefts[-1] + width + APART
-    limit = room
-    for number in reversed(range(len(lefts))):
-        lefts[number] = min(lefts[number], limit - widths[number])
-        limit = lefts[number] - APART
-    return [left + width / 2 for left, width in zip(lefts, widths, strict=True)]
+
+def colour_legend(ax: Axes, colours: Mapping[str, str], left: float = 0, **more: Any) -> Legend:
+    """Say below the axes what the colours mean."""
+    white: dict[str, Any] = {"edgecolor": "#8C8C8C", "linestyle": "--"}
+    patches = [Patch(facecolor=c, label=name, **white if c == "#FFFFFF" else {}) for name, c in colours.items()]
+    return legend_below(ax, patches, left, **more)

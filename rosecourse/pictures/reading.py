@@ -1,4 +1,4 @@
-"""What readers of streams cost, and when they are woken."""
+"""What readers of streams cost, when they are woken, and how the requests of a run start."""
 
 from __future__ import annotations
 
@@ -13,35 +13,26 @@ from ..measure.delivery_simulation import Deliveries
 from ..measure.pipeline_simulation import READ, RUN
 from ..measure.wake_moments import Moments
 from ..measure.workload import Run
-from .colours import AFTER, BEFORE, INK
+from .colours import AFTER, BEFORE, COLOURS, INK
+from .labels import legend_below
 from .two_lanes import FILLS
 
-LABELS_APART = 6  # per cent of the rate, between two names
-# Right of the lines, in times the most readers: leaders, pieces of the lines with a mark in the middle, and names.
-LEADER_ENDS, SAMPLE, NAMES_BEGIN, ROOM_FOR_NAMES = 1.35, (1.35, 1.63, 1.95), 2.15, 18
 DELAYS_MS = (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # where an axis of delays may have a tick
 
 
 def draw_shares(ax: Axes, shares: pd.DataFrame, styles: Mapping[str, Mapping[str, Any]], title: str) -> None:
-    """A line for each column, with its name at the right: the share of a rate over the number of readers.
+    """A line for each column: the share of a rate over the number of readers; the legend has the last one.
 
-    shares: a row for each number of readers. styles: of each column's line, keyword arguments of matplotlib. Before
-    each name stands a piece of its line, and a thin one leads there from the line's end.
+    shares: a row for each number of readers. styles: of each column's line, keyword arguments of matplotlib.
     """
-    for name in shares:
-        ax.plot(shares.index, 100 * shares[name], linewidth=2, **styles[name])
+    for name, share in shares.iloc[-1].sort_values(ascending=False, kind="stable").items():
+        ax.plot(shares.index, 100 * shares[name], linewidth=2, label=f"{name}: {share:.0%}", **styles[name])
     ax.set(xscale="log", title=title, xlabel="readers, each with a stream of its own")
     ax.set(ylabel="% of the rate if nobody reads", ylim=(0, 110 * max(1, shares.to_numpy().max())))
     ax.set_xticks(shares.index, [str(count) for count in shares.index])
     ax.minorticks_off()
-    most, place = shares.index[-1], float("inf")
-    bent, sample, text = most * LEADER_ENDS, most * np.array(SAMPLE), most * NAMES_BEGIN
-    for name, share in shares.loc[most].sort_values(ascending=False, kind="stable").items():
-        place = min(100 * share, place - LABELS_APART)
-        ax.plot([most, bent], [100 * share, place], color=styles[name].get("color"), linewidth=0.8, zorder=1)
-        ax.plot(sample, [place] * len(sample), linewidth=2, markevery=[1], **styles[name])
-        ax.annotate(f"{name}: {share:.0%}", (text, place), va="center", color=INK, annotation_clip=False)
-    ax.set_xlim(right=ROOM_FOR_NAMES * most)
+    handles = ax.get_legend_handles_labels()[0]
+    legend_below(ax, handles, ncols=2, title=f"with {shares.index[-1]} readers", handlelength=3)
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -54,11 +45,9 @@ def draw_wakes(axes: Sequence[Axes], run: Run, slept: Moments, handed: Moments, 
     above, below = axes
     zero, window_ms = window
     for moments, what, said in ((slept, RUN, "the step sleeps"), (handed, READ, "tokens are handed over")):
-        begins, ends = 1e3 * (np.array(moments).T - zero)
-        inside = (ends > 0) & (begins < window_ms)
-        begins, ends = begins[inside].clip(0, window_ms), ends[inside].clip(0, window_ms)
-        style: dict[str, Any] = {"color": FILLS[what], "edgecolor": INK, "linewidth": 0.5}
-        above.barh(0 * begins, ends - begins, left=begins, label=said, **style)
+        begins, ends = (1e3 * (np.array(moments).T - zero)).clip(0, window_ms)
+        spans = [(start, end - start) for start, end in zip(begins, ends, strict=True) if end > start]
+        above.broken_barh(spans, (-0.4, 0.8), facecolor=FILLS[what], edgecolor=INK, linewidth=0.5, label=said)
     above.set(yticks=[0], yticklabels=["steps"], xlim=(0, window_ms))
     for number, one in enumerate(run.times):
         reads = 1e3 * (np.array(one.read) - zero)
@@ -87,22 +76,48 @@ def draw_trade(ax: Axes, paid: pd.DataFrame, labels: Sequence[str], title: str) 
     """A mark for each way to wake readers: what it gives in tokens/s, with its lowest and highest run, by the delay.
 
     paid: with the columns `delay p50 (ms)`, `tokens/s`, `lowest` and `highest`; its first row is the way before.
-    labels: of the rows. They stand in a line above all runs, so that none hides a mark, and thin lines lead to them.
+    labels: of the rows, for the legend, which adds both figures.
     """
-    delays, top = paid["delay p50 (ms)"], 1.12 * paid["highest"].max() / 1e3
-    left, right = delays.min() / 2, 1.6 * delays.max()
-    apart = (right / left) ** 0.1  # between labels, on a logarithmic axis
-    reached = 0.0
-    for number in np.argsort(delays.to_numpy(), kind="stable"):
-        row, style = paid.iloc[number], AFTER if number else BEFORE
-        delay, rate = row["delay p50 (ms)"], row["tokens/s"] / 1e3
-        ax.vlines(delay, row["lowest"] / 1e3, row["highest"] / 1e3, color=INK, linewidth=1, zorder=1.5)
-        ax.scatter(delay, rate, s=50, edgecolor="white", zorder=2 + (number == 0), **style)
-        reached = max(delay, reached * apart)
-        ax.plot([delay, reached], [row["highest"] / 1e3, top], color=INK, linewidth=0.5, linestyle=":", zorder=1)
-        ax.annotate(labels[number], (reached, top), ha="center", va="bottom", color=INK)
-    ax.set(xscale="log", xlim=(left, max(right, reached * 1.1)), ylim=(0, 1.12 * top), title=title)
-    ticks = [n for n in DELAYS_MS if left < n < right]
-    ax.set_xticks(ticks, [f"{n:g}" for n in ticks])
+    columns = (paid[name] for name in ("delay p50 (ms)", "tokens/s", "lowest", "highest"))
+    for number, (label, delay, *rates) in enumerate(zip(labels, *columns, strict=True)):
+        rate, lowest, highest = (one / 1e3 for one in rates)
+        told = f"{label}: {rate:.1f}k tokens/s, {delay:.3g} ms"
+        style = {"color": list(COLOURS.values())[number - 1], "marker": "sD^vPX*"[number - 1]} if number else BEFORE
+        ax.errorbar(delay, rate, [[rate - lowest], [highest - rate]], label=told, linestyle="none", **style)
+    ax.set(xscale="log", ylim=(0, 1.12 * paid["highest"].max() / 1e3), title=title)
+    delays = paid["delay p50 (ms)"]
+    ticks = [ms for ms in DELAYS_MS if delays.min() / 2 < ms < 2 * delays.max()]
+    ax.set_xticks(ticks, [f"{ms:g}" for ms in ticks])
     ax.minorticks_off()
+    legend_below(ax, ax.get_legend_handles_labels()[0], ncols=2)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def start_of(run: Run) -> np.ndarray:
+    """float64 [requests, 3], ms from the first submit: when each was admitted, had its first token, and its second."""
+    zero = min(one.submitted for one in run.times)
+    moments = [(one.admitted - zero, one.tokens[0] - zero, one.tokens[1] - zero) for one in run.times]
+    return 1e3 * np.array(moments)
+
+
+def typical_start(runs: Sequence[Run]) -> np.ndarray:
+    """`start_of` the run whose last second token comes at the median time."""
+    starts = sorted((start_of(run) for run in runs), key=lambda one: one[:, 2].max())
+    return starts[len(starts) // 2]
+
+
+def prefills_of(start: np.ndarray) -> list[tuple[int, float]]:
+    """Of each prefill: how many requests, and ms from their first admission to their first tokens."""
+    moments = start[:, 1].round(3)
+    groups = [start[moments == moment] for moment in np.unique(moments)]
+    return [(len(group), float(group[0, 1] - group[:, 0].min())) for group in groups]
+
+
+def draw_start(ax: Axes, start: np.ndarray, title: str, style: Mapping[str, Any]) -> None:
+    """A bar for each request from its admission to its first token, and a mark at its second one; style: see AFTER."""
+    admitted, first, second = start[np.lexsort((start[:, 0], start[:, 1]))].T
+    places = np.arange(len(start))
+    ax.hlines(places, admitted, first, color=style["color"], linewidth=1.2)
+    ax.plot(second, places, style["marker"], color=INK, markersize=2.5)
+    ax.set(title=title, ylabel="request", ylim=(-2, len(start) + 1))
     ax.spines[["top", "right"]].set_visible(False)

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
 from .colours import COLOURS, INK
 from .labels import SMALL
+from .stacked import name_rows
+from .time_axis import WAITS, Bar, draw_lanes
 
-WAIT = "#CCCCCC"
+BUSY = "#CCCCCC"
 STEP_1, STEP_2 = COLOURS["block_tables"], "#E69F00"
 SAME, OTHER = "#007A59", COLOURS["kv_append"]
 
 
-class _Span(NamedTuple):
-    """Something that host or device does. lane: 0 is the host's."""
-
-    lane: int
-    start: float
-    length: float
-    text: str
-    colour: str
-
-
 # In each: the device is still at work on an earlier step when the host comes to the next.
-_WITHOUT = (
-    _Span(0, 0.0, 1.6, "write rows\nof step 1", STEP_1),
-    _Span(0, 1.6, 0.8, "launch\ncopy", WAIT),
-    _Span(0, 2.4, 2.0, "the rest\nof step 1", WAIT),
-    _Span(0, 4.4, 1.6, "write rows\nof step 2", STEP_2),
-    _Span(1, 0.0, 6.2, "still busy with earlier kernels", WAIT),
-    _Span(1, 6.2, 1.6, "copy for step 1\nreads the buffer", OTHER),
-)
-_WITH = (
-    *_WITHOUT[:3],
-    _Span(0, 4.4, 3.4, "wait for the copy", "white"),
-    _Span(0, 7.8, 1.6, "write rows\nof step 2", STEP_2),
-    _Span(1, 0.0, 6.2, "still busy with earlier kernels", WAIT),
-    _Span(1, 6.2, 1.6, "copy for step 1\nreads the buffer", STEP_1),
-)
+_BUSY = Bar(0.0, 6.4, BUSY, "still busy with earlier kernels")
+_HOST = [
+    Bar(0.0, 1.6, STEP_1, "write rows\nof step 1"),
+    Bar(1.6, 1.1, BUSY, "launch\ncopy"),
+    Bar(2.7, 1.9, BUSY, "the rest\nof step 1"),
+]
+_COPY, _WRITE = "copy for step 1\nreads the buffer", "write rows\nof step 2"
+_RACE = {
+    "without the wait: the copy for step 1 finds the rows of step 2": {
+        "host": [*_HOST, Bar(4.6, 1.6, STEP_2, _WRITE)],
+        "device": [_BUSY, Bar(6.4, 2.0, OTHER, _COPY)],
+    },
+    "with the wait: the buffer is written again when the copy has read it": {
+        "host": [*_HOST, Bar(4.6, 3.8, WAITS, "wait for the copy"), Bar(8.4, 1.6, STEP_2, _WRITE)],
+        "device": [_BUSY, Bar(6.4, 2.0, STEP_1, _COPY)],
+    },
+}
 
 
 def pinned_buffer_race(ax: Axes) -> None:
@@ -48,27 +41,9 @@ def pinned_buffer_race(ax: Axes) -> None:
 
     A schematic, not to scale. Figures of 8.2 x 3.8 inches with `layout="constrained"` suit it.
     """
-    for top, spans, told in (
-        (0.0, _WITHOUT, "without the wait: the copy for step 1 finds the rows of step 2"),
-        (3.4, _WITH, "with the wait: the buffer is written again when the copy has read it"),
-    ):
-        ax.text(0, top + 0.3, told, fontsize=SMALL + 1, weight="bold", color=INK, va="center")
-        for span in spans:
-            y = top + 1.15 + 1.15 * span.lane
-            edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.8}
-            hatch = "//" if span.text.startswith("wait") else None
-            ax.barh([y], [span.length], 0.95, left=span.start, color=span.colour, hatch=hatch, **edge)
-            dark = span.colour == STEP_1
-            box = {"facecolor": span.colour, "edgecolor": "none", "pad": 1}
-            middle = span.start + span.length / 2
-            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "bbox": box}
-            ax.text(middle, y, span.text, color="white" if dark else "black", **style)
+    draw_lanes(ax, _RACE, "", "time (a schematic, not to scale)")
     ax.set_label("Host and device on two time axes, one above the other: without a wait and with one")
-    ax.set(xlim=(0, 9.6), ylim=(6.6, -0.1), xticks=[])
-    ax.set_yticks([1.15, 2.3, 4.55, 5.7], ["host", "device"] * 2)
-    ax.set_xlabel("time (a schematic, not to scale)", fontsize=SMALL)
-    ax.tick_params(axis="y", length=0, labelsize=SMALL)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_xticks([])
 
 
 def signatures(ax: Axes, one: Sequence[int], other: Sequence[int]) -> None:
@@ -76,25 +51,23 @@ def signatures(ax: Axes, one: Sequence[int], other: Sequence[int]) -> None:
 
     Figures of 8.2 x 1.9 inches with `layout="constrained"` suit it.
     """
-    equal = _signature(one) == _signature(other)
-    longest = max(len(one), len(other))
+    mine, its = _signature(one), _signature(other)
+    told = "the signatures tell them apart" if mine != its else "the signatures are equal, the rows are not"
     ax.set_label("Two rows of block ids, each with its signature; the ids that differ are outlined and hatched")
-    for top, ids, name in ((0.0, one, "the kept row shows"), (1.3, other, "the list is now")):
-        ax.text(-0.25, top + 0.5, name, ha="right", va="center", fontsize=SMALL + 1, color=INK)
+    ax.set_title(told if list(one) != list(other) else "nothing has changed", fontsize=SMALL + 1)
+    longest = max(len(one), len(other))
+    for row, ids in enumerate((one, other)):
         for place, block_id in enumerate(ids):
             differs = place >= min(len(one), len(other)) or one[place] != other[place]
-            edge: dict[str, Any] = {"edgecolor": OTHER if differs else INK, "linewidth": 3 if differs else 1}
-            ax.barh([top + 0.5], [0.9], 0.8, left=place, facecolor="#ECEFF1", hatch="//" if differs else None, **edge)
+            edge = {"edgecolor": OTHER, "linewidth": 3, "hatch": "//"} if differs else {"edgecolor": INK}
+            drawn = ax.barh(row, 0.9, 0.7, left=place, facecolor="#ECEFF1", **edge)
             box = {"facecolor": "#ECEFF1", "edgecolor": "none", "pad": 1.5}
-            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL + 2, "bbox": box}
-            ax.text(place + 0.45, top + 0.5, f"block {block_id}", **style)
-        signature = "({}, {})".format(*_signature(ids))
-        style = {"va": "center", "fontsize": SMALL + 2, "weight": "bold", "color": SAME if equal else INK}
-        ax.text(longest + 0.25, top + 0.5, f"signature {signature}", **style)
-    told = "the signatures are equal, the rows are not" if equal and list(one) != list(other) else ""
-    told = told or ("the signatures tell them apart" if not equal else "nothing has changed")
-    ax.text(longest + 1.75, 1.15, told, va="center", fontsize=SMALL + 1, color=INK)
-    ax.set(xlim=(-1.8, longest + 4.2), ylim=(2.5, -0.1), xticks=[], yticks=[])
+            ax.bar_label(drawn, [f"block {block_id}"], label_type="center", fontsize=SMALL + 2, bbox=box)
+        ink = SAME if mine == its else INK
+        signature = f"signature {_signature(ids)}"
+        ax.text(longest + 0.2, row, signature, va="center", fontsize=SMALL + 2, weight="bold", color=ink)
+    name_rows(ax, ["the kept row shows", "the list is now"])
+    ax.set(xlim=(0, longest + 2), xticks=[])
     ax.spines[:].set_visible(False)
 
 

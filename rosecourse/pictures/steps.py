@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from textwrap import fill
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..errors import ConfigError
 from ..lessons import lesson
-from ..measure.anatomy import LadderSteps, StepTimes
+from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
 from ..measure.stages import touched
-from .bars import Bar, draw_bars
-from .labels import points_of_a_unit
+from .colours import COLOURS, INK, text_on
+from .labels import SMALL, fits, legend_below
+from .stacked import draw_parts
 
 ZOOM = 3  # rungs whose step is this many times shorter than the longest are drawn again, on a scale of their own
-AROUND = 1.05  # inches of a panel's title, legend and axis
+ROW, AROUND = 0.42, 0.85  # inches: of a bar, and of a panel's title and axis
+# The device's time is a sum over kernels that are spread over the step: an open bar, so that it does not look like a
+# part of the host's, which begins at 0 and ends there.
+DEVICE: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": "////", "linewidth": 0.8}
+CHANGED: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "hatch": "xx", "linewidth": 1.8}
+HOST = 0.5  # the height of the host's bar, in rows
+
+Milliseconds = Mapping[str, Mapping[str, float]]  # bar -> part -> time
 
 
 def step_anatomies(ax: Axes, times: StepTimes, title: str) -> None:
-    """A bar for each engine, from the top: the parts of a decode step, named in place, and their sum.
+    """A bar for each engine, from the top: the parts of a decode step, their sum, and a legend with all times.
 
     Figures of 8.2 x 2 inches suit one engine, 8.2 x 3 inches two, with `layout="constrained"`.
     """
+    bars = {name: times.milliseconds(name) for name in times.seconds}
+    _draw(ax, bars, [f"{times.step_ms(name):.2f} ms" for name in bars], _with_times(bars))
     ax.set_title(title)
-    draw_bars(ax, [Bar(name, times.milliseconds(name)) for name in times.seconds])
+    legend_below(ax, ax.get_legend_handles_labels()[0], ncols=2)
 
 
 def effect(ax: Axes, steps: LadderSteps, before: str, after: str, title: str) -> None:
@@ -39,10 +51,14 @@ def effect(ax: Axes, steps: LadderSteps, before: str, after: str, title: str) ->
     passed = rungs[rungs.index(before) + 1 : rungs.index(after) + 1]
     replaced = {part for number in passed for part in lesson(number).changes}
     changed = touched(list(steps.times.seconds[before]), list(steps.times.seconds[after]), replaced)
-    ax.set_title(f"{title}\n{_conditions(steps)}")
-    bars = [_bar(steps, rung, name, True) for rung, name in ((before, "before"), (after, "after"))]
-    draw_bars(ax, [Bar(b.name, b.parts, b.busy_ms, b.kernels, changed) for b in bars], steps.floor_ms)
-    ax.set_xlabel("ms a step (mean of the turns); crosshatched: what changes")
+    bars = {name: steps.times.milliseconds(rung) for name, rung in (("before", before), ("after", after))}
+    _draw_rungs(ax, steps, [before, after], bars, _with_times(bars))
+    for row, parts in enumerate(bars.values()):
+        for number, part in enumerate(parts):
+            if part in changed:
+                ax.barh(row, parts[part], HOST, left=sum([*parts.values()][:number]), **CHANGED)
+    ax.set(title=f"{title}\n{_conditions(steps)}", xlabel="ms a step (mean of the turns); crosshatched: what changes")
+    legend_below(ax, ax.get_legend_handles_labels()[0], ncols=2)
 
 
 def ladder_of_steps(figure: Figure, steps: LadderSteps, title: str) -> None:
@@ -52,37 +68,61 @@ def ladder_of_steps(figure: Figure, steps: LadderSteps, title: str) -> None:
     whole figure, made with `layout="constrained"`, and sets its height; 9 inches suit as width.
     """
     panels = _panels(steps)
-    heights = [sum(bar.height for bar in bars) + AROUND for bars in panels]
-    figure.set_size_inches(figure.get_figwidth(), sum(heights) + 0.6)
+    heights = [ROW * len(rungs) + AROUND for rungs in panels]
+    figure.set_size_inches(figure.get_figwidth(), sum(heights) + 1.2)
     figure.suptitle(f"{title}\n{_conditions(steps)}")
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for ax, bars in zip(axes, panels, strict=True):
-        ax.set_title("all rungs" if ax is axes[0] else f"steps up to {max(bar.total for bar in bars):.2f} ms again")
-        draw_bars(ax, bars, steps.floor_ms)
-    one, *others = map(points_of_a_unit, axes)  # not before: the panels share the figure's width
-    for ax, wider in zip(axes[1:], others, strict=True):
-        ax.title.set_text(f"{ax.get_title()}, {wider / one:.1f} times as wide")
+    names = {part: PART_NAMES[part] for part in steps.times.parts}
+    for ax, rungs in zip(axes, panels, strict=True):
+        bars = {fill(f"{rung} {steps.titles[rung]}", 24): steps.times.milliseconds(rung) for rung in rungs}
+        _draw_rungs(ax, steps, rungs, bars, names)
+        ax.set_title("all rungs" if ax is axes[0] else f"steps up to {steps.times.step_ms(rungs[0]):.2f} ms again")
+    legend_below(axes[-1], axes[0].get_legend_handles_labels()[0], -0.25, ncols=2)
 
 
-def _panels(steps: LadderSteps) -> list[list[Bar]]:
-    """All rungs, then those that are too short there, and so on: a rung's parts are named where it is not too short."""
-    total = {rung: steps.times.step_ms(rung) for rung in steps.times.seconds}
-    rungs, panels = list(total), []
+def _panels(steps: LadderSteps) -> list[list[str]]:
+    """All rungs, then those that are too short to read there, and so on."""
+    panels, rungs = [], list(steps.times.seconds)
     while rungs:
-        longest = max(total[rung] for rung in rungs)
-        short = [rung for rung in rungs if total[rung] * ZOOM < longest]
-        panels.append([_bar(steps, rung, _name(steps, rung, rung not in short), rung not in short) for rung in rungs])
-        rungs = short
+        panels.append(rungs)
+        longest = max(map(steps.times.step_ms, rungs))
+        rungs = [rung for rung in rungs if steps.times.step_ms(rung) * ZOOM < longest]
     return panels
 
 
-def _bar(steps: LadderSteps, rung: str, name: str, labelled: bool) -> Bar:
-    parts = steps.times.milliseconds(rung)
-    return Bar(name, parts, steps.busy_ms[rung], steps.kernels[rung], labelled=labelled)
+def _with_times(bars: Milliseconds) -> dict[str, str]:
+    """The parts' names for a legend, each with its time in every bar."""
+    parts = [part for part in PART_NAMES if any(part in bar for bar in bars.values())]
+    times = {part: [f"{bar[part]:.2f}" if part in bar else "–" for bar in bars.values()] for part in parts}
+    return {part: f"{PART_NAMES[part]}: {' → '.join(told)} ms" for part, told in times.items()}
 
 
-def _name(steps: LadderSteps, rung: str, long: bool) -> str:
-    return f"{rung}\n{fill(steps.titles[rung], 18)}" if long else rung
+def _draw(ax: Axes, bars: Milliseconds, ends: Sequence[str], names: Mapping[str, str]) -> None:
+    """The bars, with the time of a part on it where there is room. names: of the parts, for a legend."""
+    there = [part for part in names if any(part in bar for bar in bars.values())]
+    named = {name: {names[part]: ms for part, ms in parts.items()} for name, parts in bars.items()}
+    colours = {names[part]: COLOURS[part] for part in there}
+    for part, drawn in zip(there, draw_parts(ax, named, colours, ends, HOST), strict=True):
+        told = [f"{one.get_width():.2f}" for one in drawn]
+        fitting = [text if fits(ax, text, one.get_width()) else "" for text, one in zip(told, drawn, strict=True)]
+        box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 1}
+        ink = text_on(COLOURS[part])
+        ax.bar_label(drawn, fitting, label_type="center", fontsize=SMALL, color=ink, bbox=box, zorder=3)
+    ax.set_xlabel("ms a step (mean of the turns)")
+
+
+def _draw_rungs(
+    ax: Axes, steps: LadderSteps, rungs: Sequence[str], bars: Milliseconds, names: Mapping[str, str]
+) -> None:
+    """The bars of these rungs, with the device's time below each of them, and the line of the floor."""
+    busy = [steps.busy_ms[rung] for rung in rungs]
+    device = [f"device {ms:.2f} ms, {steps.kernels[rung]:,} kernels" for rung, ms in zip(rungs, busy, strict=True)]
+    totals = [f"{steps.times.step_ms(rung):.2f} ms" for rung in rungs]
+    _draw(ax, bars, [f"{total}\n{told}" for total, told in zip(totals, device, strict=True)], names)
+    below = [row + 0.37 for row in range(len(rungs))]
+    ax.barh(below, busy, 0.16, label="device busy (kernels and copies)", **DEVICE)
+    floor = f"floor {steps.floor_ms:.2f} ms: weights, K and V read once"
+    ax.axvline(steps.floor_ms, color="black", linewidth=1.4, linestyle="--", label=floor)
 
 
 def _conditions(steps: LadderSteps) -> str:

@@ -1,68 +1,70 @@
-"""Times along an axis: where a time lies in a picture, bars from one time to another, and the axis below them."""
+"""Lanes over a time axis: bars from one time to another, for sides that stand one below the other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import floor, log10
-from xml.etree import ElementTree
+from typing import Any, NamedTuple
 
-from .sheet import FAINT_INK, INK, LINE, LINE_HEIGHT, MARGIN, TEXT, Sheet, draw_shape, draw_text, text_width
+from matplotlib.axes import Axes
 
-LANE = 28  # the height of a bar
+from .colours import INK, text_on
+from .labels import SMALL, fits
 
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """From a time to a place. pixels: of a unit of time."""
-
-    left: float
-    pixels: float
-
-    def at(self, time: float) -> float:
-        return self.left + self.pixels * time
+LINE, HEIGHT, BETWEEN = 0.62, 0.84, 0.3  # in lanes: a line of a heading, a bar, and what lies between two sides
+WAITS = "#FFFFFF"  # the colour of a bar in which nothing is done: it gets a dashed edge
 
 
-def draw_bar(
-    parent: ElementTree.Element,
-    times: tuple[float, float],
-    top: float,
-    texts: Sequence[str],
-    scale: Scale,
-    fill: str,
-    dashed: bool,
-    data: Mapping[str, object],
-) -> None:
-    """A bar with the first of the texts that fits; none where it takes no time.
+class Bar(NamedTuple):
+    """What begins at a time and takes so long. text: is written on the bar where it fits."""
 
-    dashed: nothing is done in it. data: more of its attributes, as `draw_shape` takes them.
+    start: float
+    length: float
+    colour: str
+    text: str = ""
+
+
+Lanes = Mapping[str, Sequence[Bar]]
+
+
+def height_of(sides: Mapping[str, Lanes]) -> float:
+    """How many lanes high the picture is, with its headings."""
+    return sum(LINE * len(heading.splitlines()) + len(lanes) + BETWEEN for heading, lanes in sides.items())
+
+
+def draw_lanes(ax: Axes, sides: Mapping[str, Lanes], title: str, xlabel: str) -> dict[tuple[str, str], float]:
+    """For each side its heading, and below it a lane of bars for each name; all on one scale.
+
+    Returns where the lane of a side and a name is on the vertical axis. Later bars lie upon earlier ones.
     """
-    left, right = map(scale.at, times)
-    if right <= left:
-        return
-    style: dict[str, object] = {"fill": fill, "stroke": LINE if dashed else INK, "stroke_width": 1}
-    style |= {"stroke_dasharray": "4 3"} if dashed else {}
-    draw_shape(parent, "rect", **data, x=left, y=top, width=right - left, height=LANE, **style)
-    fitting = [text for text in texts if text_width(text, TEXT) + 4 <= right - left]
-    if fitting:
-        colour = FAINT_INK if dashed else INK
-        draw_text(parent, ((left + right) / 2, top + LANE / 2 + 4), fitting[0], colour=colour, anchor="middle")
+    end = max(bar.start + bar.length for lanes in sides.values() for bars in lanes.values() for bar in bars)
+    ax.set(title=title, xlabel=xlabel, xlim=(0, 1.01 * end), ylim=(height_of(sides) - BETWEEN, 0))
+    top, places = 0.0, {}
+    for heading, lanes in sides.items():
+        top += LINE * len(heading.splitlines())
+        ax.text(0, top - 0.05, heading, va="bottom", color=INK, fontsize=SMALL)
+        for name, bars in lanes.items():
+            places[heading, name] = top + 0.5
+            _draw_lane(ax, top + 0.5, bars)
+            top += 1
+        top += BETWEEN
+    ax.set_yticks(list(places.values()), [name for _, name in places])
+    ax.tick_params(axis="both", labelsize=SMALL)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    return places
 
 
-def draw_axis(sheet: Sheet, end: float, scale: Scale, unit: str) -> None:
-    """A line with about eight times on it."""
-    step = _round_step(end / 8)
-    y = sheet.y
-    draw_shape(sheet.root, "line", x1=scale.left, y1=y, x2=scale.at(end), y2=y, stroke=LINE)
-    for number in range(int(end / step) + 1):
-        x = scale.at(number * step)
-        draw_shape(sheet.root, "line", x1=x, y1=y, x2=x, y2=y + 5, stroke=LINE)
-        draw_text(sheet.root, (x, y + 5 + TEXT), f"{number * step:.6g}", anchor="middle", colour=FAINT_INK)
-    draw_text(sheet.root, (MARGIN, y + 5 + TEXT), unit, colour=FAINT_INK)
-    sheet.y = y + 5 + LINE_HEIGHT + 8
-
-
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5, times a power of ten, that is not less."""
-    power = 10.0 ** floor(log10(least))
-    return next(number * power for number in (1, 2, 5, 10) if number * power >= least * (1 - 1e-9))
+def _draw_lane(ax: Axes, middle: float, bars: Sequence[Bar]) -> None:
+    """Bars and their texts. A bar with a text has an edge, which keeps it apart from its neighbours."""
+    for colour in dict.fromkeys(bar.colour for bar in bars):
+        mine = [bar for bar in bars if bar.colour == colour]
+        edge: dict[str, Any] = (
+            {"edgecolor": "#8C8C8C", "linestyle": "--"} if colour == WAITS else {"edgecolor": "white"}
+        )
+        widths = [0.8 if bar.text or colour == WAITS else 0 for bar in mine]
+        spans, place = [(bar.start, bar.length) for bar in mine], (middle - HEIGHT / 2, HEIGHT)
+        ax.broken_barh(spans, place, facecolor=colour, linewidths=widths, snap=False, **edge)
+    for bar in bars:
+        if bar.text and fits(ax, bar.text, bar.length):
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
+            ax.text(bar.start + bar.length / 2, middle, bar.text, color=text_on(bar.colour), **style)

@@ -1,21 +1,16 @@
-"""The picture of a timeline: what host and device do in one decode step."""
+"""Timelines: what host and device do in one decode step, and the device in whole replayed ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from ..measure.anatomy import PART_NAMES
-from ..measure.timeline import KIND_LABELS, PARTS, STEP_KINDS, Timeline
-from .colours import COLOURS, INK, KIND_COLOURS
-from .labels import APART, SMALL, axes_points, text_points
-
-# Heights: the two lines of text above the lanes, the host's lane, the device's, and the gap between two moments.
-ROOM, HOST, DEVICE, GAP = 1.2, 1.1, 0.8, 0.5
-MOMENT = ROOM + HOST + DEVICE + GAP
+from ..measure.timeline import KIND_LABELS, PARTS, STEP_KINDS, Kernel, Timeline
+from .colours import COLOURS, KIND_COLOURS
+from .labels import colour_legend
+from .time_axis import WAITS, Bar, draw_lanes
 
 
 def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], requests: int, title: str) -> None:
@@ -25,22 +20,57 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], requests: int, ti
     of the host ends when its kernels have been launched: they may run later, beside another range. `rest` is whatever
     is in no other part: inputs, sampling, waiting for the tokens.
     """
-    longest = max(one.step_us for one in timelines.values()) / 1e3
-    ax.set(title=title, xlabel="ms since the start of the step, with the profiler on", xlim=(0, 1.01 * longest))
-    ticks: dict[float, str] = {}
-    for top in (number * MOMENT + ROOM for number in range(len(timelines))):
-        ticks |= {top + HOST / 2: "host", top + HOST + DEVICE / 2: "device"}
-    ax.set_yticks(list(ticks), list(ticks.values()))
-    points = axes_points(ax)[0] / ax.get_xlim()[1]
-    for number, (name, timeline) in enumerate(timelines.items()):
-        top = number * MOMENT
-        ax.text(0, top + 0.5 * ROOM, _headline(name, timeline, requests), va="center", color=INK, fontsize=SMALL)
-        _draw_host(ax, timeline, top + ROOM, points)
-        _draw_device(ax, timeline, top + ROOM + HOST)
-    ax.set_ylim(len(timelines) * MOMENT - GAP, 0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    _legends(ax, list(timelines.values()))
+    sides = {
+        _headline(name, one, requests): {
+            "host": [Bar(0, one.step_us / 1e3, COLOURS["rest"]), *host_bars(one, 1e3)],
+            "device": device_bars(one.in_turn, 1e3),
+        }
+        for name, one in timelines.items()
+    }
+    draw_lanes(ax, sides, title, "ms since the start of the step, with the profiler on")
+    colour_legend(ax, _parts(list(timelines.values())), title="Host, time in")
+    if kinds := _kinds(list(timelines.values())):
+        colour_legend(ax, kinds, 0.45, title="Device, time (and number) of kernels and copies")
+
+
+def draw_replays(ax: Axes, steps: Mapping[str, Timeline], title: str) -> None:
+    """Each step's kernels in turn, from the start of the first one to that of the next step; one scale.
+
+    steps: by name, as `replayed_step` makes them. Figures of 8.2 x 3.5 inches with `layout="constrained"` suit it.
+    """
+    sides = {
+        _replay_headline(name, step): {"": [Bar(0, step.step_us, WAITS), *device_bars(step.in_turn)]}
+        for name, step in steps.items()
+    }
+    draw_lanes(ax, sides, title, "µs since the start of the step, with the profiler on")
+    kinds = kinds_in(steps.values())
+    colour_legend(ax, {KIND_LABELS[kind]: KIND_COLOURS[kind] for kind in kinds}, ncols=len(kinds))
+
+
+def _replay_headline(name: str, step: Timeline) -> str:
+    """The time under the profiler and without it, how much of it nothing runs, and the longest matrix product."""
+    idle = step.step_us - step.busy_us
+    took = f"{name}: {step.step_us:.0f} µs with the profiler ({step.plain_us:.0f} without), {len(step.kernels)} kernels"
+    waits = f"{took} and copies\nnothing runs for {idle:.0f} µs of it, {idle / step.step_us:.0%}"
+    products = [kernel.duration_us for kernel in step.in_turn if kernel.kind == "matrix"]
+    return f"{waits}; the product with the vocabulary takes {max(products):.0f} µs" if products else waits
+
+
+def host_bars(timeline: Timeline, unit_us: float = 1) -> list[Bar]:
+    """A bar for each range of a part, with the name of the part."""
+    ranges = [(PARTS[one.name], one) for one in timeline.ranges if one.name in PARTS]
+    return [Bar(r.start_us / unit_us, r.duration_us / unit_us, COLOURS[p], PART_NAMES[p]) for p, r in ranges]
+
+
+def device_bars(kernels: Iterable[Kernel], unit_us: float = 1) -> list[Bar]:
+    """A bar for each kernel, in the colour of its kind."""
+    return [Bar(k.start_us / unit_us, k.duration_us / unit_us, KIND_COLOURS[k.kind]) for k in kernels]
+
+
+def kinds_in(timelines: Iterable[Timeline]) -> list[str]:
+    """The kinds of the kernels in these timelines, in the order of `KIND_LABELS`."""
+    there = {kernel.kind for one in timelines for kernel in one.kernels}
+    return [kind for kind in KIND_LABELS if kind in there]
 
 
 def _headline(name: str, timeline: Timeline, requests: int) -> str:
@@ -54,53 +84,23 @@ def _headline(name: str, timeline: Timeline, requests: int) -> str:
     return f"{name} ({step}): {length}\n{busy} in {len(timeline.kernels):,} kernels and copies"
 
 
-def _draw_host(ax: Axes, timeline: Timeline, top: float, points: float) -> None:
-    """A bar for the whole step, in the colour of the rest, and over it one for each range of a part.
-
-    A bar is labelled where the text fits on one line or two. points: of a millisecond.
-    """
-    bars = [("rest", 0.0, timeline.step_us)]
-    bars += [(PARTS[r.name], r.start_us, r.duration_us) for r in timeline.ranges if r.name in PARTS]
-    for part, start, width in bars:
-        ax.barh([top + HOST / 2], [width / 1e3], HOST * 0.85, left=start / 1e3, color=COLOURS[part], edgecolor="none")
-        texts = [f"{PART_NAMES[part]}{space}{width / 1e3:.2f} ms" for space in " \n"]
-        fitting = [text for text in texts if text_points(text) + APART < points * width / 1e3]
-        if part != "rest" and fitting:
-            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "linespacing": 1.1}
-            ink = "white" if part == "block_tables" else "black"
-            ax.text((start + width / 2) / 1e3, top + HOST / 2, fitting[0], color=ink, **style)
-
-
-def _draw_device(ax: Axes, timeline: Timeline, top: float) -> None:
-    """A thin bar for each kernel, from the end of those before it on, and a faint line where there is none."""
-    ax.hlines(top + DEVICE / 2, 0, timeline.step_us / 1e3, color="#CCCCCC", linewidth=0.8, zorder=0)
-    for kind, colour in KIND_COLOURS.items():
-        bars = [(k.start_us / 1e3, k.duration_us / 1e3) for k in timeline.in_turn if k.kind == kind]
-        if bars:
-            place = (top + 0.1 * DEVICE, 0.8 * DEVICE)
-            ax.broken_barh(bars, place, facecolor=colour, edgecolor="none", linewidth=0, snap=False, label=kind)
-
-
-def _legends(ax: Axes, timelines: Sequence[Timeline]) -> None:
-    """The parts of the host on the left, the kinds of kernels on the right, each with its time at every moment."""
-
-    def arrow(values: Iterable[str]) -> str:
-        return " → ".join(values)
-
-    def entry(kind: str) -> str:
-        mine = [[k.duration_us for k in one.in_turn if k.kind == kind] for one in timelines]
-        times = arrow(f"{sum(durations) / 1e3:.2f}" for durations in mine)
-        return f"{KIND_LABELS[kind]}: {times} ms ({arrow(f'{len(durations):,}' for durations in mine)})"
-
-    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "title_fontsize": SMALL}
-    style |= {"alignment": "left", "borderaxespad": 0}
+def _parts(timelines: Sequence[Timeline]) -> dict[str, str]:
+    """The host's parts, each with its time at every moment."""
     there = {"rest"}.union(*(one.parts for one in timelines))
-    parts = {part: arrow(f"{one.part_us(part) / 1e3:.2f}" for one in timelines) for part in PART_NAMES if part in there}
-    host = [Patch(color=COLOURS[part], label=f"{PART_NAMES[part]}: {times} ms") for part, times in parts.items()]
-    left = ax.legend(handles=host, title="Host, time in", loc="upper left", bbox_to_anchor=(0, -0.2), **style)
-    kinds = [kind for kind in KIND_LABELS if any(k.kind == kind for one in timelines for k in one.kernels)]
-    if kinds:
-        ax.add_artist(left)
-        device = [Patch(color=KIND_COLOURS[kind], label=entry(kind)) for kind in kinds]
-        title = "Device, time (and number) of kernels and copies"
-        ax.legend(handles=device, title=title, loc="upper left", bbox_to_anchor=(0.45, -0.2), **style)
+    times = {p: _arrow(f"{one.part_us(p) / 1e3:.2f}" for one in timelines) for p in PART_NAMES if p in there}
+    return {f"{PART_NAMES[part]}: {told} ms": COLOURS[part] for part, told in times.items()}
+
+
+def _kinds(timelines: Sequence[Timeline]) -> dict[str, str]:
+    """The kinds of kernels, each with its time and its number at every moment."""
+
+    def told(kind: str) -> Iterator[str]:
+        mine = [[k.duration_us for k in one.in_turn if k.kind == kind] for one in timelines]
+        yield _arrow(f"{sum(durations) / 1e3:.2f}" for durations in mine)
+        yield _arrow(f"{len(durations):,}" for durations in mine)
+
+    return {"{}: {} ms ({})".format(KIND_LABELS[k], *told(k)): KIND_COLOURS[k] for k in kinds_in(timelines)}
+
+
+def _arrow(values: Iterable[str]) -> str:
+    return " → ".join(values)

@@ -3,63 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from xml.etree import ElementTree
+
+from matplotlib.axes import Axes
 
 from ..checks import require
+from ..measure.early_start_simulation import Row
 from ..measure.pipeline_simulation import PLAN, READ, RUN, WAIT, Lanes, Span
-from .sheet import (
-    EMPTY,
-    FAINT_INK,
-    LINE_HEIGHT,
-    MARGIN,
-    TEXT,
-    WIDTH,
-    Picture,
-    Sheet,
-    draw_shape,
-    draw_text,
-    plain,
-)
-from .time_axis import LANE, Scale, draw_axis, draw_bar
+from .drawing import new_axes
+from .labels import colour_legend
+from .time_axis import HEIGHT, WAITS, Bar, draw_lanes, height_of
 
-NAME_WIDTH, BETWEEN = 62, 22  # the lanes' names on the left, and the room for the links
 MOST_STEPS = 60  # that can be drawn
-# Light enough for black text, and of three brightnesses: the words in the bars tell them apart without any colour.
-FILLS = {PLAN: "#7FCDB4", READ: "#E3CFEA", RUN: "#E69F00", WAIT: "white"}
+# Light enough for black text, and of three brightnesses.
+FILLS = {PLAN: "#7FCDB4", READ: "#E3CFEA", RUN: "#E69F00", WAIT: WAITS}
 SAID = {
-    PLAN: "plan and launch a step",
-    READ: "read its tokens, and hand them out",
-    WAIT: "wait for the device",
-    RUN: "run the step",
+    f"{PLAN}: plan and launch a step": FILLS[PLAN],
+    f"{READ}: read its tokens, and hand them out": FILLS[READ],
+    f"{RUN}: run the step": FILLS[RUN],
+    "wait, or nothing to do": WAITS,
 }
 
 
-def two_lanes(sides: Mapping[str, Lanes], title: str) -> Picture:
-    """For each side, such as before and after, the host's lane above and the device's below; all on one scale.
+def two_lanes(sides: Mapping[str, Lanes], title: str) -> None:
+    """Show for each side, such as before and after, the host's lane above and the device's below; all on one scale.
 
-    A thin line leads from each launch to the start of its step, and from the step's end to where its tokens are read.
-    Dashed boxes are times of waiting. Raises `ConfigError` for nothing to draw, too many steps, or different units.
+    The bars have the numbers of their steps. A thin line leads from each launch to the start of its step, and from the
+    step's end to where its tokens are read. Raises `ConfigError` for nothing to draw, too many steps, or different
+    units.
     """
-    require(len(sides) > 0, "there are no lanes to draw: give one side or more")
-    most = max(len(lanes.device) for lanes in sides.values())
-    require(most <= MOST_STEPS, f"{most} steps: at most {MOST_STEPS} can be drawn")
-    units = {lanes.unit for lanes in sides.values()}
-    require(len(units) == 1, f"the lanes are in {', '.join(sorted(units))}: give all in one unit")
-    inner = WIDTH - 2 * MARGIN
-    end = max(lanes.end for lanes in sides.values())
-    require(end > 0, "nothing in these lanes takes any time: give a time above 0")
-    scale = Scale(MARGIN + NAME_WIDTH, (inner - NAME_WIDTH - 4) / end)
-    sheet = Sheet(inner)
-    sheet.heading(plain(title))
-    sheet.legend([(FILLS[what], f"{what}: {SAID[what]}") for what in (PLAN, READ, RUN)])
+    check(sides, "steps", [len(lanes.device) for lanes in sides.values()], MOST_STEPS)
+    with new_axes(1.5 + 0.28 * height_of(_bars(sides))) as ax:
+        draw_sides(ax, sides, title)
+
+
+def check(sides: Mapping[str, Lanes | Row], what: str, counts: Sequence[int], most: int) -> None:
+    """Raise `ConfigError` for nothing to draw, more than `most`, or different units."""
+    require(len(sides) > 0, f"there are no {what} to draw: give one side or more")
+    require(max(counts) <= most, f"{max(counts)} {what}: at most {most} can be drawn")
+    units = {side.unit for side in sides.values()}
+    require(len(units) == 1, f"the times are in {', '.join(sorted(units))}: give all in one unit")
+    require(max(side.end for side in sides.values()) > 0, "nothing here takes any time: give a time above 0")
+
+
+def draw_sides(ax: Axes, sides: Mapping[str, Lanes], title: str) -> None:
+    """What `two_lanes` shows, on axes."""
+    unit = next(iter(sides.values())).unit
+    places = draw_lanes(ax, _bars(sides), title, f"time ({unit})")
     for name, lanes in sides.items():
-        sheet.y += 6
-        draw_text(sheet.root, (MARGIN, sheet.y + TEXT), headline(plain(name), lanes), weight="bold")
-        sheet.y += LINE_HEIGHT + 6
-        _draw_side(sheet, plain(name), lanes, scale)
-    draw_axis(sheet, end, scale, units.pop())
-    said = "; ".join(headline(plain(name), lanes) for name, lanes in sides.items())
-    return sheet.picture(f"{plain(title)}. {said}", None)
+        heading = headline(name, lanes)
+        _draw_links(ax, lanes, places[heading, "host"] + HEIGHT / 2, places[heading, "device"] - HEIGHT / 2)
+    colour_legend(ax, SAID, ncols=2)
 
 
 def headline(name: str, lanes: Lanes) -> str:
@@ -71,53 +64,25 @@ def headline(name: str, lanes: Lanes) -> str:
     return f"{name}: {step}; the device is busy for {lanes.busy_share:.0%} of the time, {pauses}"
 
 
-def _draw_side(sheet: Sheet, name: str, lanes: Lanes, scale: Scale) -> None:
-    """The two lanes, the links between them, and the times in which the device has nothing to do."""
-    group = draw_shape(sheet.root, "g", class_="side", data_side=name)
-    host, device = sheet.y, sheet.y + LANE + BETWEEN
-    for text, top in (("host", host), ("device", device)):
-        draw_text(group, (MARGIN, top + LANE / 2 + 4), text)
-    _draw_links(group, lanes, host + LANE, device, scale)
-    for span in lanes.host:
-        _draw_span(group, "host", span, host, scale)
-    for start, end in lanes.idle:
-        _draw_box(group, ("device", "idle", -1), (start, end), device, ["nothing to do", "idle"], scale)
-    for span in lanes.device:
-        _draw_span(group, "device", span, device, scale)
-    sheet.y = device + LANE + 10
+def _bars(sides: Mapping[str, Lanes]) -> dict[str, dict[str, list[Bar]]]:
+    def bar(span: Span) -> Bar:
+        return Bar(span.start, span.end - span.start, FILLS[span.what], str(span.step))
+
+    return {
+        headline(name, lanes): {
+            "host": [bar(span) for span in lanes.host],
+            "": [],
+            "device": [*(Bar(start, end - start, WAITS) for start, end in lanes.idle), *map(bar, lanes.device)],
+        }
+        for name, lanes in sides.items()
+    }
 
 
-def _draw_span(parent: ElementTree.Element, lane: str, span: Span, top: float, scale: Scale) -> None:
-    word = "waits" if span.what == WAIT else span.what
-    texts = [f"{word} {span.step}", word if span.what == WAIT else str(span.step)]
-    _draw_box(parent, (lane, span.what, span.step), (span.start, span.end), top, texts, scale)
-
-
-def _draw_box(
-    parent: ElementTree.Element,
-    which: tuple[str, str, int],
-    times: tuple[float, float],
-    top: float,
-    texts: Sequence[str],
-    scale: Scale,
-) -> None:
-    """A bar with the first of the texts that fits. which: lane, what it is, and the step."""
-    lane, what, step = which
-    fill, dashed = FILLS.get(what, EMPTY), what in (WAIT, "idle")
-    data = {"class_": what, "data_lane": lane, "data_step": step}
-    draw_bar(parent, times, top, texts, scale, fill, dashed, data)
-
-
-def _draw_links(parent: ElementTree.Element, lanes: Lanes, above: float, below: float, scale: Scale) -> None:
+def _draw_links(ax: Axes, lanes: Lanes, above: float, below: float) -> None:
     """From the end of each launch to the start of the step, and from its end to the start of the read."""
     starts = {span.step: span.start for span in reversed(lanes.device)}
     stops = {span.step: span.end for span in lanes.device}
     for span in lanes.host:
-        if span.what not in (PLAN, READ) or span.step not in starts:  # in a part of a run, some are not there
-            continue
-        ends = (scale.at(span.end), above), (scale.at(starts[span.step]), below)
-        if span.what == READ:
-            ends = (scale.at(stops[span.step]), below), (scale.at(span.start), above)
-        (x0, y0), (x1, y1) = ends
-        link = {"class_": f"link {span.what}", "data_step": span.step}
-        draw_shape(parent, "line", **link, x1=x0, y1=float(y0), x2=x1, y2=float(y1), stroke=FAINT_INK, stroke_width=1)
+        if span.what in (PLAN, READ) and span.step in starts:  # in a part of a run, some are not there
+            times = (span.end, starts[span.step]) if span.what == PLAN else (span.start, stops[span.step])
+            ax.plot(times, (above, below), color="#8C8C8C", linewidth=0.8)

@@ -24,7 +24,7 @@ def test_a_bar_for_each_class_of_each_step(ax):
     draw_spent(ax, {"before": BEFORE, "after": AFTER}, "two steps")
     before, after = ax.containers
     assert [bar.get_width() for bar in before] == [100.0, 80.0, 70.0]
-    assert [bar.get_width() for bar in after] == [30.0, 50.0]
+    assert [bar.get_width() for bar in after] == [30.0, 0.0, 50.0]
     assert [label.get_text() for label in ax.get_yticklabels()] == [HEAD, NORMS, GAPS]
     said = [text.get_text() for text in ax.texts]
     assert said == [
@@ -57,7 +57,7 @@ def test_each_place_of_a_layer_has_bars_and_a_line_for_its_bytes(ax):
         *("6.0 µs, 2 kernels, 3.0 times its bytes", "8.0 µs, 2 kernels, 2.0 times its bytes"),
         *("4.0 µs, 1 kernel, 2.0 times its bytes", "not seen"),
     ]
-    lines = [path.get_segments()[0] for path in ax.collections if path.get_segments()]
+    (lines,) = (path.get_segments() for path in ax.collections)
     assert [line[0][0] for line in lines] == [2.0, 4.0]
     for line, top, bottom in zip(lines, before, after, strict=True):  # across the bars of its place
         assert line[0][1] < top.get_y() < bottom.get_y() + bottom.get_height() < line[1][1]
@@ -71,14 +71,14 @@ def test_joined_kernels_stand_below_those_that_they_replace(ax):
     spans = [(round(bar.get_x(), 2), round(bar.get_x() + bar.get_width(), 2)) for bar in ax.patches]
     assert spans == [(0.05, 0.95), (1.05, 1.95), (2.05, 2.95), (0.05, 1.95), (2.05, 2.95)]
     said = [text.get_text() for text in ax.texts]
-    assert said == ["before: 3 kernels", "sum", "norm", "product", "after: 2 kernels", "sum and norm", "product"]
+    assert said == ["sum", "norm", "product", "sum and norm", "product"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["before:\n3 kernels", "after:\n2 kernels"]
 
 
 def test_the_work_of_a_kernel_may_go_to_both_of_its_neighbours(ax):
     draw_layer(ax, ["product", "sum and norm", "product"], [("product, sum", 1.5), ("norm, product", 1.5)], "a layer")
     spans = [(round(bar.get_x(), 2), round(bar.get_x() + bar.get_width(), 2)) for bar in ax.patches[3:]]
     assert spans == [(0.05, 1.45), (1.55, 2.95)]
-    assert len(ax.lines) == 4  # to the edges of both
 
 
 def test_a_kernel_that_nothing_replaces_is_refused(ax):

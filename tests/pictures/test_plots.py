@@ -241,7 +241,7 @@ def test_the_first_gaps_may_leave_the_picture_and_a_text_says_how_long_they_are(
     plots.itl_along_steps_compared(ax, found, "title")
     assert found.before.itl_along_steps_ms[0] > 1000
     assert ax.get_ylim() == (0, pytest.approx(1.25 * 1.1 * 5.1))
-    assert texts(ax) == ["others are prefilled, gaps up to: before 1002.0 ms"]
+    assert texts(ax) == ["↑ others are prefilled, gaps up to: before 1002.0 ms"]
     assert_readable(ax)
 
 

@@ -4,8 +4,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
-from rosecourse.pictures.replayed_step import draw_replays
-from tests.support.drawn import assert_readable
+from rosecourse.pictures.timeline import draw_replays
+from tests.support.drawn import assert_readable, bars_drawn
 
 
 def step(*kernels, us, plain_us):
@@ -25,14 +25,14 @@ def ax():
 
 def test_kernels_lie_where_they_ran_and_the_text_says_what_is_idle(ax):
     draw_replays(ax, {"before": BEFORE, "after": AFTER}, "two steps")
-    boxes = [[path.get_extents() for path in bars.get_paths()] for bars in ax.collections]
-    spans = {(round(box.x0, 1), round(box.x1, 1)) for bars in boxes for box in bars if box.height > 0.5 and box.width}
-    assert spans == {(0, 10), (20, 80), (10, 65)}  # the second kernel of `after` counts from the end of the first
+    spans = sorted((start, length) for _, start, length, _ in bars_drawn(ax))
+    # Each whole step, and its kernels: the second one of `after` counts from the end of the first.
+    assert spans == [(0, 10), (0, 10), (0, 70), (0, 100), (10, 55), (20, 60)]
     said = [text.get_text() for text in ax.texts]
     assert said == [
-        "before: 100 µs with the profiler (90 without), 2 kernels and copies\nnothing runs for 30 µs of it, 30%",
-        "vocabulary",
-        "after: 70 µs with the profiler (68 without), 2 kernels and copies\nnothing runs for 5 µs of it, 7%",
-        "vocabulary",
+        "before: 100 µs with the profiler (90 without), 2 kernels and copies\nnothing runs for 30 µs of it, 30%; "
+        "the product with the vocabulary takes 60 µs",
+        "after: 70 µs with the profiler (68 without), 2 kernels and copies\nnothing runs for 5 µs of it, 7%; "
+        "the product with the vocabulary takes 55 µs",
     ]
     assert_readable(ax)

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from rosecourse.pictures.colours import AFTER
-from rosecourse.pictures.starts import draw_start, prefills_of, start_of, typical_start
+from rosecourse.pictures.reading import draw_start, prefills_of, start_of, typical_start
 
 
 def run_of(*requests):
@@ -36,6 +36,7 @@ def test_requests_that_have_their_first_tokens_together_are_one_prefill():
 def test_a_bar_for_each_request_in_the_order_of_first_tokens():
     ax = Figure().subplots()
     draw_start(ax, start_of(RUN)[::-1], "a start", AFTER)
-    bars = [line.get_xydata() for line in ax.lines if len(line.get_xdata()) == 2]
-    assert np.array(bars)[:, :, 0] == pytest.approx(np.array([[100, 400], [500, 800], [600, 800]]))
-    assert [bar[0, 1] for bar in bars] == [0, 1, 2]
+    (bars,) = (np.array(lines.get_segments()) for lines in ax.collections)
+    assert bars[:, :, 0] == pytest.approx(np.array([[100, 400], [500, 800], [600, 800]]))
+    assert bars[:, 0, 1].tolist() == [0, 1, 2]
+    assert ax.lines[0].get_xdata() == pytest.approx([1000, 1100, 1200])

@@ -2,6 +2,8 @@
 
 import itertools
 
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 
@@ -28,3 +30,14 @@ def assert_readable(*axes, smallest=9):
         assert 0 <= box.y0 < box.y1 <= whole.height, text
         assert text.get_fontsize() >= smallest, text
     return boxes
+
+
+def bars_drawn(ax):
+    """(colour, start, length, middle) of each bar on the lanes of a time axis, in the order in which they are drawn."""
+    found = []
+    for bars in ax.collections:
+        if isinstance(bars, PolyCollection):
+            boxes = [path.get_extents() for path in bars.get_paths()]
+            colour = to_hex(bars.get_facecolor()[0])
+            found += [(colour, round(b.x0, 4), round(b.width, 4), round((b.y0 + b.y1) / 2, 4)) for b in boxes]
+    return found
