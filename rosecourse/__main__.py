@@ -5,49 +5,45 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
 
-from .checks import require
-from .commands.ending import ended, interrupts_leave, leave_at_the_end
+import click
 
-COMMANDS = {
-    "lab": "check a part that you have written, and race it against the course's",
-    "desk": "make or renew my/, your copy of the notebooks",
-    "generate": "complete a prompt",
-    "benchmark_scheduler": "measure a scheduler",
-    "benchmark_streaming": "measure what a reader of streamed tokens sees",
-    "benchmark_transformers": "measure the engine against transformers generate",
-    "benchmark_ladder": "measure the rungs of the ladder in turns",
-    "record": "record every rung under each workload",
-    "doctor": "say what was found on this machine, and what is missing",
-}
+from .commands.benchmark_ladder import benchmark_ladder
+from .commands.benchmark_scheduler import benchmark_scheduler
+from .commands.benchmark_streaming import benchmark_streaming
+from .commands.benchmark_transformers import benchmark_transformers
+from .commands.desk import desk
+from .commands.doctor import doctor
+from .commands.ending import ended, leave_at_the_end
+from .commands.generate import generate
+from .commands.lab import lab
+from .commands.record import record
 
-
-def usage() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {what}" for name, what in COMMANDS.items()]
-    return "\n".join(["usage: rosecourse <command> [flags]", "", *lines, "", "Each command has --help."])
+BENCHMARKS = (benchmark_scheduler, benchmark_streaming, benchmark_transformers, benchmark_ladder)
+COMMANDS = click.Group(
+    commands=[lab, desk, generate, *BENCHMARKS, record, doctor],
+    help="A small LLM inference engine, and the course that grows it. Each command has --help.",
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; returns its exit code."""
-    code = ended("rosecourse", partial(run_named, sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = " ".join(["rosecourse", *(word for word in words[:1] if word in COMMANDS.commands)])
+    code = ended(name, partial(run, words))
     leave_at_the_end()
     return code
 
 
-def run_named(argv: Sequence[str]) -> int:
-    """Run the command that the first word names. Raises `ConfigError` where there is none of this name."""
-    name, *flags = argv or [""]
-    if name in ("-h", "--help"):
-        print(usage())
-        return 0
-    said = f"there is no command {name!r:.60}" if name else "no command is given"
-    require(name in COMMANDS, f"{said}: give one of {', '.join(COMMANDS)} (see --help)")
-    with interrupts_leave():
-        # A command's module is imported when it is needed: `doctor` runs even where packages are missing.
-        command = import_module(f"rosecourse.commands.{name}")
-    return command.main(flags)
+def run(words: list[str]) -> int | None:
+    """Run a command line; raises what goes wrong, and click's errors for bad flags."""
+    try:
+        with COMMANDS.make_context("rosecourse", words) as context:
+            return COMMANDS.invoke(context)
+    except click.exceptions.Exit as end:  # --help
+        return end.exit_code
 
 
 if __name__ == "__main__":

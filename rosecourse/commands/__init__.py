@@ -1,1 +1,1 @@
-"""The commands: `rosecourse <command>`, each a module with its parser and `main`; nothing here needs torch."""
+"""The commands: `rosecourse <command>`, a module for each. None imports torch before its flags have been looked at."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import click
 
-from .flags import add_benchmark_flags, add_samples_flag
-from .parser import Parser, command_parser, run_command, work_of
-
-NAME = "benchmark_scheduler"
-MODES = ("online", "offline")
+from .late import benchmark, summary, workload
+from .options import Flags, benchmark_options, command, samples_option
 
 
-def make_parser() -> Parser:
-    parser = command_parser(NAME, "Measure a scheduler: continuous batching (online) or static batches (offline).")
-    parser.add_argument("--mode", choices=MODES, default="online", help="continuous batching, or static batches")
-    add_samples_flag(parser)
-    add_benchmark_flags(parser)
-    return parser
+@command
+@click.option(
+    "--mode", type=click.Choice(["online", "offline"]), default="online", help="Continuous or static batches."
+)
+@samples_option
+@benchmark_options
+def benchmark_scheduler(flags: Flags) -> None:
+    """Measure a scheduler.
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    return run_command(make_parser(), work_of(NAME), argv)
+    Batches are continuous (online) or static (offline); all requests are there from the start.
+    """
+    runner = workload.run_scheduler if flags.mode == "online" else workload.run_offline
+    summary.print_scheduler_summary(flags.mode, benchmark.measured(flags, runner, samples=flags.samples))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import click
 
-from .flags import add_benchmark_flags, add_readers_flag
-from .parser import Parser, command_parser, run_command, work_of
+from .late import benchmark, summary, workload
+from .options import Flags, benchmark_options, command
 
-NAME = "benchmark_streaming"
-
-
-def make_parser() -> Parser:
-    parser = command_parser(
-        NAME, "Measure streaming: requests arrive on a schedule, and their tokens are read as they come."
-    )
-    add_readers_flag(parser)
-    add_benchmark_flags(parser)
-    return parser
+READERS = ("sequential", "threads", "one", "asyncio")  # as in `measure.readers`
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    return run_command(make_parser(), work_of(NAME), argv)
+@command
+@click.option(
+    "--readers",
+    type=click.Choice(READERS),
+    default="sequential",
+    help="Who reads the streams: one after the other once all are submitted, a thread for each, one thread for all, or "
+    "a coroutine for each.",
+)
+@benchmark_options
+def benchmark_streaming(flags: Flags) -> None:
+    """Measure what a reader of streamed tokens sees.
+
+    Requests arrive on a schedule, and their tokens are read as they come.
+    """
+    measured = benchmark.measured(flags, workload.run_streaming, readers=flags.readers)
+    summary.print_streaming_summary(flags.readers, measured)

@@ -6,20 +6,24 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+import click
+
+import rosecourse
+
 from .ending import interrupts_leave
-from .parser import command_parser, run_command
+from .late import folding, kernels, kernelspec, load, ops, torch
+from .options import Flags, command
 
 NEEDED = (
     *("torch", "triton", "transformers", "safetensors", "numpy", "tqdm", "matplotlib", "pandas", "pygments"),
-    *("cloudpickle", "filelock"),
+    *("click", "cloudpickle", "filelock"),
 )
-DESCRIPTION = "Say what was found on this machine, and what to do about what is missing."
 REINSTALL = "run `make env`, or `pip install -c constraints.txt -e .`"
 OLDEST_PYTHON, NEWEST_TESTED = (3, 11), (3, 13)
 ROOT = Path(__file__).resolve().parents[2]  # of a clone
@@ -103,15 +107,12 @@ def as_numbers(release: str) -> list[int]:
 
 
 def check_device() -> str:
-    torch = import_module("torch")
     if torch.cuda.is_available():
         return f"device: CUDA, {torch.cuda.get_device_name()}"
     return f"device: CPU, {torch.get_num_threads()} threads (no GPU is needed; recorded GPU runs are in the notebooks)"
 
 
 def check_triton() -> str:
-    torch = import_module("torch")
-    kernels = import_module("rosecourse.kernels")
     if not kernels.TRITON_AVAILABLE:
         return "kernels: plain torch (no Triton for this system)"
     if torch.cuda.is_available():
@@ -121,7 +122,6 @@ def check_triton() -> str:
 
 def check_model() -> str:
     """The shipped model loads and generates."""
-    rosecourse = import_module("rosecourse")
     try:
         engine = rosecourse.InferenceEngine(rosecourse.load_model())
     except rosecourse.ModelError as error:
@@ -134,42 +134,35 @@ def check_model() -> str:
 
 def check_graphs() -> str:
     """A decode step is one graph where there is a GPU, and what that and the padded vocabulary take of its memory."""
-    torch, rosecourse = (import_module(name) for name in ("torch", "rosecourse"))
     if not torch.cuda.is_available():
         return "decode steps: launched one operation after another (CUDA graphs need a GPU)"
     runner = rosecourse.InferenceEngine(rosecourse.load_model()).decode_step.runner
     if not runner.graphs:
         raise Problem("decode steps run without CUDA graphs, which is slower: free some of the GPU's memory, or update")
     graphs = f"{len(runner.graphs)} CUDA graphs, for up to {runner.buckets[-1]} requests"
-    shape = import_module("rosecourse.models.load").RANDOM_SHAPES["gpt2"]
-    padded = import_module("rosecourse.decode.ops").padded_bytes(shape.vocab_size, shape.width, torch.float16)
-    copy = f"{padded / 1e6:.0f} MB for GPT-2 in float16"
+    shape = load.RANDOM_SHAPES["gpt2"]
+    copy = f"{ops.padded_bytes(shape.vocab_size, shape.width, torch.float16) / 1e6:.0f} MB for GPT-2 in float16"
     return f"decode steps: {graphs}, in {runner.memory_bytes / 1e6:.0f} MB, and a padded vocabulary, {copy}"
 
 
 def check_products() -> str:
     """Whose matrix products a decode step has, and what our own take of the memory."""
-    torch, rosecourse = (import_module(name) for name in ("torch", "rosecourse"))
     if not torch.cuda.is_available():
         return "matrix products: the library's (our own, of lesson 070, are for a GPU)"
-    model = rosecourse.load_model()
-    ours = rosecourse.BEST.ops(model, rosecourse.EngineConfig()).fused
+    ours = rosecourse.BEST.ops(rosecourse.load_model(), rosecourse.EngineConfig()).fused
     if ours is None:
         return "matrix products: the library's (our own need Triton, and shared memory for their tiles)"
-    load = import_module("rosecourse.models.load")
-    gpt2 = load.without_numbers(load.RANDOM_SHAPES["gpt2"], torch.float16)
-    folded = import_module("rosecourse.decode.folding").folded_bytes(gpt2)
+    folded = folding.folded_bytes(load.without_numbers(load.RANDOM_SHAPES["gpt2"], torch.float16)) / 1e6
     return (
         f"matrix products: our own, for up to {ours.most_rows} rows; their weights, with norms folded in, take "
-        f"{folded / 1e6:.0f} MB more for GPT-2 in float16"
+        f"{folded:.0f} MB more for GPT-2 in float16"
     )
 
 
 def check_kernel() -> str:
     """The notebooks' kernel is a Python that can import the package."""
     try:
-        specs = import_module("jupyter_client.kernelspec").KernelSpecManager()
-        spec = specs.get_kernel_spec("python3")
+        spec = kernelspec.KernelSpecManager().get_kernel_spec("python3")
     except Exception as error:
         raise Problem(f"no notebook kernel `python3` ({type(error).__name__}): {remedy()}") from None
     python = spec.argv[0] if Path(spec.argv[0]).is_absolute() else sys.executable  # Jupyter takes its own for `python`
@@ -181,13 +174,12 @@ def check_kernel() -> str:
     return f"notebook kernel: python3, Python {number}"
 
 
-def checks() -> Iterator[tuple[str, Callable[[], str]]]:
+def checks() -> list[tuple[str, Callable[[], str]]]:
     """What is checked, by name."""
-    yield from (("python", check_python), ("environment", check_environment))
-    for name in NEEDED:
-        yield name, partial(check_package, name)
-    yield from (("device", check_device), ("triton", check_triton), ("model", check_model), ("graphs", check_graphs))
-    yield from (("products", check_products), ("kernel", check_kernel))
+    packages = [(name, partial(check_package, name)) for name in NEEDED]
+    own = [("device", check_device), ("triton", check_triton), ("model", check_model), ("graphs", check_graphs)]
+    here = [("python", check_python), ("environment", check_environment)]
+    return [*here, *packages, *own, ("products", check_products), ("kernel", check_kernel)]
 
 
 def first_line(error: Exception) -> str:
@@ -205,17 +197,16 @@ def finding(name: str, check: Callable[[], str]) -> tuple[str, str]:
         return "FAIL", f"{name}: {first_line(error)}: {remedy()}"
 
 
-def report() -> int:
-    """Print a line for each check; returns 1 if one failed."""
+@command
+def doctor(flags: Flags) -> int:
+    """Say what is missing here, and what to do.
+
+    The exit code is 0 if all is well, 1 if not.
+    """
     failed = 0
     for name, check in checks():
         verdict, said = finding(name, check)
         failed += verdict == "FAIL"
-        print(f"[{verdict}] {said}", flush=True)
-    print("All is well." if not failed else f"{failed} to mend.")
+        click.echo(f"[{verdict}] {said}")
+    click.echo("All is well." if not failed else f"{failed} to mend.")
     return min(failed, 1)
-
-
-def main(argv: Sequence[str] = ()) -> int:
-    """Run the command; returns its exit code: 0 if all is well, 1 if a check failed, 2 for bad input."""
-    return run_command(command_parser("doctor", DESCRIPTION), lambda args: report(), argv)

@@ -2,33 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from typing import TYPE_CHECKING, Any
 
-from .flags import add_engine_flags, add_json_flag, add_model_flags, add_samples_flag
-from .parser import Parser, command_parser, run_command, work_of
+import click
 
-NAME = "generate"
+from ..config import SamplingParams
+from ..errors import LogitsError
+from ..records.json_file import write_json
+from .late import engines, session, whole_runs
+from .options import (
+    Flags,
+    command,
+    count,
+    engine_options,
+    eos_option,
+    json_option,
+    model_options,
+    samples_option,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    from ..engine.engine import InferenceEngine
+
+MOST_TOGETHER = 16  # samples in one decode step; further ones wait
 
 
-def make_parser() -> Parser:
-    parser = command_parser(
-        NAME, "Complete a prompt; the text is streamed as it comes, and several samples come when all are there."
+@command
+@click.option("--prompt", required=True, callback=text_of, help="The text to complete, or - to read it.")
+@click.option("--max-new-tokens", type=count(), default=100, help="Most tokens to write.")
+@click.option("--temperature", type=float, default=0.0, help="0 takes the most probable token (greedy).")
+@click.option("--top-k", type=int, default=0, help="Sample from this many tokens; 0: from all.")
+@click.option("--top-p", type=float, default=1.0, help="Sample from the fewest tokens that are this probable together.")
+@eos_option
+@samples_option
+@json_option
+@model_options
+@engine_options
+def generate(flags: Flags) -> None:
+    """Complete a prompt.
+
+    The text is streamed as it comes, and several samples come when all are there.
+    """
+    params = SamplingParams(
+        max_new_tokens=flags.max_new_tokens,
+        temperature=flags.temperature,
+        top_k=flags.top_k,
+        top_p=flags.top_p,
+        seed=flags.seed,
+        stop_on_eos=not flags.no_stop_on_eos,
     )
-    parser.add_argument("--prompt", required=True, help="the text to complete, or - to read it from standard input")
-    parser.add_argument("--max-new-tokens", type=int, default=100, help="most tokens to write")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most probable token (greedy)")
-    parser.add_argument("--top-k", type=int, default=0, help="sample from this many tokens; 0: from all")
-    parser.add_argument(
-        "--top-p", type=float, default=1.0, help="sample from the fewest tokens with this probability together"
-    )
-    parser.add_argument("--no-stop-on-eos", action="store_true", help="go on after the end of text")
-    add_samples_flag(parser)
-    add_json_flag(parser)
-    add_model_flags(parser)
-    add_engine_flags(parser)
-    return parser
+    model = engines.model_of(flags)
+    engine = engines.engine_of(flags, model, max_batch_size=min(flags.samples, MOST_TOGETHER))
+    if flags.samples == 1:
+        written = stream_one(engine, flags.prompt, params)
+    else:
+        written = {"samples": write_samples(engine, flags.prompt, params, flags.samples)}
+    write_json(flags.json, {**engines.head(flags), "prompt": flags.prompt, **written})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    return run_command(make_parser(), work_of(NAME), argv)
+def stream_one(engine: InferenceEngine, prompt: str, params: SamplingParams) -> dict[str, Any]:
+    """Print the prompt and each token as it comes; returns what the JSON document says of them."""
+    stream = engine.stream(prompt, params)
+    print(prompt, end="", flush=True)
+    tokens, seconds, reason = [], [], None
+    start = time.perf_counter()
+    try:
+        for token in stream:
+            tokens.append(token)
+            seconds.append(round(time.perf_counter() - start, 6))
+            reason = token.finish_reason
+            print(token.text, end="", flush=True)
+    except LogitsError:
+        reason = "error"
+    print()
+    last = tokens[-1].token_id if tokens else None
+    whole_runs.require_whole([whole_runs.Answer(params, len(tokens), len(tokens), last, reason)], engine.eos_token_id)
+    return {
+        "text": "".join(token.text for token in tokens),
+        "token_ids": [token.token_id for token in tokens],
+        "token_seconds": seconds,
+        "finish_reason": reason,
+    }
+
+
+def write_samples(engine: InferenceEngine, prompt: str, params: SamplingParams, n: int) -> list[dict[str, Any]]:
+    """Print n samples when all are there, one after another; returns what the JSON document says of each."""
+    pairs = list(zip(session.samples_of(params, n), engine.generate(prompt, params, n), strict=True))
+    whole_runs.require_whole([whole_runs.Answer.of_generation(*pair) for pair in pairs], engine.eos_token_id)
+    written = []
+    for number, (asked, sample) in enumerate(pairs):
+        print(f"=== sample {number}, seed {asked.seed} ===\n{prompt}{sample.text}")
+        told = {"seed": asked.seed, "text": sample.text, "token_ids": sample.token_ids}
+        written.append({**told, "finish_reason": sample.finish_reason})
+    return written

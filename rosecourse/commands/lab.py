@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
-from .desk import ShowStatus
-from .flags import add_threads_flag
-from .parser import Parser, command_parser, run_command, work_of
+import click
 
-NAME = "lab"
+import rosecourse
+
+from ..checks import require
+from ..desk.places import repository
+from ..desk.status import status_of
+from ..errors import ConfigError
+from .late import checking, engines, guard, part_file, racing
+from .options import LESSONS, Flags, command, threads_option
+
+LONGEST_RACE = 900.0  # seconds: a race takes ten to thirty, and on a slow machine a few minutes
+LESSON = click.Choice(LESSONS[1:])  # those with a course, as in `lab.course`
 DEFAULT_LESSON = "060"  # the last lesson about a KV append whose part launches no kernels: it is about Python alone
-# As in `lab.course`.
 LESSONS_BY_PART = (
     "036 for block tables; 038, 059, 060 or 061 for a KV append; 062 for a KV append with one table for all layers; "
     "063 for a KV append by the block table; 064 for rows that stay; 065 for copies of blocks; "
@@ -19,23 +26,48 @@ LESSONS_BY_PART = (
 )
 
 
-def make_parser() -> Parser:
-    parser = command_parser(
-        NAME, "Check a part of the decode step that you have written, and race it against the course's."
-    )
-    parser.add_argument("part", metavar="FILE.py:CLASS", help="a Python file, and the class in it that is the part")
-    parser.add_argument(
-        "--lesson",
-        default=DEFAULT_LESSON,
-        metavar="NNN",
-        help=f"what it is to be, and is raced against: {LESSONS_BY_PART}",
-    )
-    parser.add_argument("--no-race", action="store_true", help="check it, and time nothing")
-    parser.add_argument("--status", action=ShowStatus, help="show how far you have come in the lessons, and end")
-    add_threads_flag(parser)
-    return parser
+def file_and_class(context: click.Context, param: click.Parameter, text: str) -> tuple[Path, str]:
+    file, _, name = text.rpartition(":")
+    remedy = "give a file and a class, such as examples/my_kv_append.py:MyKVAppend"
+    require(file != "" and name.isidentifier(), f"{text!r} names no class: {remedy}")
+    require(Path(file).is_file(), f"{file!r} is no file: give one that is there")
+    return Path(file), name
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0 for a part that passes, 1 for one that does not, 2 for bad input."""
-    return run_command(make_parser(), work_of(NAME), argv)
+def show_status(context: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(status_of(repository(Path.cwd())))
+        context.exit()
+
+
+@command
+@click.argument("part", metavar="FILE.py:CLASS", callback=file_and_class)
+@click.option("--lesson", type=LESSON, default=DEFAULT_LESSON, metavar="NNN", help=f"What it is: {LESSONS_BY_PART}.")
+@click.option("--no-race", is_flag=True, help="Check it, and time nothing.")
+@click.option(
+    *("--status", "status"),
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_status,
+    help="Show how far you have come in the lessons, and end.",
+)
+@threads_option
+def lab(flags: Flags) -> int:
+    """Check a part that you have written, and race it.
+
+    The exit code is 0 for a part that passes, 1 for one that does not.
+    """
+    part = part_file.load_part(*flags.part)
+    verdict = checking.check(part, flags.lesson)
+    print(verdict, flush=True)
+    if not flags.no_race and verdict.correct:
+        print(f"\nRacing against lesson {flags.lesson} ...", flush=True)
+        model = rosecourse.load_model()
+        engines.set_threads(flags.threads, model.shape)
+        with guard.guarded(part.__name__, LONGEST_RACE, part_file.end_late):
+            raced = racing.race(part, flags.lesson, model)
+        if raced.trouble:  # a request failed, say: there are no figures
+            raise ConfigError(raced.trouble)
+        print(raced)
+    return 0 if verdict.passed else 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
+
+import numpy as np
+import torch
 
 from ..checks import is_count, require, shown
 from ..config import SamplingParams
@@ -28,10 +30,11 @@ class Generation:
 
 
 def prompts_of(prompts: Any) -> list[Prompt]:
-    """One prompt or several, as a list: a list of token ids is one prompt, and so is a text."""
-    if isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes)):
-        with suppress(TypeError):  # a tensor without a dimension says that it can be iterated over
-            prompts = list(prompts)
+    """One prompt or several, as a list: a list of token ids is one prompt, and so is a text, or a row of a tensor."""
+    if isinstance(prompts, (torch.Tensor, np.ndarray)):
+        prompts = prompts.tolist()
+    elif isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes)):
+        prompts = list(prompts)
     several = isinstance(prompts, list) and not any(isinstance(prompt, Integral) for prompt in prompts)
     return prompts if several else [prompts]
 

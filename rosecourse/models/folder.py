@@ -29,6 +29,7 @@ FILES = (CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, INDEX)  # the JSON fil
 FLOATS = ("F64", "F32", "F16", "BF16", torch.float64, torch.float32, torch.float16, torch.bfloat16)
 MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # causal masks, which old files keep among the weights
 PREFIX = "transformer."
+GIT_LFS = b"version https://git-lfs.github.com/spec/"  # what stands in place of a large file until it is pulled
 EMBEDDING, HEAD = "wte.weight", "lm_head.weight"  # GPT-2's output projection is its token embedding
 
 ANEW = "get the folder anew, or write it with `save_pretrained` of transformers"
@@ -153,7 +154,9 @@ def _read(path: Path, read: Callable[[Any, str], T]) -> dict[str, T]:
     require_safe(path)
     try:
         with open(path, "rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
+            (length,) = struct.unpack("<Q", start := file.read(8))
+        if start == GIT_LFS[:8]:
+            raise ModelError(f"{str(path)!r} is a pointer of git-lfs: `git lfs pull` fetches the weights")
         if length > MOST_HEADER:
             raise ValueError(f"its header has {length:,} bytes, more than {MOST_HEADER:,}")
         with safe_open(path, "pt") as file:

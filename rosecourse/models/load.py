@@ -119,7 +119,7 @@ LOADERS: dict[str, Callable[[ModelFolder, Mapping[str, Any], torch.dtype, torch.
 
 def _folder(name_or_path: str | Path) -> ModelFolder:
     """The folder that a path names, or for a hub id the one in the hub's cache, fetched if it is not there."""
-    source = str(name_or_path) if isinstance(name_or_path, (str, Path)) else ""
+    source = os.path.expanduser(name_or_path) if isinstance(name_or_path, (str, Path)) else ""
     if not 0 < len(source) <= LONGEST_PATH or "\0" in source:
         raise ModelError(f"no model is called {shown(name_or_path)}: give a folder, or a hub id such as 'gpt2'")
     if os.path.isdir(source):

@@ -7,6 +7,7 @@ with `layout="constrained"` suit them. The pictures of decode steps are in `step
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,14 @@ from ..measure.compare import SAME, Comparison, Ladder
 from ..measure.samples import Samples
 from ..measure.stats import FEWEST_PAIRS, Ratio, median_interval
 from ..measure.traffic import LOAD, TrafficComparison
+from ..records.measured import MeasuredLadder
 from .along_steps import LINES, itl_along_steps, itl_along_steps_compared
 from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK, SIDES
 from .labels import APART, BEHIND, SMALL, text_points
 from .lesson_figure import NAMES, lesson_figure
 from .steps import effect, ladder_of_steps, step_anatomies
 
+ROW_INCHES, HEAD_INCHES = 0.3, 1.6  # of a picture of ladders: a rung, and what is around the rungs of a workload
 __all__ = [
     "AFTER",
     "BEFORE",
@@ -154,6 +157,19 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
     ax.set(title=f"{title}\n{ladder.conditions.device}")
     floor = "" if shares is None else "\ntimes the floor: the time of a decode step / the floor"
     ax.set_xlabel(f"throughput (tokens/s)\n{WHISKERS}{floor}", fontsize=SMALL)
+
+
+def drawn_ladders(ladders: Sequence[MeasuredLadder]) -> bytes:
+    """A PNG: for each workload the throughput of all rungs."""
+    heights = [HEAD_INCHES + ROW_INCHES * len(ladder.rungs) for ladder in ladders]
+    drawing = Figure(figsize=(11, sum(heights)), layout="constrained")
+    axes = drawing.subplots(len(ladders), 1, squeeze=False, height_ratios=heights)
+    for ax, ladder in zip(axes.flat, ladders, strict=True):
+        title = f"Workload {ladder.task.name}: {ladder.conditions.work}"
+        ladder_throughput(ax, ladder, title, ladder.shares_of_floor)
+    content = io.BytesIO()
+    drawing.savefig(content, format="png", dpi=144)
+    return content.getvalue()
 
 
 def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:

@@ -60,6 +60,23 @@ class MeasuredLadder(Ladder):
         return table
 
     @property
+    def lines(self) -> list[str]:
+        """The table: a rung, its throughput, its ratios to the first and the rung before, its step over the floor."""
+        names = [f"{rung.name} {title}" for rung, title in zip(self.rungs, self.titles, strict=True)]
+        to_first = ["", *(times.shown(2) for times in self.speedups[1:])]
+        told = ["", *(f"{gain}, {gain.verdict_over(self.conditions.rounds)}" for gain in self.gains)]
+        over = [f"{1 / share:.3g}" for share in self.shares_of_floor]
+        tokens_per_second = [f"{rung.throughput.value:,.0f}" for rung in self.rungs]
+        heads = "rung", "tokens/s", "ratio to the first", "ratio to the rung before", "times the floor"
+        table = [heads, *zip(names, tokens_per_second, to_first, told, over, strict=True)]
+        sizes = [
+            f"{side}{max(map(len, column))}" for side, column in zip("<><<>", zip(*table, strict=True), strict=True)
+        ]
+        lines = ["  ".join(f"{cell:{size}}" for cell, size in zip(row, sizes, strict=True)) for row in table]
+        tokens = "same tokens on every rung" if self.conditions.same_tokens else "some tokens differ (rounding)"
+        return [*lines, f"N: {self.conditions.tokens} tokens a run, {tokens}", f"On: {self.provenance}"]
+
+    @property
     def document(self) -> dict[str, Any]:
         """Every raw sample of every run, in the form of a recording's runs (`run_json`)."""
         pairs = zip(self.rungs, self.decode_bytes, strict=True)

@@ -9,30 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rosecourse.commands import (
-    benchmark_ladder,
-    benchmark_scheduler,
-    benchmark_streaming,
-    benchmark_transformers,
-    doctor,
-    generate,
-    lab,
-    record,
-)
-from rosecourse.commands.work import record as recording
+from rosecourse.commands import doctor, engines
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
+from rosecourse.records.session import Session
+from tests.support.commands import ALL
 
-COMMANDS = {
-    "generate": generate,
-    "benchmark_scheduler": benchmark_scheduler,
-    "benchmark_streaming": benchmark_streaming,
-    "benchmark_transformers": benchmark_transformers,
-    "benchmark_ladder": benchmark_ladder,
-    "record": record,
-    "doctor": doctor,
-    "lab": lab,
-}
+COMMANDS = {name: command for name, command in ALL.items() if name != "desk"}
 SENSIBLE = {  # values that run, each a small piece of work
     "--prompt": ["Hello", "-", "My dear sister"],
     "--max-new-tokens": ["1", "3"],
@@ -170,12 +153,12 @@ def small_machine(model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
-        patch.setattr("rosecourse.commands.work.building.load_model", loaded)
+        patch.setattr(engines, "load_model", loaded)
         patch.setattr(doctor, "checks", lambda: [("python", doctor.check_python)])
         patch.setattr(
-            recording.Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts]))
+            Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts])) or True
         )
-        patch.setattr("rosecourse.commands.work.benchmark_ladder.copy_bandwidth", lambda device: 1e10)
+        patch.setattr("rosecourse.measure.floor.copy_bandwidth", lambda device: 1e10)
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 

@@ -9,16 +9,19 @@ import torch
 from matplotlib.image import imread
 
 from rosecourse import LESSONS, InferenceEngine, lesson
-from rosecourse.commands import benchmark_ladder
-from rosecourse.commands.work import benchmark_ladder as climbing
-from rosecourse.commands.work import record
+from rosecourse.commands import benchmark_ladder as climbing
+from rosecourse.commands import engines, tasks
+from rosecourse.commands.options import Flags
 from rosecourse.lessons.workloads import ARTICLES, SMALL, A
 from rosecourse.measure.floor import share_of_runs
 from rosecourse.measure.holding import all_kept, one_at_a_time
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import ratio
 from rosecourse.measure.traffic import MixedTraffic
+from rosecourse.pictures.plots import drawn_ladders
+from rosecourse.records.measured import MeasuredLadder
 from rosecourse.records.run_json import unpacked_run
+from tests.support.commands import benchmark_ladder
 from tests.support.record_command import RUNGS, spy
 
 TINY = ["--device", "cpu", "--num-requests", "2", "--max-new-tokens", "4", "--rounds", "2"]
@@ -27,8 +30,8 @@ TWO = ["--lessons", "069,035"]  # in whichever order
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, model):
-    monkeypatch.setattr(climbing, "copy_bandwidth", lambda device: 1e10)
-    monkeypatch.setattr(climbing, "model_of", lambda args: model)
+    monkeypatch.setattr("rosecourse.measure.floor.copy_bandwidth", lambda device: 1e10)
+    monkeypatch.setattr(engines, "model_of", lambda flags: model)
 
 
 def test_a_table_a_file_and_a_picture(tmp_path, capsys):
@@ -104,7 +107,7 @@ def test_where_memory_is_short_there_is_one_engine_at_a_time(short, told, monkey
         return one_at_a_time if short else all_kept
 
     order = spy(monkeypatch)
-    monkeypatch.setattr(climbing, "holding_for", holding_for)
+    monkeypatch.setattr("rosecourse.measure.holding.holding_for", holding_for)
     assert benchmark_ladder.main([*TINY, *TWO, "--workloads", "A", "--rounds", "1"]) == 0
     assert asked == [(2, 2)]
     out = capsys.readouterr().out
@@ -132,7 +135,7 @@ def test_the_forecast_is_of_the_rounds_that_count(monkeypatch, capsys):
 
 def test_mixed_traffic_comes_all_at_once(monkeypatch, capsys):
     monkeypatch.setattr(
-        record, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
+        tasks, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
     )
     assert benchmark_ladder.main([*TINY, *TWO, "--workloads", "D", "--rounds", "1"]) == 0
     assert capsys.readouterr().out.startswith("=== D-burst: ")
@@ -141,15 +144,16 @@ def test_mixed_traffic_comes_all_at_once(monkeypatch, capsys):
 # -- sizes and rungs ----------------------------------------------------------------------------------------------
 
 
-def parsed(*flags):
-    return benchmark_ladder.make_parser().parse_args(["--lessons", "035,036", *flags])
+def tasks_of(model, rungs, *flags):
+    with benchmark_ladder.context(flags) as context:
+        return tasks.on_this_device(Flags(**context.params), model, rungs)
 
 
 def test_on_a_cpu_every_size_is_a_quarter_of_the_articles(model):
     rungs = (LESSONS[0], LESSONS[1])
     small, given = (
-        climbing.tasks_of(args, model, rungs, "")
-        for args in (parsed("--workloads", "A,E"), parsed("--workloads", "A", "--num-requests", "3"))
+        tasks_of(model, rungs, *flags)
+        for flags in (("--workloads", "A,E"), ("--workloads", "A", "--num-requests", "3"))
     )
     assert [task.name for task in small] == ["A", "E"]
     assert all(task.rungs == rungs for task in small)
@@ -177,22 +181,21 @@ def test_on_a_cpu_every_size_is_a_quarter_of_the_articles(model):
     ],
 )
 def test_rungs_are_named_or_between_two(flags, numbers):
-    args = benchmark_ladder.make_parser().parse_args(flags)
-    assert [rung.number for rung in climbing.rungs_of(args)] == numbers
+    assert climbing.numbers_of(benchmark_ladder.flags(*flags)) == numbers
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--lessons", "042"], "there is no lesson '042': give one of 035"),
-        (["--lessons", ""], "there is no lesson ''"),
+        (["--lessons", "042"], "Invalid value for '--lessons': '042' is not one of '035'"),
+        (["--lessons", ""], "Invalid value for '--lessons': '' is not one of"),
         (["--lessons", "035"], "a ladder of 1 rung has nothing to compare: name 2 or more"),
         (["--from", "061", "--to", "060"], "a ladder of 0 rungs has nothing to compare"),
-        (["--from", "04"], "there is no lesson '04'"),
+        (["--from", "04"], "Invalid value for '--from': '04' is not one of"),
         (["--lessons", "035,036", "--to", "060"], "--lessons names each rung: leave --from and --to out"),
-        (["--workloads", "steps"], "there is no workload 'steps': give some of A,B,C,E,F,C-one,C-threads,C-asyncio,D"),
-        (["--rounds", "0"], "rounds is 0: give 1 or more"),
-        (["--max-new-tokens", "1"], "max_new_tokens is 1: give 2 or more"),
+        (["--workloads", "steps"], "'steps' is not one of 'A', 'B', 'C', 'E'"),
+        (["--rounds", "0"], "0 is not in the range 1<=x"),
+        (["--max-new-tokens", "1"], "1 is not in the range 2<=x"),
         (["--max-new-tokens", "600"], "600 new ones do not fit into the model's 512"),
         (["--prompt", ""], "the prompt is empty"),
         (["--picture", "x.svg"], "--picture x.svg is no PNG: give a name that ends in .png"),
@@ -216,23 +219,19 @@ def test_a_bad_call_costs_one_line_and_no_run(flags, message, tmp_path, monkeypa
 
 
 def test_on_a_gpu_the_model_is_the_articles(monkeypatch):
-    args = parsed()
-    monkeypatch.setattr(record, "resolve_device", lambda device: torch.device("cuda"))
-    record.name_the_model(args)
-    assert args.random_weights == "gpt2"
-    args = parsed("--hf-model-id", "x")
-    record.name_the_model(args)
-    assert args.random_weights is None
+    monkeypatch.setattr(engines, "resolve_device", lambda device: torch.device("cuda"))
+    assert engines.of_the_articles(benchmark_ladder.flags()).random_weights == "gpt2"
+    assert engines.of_the_articles(benchmark_ladder.flags("--hf-model-id", "x")).random_weights is None
 
 
 def test_the_picture_has_all_ladders(model):
     ladders = [
-        climbing.MeasuredLadder.of(model, task, 1, 1e10)
-        for task in climbing.tasks_of(
-            parsed("--workloads", "A,F", "--num-requests", "1", "--max-new-tokens", "2"), model, tuple(LESSONS[:2]), ""
+        MeasuredLadder.of(model, task, 1, 1e10)
+        for task in tasks_of(
+            model, tuple(LESSONS[:2]), "--workloads", "A,F", "--num-requests", "1", "--max-new-tokens", "2"
         )
     ]
-    one, two = (imread_bytes(climbing.draw(some)) for some in (ladders[:1], ladders))
+    one, two = (imread_bytes(drawn_ladders(some)) for some in (ladders[:1], ladders))
     assert two[0] == pytest.approx(2 * one[0], abs=2)
     assert one[1] == two[1]
     assert list(ladders[0].table()["share of the floor (%)"]) == pytest.approx(

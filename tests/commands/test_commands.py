@@ -8,17 +8,9 @@ import sys
 import pytest
 
 from rosecourse import LESSONS, lesson
-from rosecourse.commands import (
-    benchmark_scheduler,
-    benchmark_streaming,
-    benchmark_transformers,
-    generate,
-)
-from rosecourse.commands.work import benchmark, building
-from rosecourse.commands.work import benchmark_transformers as with_transformers
-from rosecourse.commands.work import generate as completing
+from rosecourse.commands import engines
 from rosecourse.lessons.dense import DecodeForward as DenseForward
-from tests.support.commands import COMMANDS
+from tests.support.commands import COMMANDS, benchmark_scheduler, benchmark_streaming, benchmark_transformers, generate
 from tests.support.oracles import hf_greedy
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--warmup-runs", "0", "--repeat-runs", "2"]
@@ -139,14 +131,14 @@ def test_generate_writes_what_transformers_would(capsys, model, hf_model, tmp_pa
 
 def forwards(monkeypatch):
     """The forward parts of the engines that commands build from now on."""
-    built = []
+    built, parts_of = [], engines.parts_of
 
-    def engine_of(args, model, parts, **more):
+    def noted(flags):
+        parts = parts_of(flags)
         built.append(parts.forward)
-        return building.engine_of(args, model, parts, **more)
+        return parts
 
-    for module in (benchmark, with_transformers, completing):
-        monkeypatch.setattr(module, "engine_of", engine_of)
+    monkeypatch.setattr(engines, "parts_of", noted)
     return built
 
 
@@ -203,7 +195,7 @@ def test_generate_writes_several_samples(capsys, model, tmp_path):
     assert all(sample["text"] in found and sample["finish_reason"] == "length" for sample in samples)
 
 
-@pytest.mark.parametrize("mode", benchmark_scheduler.MODES)
+@pytest.mark.parametrize("mode", ["online", "offline"])
 def test_benchmark_scheduler_measures_samples(mode, capsys, tmp_path):
     """Each counts as a request, with times of its own."""
     file = tmp_path / "out.json"
@@ -241,5 +233,5 @@ def test_as_a_user_would_run_it():
 def test_help_names_every_flag(name, capsys):
     assert COMMANDS[name].main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"usage: rosecourse {name}")
+    assert out.startswith(f"Usage: rosecourse {name}")
     assert "--json FILE" in out

@@ -1,5 +1,6 @@
 """doctor: all well, or something missing or odd; it says what, and does not fall over."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -7,13 +8,13 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 import torch as real_torch
 from packaging.requirements import Requirement
 
 from rosecourse.commands import doctor
-from rosecourse.decode import folding, ops
-from rosecourse.models import load
+from tests.support.commands import doctor as called
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
@@ -29,7 +30,7 @@ def test_it_looks_for_what_the_package_needs():
 
 def test_without_torch_every_line_is_there(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert doctor.main() == 1
+    assert called.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(doctor.NEEDED) + 9
     assert all(line.startswith(("[OK] ", "[FAIL] ")) for line in lines[:-1])
@@ -81,8 +82,8 @@ def test_the_graphs_of_a_gpu_and_their_memory_are_told(monkeypatch, graphs):
     )
     torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
     torch.float16 = real_torch.float16
-    modules = {"torch": torch, "rosecourse": rosecourse, "rosecourse.models.load": load, "rosecourse.decode.ops": ops}
-    monkeypatch.setattr(doctor, "import_module", modules.get)
+    monkeypatch.setattr(doctor, "torch", torch)
+    monkeypatch.setattr(doctor, "rosecourse", rosecourse)
     if graphs:
         steps = "decode steps: 2 CUDA graphs, for up to 8 requests, in 34 MB"
         assert doctor.check_graphs() == f"{steps}, and a padded vocabulary, 77 MB for GPT-2 in float16"
@@ -99,8 +100,8 @@ def test_a_gpu_is_told_whose_products_it_runs_and_their_memory(monkeypatch, fuse
     best = SimpleNamespace(ops=lambda *given: made.append(given) or SimpleNamespace(fused=fused))
     rosecourse = SimpleNamespace(load_model=lambda: "a model", EngineConfig=lambda: "a config", BEST=best)
     torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True), float16=real_torch.float16)
-    modules = {"torch": torch, "rosecourse": rosecourse, "rosecourse.models.load": load}
-    monkeypatch.setattr(doctor, "import_module", (modules | {"rosecourse.decode.folding": folding}).get)
+    monkeypatch.setattr(doctor, "torch", torch)
+    monkeypatch.setattr(doctor, "rosecourse", rosecourse)
     said = doctor.check_products()
     assert made == [("a model", "a config")]
     if fused is None:
@@ -157,23 +158,20 @@ def test_a_kernel_that_cannot_start_or_lacks_the_package(monkeypatch, tmp_path, 
     (tmp_path / "fails").chmod(0o755)
     spec = SimpleNamespace(argv=[str(tmp_path / python), "-m", "ipykernel_launcher"])
     specs = SimpleNamespace(KernelSpecManager=lambda: SimpleNamespace(get_kernel_spec=lambda name: spec))
-    monkeypatch.setattr(doctor, "import_module", lambda name: specs)
+    monkeypatch.setattr(doctor, "kernelspec", specs)
     with pytest.raises(doctor.Problem, match="cannot import rosecourse: start Jupyter with `make lab`"):
         doctor.check_kernel()
 
 
 def test_no_kernel_at_all(monkeypatch):
-    def no_jupyter(name):
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(doctor, "import_module", no_jupyter)
+    monkeypatch.setitem(sys.modules, "jupyter_client.kernelspec", None)
     with pytest.raises(doctor.Problem, match="no notebook kernel `python3`"):
         doctor.check_kernel()
 
 
 def test_help(capsys):
-    assert doctor.main(["--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: rosecourse doctor [-h]")
+    assert called.main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: rosecourse doctor [OPTIONS]")
 
 
 def test_a_check_that_breaks_is_told_by_the_name_of_what_it_looked_at(capsys, monkeypatch):
@@ -181,13 +179,13 @@ def test_a_check_that_breaks_is_told_by_the_name_of_what_it_looked_at(capsys, mo
         raise PermissionError("pyproject.toml")
 
     monkeypatch.setattr(doctor, "least_version", unreadable)
-    assert doctor.main() == 1
+    assert called.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert f"[FAIL] numpy: PermissionError: pyproject.toml: {doctor.REINSTALL}" in lines
 
 
 def test_doctor_finds_all_well(capsys):
-    assert doctor.main() == 0
+    assert called.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "All is well."
     assert all(line.startswith("[OK] ") for line in lines[:-1])
@@ -196,7 +194,7 @@ def test_doctor_finds_all_well(capsys):
 
 def test_doctor_names_a_missing_package_and_the_remedy(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert doctor.main() == 1
+    assert called.main([]) == 1
     out = capsys.readouterr().out
     assert "[FAIL] pandas is not installed: run `make env`" in out
     assert out.endswith("1 to mend.\n")
@@ -210,10 +208,12 @@ def test_doctor_names_an_old_package(monkeypatch):
     assert doctor.check_package("torch") == "torch 2.11.0"
 
 
-def test_doctor_runs_where_nothing_is_installed():
-    """Without a single package of ours: every line is there, each with its remedy."""
+def test_doctor_runs_where_nothing_but_click_is_installed(tmp_path):
+    """Every line is there, each with its remedy."""
+    (tmp_path / "click").symlink_to(Path(click.__file__).parent)
+    env = os.environ | {"PYTHONPATH": f"{PYPROJECT.parent}:{tmp_path}"}
     argv = [sys.executable, "-S", "-m", "rosecourse", "doctor"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=doctor.__file__.rsplit("/", 3)[0])
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 1
     assert done.stderr == ""
     assert "[FAIL] torch is not installed" in done.stdout

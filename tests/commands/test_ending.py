@@ -12,7 +12,8 @@ import pytest
 
 from rosecourse import ConfigError
 from rosecourse import __main__ as entry
-from rosecourse.commands import doctor, ending, generate
+from rosecourse.commands import doctor, ending, late
+from tests.support.commands import generate
 
 ROOT = Path(entry.__file__).parents[1]
 HELLO = ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "2"]
@@ -164,14 +165,13 @@ def test_an_odd_standard_input(monkeypatch, capsys, stdin, says):
 # -- interrupts -----------------------------------------------------------------------------------------------------
 
 
-def test_while_a_command_is_imported_an_interrupt_leaves(monkeypatch):
+def test_while_a_module_is_imported_late_an_interrupt_leaves(monkeypatch):
     """Hazard 40: in an import a library may turn it into another error."""
     seen = []
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(entry, "import_module", lambda name: seen.append(signal.getsignal(signal.SIGINT)) or doctor)
-    monkeypatch.setattr(doctor, "main", lambda flags: seen.append(signal.getsignal(signal.SIGINT)) or 0)
-    assert entry.main(["doctor"]) == 0
-    assert seen == [ending.leave, before]
+    monkeypatch.setattr(late, "import_module", lambda name: seen.append(signal.getsignal(signal.SIGINT)) or sys)
+    assert late.Late("torch").maxsize == sys.maxsize
+    assert seen == [ending.leave]
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -202,18 +202,18 @@ def test_handlers_that_others_have_set_stay_and_other_threads_set_none():
 
 # -- as processes ---------------------------------------------------------------------------------------------------
 
-INTERRUPTED = """
+IN_AN_IMPORT = """
 import signal, sys
 from rosecourse import __main__ as entry
-def {where}(*_):
+from rosecourse.commands import late
+def import_module(*_):
     try:
         signal.raise_signal(signal.SIGINT)
     except BaseException:
         raise ImportError("cut short")  # as libraries do
-{setting}
-sys.exit(entry.main(["doctor"]))
+late.import_module = import_module
+sys.exit(entry.main(["generate", "--prompt", "x"]))
 """
-IN_AN_IMPORT = INTERRUPTED.format(where="import_module", setting="entry.import_module = import_module")
 
 
 @pytest.mark.parametrize(

@@ -5,23 +5,18 @@ import re
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rosecourse.commands import (
+from rosecourse.commands import doctor, engines
+from rosecourse.lab.checks import checking
+from rosecourse.lab.checks.verdict import Verdict
+from tests.support.commands import (
     benchmark_ladder,
     benchmark_scheduler,
     benchmark_streaming,
     benchmark_transformers,
-    doctor,
     generate,
     lab,
     record,
 )
-from rosecourse.commands.work import benchmark
-from rosecourse.commands.work import benchmark_ladder as climbing
-from rosecourse.commands.work import benchmark_transformers as with_transformers
-from rosecourse.commands.work import generate as completing
-from rosecourse.commands.work import lab as checking
-from rosecourse.commands.work import record as recording
-from rosecourse.lab.checks.verdict import Verdict
 from tests.support.failing import cancels_one, sick_model
 from tests.support.record_command import written
 
@@ -52,10 +47,9 @@ def loads(monkeypatch, model):
 
     def choose(position):
         chosen = model if position is None else sick_model(model, position)
-        for module in (completing, benchmark, with_transformers, climbing, recording):
-            monkeypatch.setattr(module, "model_of", lambda args: chosen)
+        monkeypatch.setattr(engines, "model_of", lambda flags: chosen)
 
-    for module in ("records.recorder", "commands.work.benchmark_ladder"):
+    for module in ("records.recorder", "measure.floor"):
         monkeypatch.setattr(f"rosecourse.{module}.copy_bandwidth", lambda device: 1e10)
     return choose
 
@@ -139,7 +133,7 @@ def test_the_lab_races_nothing_over_failed_requests(monkeypatch, capsys, model, 
     path = tmp_path / "part.py"
     path.write_text("from rosecourse.lessons import lesson\n\n\nclass Mine(lesson('038').after.kv_append):\n    pass\n")
     monkeypatch.setattr(checking, "check", lambda part, number: Verdict("Mine", "038", done=("it was tried",)))
-    monkeypatch.setattr(checking, "load_model", lambda: sick_model(model, 30))
+    monkeypatch.setattr("rosecourse.models.load.load_model", lambda: sick_model(model, 30))
     assert lab.main([f"{path}:Mine", "--lesson", "038"]) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()

@@ -1,22 +1,42 @@
 """The flags that commands share: what they are parsed to, and that their choices are those of the engine."""
 
+import shlex
+
 import pytest
 
-from rosecourse.commands import benchmark_scheduler, flags, lab, record
-from rosecourse.commands.parser import command_parser
-from rosecourse.commands.work import benchmark_scheduler as scheduling
+from rosecourse.commands import lab, options
+from rosecourse.commands.benchmark_streaming import READERS
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.world.worlds import KV_APPEND
-from rosecourse.lessons import LESSONS, workloads
+from rosecourse.lessons import LESSONS, lesson, workloads
+from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.measure import readers
 from rosecourse.models import load
+from rosecourse.records.names import firsts
+from tests.support.commands import ALL, benchmark_ladder, benchmark_scheduler, generate, record
+
+
+def choices(command, flag):
+    """Those of a flag."""
+    (param,) = [one for one in ALL[command].command.params if flag in one.opts]
+    return tuple(param.type.choices)
 
 
 def test_the_choices_are_those_of_the_rooms_below():
-    assert tuple(load.DTYPES) == flags.DTYPES
-    assert tuple(readers.READERS) == flags.READERS
-    assert tuple(workloads.ARTICLES) == record.ARTICLES
-    assert tuple(scheduling.RUNNERS) == benchmark_scheduler.MODES
+    assert choices("generate", "--dtype") == tuple(load.DTYPES)
+    assert choices("generate", "--random-weights") == tuple(load.RANDOM_SHAPES)
+    assert tuple(readers.READERS) == READERS
+    assert tuple(workloads.ARTICLES) == options.ARTICLES
+
+
+def test_the_lessons_are_those_of_the_ladder():
+    """Their numbers are known where torch is not imported."""
+    assert [rung.number for rung in LESSONS] == list(options.LESSONS)
+    assert choices("record", "--from") == tuple(firsts())
+    assert set(choices("lab", "--lesson")) == set(COURSES)
+    gathered = [rung.number for rung in LESSONS if rung.after.cache is KVBlockManager]
+    assert gathered == [rung.number for rung in LESSONS if rung.number <= options.LAST_DENSE]
+    assert lesson("best").number == options.LESSONS[-1]
 
 
 def test_the_lessons_of_the_lab_are_those_with_a_course():
@@ -30,43 +50,59 @@ def test_the_lessons_of_the_lab_are_those_with_a_course():
     assert appends[-1].number == lab.DEFAULT_LESSON
 
 
-@pytest.fixture
-def parser():
-    parser = command_parser("x", "")
-    flags.add_model_flags(parser)
-    flags.add_engine_flags(parser)
-    flags.add_workload_flags(parser)
-    flags.add_json_flag(parser)
-    return parser
+@pytest.mark.parametrize(
+    ("argv", "dense"),
+    [
+        ([], False),
+        (["--paged-attn"], False),
+        (["--dense"], True),
+        (["--paged-attn", "--dense"], True),  # the last one counts
+        (["--dense", "--paged-attn"], False),
+    ],
+)
+def test_attention(argv, dense):
+    assert benchmark_scheduler.flags("--lesson", "061", *argv).dense is dense
+
+
+def test_lists_are_tidied():
+    assert benchmark_ladder.flags("--lessons", "061, 035,061").lessons == "061,035"
 
 
 @pytest.mark.parametrize(
-    ("argv", "dense"), [([], False), (["--paged-attn"], False), (["--dense"], True), (["--dense", "--dense"], True)]
+    ("argv", "said"),
+    [
+        (["generate", "My dear"], "Missing option '--prompt'."),
+        (
+            ["benchmark_ladder", "--lessons", "035-038"],
+            "Invalid value for '--lessons': '035-038' is no list: give 035,036,038.",
+        ),
+        (
+            ["benchmark_ladder", "--lesson", "037"],
+            "No such option '--lesson'. (Did you mean one of: '--json', '--lessons'?)",
+        ),
+    ],
 )
-def test_attention(parser, argv, dense):
-    assert parser.parse_args(argv).dense is dense
+def test_a_slip_is_told_with_what_was_meant(argv, said, capsys):
+    name, *flags = argv
+    assert ALL[name].main(flags) == 2
+    assert capsys.readouterr().err == f"rosecourse {name}: error: {said} (see --help)\n"
 
 
-@pytest.mark.parametrize("argv", [["--paged-attn", "--dense"], ["--dense", "--pretok", "--paged-attn"]])
-def test_both_attentions_are_refused_in_one_line(parser, argv, capsys):
-    with pytest.raises(SystemExit) as end:
-        parser.parse_args(argv)
-    assert end.value.code == 2
-    assert capsys.readouterr().err == (
-        f"rosecourse x: error: argument {argv[-1]}: not allowed with argument {argv[0]} (see --help)\n"
-    )
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["generate", "--prompt", "It's you", "--seed", "3"],
+        ["benchmark_scheduler", "--num-requests", "3", "--no-stop-on-eos", "--lesson", "061", "--dense"],
+        ["record", "--workloads", "A", "--from", "061", "--device", "cpu"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_line_leaves_out_what_is_the_default(argv):
+    name, *flags = argv
+    words = ALL[name].command_line(*flags)
+    assert shlex.split(words) == ["rosecourse", *argv]
 
 
-def test_a_command_line_leaves_out_what_is_the_default(parser):
-    assert flags.command_line(parser, parser.parse_args(["--paged-attn", "--prompt", "Hello"])) == "rosecourse x"
-    argv = ["--dense", "--prompt", "It's you", "--seed", "3"]
-    words = flags.command_line(parser, parser.parse_args([*argv, "--json", "out.json"]))
-    assert words.startswith("rosecourse x ")
-    again = parser.parse_args(flags.shlex.split(words)[2:])
-    assert flags.flags_of(again) == flags.flags_of(parser.parse_args(argv))
-
-
-def test_help_says_which_attention_is_the_default(parser):
-    text = " ".join(parser.format_help().split())
-    assert "[--paged-attn | --dense]" in text
-    assert "--paged-attn read K and V through block tables; this is the default" in text
+def test_a_command_line_leaves_out_where_its_results_go():
+    assert generate.command_line("--prompt", "x", "--json", "x.json") == "rosecourse generate --prompt x"
+    assert record.command_line("--out", "x", "--force") == "rosecourse record"

@@ -10,10 +10,10 @@ import pytest
 
 import rosecourse
 from rosecourse import ConfigError
-from rosecourse.commands import lab
-from rosecourse.commands.work import guard
-from rosecourse.commands.work import lab as checking
+from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
+from rosecourse.lab.exercises import guard, part_file, racing
+from tests.support.commands import lab
 
 MUTE = "class Mute({}):\n    def __str__(self):\n        raise GeneratorExit\n    __repr__ = __str__\n\nraise Mute\n"
 MINE = "\nclass Mine:\n    pass\n"
@@ -70,13 +70,14 @@ def test_an_interrupt_of_the_import_is_one(tmp_path, capsys):
 def test_an_import_that_does_not_end_is_told(tmp_path, monkeypatch):
     """Hazard 40: `late` ends the process; here it lets the import go on."""
     told = []
-    monkeypatch.setattr(checking, "LONGEST_IMPORT", 0.05)
-    monkeypatch.setattr(checking, "end_late", told.append)
-    monkeypatch.setattr(checking, "TOLD", told, raising=False)
+    monkeypatch.setattr(part_file, "LONGEST_IMPORT", 0.05)
+    monkeypatch.setattr(part_file, "end_late", told.append)
+    monkeypatch.setattr(part_file, "TOLD", told, raising=False)
     (tmp_path / "part.py").write_text(
-        "import time\nfrom rosecourse.commands.work import lab\nwhile not lab.TOLD:\n    time.sleep(0.01)\n" + MINE
+        "import time\nfrom rosecourse.lab.exercises import part_file\nwhile not part_file.TOLD:\n    time.sleep(0.01)\n"
+        + MINE
     )
-    checking.load_part(f"{tmp_path}/part.py:Mine")
+    part_file.load_part(tmp_path / "part.py", "Mine")
     assert told == ["part.py is still at work after 0.05 seconds"]
 
 
@@ -91,7 +92,7 @@ def test_what_ends_in_time_is_left_alone():
 @pytest.mark.parametrize("work", ["while True: pass", "import threading; threading.Event().wait()"])
 def test_as_a_process_what_does_not_end_is_ended(work):
     code = (
-        f"from rosecourse.commands.work.guard import end_with, guarded\nwith guarded('x', 0.2, end_with):\n    {work}"
+        f"from rosecourse.lab.exercises.guard import end_with, guarded\nwith guarded('x', 0.2, end_with):\n    {work}"
     )
     env = os.environ | {"PYTHONPATH": str(Path(rosecourse.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
@@ -106,7 +107,7 @@ def test_a_race_is_guarded_too(tmp_path, capsys, monkeypatch):
         return "a race"
 
     monkeypatch.setattr(checking, "check", lambda part, number: Verdict("Mine", number, done=("tried",)))
-    monkeypatch.setattr(checking, "race", race)
+    monkeypatch.setattr(racing, "race", race)
     (tmp_path / "part.py").write_text(MINE)
     assert lab.main([f"{tmp_path}/part.py:Mine"]) == 2
     assert capsys.readouterr().err == "rosecourse lab: error: Mine closes stdout, which a part leaves open\n"

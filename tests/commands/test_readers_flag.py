@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from rosecourse.commands import benchmark_scheduler, benchmark_streaming
-from rosecourse.commands.flags import READERS
+from rosecourse.commands.benchmark_streaming import READERS
 from rosecourse.measure.metrics import percentiles
+from tests.support.commands import benchmark_scheduler, benchmark_streaming
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "5", "--no-stop-on-eos", "--warmup-runs", "0"]
 SMALL += ["--repeat-runs", "2", "--submit-interval-ms", "1"]

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from rosecourse.commands import desk as command
 from rosecourse.desk.copies import MANIFEST, Copies
 from rosecourse.errors import LessonError
 from tests.desk.conftest import write_notebook
+from tests.support.commands import desk as command
 
 NAMES = ["000_start_here.ipynb", "036_tables.ipynb", "038_append.ipynb"]
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from filelock import FileLock
 
-from rosecourse.commands import lab
 from rosecourse.desk import noting
 from rosecourse.desk.finish import finish
 from rosecourse.desk.noting import note_built, note_found, note_race, note_read
@@ -18,6 +17,7 @@ from rosecourse.desk.progress import Done, Progress, RaceRun, my_progress, progr
 from rosecourse.desk.status import my_status, status_of
 from rosecourse.errors import LessonError
 from tests.desk.conftest import write_notebook
+from tests.support.commands import lab
 
 TODAY = "2026-05-04"
 

@@ -216,6 +216,15 @@ def test_prompts_of_every_kind(small_model):
             engine.new_session(bad)
 
 
+def test_a_row_of_numbers_is_one_prompt_and_a_table_several(small_model):
+    engine, params = InferenceEngine(small_model), SamplingParams(max_new_tokens=3)
+    for make in (list, torch.tensor, np.array):
+        (one,) = engine.generate(make([1, 6, 7]), params)
+        first, second = engine.generate(make([[1, 6, 7], [2, 3, 4]]), params)
+        assert one.prompt == [1, 6, 7]
+        assert one.token_ids == first.token_ids != second.token_ids
+
+
 def test_an_exhausted_step_changes_nothing_and_works_after_a_free(small_model):
     engine = make_engine(small_model, num_blocks=12)  # 10 tokens are enough for it to run dry
     sessions = start(engine, prompts_of([8, 8, 8, 8], 211)[:4])

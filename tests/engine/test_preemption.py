@@ -6,8 +6,8 @@ import re
 import pytest
 
 from rosecourse import LESSONS, OfflineScheduler, OnlineScheduler, RequestError, SamplingParams, SchedulerManager
-from rosecourse.commands import benchmark_scheduler, benchmark_streaming
 from rosecourse.models.load import from_transformers
+from tests.support.commands import benchmark_scheduler, benchmark_streaming
 from tests.support.oracles import hf_greedy, hf_random_gpt2, prompts_of
 from tests.support.scheduling import BLOCK, ROOMY, make_engine, run, submit
 

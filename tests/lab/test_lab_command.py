@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rosecourse.commands import lab
-from rosecourse.commands.work import lab as work
+from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
+from rosecourse.lab.exercises import part_file, racing
 from rosecourse.lab.exercises.racing import Race, race
 from rosecourse.lab.world.fault import Fault
+from tests.support.commands import lab
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_kv_append.py"
 PART = f"{EXAMPLE}:MyKVAppend"
@@ -34,9 +35,9 @@ def calls(monkeypatch):
         race = Raced("the figures")
 
     made = Calls()
-    monkeypatch.setattr(work, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
+    monkeypatch.setattr(checking, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
     monkeypatch.setattr(
-        work,
+        racing,
         "race",
         lambda part, number, model: made.append(("race", part, number)) or made.race,
     )
@@ -76,7 +77,7 @@ def test_the_race_has_the_threads_that_suit_the_model(calls, flags, expected):
 
 
 def test_the_example_is_its_own_and_races(small_model):
-    part = work.load_part(PART)
+    part = part_file.load_part(EXAMPLE, "MyKVAppend")
     assert part.__bases__ == (object,)
     names = {node.attr for node in ast.walk(ast.parse(EXAMPLE.read_text())) if isinstance(node, ast.Attribute)}
     assert not any(name.startswith("_") for name in names)
@@ -147,7 +148,7 @@ def test_a_file_that_is_not_text_costs_one_line(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ([], "the following arguments are required: FILE.py:CLASS (see --help)"),
+        ([], "Missing argument 'FILE.py:CLASS'. (see --help)"),
         (
             ["no_colon.py"],
             "'no_colon.py' names no class: give a file and a class, such as examples/my_kv_append.py:MyKVAppend",
@@ -157,10 +158,10 @@ def test_a_file_that_is_not_text_costs_one_line(capsys, tmp_path):
         ([":Mine"], "':Mine' names no class"),
         (["missing.py:Mine"], "'missing.py' is no file: give one that is there"),
         ([f"{EXAMPLE.parent}:Mine"], "is no file: give one that is there"),
-        (["--statuss"], "unrecognized arguments: --statuss (see --help)"),
-        (["--lessn", "036"], "unrecognized arguments: --lessn (see --help)"),
-        (["--no-race"], "the following arguments are required: FILE.py:CLASS (see --help)"),
-        ([PART, "--laps", "3"], "unrecognized arguments: --laps 3 (see --help)"),
+        (["--statuss"], "No such option '--statuss'. Did you mean '--status'? (see --help)"),
+        (["--lessn", "036"], "No such option '--lessn'. Did you mean '--lesson'? (see --help)"),
+        (["--no-race"], "Missing argument 'FILE.py:CLASS'. (see --help)"),
+        ([PART, "--laps", "3"], "No such option '--laps'."),
     ],
 )
 def test_a_bad_call_costs_one_line(argv, says, capsys):
@@ -168,7 +169,7 @@ def test_a_bad_call_costs_one_line(argv, says, capsys):
 
 
 def test_a_lesson_that_is_not_there_costs_one_line(capsys):
-    assert "there is no lesson '042'" in bad_call(capsys, PART, "--lesson", "042")
+    assert "'042' is not one of '036'" in bad_call(capsys, PART, "--lesson", "042")
     assert "035" in bad_call(capsys, PART, "--lesson", "035")
 
 
@@ -180,4 +181,4 @@ def test_help_is_no_error(capsys):
 def test_a_file_may_import_its_neighbours(calls, tmp_path):
     (tmp_path / "neighbour_of_mine.py").write_text("class Base:\n    pass\n")
     (tmp_path / "part.py").write_text("from neighbour_of_mine import Base\n\n\nclass Mine(Base):\n    pass\n")
-    assert work.load_part(f"{tmp_path}/part.py:Mine").__mro__[1].__name__ == "Base"
+    assert part_file.load_part(tmp_path / "part.py", "Mine").__mro__[1].__name__ == "Base"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rosecourse import LESSONS, InferenceEngine, LessonError, lesson
-from rosecourse.commands import lab, record
-from rosecourse.commands.work import record as recording
+from rosecourse.commands import engines
+from rosecourse.commands import lab as command
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solution
 from rosecourse.lab.course import COURSES
@@ -17,6 +17,7 @@ from rosecourse.pages.narrow import narrowed
 from rosecourse.records import recorder
 from rosecourse.records.comparisons import recorded_comparison
 from tests.support import toy_lesson
+from tests.support.commands import lab, record
 from tests.support.right_parts import OwnKernel
 from tests.support.toy_lesson import (
     COURSE,
@@ -121,7 +122,8 @@ def test_its_exercise_is_the_part_before_it_and_its_solution_passes(toy, small_m
     assert check(solved, "999").passed
 
 
-def test_one_with_the_idea_passes_and_the_command_knows_the_lesson(toy, capsys):
+def test_one_with_the_idea_passes_and_the_command_knows_the_lesson(toy, capsys, monkeypatch):
+    monkeypatch.setattr(command.LESSON, "choices", ["999"])
     assert lab.main([f"{FILE}:OwnToy", "--lesson", "999", "--no-race"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("✓ ToyAppend, lesson 999: passed.")
@@ -131,7 +133,7 @@ def test_one_with_the_idea_passes_and_the_command_knows_the_lesson(toy, capsys):
 
 def test_it_is_recorded(toy, model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recorder, "copy_bandwidth", lambda device: 1e10)
-    monkeypatch.setattr(recording, "model_of", lambda args: model)
+    monkeypatch.setattr(engines, "model_of", lambda args: model)
     assert record.main(["--workloads", RUNG.workload.name, *SMALL, "--out", str(tmp_path)]) == 0
     assert "  999 toy: TPOT p50" in capsys.readouterr().out
     found = recorded_comparison("999", folder=tmp_path)

@@ -5,10 +5,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rosecourse import LESSONS, InferenceEngine, SamplingParams
-from rosecourse.commands.flags import add_engine_flags
-from rosecourse.commands.parser import command_parser
-from rosecourse.commands.work.building import config_of
+from rosecourse.commands.engines import config_of
 from rosecourse.decode import step as ranges
+from tests.support.commands import benchmark_scheduler
 
 FORWARD = "roseinfer.model.forward"
 PLACE = "roseinfer.decode_step_sessions.place"
@@ -73,6 +72,4 @@ def test_the_switch_is_read_at_the_edge(value, expected, monkeypatch):
     monkeypatch.delenv("ROSEINFER_NVTX", raising=False)
     if value is not None:
         monkeypatch.setenv("ROSEINFER_NVTX", value)
-    parser = command_parser("x", "")
-    add_engine_flags(parser)
-    assert config_of(parser.parse_args([])).nvtx is expected
+    assert config_of(benchmark_scheduler.flags()).nvtx is expected

@@ -19,7 +19,6 @@ from rosecourse import (
     SamplingParams,
     lesson,
 )
-from rosecourse.commands import benchmark_transformers
 from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import HEADLINES, Comparison, Conditions, compare, compare_ladder
 from rosecourse.measure.metrics import UNITS
@@ -27,6 +26,7 @@ from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import Interval, Ratio, interleave, interleave_all, median_interval, ratio
 from rosecourse.measure.workload import Run, Workload, run_scheduler
 from rosecourse.request.session import SessionTimes
+from tests.support.commands import benchmark_transformers
 from tests.support.record_command import RUNGS, rung_of
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rosecourse import ConfigError, InferenceEngine, SamplingParams, lesson
-from rosecourse.commands import benchmark_transformers
 from rosecourse.measure.rivals import Generate, as_transformers, time_pairs, transformers_completions
+from tests.support.commands import benchmark_transformers
 
 PROMPTS = [[1, 2, 3], [4, 5, 6]]
 PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)

@@ -154,6 +154,12 @@ def test_a_header_of_the_weights_has_a_size_that_it_may_have(folder):  # noqa: F
     refused(folder, "model.safetensors' cannot be read: its header has 4,194,312 bytes")
 
 
+def test_a_pointer_of_git_lfs_is_not_taken_for_weights(folder):  # noqa: F811
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 548105171\n"
+    (folder / "model.safetensors").write_text(pointer)
+    refused(folder, "model.safetensors' is a pointer of git-lfs: `git lfs pull` fetches the weights")
+
+
 # -- links ----------------------------------------------------------------------------------------------------------
 
 

@@ -127,6 +127,14 @@ def test_folders_that_cannot_be_loaded(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_a_tilde_is_the_home(tmp_path, monkeypatch):
+    shutil.copytree(SHIPPED_MODEL, tmp_path / "tiny")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_model("~/tiny", device="cpu").name == "tiny"
+    with pytest.raises(ModelError, match=f"there is no model folder '{tmp_path}/none'"):
+        load_model("~/none")
+
+
 def test_weights_that_are_missing_or_misshapen_are_not_made_up(tmp_path):
     config = json.loads((SHIPPED_MODEL / "config.json").read_text())
     more_layers = json.dumps(config | {"n_layer": 7}).encode()

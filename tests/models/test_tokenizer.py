@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rosecourse import EngineConfig, InferenceEngine, RequestError, load_model
-from rosecourse.commands.work.building import ids_of
+from rosecourse.commands.engines import ids_of
 from rosecourse.models.load import SHIPPED_MODEL
 from rosecourse.models.tokenizer import END_OF_TEXT, check_length, encode, longest_token
 

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rosecourse.commands.work import record
+from rosecourse.commands import engines
+from rosecourse.measure import provenance
 from rosecourse.records import recorder
 from tests.support.record_command import CLEAN
 
@@ -12,17 +13,17 @@ from tests.support.record_command import CLEAN
 @pytest.fixture
 def source(monkeypatch, model):
     """A clean source, whatever the state of the tree that is tested; no time spent on memory and loading."""
-    found = record.provenance()
+    found = provenance.provenance()
     source = dict(CLEAN)
-    for module in (record, recorder):
+    for module in (provenance, engines, recorder):
         monkeypatch.setattr(module, "provenance", lambda: found | source)
     monkeypatch.setattr(recorder, "copy_bandwidth", lambda device: 1e10)
-    load = record.model_of
+    load = engines.model_of
 
     def loaded(args):
         return load(args) if args.dtype or args.random_weights or args.device != "cpu" else model
 
-    monkeypatch.setattr(record, "model_of", loaded)
+    monkeypatch.setattr(engines, "model_of", loaded)
     return source
 
 

@@ -10,10 +10,10 @@ import subprocess
 import pytest
 
 from rosecourse import lesson
-from rosecourse.commands import benchmark_scheduler, benchmark_streaming, generate
 from rosecourse.measure import metrics
 from rosecourse.measure import provenance as report
 from rosecourse.models.load import SHIPPED_MODEL
+from tests.support.commands import benchmark_scheduler, benchmark_streaming, generate
 
 SMALL = ["--device", "cpu", "--num-requests", "2", "--max-new-tokens", "3", "--warmup-runs", "0", "--repeat-runs", "1"]
 BENCHMARKS = {"benchmark_scheduler": benchmark_scheduler, "benchmark_streaming": benchmark_streaming}
@@ -24,7 +24,7 @@ def test_no_path_host_or_user_is_written(tmp_path):
     model = ["--hf-model-id", str(folder)]
     calls = [(generate, ["--prompt", "It's", "--max-new-tokens", "3"]), *((b, SMALL) for b in BENCHMARKS.values())]
     for command, argv in calls:
-        file = tmp_path / f"{command.__name__}.json"
+        file = tmp_path / f"{command.name}.json"
         assert command.main([*argv, *model, "--json", str(file)]) == 0
         document = json.loads(file.read_text())
         assert document["settings"]["hf_model_id"] == "my model"

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rosecourse import LESSONS
-from rosecourse.commands import record
-from rosecourse.commands.work import record as recording
+from rosecourse.commands import engines, options, tasks
+from rosecourse.commands import record as recording
 from rosecourse.errors import LessonError, ModelError
 from rosecourse.lessons.workloads import ARTICLES
 from rosecourse.measure.provenance import driver_version
@@ -21,6 +21,7 @@ from rosecourse.records import assignments, recorder, step_recorder
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
 from rosecourse.records.steps import recorded_steps
 from rosecourse.records.timelines import recorded_timelines
+from tests.support.commands import record
 from tests.support.record_command import CLEAN, RUNGS, SMALL, spy, written
 
 pytestmark = pytest.mark.usefixtures("source")
@@ -95,7 +96,7 @@ def test_every_round_runs_all_rungs_forwards_or_backwards_and_the_first_does_not
 
 def test_mixed_traffic_is_a_burst_and_a_load_for_each_lesson_from_059_on(tmp_path, monkeypatch, capsys):
     traffic = MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
-    monkeypatch.setattr(recording, "D_SMALL", traffic)
+    monkeypatch.setattr(tasks, "D_SMALL", traffic)
     assert record.main(["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path)]) == 0
     rungs = RUNGS[RUNGS.index("038") :]
     names = ["D-burst", *(f"D-load-{number}" for number in rungs[1:])]
@@ -166,7 +167,7 @@ def test_a_part_of_the_ladder_may_have_few_rungs(tmp_path, monkeypatch):
 
 def test_mixed_traffic_from_a_rung_on_has_the_loads_of_the_lessons_after_it(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        recording, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
+        tasks, "D_SMALL", MixedTraffic(num_requests=3, max_batch_size=2, num_blocks=60, new_tokens=(3, 6))
     )
     argv = ["--workloads", "D", "--device", "cpu", "--rounds", "5", "--out", str(tmp_path), "--from", RUNGS[-3]]
     assert record.main(argv) == 0
@@ -191,21 +192,18 @@ def test_where_there_is_no_git_the_commit_can_be_stated(tmp_path, source):
 
 
 def test_git_knows_better_than_the_flag(source):
-    parser = record.make_parser()
     source.update(dirty=True)
     told = {"commit": CLEAN["commit"], "dirty": True}
-    assert recording.source_of(parser.parse_args([])) == told
-    assert recording.source_of(parser.parse_args(["--commit", CLEAN["commit"][:9]])) == told
+    assert recording.source_of(record.flags()) == told
+    assert recording.source_of(record.flags("--commit", CLEAN["commit"][:9])) == told
 
 
 def test_on_a_gpu_the_model_is_the_articles(monkeypatch, capsys):
     def stop(args):
         raise ModelError(f"random weights: {args.random_weights}, folder: {args.hf_model_id}")
 
-    monkeypatch.setattr(
-        recording, "resolve_device", lambda device: torch.device("cuda" if device == "auto" else device)
-    )
-    monkeypatch.setattr(recording, "model_of", stop)
+    monkeypatch.setattr(engines, "resolve_device", lambda device: torch.device("cuda" if device == "auto" else device))
+    monkeypatch.setattr(engines, "model_of", stop)
     for flags, message in (
         ([], "random weights: gpt2, folder: None"),
         (["--hf-model-id", "x"], "random weights: None, folder: x"),
@@ -227,21 +225,21 @@ def test_a_machine_without_a_driver(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--workloads", "G"], "there is no workload 'G': give some of A,B,C,E,F,C-one,C-threads,C-asyncio,D"),
-        (["--workloads", "A,"], "there is no workload ''"),
-        (["--workloads", "A B"], "there is no workload 'A B'"),
-        (["--rounds", "4"], "rounds is 4: give 5 or more"),
-        (["--rounds", "many"], "invalid int value: 'many'"),
-        (["--from", "042"], "a part of the ladder cannot begin with '042': give one of 036, 038"),
-        (["--from", "035"], "a part of the ladder cannot begin with '035'"),
-        (["--from", LESSONS[-1].number], f"a part of the ladder cannot begin with '{LESSONS[-1].number}'"),
-        (["--from", "best"], "a part of the ladder cannot begin with 'best'"),
-        (["--minutes", "0"], "minutes is 0.0: give more than 0"),
-        (["--minutes", "nan"], "minutes is nan: give more than 0"),
+        (["--workloads", "G"], "'G' is not one of 'A', 'B', 'C'"),
+        (["--workloads", "A,"], "'' is not one of"),
+        (["--workloads", "A B"], "'A B' is not one of"),
+        (["--rounds", "4"], "4 is not in the range 5<=x"),
+        (["--rounds", "many"], "'many' is not a valid integer"),
+        (["--from", "042"], "Invalid value for '--from': '042' is not one of '036', '038'"),
+        (["--from", "035"], "Invalid value for '--from': '035'"),
+        (["--from", LESSONS[-1].number], f"Invalid value for '--from': '{LESSONS[-1].number}'"),
+        (["--from", "best"], "Invalid value for '--from': 'best'"),
+        (["--minutes", "0"], "0.0 is not in the range x>0"),
+        (["--minutes", "nan"], "nan is not a number"),
         (["--minutes", "9", "--force"], "goes on with what is there and --force begins anew: give one of them"),
-        (["--num-requests", "0"], "num_requests is 0: give 1 or more"),
-        (["--max-new-tokens", "1"], "max_new_tokens is 1: give 2 or more"),
-        (["--max-batch-size", "-1"], "max_batch_size is -1: give 1 or more"),
+        (["--num-requests", "0"], "0 is not in the range 1<=x"),
+        (["--max-new-tokens", "1"], "1 is not in the range 2<=x"),
+        (["--max-batch-size", "-1"], "-1 is not in the range 1<=x"),
         (["--max-new-tokens", "512"], "512 new ones do not fit into the model's 512: give a shorter prompt"),
         (["--prompt", "a b " * 300], "4 new ones do not fit into the model's 512: give a shorter prompt"),
         (["--workloads", "D", "--random-weights", "small"], "mixed traffic has requests of 328 tokens"),
@@ -253,17 +251,17 @@ def test_a_machine_without_a_driver(monkeypatch):
         (["--prompt", ""], "the prompt is empty"),
         (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),
         (["--commit", "HEAD"], "commit is 'HEAD': give 7 to 40 digits"),
-        (["--commit", "-dirty"], "expected one argument"),
+        (["--commit", "-dirty"], "commit is '-dirty': give 7 to 40 digits"),
         (["--commit", "badcafe"], "commit is badcafe, but git says c0ffee"),
         (["--device", "tpu"], "no device is called 'tpu'"),
-        (["--hf-model-id", "gpt2", "--random-weights", "gpt2"], "not allowed with argument"),
-        (["--random-weights", "gpt9"], "no random model is called 'gpt9'"),
+        (["--hf-model-id", "gpt2", "--random-weights", "gpt2"], "both name a model: give one of them"),
+        (["--random-weights", "gpt9"], "'gpt9' is not one of 'gpt2', 'gpt2-medium'"),
         (["--out", "file"], "--out file cannot be written: Not a directory"),
         (["--out", "file/below"], "--out file/below cannot be written: Not a directory"),
         (["--out", "a\0b"], "cannot be written"),
         (["--out", "a" * 300], "cannot be written: File name too long"),
         (["--out", "taken", "--workloads", "A"], "A.json is a folder: move it away"),
-        (["--nonsense"], "unrecognized arguments: --nonsense"),
+        (["--nonsense"], "No such option '--nonsense'."),
     ],
     ids=lambda x: " ".join(x)[:30] if isinstance(x, list) else "",
 )
@@ -273,6 +271,7 @@ def test_a_bad_call_costs_one_line_and_changes_nothing(tmp_path, monkeypatch, ca
 
     small = GPT2Shape(vocab_size=4096, context=64, width=16, num_layers=2, num_heads=2)
     monkeypatch.setitem(load.RANDOM_SHAPES, "small", small)
+    monkeypatch.setattr(options.RANDOM_WEIGHTS, "choices", ("gpt2", "gpt2-medium", "small"))
     monkeypatch.setattr(recorder, "copy_bandwidth", never)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
@@ -291,7 +290,7 @@ def test_a_bad_call_costs_one_line_and_changes_nothing(tmp_path, monkeypatch, ca
 def test_help_names_every_flag(capsys):
     assert record.main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("usage: rosecourse record")
+    assert out.startswith("Usage: rosecourse record")
     for flag in (
         "--workloads",
         "--from",

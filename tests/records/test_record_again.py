@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rosecourse import KVCacheExhausted
-from rosecourse.commands import record
 from rosecourse.records.comparisons import recorded_comparison, recorded_ladder
+from tests.support.commands import record
 from tests.support.record_command import CLEAN, RUNGS, SMALL, spy, written
 
 ROUND = len(RUNGS) / 6  # minutes, where a run takes ten seconds

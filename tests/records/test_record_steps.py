@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from rosecourse.commands import record
 from rosecourse.errors import LessonError
 from rosecourse.measure.floor import kv_bytes_per_position, weight_bytes
 from rosecourse.measure.timeline import STEP, STEP_KINDS, Kernel, Range, Timeline
 from rosecourse.records import recorder, step_recorder
 from rosecourse.records.steps import recorded_steps, steps_of
 from rosecourse.records.timelines import recorded_timelines
+from tests.support.commands import record
 from tests.support.record_command import RUNGS, SMALL, rung_of, spy, written
 
 pytestmark = pytest.mark.usefixtures("source", "few_steps")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from rosecourse import LESSONS, ConfigError, RosecourseError
-from rosecourse.commands import record
 from rosecourse.lessons.workloads import ARTICLES, C_ASYNCIO, C_ONE, C_THREADS, WITH_STEPS, A, C, name_of_steps
 from rosecourse.measure.metrics import per_request
 from rosecourse.measure.workload import RUNNERS, run_streaming
@@ -20,6 +19,7 @@ from rosecourse.records.run_json import packed_run, unpacked_run
 from rosecourse.records.sealed import seal
 from rosecourse.records.steps import recorded_steps
 from rosecourse.records.tables import published_and_recorded
+from tests.support.commands import record
 from tests.support.record_command import RUNGS, SMALL, spy, written
 from tests.support.recordings import document_of, run_of, steady, steps_document, twice_as_fast, write_recording
 

@@ -3,11 +3,11 @@
 import linecache
 import zlib
 
-from rosecourse.commands import lab
 from rosecourse.lab import check
 from rosecourse.lab.course import course_of
 from rosecourse.lab.exercises.cells import exercise, solution
 from rosecourse.lab.world.causes import Cause
+from tests.support.commands import lab
 from tests.support.verdicts import of_the_course
 
 

@@ -1,8 +1,7 @@
-"""Check a part that is written in a file of its own, and race it."""
+"""A part that is written in a file of its own: `FILE.py:CLASS`."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.machinery
 import importlib.util
 import sys
@@ -10,32 +9,20 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from ...checks import one_line, told
+from ...checks import one_line, require, told
 from ...errors import ConfigError
-from ...lab.checks.checking import check
-from ...lab.exercises.racing import race
-from ...models.load import load_model
-from .building import require_threads, set_threads
 from .guard import end_with, guarded
 
 LONGEST_IMPORT = 60.0  # seconds: more than any import of a library takes
-LONGEST_RACE = 900.0  # seconds: a race takes ten to thirty, and on a slow machine a few minutes
 
 
-def load_part(text: str) -> type:
-    """The class that FILE.py:CLASS names. Runs the file; raises `ConfigError` for what cannot be loaded."""
-    file, colon, name = text.rpartition(":")
-    if not (colon and file and name.isidentifier()):
-        raise ConfigError(
-            f"{text!r} names no class: give a file and a class, such as examples/my_kv_append.py:MyKVAppend"
-        )
-    path = Path(file)
-    if not path.is_file():
-        raise ConfigError(f"{file!r} is no file: give one that is there")
+def load_part(path: Path, name: str) -> type:
+    """The class of this name in a file. Runs the file; raises `ConfigError` for what cannot be loaded."""
     with guarded(path.name, LONGEST_IMPORT, end_late):
         part = _in_module(path, name)
+    require(part is not None, f"{path} has no class {name!r}")
     if not isinstance(part, type):
-        raise ConfigError(f"{file} has no class {name!r}" if part is None else f"{name!r} in {file} is not a class")
+        raise ConfigError(f"{name!r} in {path} is not a class")
     return part
 
 
@@ -50,10 +37,9 @@ def _in_module(path: Path, name: str) -> object:
     None where the file has no such name. Raises `ConfigError` for whatever comes out of the file but an interrupt.
     """
     own = f"part_of_{path.stem}"
-    loader = importlib.machinery.SourceFileLoader(own, str(path.resolve()))
-    spec = importlib.util.spec_from_loader(own, loader)
-    if spec is None:
-        raise ConfigError(f"{path.name} cannot be loaded as a module")
+    loader = importlib.machinery.SourceFileLoader(own, str(path.resolve()))  # whatever the file's name ends in
+    spec = importlib.machinery.ModuleSpec(own, loader, origin=loader.path)
+    spec.has_location = True
     module = importlib.util.module_from_spec(spec)
     sys.modules[own] = module  # dataclasses and Triton look there
     known = sys.path
@@ -77,21 +63,3 @@ def _what_came_out(error: BaseException, path: Path) -> str:
     theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path.resolve())]
     where = f", line {theirs[-1].lineno}" if theirs else ""
     return f"{path.name}{where}: {told(error)}"
-
-
-def run(args: argparse.Namespace) -> int:
-    """Check, and race what is right; returns 0 if the check is passed, else 1."""
-    require_threads(args.threads)
-    part = load_part(args.part)
-    verdict = check(part, args.lesson)
-    print(verdict, flush=True)
-    if not args.no_race and verdict.correct:
-        print(f"\nRacing against lesson {args.lesson} ...", flush=True)
-        model = load_model()
-        set_threads(args.threads, model.shape)
-        with guarded(part.__name__, LONGEST_RACE, end_late):
-            raced = race(part, args.lesson, model)
-        if raced.trouble:  # a request failed, say: there are no figures
-            raise ConfigError(raced.trouble)
-        print(raced)
-    return 0 if verdict.passed else 1

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...engine.engine import InferenceEngine
-from ...lessons import Lesson
-from ...measure.metrics import percentiles
-from ...measure.provenance import device_name, package_versions
-from ...measure.samples import Samples
+from ..engine.engine import InferenceEngine
+from ..lessons import Lesson
+from .metrics import percentiles
+from .provenance import device_name, package_versions
+from .samples import Samples
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,18 @@ class Measured:
 
 def print_scheduler_summary(mode: str, measured: Measured) -> None:
     """The summary of benchmark_scheduler: medians and means, over the runs, or over the requests of all runs."""
-    values = measured.samples.values
-    print(f"=== {mode} summary ===")
-    print_run_counts(measured)
-    print(f"Decode time p50/mean: {p50_mean(values('decode time'), '.6f')} s")
-    print(f"Total time p50/mean: {p50_mean(values('total time'), '.6f')} s")
-    print(f"Throughput(completion,decode) p50/mean: {p50_mean(values('decode throughput'))} tokens/s")
-    print(f"Throughput(completion,total) p50/mean: {p50_mean(values('total throughput'))} tokens/s")
-    print(f"Admission wait p50/mean: {p50_mean(values('queueing'))} ms")
-    print(f"TTFT p50/mean: {p50_mean(values('TTFT'))} ms")
-    print(f"TPOT p50/mean: {p50_mean(values('TPOT'))} ms/token")
-    print(f"Latency p50/mean: {p50_mean(values('latency'))} ms")
+    print(f"=== {mode} summary ===\nWarmup runs: {measured.warmup_runs}\nMeasured runs: {len(measured.samples.runs)}")
+    for title, metric, unit, form in (
+        ("Decode time", "decode time", "s", ".6f"),
+        ("Total time", "total time", "s", ".6f"),
+        ("Throughput(completion,decode)", "decode throughput", "tokens/s", ".2f"),
+        ("Throughput(completion,total)", "total throughput", "tokens/s", ".2f"),
+        ("Admission wait", "queueing", "ms", ".2f"),
+        ("TTFT", "TTFT", "ms", ".2f"),
+        ("TPOT", "TPOT", "ms/token", ".2f"),
+        ("Latency", "latency", "ms", ".2f"),
+    ):
+        print(f"{title} p50/mean: {p50_mean(measured.samples.values(metric), form)} {unit}")
     print_what_ran(measured)
 
 
@@ -46,28 +47,21 @@ def print_streaming_summary(readers: str, measured: Measured) -> None:
 
     readers: who read the streams; ITL is the host's, and delay how much later the reader had a token.
     """
-    values, runs = measured.samples.values, measured.samples.each_run
-    print("=== streaming summary ===")
-    print_run_counts(measured)
+    runs = measured.samples.each_run
+    print(f"=== streaming summary ===\nWarmup runs: {measured.warmup_runs}\nMeasured runs: {len(runs)}")
     print(f"Readers: {readers}")
-    print(f"Admission wait p50/p95/p99: {p50_p95_p99(values('queueing'))} ms")
-    print(f"TTFT p50/p95/p99: {p50_p95_p99(values('TTFT'))} ms")
-    print(f"TPOT p50/p95/p99: {p50_p95_p99(values('TPOT'))} ms/token")
-    print(f"ITL p50/p95/p99: {p50_p95_p99(values('ITL'))} ms")
-    print(f"Reader ITL p50/p95/p99: {p50_p95_p99(values('reader ITL'))} ms")
-    print(f"Delay p50/p95/p99: {p50_p95_p99(values('delay'))} ms")
-    print(f"Latency p50/p95/p99: {p50_p95_p99(values('latency'))} ms")
+    for title, metric in (
+        *(("Admission wait", "queueing"), ("TTFT", "TTFT"), ("TPOT", "TPOT"), ("ITL", "ITL")),
+        *(("Reader ITL", "reader ITL"), ("Delay", "delay"), ("Latency", "latency")),
+    ):
+        unit = "ms/token" if metric == "TPOT" else "ms"
+        print(f"{title} p50/p95/p99: {p50_p95_p99(measured.samples.values(metric))} {unit}")
     for number, run in enumerate(runs, start=1):
         if len(runs) > 1:
             (rate,), tpot = run.throughputs, p50_p95_p99(run.values("TPOT")).split("/")[0]
             print(f"run{number} Throughput: {rate:.2f} tokens/s | TPOT p50: {tpot} ms/token")
     print(f"Throughput (completion,total): {measured.samples.figure('total throughput', 'mean'):.2f} tokens/s")
     print_what_ran(measured)
-
-
-def print_run_counts(measured: Measured) -> None:
-    print(f"Warmup runs: {measured.warmup_runs}")
-    print(f"Measured runs: {len(measured.samples.runs)}")
 
 
 def print_what_ran(measured: Measured) -> None:
@@ -85,10 +79,6 @@ def print_what_ran(measured: Measured) -> None:
 def attention_of(dense: bool) -> str:
     """The attention in words. dense: as `--dense`."""
     return f"attention over {'gathered dense' if dense else 'paged'} K and V"
-
-
-def ms(seconds: Sequence[float]) -> list[float]:
-    return [1e3 * s for s in seconds]
 
 
 def p50_mean(values: Sequence[float], form: str = ".2f") -> str:
