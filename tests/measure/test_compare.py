@@ -365,9 +365,9 @@ def test_other_tokens_end_the_comparison(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--pairs", "1"], "pairs is 1: give 2 or more"),
-        (["--prompt-tokens", "0"], "prompt_tokens is 0: give 1 or more"),
-        (["--batch-size", "0"], "max_batch_size is 0"),
+        (["--pairs", "1"], "1 is not in the range 2<=x"),
+        (["--prompt-tokens", "0"], "0 is not in the range 1<=x"),
+        (["--batch-size", "0"], "0 is not in the range 1<=x"),
         (["--max-new-tokens", "600"], "max_new_tokens is 600"),
     ],
 )
