@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,10 +28,9 @@ class Batch:
     pending: Any = None
 
     @classmethod
-    def of(cls, sessions: Iterable[InferenceSession], user: Any = None) -> Batch:
+    def of(cls, sessions: Sequence[InferenceSession], user: Any = None) -> Batch:
         """These sessions, with the tables that they have now."""
-        sessions = list(sessions)
-        return cls(sessions, [session.table for session in sessions], user)
+        return cls(list(sessions), [session.table for session in sessions], user)
 
     def __len__(self) -> int:
         return len(self.sessions)

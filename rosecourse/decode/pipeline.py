@@ -31,7 +31,6 @@ class Slot:
         self.pinned = device.type == "cuda"
         self.copied = torch.cuda.Event() if self.pinned else None
         self.host = torch.empty(max_rows, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
-        self.tokens = self.host[:0]
 
     def write(self, tokens: Tensor) -> None:
         """Let the device copy int64 [B] here when it gets there; the host does not wait."""

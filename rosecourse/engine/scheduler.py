@@ -203,7 +203,7 @@ class OnlineScheduler:
             elif not self._preempt_newest():
                 self.queues.put_back(batch.sessions)
                 raise KVCacheExhausted(f"no KV blocks for one more token of {len(batch)} sessions: free or preempt one")
-            batch = Batch.of(filter(self.running.__contains__, batch.sessions), self.ref)
+            batch = Batch.of([session for session in batch.sessions if session in self.running], self.ref)
         return batch
 
     def launch(self, batch: Batch) -> None:

@@ -26,6 +26,12 @@ def live_tables(kv: KVBlockManager, tables: Mapping[str, BlockTable], most_slots
     return {plain(name): table for name, table in tables.items()}
 
 
+def _heads(entries: int, size: int) -> list[Cell | None]:
+    """Above the entries of the tables, and above the slots of the blocks."""
+    heads = [label("position", faint=True), *(Cell(f"[{entry}]", faint=True) for entry in range(entries)), APART]
+    return [*heads, label("block", faint=True), *(Cell(str(slot), faint=True) for slot in range(size))]
+
+
 def slots_by_table(kv: KVBlockManager, tables: Mapping[str, BlockTable]) -> Picture:
     """For each session its position, its row of the block tables as the device has it, and an arrow to its block.
 
@@ -66,9 +72,7 @@ def slots_by_table(kv: KVBlockManager, tables: Mapping[str, BlockTable]) -> Pict
             row.append(Cell(text, fill, aims[writers[0]][3] if writers else ""))
         return [*row, label(", ".join(owners) or "another's", faint=not owners)]
 
-    heads = [label("position", faint=True), *(Cell(f"[{entry}]", faint=True) for entry in range(entries)), APART]
-    heads += [label("block", faint=True), *(Cell(str(slot), faint=True) for slot in range(size))]
-    rows: list[list[Cell | None]] = [[*heads]]
+    rows: list[list[Cell | None]] = [_heads(entries, size)]
     for name_or_not, block in zip_longest(named, blocks):
         left = session(name_or_not) if name_or_not else [None] * (entries + 1)
         rows.append([*left, None, *(strip(block) if block is not None else ())])

@@ -94,12 +94,6 @@ def test_a_page_shows_the_tables_that_the_ladder_and_the_records_make(path):
         assert table in text, "run `python docs/readme_table.py`"
 
 
-def test_a_page_says_which_runs_stand_out_and_the_readme_links_to_it():
-    assert "(docs/figures.md#runs-that-stand-out)" in TABLES.README.read_text()
-    assert "\n## Runs that stand out\n" in TABLES.FIGURES.read_text()
-    assert TABLES.odd_line() in TABLES.FIGURES.read_text().splitlines(), "run `python docs/readme_table.py`"
-
-
 def test_every_notebook_has_a_row_in_the_readme():
     assert NOTEBOOKS[0].name == START
     links = re.findall(r"(?m)^\| \[(\d{3})\]\(notebooks/(.*?)\)", (ROOT / "README.md").read_text())

@@ -239,7 +239,7 @@ class PipelineOracle(Oracle):
     # -- what a check asks --------------------------------------------------------------------------------------------
 
     def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
-        return (Batch.of(t.session for t in batch),)
+        return (Batch.of([t.session for t in batch]),)
 
     def flights_seen(self) -> FlightsSeen:
         return replace(self.log.seen(), ahead=self._mine.pipeline.steps_ahead)
