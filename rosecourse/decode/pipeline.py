@@ -34,13 +34,13 @@ class Slot:
 
     def write(self, tokens: Tensor) -> None:
         """Let the device copy int64 [B] here when it gets there; the host does not wait."""
-        if len(tokens) > len(self.host):  # the samples of a prefill may be more than a step has rows
-            self.host = torch.empty(len(tokens), dtype=torch.int64, device="cpu", pin_memory=self.pinned)
-        self.tokens = self.host[: len(tokens)]
+        self.size = len(tokens)
+        if self.size > len(self.host):  # the samples of a prefill may be more than a step has rows
+            self.host = torch.empty(self.size, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
         if self.copy is None:
-            self.tokens.copy_(tokens, non_blocking=True)
+            self.host[: self.size].copy_(tokens, non_blocking=True)
         else:
-            self.copy(tokens, self.tokens)
+            self.copy(tokens, self.host[: self.size])
         if self.copied is not None:
             self.copied.record()
 
@@ -48,7 +48,7 @@ class Slot:
         """The tokens; waits for them."""
         if self.copied is not None:
             self.copied.synchronize()
-        return self.tokens.tolist()
+        return self.host[: self.size].tolist()
 
 
 class PinnedSlot(Slot):
