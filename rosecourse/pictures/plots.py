@@ -54,13 +54,13 @@ def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
     The control, `before` a second time, is grey.
     """
     sides = comparison.all_sides
-    places = [1.2 * number for number in range(len(sides))]  # with room for a text behind each bar
+    places = [1.5 * number for number in range(len(sides))]  # with room for a text behind each bar
     for place, side in zip(places, sides, strict=True):
         _runs_and_median(ax, place, side, SIDES[side.name])
     ax.set_xticks(places, [NAMES.get(side.name, side.name) for side in sides])
     claim = comparison.claim(comparison.speedup, "faster", "slower")
     ax.set(title=f"{title}\n{claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)")
-    ax.set_xlim(-0.5, max(2.2, places[-1] + 1))
+    ax.set_xlim(-0.5, places[-1] + 1.2)
     ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
     ax.set_ylim(0, 1.12 * max(max(side.throughputs) for side in sides))
     ax.spines[["top", "right"]].set_visible(False)
