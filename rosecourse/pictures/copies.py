@@ -38,10 +38,7 @@ def blocks_and_copies(
     whole = all(len(contents.get(block, ())) == kv.block_size for block in blocks)
     require(whole, f"contents is to have {kv.block_size} words for each of the blocks {blocks}")
     fills = {name: OWNER_COLOURS[n % len(OWNER_COLOURS)] for n, name in enumerate(tables)} | {"": EMPTY}
-    owners = {
-        block: " + ".join(plain(name) for name, table in tables.items() if block in table) or "nobody's here"
-        for block in blocks
-    }
+    owners = {block: _owners(block, tables) for block in blocks}
 
     def strip(block: int) -> list[Cell]:
         cells = [
@@ -65,11 +62,16 @@ def blocks_and_copies(
     legend += [(EMPTY, "empty")] if "" in here else []
     legend += [("", "→ to be copied, K and V")] if copies else []
     legend += [(WRONG, "outlined: wrong")] if wrong else []
-    said = []
-    for block in blocks:
-        held = ", ".join(plain(words.get(word, word)) or "nothing" for word in contents[block])
-        said.append(f"block {block} of {owners[block]} holds {held}")
+    said = [f"block {block} of {owners[block]} holds {_held(contents[block], words)}" for block in blocks]
     said += [f"block {copy.source} is to be copied to block {copy.destination}" for copy in copies]
     said += [f"slot {slot} of block {block} is wrong" for block, slot in sorted(wrong)]
     heading = f"{counted(len(tables), 'session')}, {counted(len(blocks), 'block')} in every layer"
     return draw_grids(heading, [Grid(rows, arrows)], legend, "; ".join(said))
+
+
+def _owners(block: int, tables: Mapping[str, BlockTable]) -> str:
+    return " + ".join(plain(name) for name, table in tables.items() if block in table) or "nobody's here"
+
+
+def _held(slots: Sequence[str], words: Mapping[str, str]) -> str:
+    return ", ".join(plain(words.get(word, word)) or "nothing" for word in slots)

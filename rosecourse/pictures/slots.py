@@ -11,6 +11,8 @@ from ..kv.blocks import BlockTable, KVBlockManager
 from .grid import APART, SLOTS_DRAWN, Arrow, Cell, Grid, draw_grids, label
 from .sheet import EMPTY, FAINT_INK, INK, OWNER_COLOURS, USED, WRONG, Picture, counted, plain
 
+LEGEND = [(FAINT_INK, "holds a token"), ("outline", "chosen by the position")]
+
 
 def live_tables(kv: KVBlockManager, tables: Mapping[str, BlockTable], most_slots: int) -> dict[str, BlockTable]:
     """The tables by names that can be drawn.
@@ -80,7 +82,7 @@ def slots_by_table(kv: KVBlockManager, tables: Mapping[str, BlockTable]) -> Pict
         Arrow((row, entries), (1 + blocks.index(block), entries + 2), mark)
         for row, (_, block, _, mark) in enumerate(aims.values(), start=1)
     ]
-    legend = [(FAINT_INK, "holds a token"), ("outline", "chosen by the position")]
-    legend += [(WRONG, "no block placed: 0 is read")] if any(mark == WRONG for *_, mark in aims.values()) else []
+    missing = any(mark == WRONG for *_, mark in aims.values())
+    legend = [*LEGEND, *([(WRONG, "no block placed: 0 is read")] if missing else [])]
     heading = f"{counted(len(named), 'session')}, each with its row of the table; blocks of {size} slots, every layer"
     return draw_grids(heading, [Grid(rows, arrows)], legend, "; ".join(said))
