@@ -45,7 +45,7 @@ def draw_stacked(
     if floor is not None:
         ax.axvline(floor, color=INK, linestyle="--", linewidth=1.0, label="what the bytes need")
     if legend:
-        legend_below(ax, ax.get_legend_handles_labels()[0], ncols=3)
+        legend_below(ax, ax.get_legend_handles_labels()[0], ncols=2)
 
 
 def draw_parts(
