@@ -378,16 +378,6 @@ class OnlineScheduler:
             self.queues.free_ended()
 
 
-class OfflineScheduler(OnlineScheduler):
-    """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
-
-    def _begin(self) -> None:
-        if self.running or self.queues.ended:
-            return
-        while self.waiting and (admitted := self._admit()):
-            self._prefill(admitted)
-
-
 def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
     """Those that need one more decode step: not a session whose last token the step in flight is already making.
 
