@@ -13,6 +13,7 @@ from ..lessons import lesson as lesson_of
 PUBLISHED, OTHERS, PREFILLS, PROTOTYPE = (
     DATA / f"{name}.csv" for name in ("published", "others", "prefills", "prototype")
 )
+NO_FIGURE = dict.fromkeys(("before", "after"), "")  # an empty cell
 HEAD = "a prototype, NVIDIA H200, 2026-11-21"
 
 
@@ -26,9 +27,6 @@ def noted(path: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
         raise RosecourseError(f"{path} cannot be read ({why}): restore it from git") from error
-
-
-NO_FIGURE = dict.fromkeys(("before", "after"), "")  # an empty cell
 
 
 def published_figures(lesson: str | None = None) -> pd.DataFrame:

@@ -239,6 +239,17 @@ def engines(model, *parts):
     return [InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False), p) for p in parts]
 
 
+def test_each_round_runs_the_engine_before_twice(small_model):
+    order = []
+
+    def run(engine, workload):
+        order.append(rung_of(engine))
+        return run_scheduler(engine, workload)
+
+    compare(*engines(small_model, lesson("038").before, lesson("038").after), WORKLOAD, pairs=1, runner=run)
+    assert order == ["036", "038", "036"] * 2
+
+
 def test_two_engines_are_compared_by_their_runs(small_model):
     rung = lesson("038")
     workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
