@@ -64,8 +64,11 @@ C_ONE = replace(C, name="C-one", readers="one")
 C_THREADS = replace(C, name="C-threads", readers="threads")
 C_ASYNCIO = replace(C, name="C-asyncio", readers="asyncio")
 
+# C's requests in a scheduler without streams: all lengths stay equal, as lesson 061's gate wants them.
+C_SCHEDULER = replace(C, name="C-scheduler", benchmark="benchmark_scheduler")
+
 WITH_STEPS = {work.name: work for work in (A, B, C, E, F)}  # those whose decode steps differ, and are recorded too
-ARTICLES = WITH_STEPS | {work.name: work for work in (C_ONE, C_THREADS, C_ASYNCIO)}
+ARTICLES = WITH_STEPS | {work.name: work for work in (C_ONE, C_THREADS, C_ASYNCIO, C_SCHEDULER)}
 SMALL = {name: work.a_quarter for name, work in ARTICLES.items()}
 
 

@@ -24,7 +24,7 @@ from .samples import Samples, figure_name
 from .stats import Ratio, interleave_all, ratio
 from .workload import Run, Runner, Workload, run_scheduler
 
-Figure = Callable[[Samples], float]
+Figures = Callable[[Samples], list[float]]  # of each run
 SAME = "the same engine twice"  # what tables and plots call the control
 
 # The rows of a table: metric and statistic.
@@ -72,10 +72,10 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two engines under one workload: the runs of each, in rounds, measured here or read from a file.
+    """Two engines under one workload: the runs of each, in rounds, measured here or recorded.
 
-    control: the engine before once more, in the same rounds; a recording has none. A recording of the first lesson has
-    no runs before it: NaN stands for their figures and for every ratio.
+    control: the engine before once more, in the same rounds; empty where it was not measured twice. A recording of the
+    first lesson has no runs before it: NaN stands for their figures and for every ratio.
     """
 
     before: Samples
@@ -91,38 +91,35 @@ class Comparison:
     @property
     def sides(self) -> list[Samples]:
         """Before and after; for the first lesson only after."""
-        return [side for side in (self.before, self.after) if side.runs]
+        return [side for side in (self.before, self.after) if len(side)]
 
     @property
     def all_sides(self) -> list[Samples]:
         """Before, its control, and after: those that have runs."""
-        return [side for side in (self.before, self.control, self.after) if side.runs]
+        return [side for side in (self.before, self.control, self.after) if len(side)]
 
     @property
-    def pairs(self) -> list[tuple[Samples, Samples]]:
-        """The runs before and after, each by itself, in pairs; none for the first lesson."""
-        return list(zip(self.before.each_run, self.after.each_run, strict=True)) if self.before.runs else []
+    def pairs(self) -> int:
+        """How many runs before and after were made in turns."""
+        return min(len(self.before), len(self.after))
 
     def ratio(self, metric: str, statistic: str = "p50") -> Ratio:
         """How many times better `after` is in a metric of `UNITS`: the ratio of the sides' `typical` figures.
 
         More throughput is better, and less of any time. Each run gives one figure: percentiles are over its requests.
         """
-        return self.ratio_of(lambda one: one.figure(metric, statistic), UNITS[metric] == "tokens/s")
+        return self.ratio_of(lambda side: side.each(metric, statistic), UNITS[metric] == "tokens/s")
 
-    def ratio_of(self, figure: Figure, more_is_better: bool = False) -> Ratio:
-        """The same for any figure of a run, with the control's."""
-        return self._against(self.after, figure, more_is_better, self.control)
+    def ratio_of(self, figures: Figures, more_is_better: bool = False) -> Ratio:
+        """The same for any figures of a side's runs, with the control's."""
 
-    def _against(self, side: Samples, figure: Figure, more_is_better: bool, control: Samples | None = None) -> Ratio:
-        """How many times better a side is than the one before."""
-        if not self.before.runs:
+        def against(side: Samples) -> Ratio:
+            before, other = figures(self.before), figures(side)
+            return ratio(other, before) if more_is_better else ratio(before, other)
+
+        if not len(self.before):
             return ratio([], [])
-        before, other = ([figure(one) for one in each.each_run] for each in (self.before, side))
-        found = ratio(other, before) if more_is_better else ratio(before, other)
-        if control is None or not control.runs:
-            return found
-        return replace(found, control=self._against(control, figure, more_is_better))
+        return replace(against(self.after), control=against(self.control) if len(self.control) else None)
 
     @property
     def speedup(self) -> Ratio:
@@ -132,40 +129,36 @@ class Comparison:
     @property
     def tail_ratio(self) -> Ratio:
         """ITL p99/p50 before / after, run by run: above 1.0, the tail is shorter after."""
-        return self.ratio_of(lambda one: one.itl_tail)
+        return self.ratio_of(lambda side: side.itl_tails)
 
-    def rows(self) -> dict[str, tuple[float, float, str]]:
-        """The rows of the table: before, after (each the median over its runs), and how many times better."""
-        return {f"{figure_name(*one)} ({UNITS[one[0]]})": self.row(*one) for one in HEADLINES}
-
-    def row(self, metric: str, statistic: str) -> tuple[float, float, str]:
-        """One row of the table."""
+    def row(self, metric: str, statistic: str = "p50") -> tuple[float, float, str]:
+        """One row of the table: before, after (each the median over its runs), and how many times better."""
         before, after = self.before.typical(metric, statistic), self.after.typical(metric, statistic)
-        return before, after, str(self.ratio(metric, statistic)) if self.before.runs else ""
+        return before, after, str(self.ratio(metric, statistic)) if len(self.before) else ""
 
     def table(self) -> pd.DataFrame:
         """Before and after, each the median over its runs; `times better` is their ratio, with its 95 % interval.
 
         A control has a column of its own, the same ratio of `before` to itself. The `attrs` hold the provenance.
         """
-        table = pd.DataFrame.from_dict(self.rows(), orient="index", columns=["before", "after", "times better"])
-        if self.control.runs:
+        rows = {f"{figure_name(*one)} ({UNITS[one[0]]})": self.row(*one) for one in HEADLINES}
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=["before", "after", "times better"])
+        if len(self.control):
             table[SAME] = [str(self.ratio(*one).control) for one in HEADLINES]
         table.attrs["provenance"] = self.provenance
         return table
 
     def claim(self, better: Ratio, above: str, below: str) -> str:
         """What may be said of a ratio: `above` or `below` 1.0, no difference, or nothing where pairs are too few."""
-        pairs = len(self.pairs)
-        over = f"{better} over {pairs} interleaved pair{'s' if pairs > 1 else ''}"
-        return f"{better.verdict_over(pairs, above, below)} ({over})"
+        over = f"{better} over {self.pairs} interleaved pair{'s' if self.pairs > 1 else ''}"
+        return f"{better.verdict_over(self.pairs, above, below)} ({over})"
 
     def effect(self, metric: str = "TPOT", statistic: str = "p50") -> str:
         """One sentence on a figure: where, before, after, how many times better, and what may be said of it."""
         digits, unit = (",.0f" if UNITS[metric] == "tokens/s" else ".2f"), UNITS[metric]
         before, after = (f"{side.typical(metric, statistic):{digits}} {unit}" for side in (self.before, self.after))
         better = self.ratio(metric, statistic)
-        said = better.verdict_over(len(self.pairs))
+        said = better.verdict_over(self.pairs)
         where, name = self.conditions.device, figure_name(metric, statistic)
         return f"{where}, {self.conditions.work}: {name} {before} before, {after} after: {better}, {said}."
 
@@ -179,12 +172,10 @@ class Comparison:
         b50, a50, b99, a99 = (side.typical("ITL", p) for p in ("p50", "p99") for side in (before, after))
         rates = f"{before.throughput.value:,.0f} tokens/s before, {after.throughput.value:,.0f} after"
         gaps = f"p50 {b50:.2f} ms before, {a50:.2f} ms after; p99 {b99:.2f} and {a99:.2f} ms"
-        tails = " before, ".join(
-            f"{np.median([one.itl_tail for one in side.each_run]):.2f}" for side in (before, after)
-        )
+        tails = " before, ".join(f"{np.median(side.itl_tails):.2f}" for side in (before, after))
         return [
             f"{self.verdict(name)}: {rates}.",
-            f"ITL {gaps} (medians over the runs; N = {len(after.itl_ms):,}).",
+            f"ITL {gaps} (medians over the runs).",
             f"ITL p99/p50 {tails} after: {self.claim(self.tail_ratio, 'a shorter tail', 'a longer tail')}.",
             f"{self.provenance}.",
         ]
@@ -220,45 +211,29 @@ class Ladder:
 
     def ratios(self, metric: str) -> list[Ratio]:
         """How many times less time each rung takes than the first. metric: a time of `UNITS` in seconds."""
-        first = self.rungs[0].values(metric)
-        same = ratio(first, self.control.values(metric)) if self.control.runs else None
-        return [replace(ratio(first, rung.values(metric)), control=same) for rung in self.rungs]
+        first = self.rungs[0].each(metric)
+        same = ratio(first, self.control.each(metric)) if len(self.control) else None
+        return [replace(ratio(first, rung.each(metric)), control=same) for rung in self.rungs]
 
-    def table(self) -> pd.DataFrame:
-        """One row for each rung. Its `attrs` hold the provenance."""
-        rungs = zip(self.rungs, self.titles, self.speedups, strict=True)
-        rows = {rung.name: _ladder_row(rung, title, speedup) for rung, title, speedup in rungs}
+    def table(self, metric: str = "total time") -> pd.DataFrame:
+        """One row for each rung: its throughput and gaps, or the median of another time, and the ratio to the first.
+
+        metric: as in `ratios`. The `attrs` hold the provenance.
+        """
+        rows = {}
+        for rung, title, times in zip(self.rungs, self.titles, self.ratios(metric), strict=True):
+            whole = metric == "total time"
+            figure = (
+                ("throughput (tokens/s)", rung.throughput.value)
+                if whole
+                else (f"{metric} (ms)", 1e3 * rung.typical(metric))
+            )
+            ratios = {"ratio to the first": times.value, "ratio, low": times.low, "ratio, high": times.high}
+            gaps = {f"ITL {p} (ms)": rung.typical("ITL", p) for p in ("p50", "p99") if whole}
+            rows[rung.name] = {"lesson": title, figure[0]: figure[1]} | ratios | gaps
         table = pd.DataFrame.from_dict(rows, orient="index")
         table.attrs["provenance"] = self.provenance
         return table
-
-    def times(self, metric: str) -> pd.DataFrame:
-        """One row for each rung: the median of a time in milliseconds, and its ratio. metric: as in `ratios`."""
-        rows = {
-            rung.name: {
-                "lesson": title,
-                f"{metric} (ms)": 1e3 * rung.figure(metric, "p50"),
-                "ratio to the first": times.value,
-                "ratio, low": times.low,
-                "ratio, high": times.high,
-            }
-            for rung, title, times in zip(self.rungs, self.titles, self.ratios(metric), strict=True)
-        }
-        table = pd.DataFrame.from_dict(rows, orient="index")
-        table.attrs["provenance"] = self.provenance
-        return table
-
-
-def _ladder_row(rung: Samples, title: str, speedup: Ratio) -> dict[str, str | float]:
-    return {
-        "lesson": title,
-        "throughput (tokens/s)": rung.throughput.value,
-        "ratio to the first": speedup.value,
-        "ratio, low": speedup.low,
-        "ratio, high": speedup.high,
-        "ITL p50 (ms)": rung.typical("ITL", "p50"),
-        "ITL p99 (ms)": rung.typical("ITL", "p99"),
-    }
 
 
 def compare(
@@ -342,32 +317,28 @@ class _Witness:
 
     def __init__(self, workload: Workload, rounds: int) -> None:
         self.workload, self.rounds = workload, rounds
-        self.alike = workload.all_at_once  # whether every run schedules the same batches
         self.first: Run | None = None
 
     def see(self, engine: InferenceEngine, run: Run) -> None:
         """Raise `RosecourseError` for other tokens than the first run's, where rounding cannot be the reason."""
         if self.first is None:
-            self.first, self.conditions = run, _conditions(engine, self.workload, run, self.rounds)
-            self.exact = engine.model.dtype == torch.float32
-        self.alike = self.alike and engine.prefix_cache is None
-        _require_alike(self.first, run, self.alike or self.exact)
-        if run.completions != self.first.completions:
-            self.conditions = replace(self.conditions, same_tokens=False)
+            self.first, self.conditions = run, conditions_of(engine, self.workload, run, self.rounds)
+        if run.completions == self.first.completions:
+            return
+        # In float16 rounding may differ where the batches do: with timed arrivals, or prefixes from a run before.
+        batches_alike = self.workload.all_at_once and engine.prefix_cache is None
+        if batches_alike or engine.model.dtype == torch.float32:
+            raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
+        if [len(times.tokens) for times in self.first.times] != [len(times.tokens) for times in run.times]:
+            raise RosecourseError(
+                "the runs differ in how many tokens a request gave: a comparison of times would mean nothing; ask for "
+                "all of its tokens, with stop_on_eos=False"
+            )
+        self.conditions = replace(self.conditions, same_tokens=False)
 
 
-def _require_alike(first: Run, other: Run, must_agree: bool) -> None:
-    """Raise `RosecourseError` where two runs differ in their tokens, or, where rounding may differ, in how many."""
-    if must_agree and first.completions != other.completions:
-        raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")
-    if [len(times.tokens) for times in first.times] != [len(times.tokens) for times in other.times]:
-        raise RosecourseError(
-            "the runs differ in how many tokens a request gave: a comparison of times would mean nothing; ask for all "
-            "of its tokens, with stop_on_eos=False"
-        )
-
-
-def _conditions(engine: InferenceEngine, workload: Workload, run: Run, rounds: int) -> Conditions:
+def conditions_of(engine: InferenceEngine, workload: Workload, run: Run, rounds: int) -> Conditions:
+    """Of a comparison, from one of its runs."""
     return Conditions(
         requests=len(run.times),
         tokens=run.num_tokens,

@@ -1,4 +1,4 @@
-"""The counted runs of one engine, and the figures that they give."""
+"""The counted runs of one engine, and the figures that they give: one of each run, and the median over the runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from .metrics import PERCENTILES, Limits, last_step, per_request
+from .metrics import PERCENTILES, last_step, per_request
 from .stats import Interval, median_interval
 from .workload import Run
 
@@ -23,8 +23,18 @@ OF_A_RUN: dict[str, Callable[[Run], float]] = {
 
 
 def figure_name(metric: str, statistic: str) -> str:
-    """How tables and sentences call a run's figure: without a statistic where a run has one sample only."""
+    """How tables, sentences and recordings call a figure: without a statistic where a run has one sample only."""
     return metric if metric in OF_A_RUN else f"{metric} {statistic}"
+
+
+def figure_of(run: Run, metric: str, statistic: str) -> float:
+    """A metric of `UNITS` of one run, in its unit; NaN where it has none. statistic: p50, p95, p99 or mean."""
+    if metric in OF_A_RUN:
+        return OF_A_RUN[metric](run)
+    values = [1e3 * seconds for seconds in per_request([run.times])[metric.lower().replace(" ", "_")]]
+    if not values:
+        return float("nan")
+    return float(np.mean(values) if statistic == "mean" else np.percentile(values, PERCENTILES[statistic]))
 
 
 @dataclass(frozen=True)
@@ -34,66 +44,45 @@ class Samples:
     name: str
     runs: list[Run] = field(repr=False)
 
-    @property
-    def each_run(self) -> list[Samples]:
-        """Each run by itself."""
-        return [Samples(self.name, [run]) for run in self.runs]
+    def __len__(self) -> int:
+        return len(self.runs)
 
-    def values(self, metric: str) -> list[float]:
-        """Every sample of a metric of `UNITS`, in its unit: one a run for times and throughputs, else pooled."""
-        if metric in OF_A_RUN:
-            return [OF_A_RUN[metric](run) for run in self.runs]
-        samples = per_request(run.times for run in self.runs)[metric.lower().replace(" ", "_")]
-        return [1e3 * seconds for seconds in samples]
+    def each(self, metric: str, statistic: str = "p50") -> list[float]:
+        """A metric of `UNITS`, in its unit, of each run: percentiles are over the run's requests or gaps."""
+        return [figure_of(run, metric, statistic) for run in self.runs]
 
-    def figure(self, metric: str, statistic: str) -> float:
-        """A metric of `UNITS`, in its unit, over all samples; NaN without runs. statistic: p50, p95, p99 or mean."""
-        values = self.values(metric)
-        if not values:
-            return float("nan")
-        return float(np.mean(values) if statistic == "mean" else np.percentile(values, PERCENTILES[statistic]))
+    def interval(self, metric: str, statistic: str = "p50") -> Interval:
+        """The median over the runs, with its 95 % interval; NaN without runs. Every page shows this figure."""
+        return median_interval(self.each(metric, statistic))
+
+    def typical(self, metric: str, statistic: str = "p50") -> float:
+        """The median by itself. Ratios are of these."""
+        return self.interval(metric, statistic).value
 
     @property
     def seconds(self) -> list[float]:
         """The total time of each run."""
-        return self.values("total time")
+        return self.each("total time")
 
     @property
     def throughputs(self) -> list[float]:
         """Completion tokens a second of each run."""
-        return self.values("total throughput")
+        return self.each("total throughput")
 
     @property
     def throughput(self) -> Interval:
         """The median over the runs, tokens/s, with its interval."""
         return median_interval(self.throughputs)
 
-    def typical(self, metric: str, statistic: str) -> float:
-        """The median over the runs of each run's own `figure`; NaN without runs. Ratios are of these."""
-        return self.interval(metric, statistic).value
-
-    def interval(self, metric: str, statistic: str) -> Interval:
-        """The same with its interval."""
-        return median_interval([one.figure(metric, statistic) for one in self.each_run])
-
-    def shares_good(self, limits: Limits) -> list[float]:
-        """The share of requests that kept to the limits, of each run."""
-        return [float(np.mean([limits.met_by(times) for times in run.times])) for run in self.runs]
-
     @property
-    def itl_ms(self) -> np.ndarray:
-        """Every inter-token latency of every request of every run, float64, milliseconds."""
-        return np.asarray(self.values("ITL"), dtype=float)
-
-    @property
-    def itl_tail(self) -> float:
-        """p99 / p50 of the inter-token latencies: 1.0 is a stream without a stall."""
-        return self.typical("ITL", "p99") / self.typical("ITL", "p50")
+    def itl_tails(self) -> list[float]:
+        """p99 / p50 of the inter-token latencies of each run: 1.0 is a stream without a stall."""
+        return (np.array(self.each("ITL", "p99")) / self.each("ITL", "p50")).tolist()
 
     @property
     def typical_itl_ms(self) -> np.ndarray:
         """The gaps of a run, shortest first, each the median over the runs: their percentiles are `typical`."""
-        return np.median([np.sort(one.itl_ms) for one in self.each_run], axis=0)
+        return 1e3 * np.median([np.sort(per_request([run.times])["itl"]) for run in self.runs], axis=0)
 
     @property
     def itl_along_steps_ms(self) -> np.ndarray:

@@ -100,8 +100,7 @@ class Race:
         """One row each for before, yours and the course's; empty if nothing was timed."""
         if self.ladder is None:
             return pd.DataFrame()
-        whole = self.track.metric == WHOLE_RUNS.metric
-        table = self.ladder.table() if whole else self.ladder.times(self.track.metric)
+        table = self.ladder.table(self.track.metric)
         return table.rename(columns={"ratio to the first": "ratio to before"})
 
     def draw(self, ax: Axes) -> None:
