@@ -1,6 +1,6 @@
 """The learner's lab: predict, build the part, have it checked, race it, see the change, hunt the bug, and finish."""
 
-from ..desk.finish import finish
+from ..desk.status import finish
 from .checks.checking import check
 from .checks.verdict import Verdict
 from .exercises.cells import exercise, hints, solution

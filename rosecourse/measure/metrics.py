@@ -1,14 +1,12 @@
 """Each metric, defined once, and as vLLM's serving benchmark defines it where it has it.
 
-All inputs are the times of `SessionTimes`, in seconds; each result is in the unit that its docstring names. Percentiles
-are numpy's linear ones.
+All inputs are the times of `SessionTimes`, in seconds. Percentiles are numpy's linear ones. Inter-token latencies and
+delays are pooled over requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -22,42 +20,23 @@ def ttft(times: SessionTimes) -> float:
 
 def tpot(times: SessionTimes) -> float | None:
     """Time per output token, in seconds: (last - first) / (n - 1). None for a request of one token, which has none."""
-    if len(times.tokens) < 2:
-        return None
-    return (times.tokens[-1] - times.tokens[0]) / (len(times.tokens) - 1)
+    steps = len(times.tokens) - 1
+    return (times.tokens[-1] - times.tokens[0]) / steps if steps > 0 else None
 
 
 def itl(times: SessionTimes) -> list[float]:
-    """Inter-token latencies, in seconds: the gaps between consecutive tokens, as the host reads them from the device.
-
-    They are pooled over requests.
-    """
-    return _gaps(times.tokens)
+    """Inter-token latencies, in seconds: the gaps between tokens, as the host reads them from the device."""
+    return np.diff(times.tokens).tolist()
 
 
 def reader_itl(times: SessionTimes) -> list[float]:
-    """Inter-token latencies of the reader, in seconds: the gaps between the moments at which it had consecutive tokens.
-
-    They are pooled over requests; a request that nobody streamed has none.
-    """
-    return _gaps(times.read)
+    """Inter-token latencies of the reader, in seconds; none of a request that nobody streamed."""
+    return np.diff(times.read).tolist()
 
 
 def delay(times: SessionTimes) -> list[float]:
-    """From the moment at which the host read a token to the moment at which its reader had it, in seconds, of each.
-
-    They are pooled over requests; a request that nobody streamed has none.
-    """
+    """Of each token, from the moment at which the host read it until its reader had it, in seconds."""
     return [read - token for token, read in zip(times.tokens, times.read, strict=False)]
-
-
-def _gaps(moments: Sequence[float]) -> list[float]:
-    return [b - a for a, b in pairwise(moments)]
-
-
-def last_step(times: SessionTimes) -> float:
-    """Between the last two tokens, in seconds; NaN for a request of one token, which has no step."""
-    return times.tokens[-1] - times.tokens[-2] if len(times.tokens) > 1 else float("nan")
 
 
 def latency(times: SessionTimes) -> float:
@@ -68,26 +47,6 @@ def latency(times: SessionTimes) -> float:
 def queueing(times: SessionTimes) -> float:
     """Admission wait, in seconds: from the submission until the request had its blocks. It is a part of TTFT."""
     return times.admitted - times.submitted
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a good request keeps to, in seconds.
-
-    ttft: its time to the first token is at most this; gap: so is the p99 of its own gaps between tokens. Requests a
-    second that keep to such limits are the *goodput* of DistServe (OSDI 2024).
-    """
-
-    ttft: float
-    gap: float
-
-    def __str__(self) -> str:
-        return f"TTFT at most {1e3 * self.ttft:.0f} ms and ITL p99 at most {1e3 * self.gap:.1f} ms"
-
-    def met_by(self, times: SessionTimes) -> bool:
-        """Whether a request kept to them."""
-        gaps = itl(times)
-        return ttft(times) <= self.ttft and (not gaps or float(np.percentile(gaps, 99)) <= self.gap)
 
 
 def throughput(num_tokens: int, seconds: float) -> float:
@@ -102,20 +61,9 @@ def throughput(num_tokens: int, seconds: float) -> float:
 def per_request(runs: Iterable[Sequence[SessionTimes]]) -> dict[str, list[float]]:
     """The samples of every request of every run, in seconds: ttft, tpot, itl, reader_itl, delay, latency, queueing."""
     requests = [times for run in runs for times in run if times.tokens]
-    return {
-        "ttft": [ttft(t) for t in requests],
-        "tpot": [value for t in requests if (value := tpot(t)) is not None],
-        "itl": [gap for t in requests for gap in itl(t)],
-        "reader_itl": [gap for t in requests for gap in reader_itl(t)],
-        "delay": [one for t in requests for one in delay(t)],
-        "latency": [latency(t) for t in requests],
-        "queueing": [queueing(t) for t in requests],
-    }
-
-
-def percentiles(samples: Sequence[float] | np.ndarray, which: Sequence[float] = (50, 95, 99)) -> list[float]:
-    """Linear percentiles of samples; nan where there are none."""
-    return np.percentile(samples, which).tolist() if len(samples) else [float("nan")] * len(which)
+    samples = {metric.__name__: [metric(times) for times in requests] for metric in (ttft, latency, queueing)}
+    samples |= {metric.__name__: [x for t in requests for x in metric(t)] for metric in (itl, reader_itl, delay)}
+    return samples | {"tpot": [value for times in requests if (value := tpot(times)) is not None]}
 
 
 # The metrics that tables and files name, and the unit in which they show them.

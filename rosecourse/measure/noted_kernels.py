@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..kernels.launch import Launch
-from .dispatch_mode import DispatchMode
+from .counters import DispatchMode
 
 NOTHING_RUNS = ("empty", "new_empty", "detach", "_record_function")  # operations whose names begin so
 
@@ -28,31 +28,22 @@ class _Notes(DispatchMode):
             with self:  # made of others, which count
                 return func.decompose(*args, **kwargs)
         is_view = not func._schema.is_mutable and any(out.alias_info is not None for out in func._schema.returns)
-        name = func.overloadpacket.__name__
-        made = func(*args, **kwargs)
-        if not (is_view or name.startswith(NOTHING_RUNS) or self.within or _gets_to_host(args, made)):
+        name, made = func.overloadpacket.__name__, func(*args, **kwargs)
+        # A copy engine brings numbers to the host, and no kernel.
+        to_host = isinstance(made, torch.Tensor) and made.is_cpu and any(getattr(one, "is_cuda", False) for one in args)
+        if not (is_view or name.startswith(NOTHING_RUNS) or self.within or to_host):
             self.kernels.append(name)
         return made
 
     def launched(self, launch: Any, grid: Any, arguments: tuple) -> None:
-        """Launch a kernel of the course."""
-        self.kernels.append(name_of(launch.kernel))
+        """Launch a kernel of the course, interpreted or compiled."""
+        kernel = launch.kernel
+        self.kernels.append(getattr(kernel, "__name__", None) or kernel.metadata.name)
         self.within = True
         try:
-            launch.kernel[grid](*arguments, *launch.constants)
+            kernel[grid](*arguments, *launch.constants)
         finally:
             self.within = False
-
-
-def _gets_to_host(args: tuple, made: Any) -> bool:
-    """Whether an operation has brought numbers from a GPU to the host: a copy engine does that, and no kernel."""
-    here = isinstance(made, torch.Tensor) and made.is_cpu
-    return here and any(isinstance(one, torch.Tensor) and one.is_cuda for one in args)
-
-
-def name_of(kernel: Any) -> str:
-    """The name of the function that a kernel of Triton was made of: interpreted, or compiled."""
-    return getattr(kernel, "__name__", None) or kernel.metadata.name
 
 
 @contextmanager

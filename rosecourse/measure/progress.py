@@ -18,7 +18,7 @@ class Bar(tqdm):
     """tqdm's bar without its thread: nothing is drawn but by `update`, so that it never moves while a clock runs."""
 
     monitor_interval = 0
-    shown = False  # whether anything has been drawn, be it in part because an interrupt has ended it
+    shown = False  # whether anything has been drawn
 
     def display(self, *args: Any, **kwargs: Any) -> Any:
         self.shown = True
@@ -27,22 +27,18 @@ class Bar(tqdm):
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
-    """A bar over `total` pieces of work; yields what is to be called after each of them, while no clock runs.
+    """A bar over `total` pieces of work, `what` in the plural; yields what is to be called after each of them.
 
-    what: the name of the pieces, in the plural. In a notebook the cell's output is cleared when the bar has been shown,
-    so that a saved notebook holds nothing of it: measure first in a cell, then print. Nothing is shown where nobody
-    watches, as when a notebook is executed by a program.
+    Nothing is shown where nobody watches, as when a program executes a notebook. In a notebook the cell's output is
+    cleared when the bar has been shown: measure first in a cell, then print.
     """
     notebook = watched_shell()
     watched = notebook is not None or sys.stderr.isatty()
     stream = sys.stderr if notebook is None else sys.stdout  # a notebook shows stderr on red, as if something failed
-    bar: Bar | None = None
+    bar = Bar(total=total, desc=what, file=stream, disable=not watched, delay=DELAY, miniters=1, leave=False)
     try:
-        bar = Bar(total=total, desc=what, file=stream, disable=not watched, delay=DELAY, miniters=1, leave=False)
         yield bar.update
     finally:
-        shown = bar is None or bar.shown  # none: an interrupt came while it was made
-        if bar is not None:
-            bar.close()
-        if notebook is not None and shown:
+        bar.close()
+        if notebook is not None and bar.shown:
             notebook.display_pub.clear_output()

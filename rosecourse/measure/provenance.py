@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,10 @@ SOURCE = Path(__file__).resolve().parents[2]
 MEASURED_FILES = ("rosecourse", "data/tiny-gpt2")  # a change here may change a figure
 
 
-def driver_version() -> str | None:
-    """The NVIDIA driver's version; None where nvidia-smi cannot tell."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return None
-
-
 def provenance() -> dict[str, Any]:
     """Commit, dirty flag, host and versions: what a figure depends on, and nothing about whose machine it is."""
     cuda = torch.cuda.is_available()
+    driver = said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if cuda else None
     return {
         "commit": git("rev-parse", "HEAD"),
         "dirty": None if (status := git("status", "--porcelain", "--", *MEASURED_FILES)) is None else bool(status),
@@ -40,6 +31,7 @@ def provenance() -> dict[str, Any]:
             "threads": torch.get_num_threads(),
             "os": f"{platform.system()} {platform.machine()}",
             "gpu": torch.cuda.get_device_name() if cuda else None,
+            "driver": driver.split()[0] if driver else None,
         },
         "versions": {"rosecourse": __version__, "python": platform.python_version(), **package_versions()},
     }
@@ -47,28 +39,20 @@ def provenance() -> dict[str, Any]:
 
 def git(*arguments: str) -> str | None:
     """What git says in the checkout of this package; None where the package is not a checkout of its own."""
+    return said("git", *arguments) if (SOURCE / ".git").exists() else None
+
+
+def said(*command: str) -> str | None:
+    """What a program says; None where it fails or is not installed."""
     try:
-        top = subprocess.run(
-            ["git", "rev-parse", "--show-toplevel"], cwd=SOURCE, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        if Path(top) != SOURCE:
-            return None
-        return subprocess.run(
-            ["git", *arguments], cwd=SOURCE, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def package_versions() -> dict[str, str | None]:
     """The versions of `PACKAGES`; None for one that is not installed under its name."""
-    versions: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
-    return versions
+    return {name: next((one.version for one in distributions(name=name)), None) for name in PACKAGES}
 
 
 def device_name(device: torch.device) -> str:
@@ -82,8 +66,6 @@ def device_name(device: torch.device) -> str:
 def cpu_name() -> str:
     """The processor's name, as the system tells it."""
     cpuinfo = Path("/proc/cpuinfo")
-    if sys.platform == "linux" and cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

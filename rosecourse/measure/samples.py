@@ -8,17 +8,17 @@ from operator import attrgetter
 
 import numpy as np
 
-from .metrics import PERCENTILES, last_step, per_request
+from .metrics import PERCENTILES, per_request, throughput
 from .stats import Interval, median_interval
 from .workload import Run
 
 # The metrics of `UNITS` that a run has one sample of; of the others each request has its own.
 OF_A_RUN: dict[str, Callable[[Run], float]] = {
     "decode time": attrgetter("stats.decode_seconds"),
-    "last step": lambda run: last_step(run.times[0]),
+    "last step": lambda run: float(np.diff([np.nan, *run.times[0].tokens])[-1]),  # NaN for a single token
     "total time": attrgetter("total_seconds"),
-    "decode throughput": attrgetter("decode_throughput"),
-    "total throughput": attrgetter("total_throughput"),
+    "decode throughput": lambda run: throughput(run.num_tokens, run.stats.decode_seconds),
+    "total throughput": lambda run: throughput(run.num_tokens, run.total_seconds),
 }
 
 
@@ -60,11 +60,6 @@ class Samples:
         return self.interval(metric, statistic).value
 
     @property
-    def seconds(self) -> list[float]:
-        """The total time of each run."""
-        return self.each("total time")
-
-    @property
     def throughputs(self) -> list[float]:
         """Completion tokens a second of each run."""
         return self.each("total throughput")
@@ -72,17 +67,7 @@ class Samples:
     @property
     def throughput(self) -> Interval:
         """The median over the runs, tokens/s, with its interval."""
-        return median_interval(self.throughputs)
-
-    @property
-    def itl_tails(self) -> list[float]:
-        """p99 / p50 of the inter-token latencies of each run: 1.0 is a stream without a stall."""
-        return (np.array(self.each("ITL", "p99")) / self.each("ITL", "p50")).tolist()
-
-    @property
-    def typical_itl_ms(self) -> np.ndarray:
-        """The gaps of a run, shortest first, each the median over the runs: their percentiles are `typical`."""
-        return 1e3 * np.median([np.sort(per_request([run.times])["itl"]) for run in self.runs], axis=0)
+        return self.interval("total throughput")
 
     @property
     def itl_along_steps_ms(self) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Medians, ratios and their intervals, from interleaved runs."""
+"""Medians, ratios and their intervals (Efron's percentile bootstrap), from interleaved runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ Sample = TypeVar("Sample")
 
 NO_DIFFERENCE = "no difference measurable here"
 ROUNDING = 1e-9  # a ratio that is no further from 1 differs from it by the rounding of its computation alone
+RESAMPLES = 10_000
 
 # The 95 % interval of a median needs six samples, and five are nearly enough. With fewer, the true median lies outside
 # even their whole range in more than 12 % of cases, so that nothing is claimed.
@@ -34,8 +35,7 @@ class Interval:
 class Ratio(Interval):
     """before / after of a time: how many times faster `after` is, with a 95 % bootstrap interval.
 
-    control: the same ratio of `before` to itself, measured twice in the same rounds. What the machine does to two runs
-    of one engine shows there, so a difference is told only outside of it. None: the interval stands alone.
+    control: the same ratio of `before` to itself, measured twice in the same rounds: a difference is told only outside.
     """
 
     control: Interval | None = None
@@ -57,27 +57,14 @@ class Ratio(Interval):
             return "faster"
         return "slower" if self.high < min(1.0, same.low) - ROUNDING else NO_DIFFERENCE
 
-    def verdict_over(self, pairs: int, above: str = "faster", below: str = "slower") -> str:
-        """What may be said of it after so many pairs: `above` or `below` 1.0, no difference, or nothing."""
-        if pairs < FEWEST_PAIRS:
-            return f"too few pairs to tell, take {FEWEST_PAIRS} or more"
-        return {"faster": above, "slower": below}.get(self.verdict, self.verdict)
-
-
-def by_chance(ratios: Sequence[Ratio]) -> str:
-    """A sentence that puts verdicts into perspective where both sides do the same: how many there are, and why."""
-    missed = sum(better.verdict != NO_DIFFERENCE for better in ratios)
-    return (
-        f"{missed} of these {len(ratios)} intervals miss{'es' * (missed == 1)} 1. Where both sides do the same, one "
-        "interval of 95 % in 20 misses 1 by chance, with so few runs a few more, and many more where another program "
-        "runs beside some of the runs."
-    )
+    def verdict_over(self, pairs: int) -> str:
+        """What may be said of it after so many pairs: of too few, nothing."""
+        return self.verdict if pairs >= FEWEST_PAIRS else f"too few pairs to tell, take {FEWEST_PAIRS} or more"
 
 
 def _limit(value: float, digits: int) -> str:
-    texts = (f"{value:.{n}f}" for n in range(digits, 16))
-    told = next((text for text in texts if float(text) != 1), "")
-    return f"{value:.{digits}f}" if abs(value - 1) <= ROUNDING else told
+    beside_1 = abs(value - 1) > ROUNDING and float(f"{value:.{digits}f}") == 1
+    return _limit(value, digits + 1) if beside_1 else f"{value:.{digits}f}"
 
 
 def order_of_round(count: int, number: int) -> range:
@@ -100,42 +87,26 @@ def interleave_all(works: Sequence[Callable[[], Sample]], rounds: int) -> list[l
     return [of_one[1:] for of_one in samples]
 
 
-def interleave(
-    before: Callable[[], Sample], after: Callable[[], Sample], pairs: int
-) -> tuple[list[Sample], list[Sample]]:
-    """`interleave_all` of two: in the order A B B A A B ..., the first pair not counted."""
-    first, second = interleave_all((before, after), pairs)
-    return first, second
+def median_interval(samples: Sequence[float]) -> Interval:
+    """The median, and the interval in which it lies in 95 % of resamplings; NaN without samples."""
+    return Interval(*_bootstrap(lambda drawn: np.median(drawn[0], axis=-1), samples))
 
 
-def median_interval(samples: Sequence[float] | np.ndarray, resamples: int = 10_000, seed: int = 0) -> Interval:
-    """The median, and the interval in which it lies in 95 % of resamplings (Efron's percentile bootstrap).
+def ratio(before: Sequence[float], after: Sequence[float], mean: bool = False) -> Ratio:
+    """The ratio of the medians or means, before / after, and the interval in which it lies in 95 % of resamplings.
 
-    All three are NaN where there are no samples.
+    Pairs are resampled whole, so that what a round of the machine does to both stays together. NaN without samples.
     """
-    if len(samples) == 0:
-        return Interval(math.nan, math.nan, math.nan)
-    values = np.asarray(samples)
-    chosen = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
-    low, high = np.percentile(np.median(values[chosen], axis=1), [2.5, 97.5])
-    return Interval(float(np.median(values)), float(low), float(high))
+    middle = np.mean if mean else np.median
+    return Ratio(*_bootstrap(lambda drawn: middle(drawn[0], axis=-1) / middle(drawn[1], axis=-1), before, after))
 
 
-Middle = Callable[..., Any]  # of numpy, such as `np.median`
-
-
-def ratio(
-    before: Sequence[float], after: Sequence[float], resamples: int = 10_000, middle: Middle = np.median
-) -> Ratio:
-    """The ratio of the medians, before / after, and the interval in which it lies in 95 % of resamplings.
-
-    Pairs are resampled whole (Efron's percentile bootstrap), so that what a round of the machine does to both stays
-    together. NaN where there are no samples. middle: what stands in the median's place.
-    """
-    if len(before) == 0:
-        return Ratio(math.nan, math.nan, math.nan)
-    pairs = np.asarray([before, after], dtype=float)
-    chosen = np.random.default_rng(0).integers(0, pairs.shape[1], size=(resamples, pairs.shape[1]))
-    one, other = middle(pairs[:, chosen], axis=2)
-    low, high = np.percentile(one / other, [2.5, 97.5])
-    return Ratio(float(middle(pairs[0]) / middle(pairs[1])), float(low), float(high))
+def _bootstrap(figure: Callable[[np.ndarray], np.ndarray], *series: Sequence[float]) -> tuple[float, float, float]:
+    """A figure of series [S, N], and its 95 % limits over series [S, RESAMPLES, N] whose columns are drawn anew."""
+    values = np.asarray(series, dtype=float)
+    size = values.shape[1]
+    if size == 0:
+        return math.nan, math.nan, math.nan
+    drawn = values[:, np.random.default_rng(0).integers(0, size, size=(RESAMPLES, size))]
+    low, high = np.percentile(figure(drawn), [2.5, 97.5]).tolist()
+    return float(figure(values)), low, high

@@ -1,10 +1,7 @@
 """Workload D, mixed traffic: what equal prompts do not show.
 
-Prompts of 5 to 200 tokens, many short and few long, and completions of 16 to 256, on a laptop to 128; some prompts
-begin alike, some requests are forked, and the pool is too small for the largest batch, so that it runs dry at times. In
-one form all requests arrive at once (`burst`), in the other they arrive at random (`load`, a Poisson process) at
-a share of the rate at which an engine has served the burst. A request counts from its scheduled
-arrival, however busy the engine is ("coordinated omission").
+Some prompts begin alike, some requests are forked, and the pool is too small for the largest batch, so that it runs
+dry at times. All requests arrive at once (`burst`) or at random (`load`, a Poisson process).
 """
 
 from __future__ import annotations
@@ -25,32 +22,22 @@ LOAD = 0.8  # of the rate at which the slowest engine of a comparison has served
 
 @dataclass(frozen=True)
 class MixedTraffic:
-    """How many requests, and the engine that they are too many for.
-
-    num_blocks: of the pool, per layer: fewer than `max_batch_size` long requests need. new_tokens: of the shortest
-    completion and of the longest.
-    """
+    """How many requests, and the engine that they are too many for."""
 
     num_requests: int
     max_batch_size: int
-    num_blocks: int
-    new_tokens: tuple[int, int] = (16, 256)
+    num_blocks: int  # of the pool: fewer than `max_batch_size` long requests need
+    new_tokens: tuple[int, int] = (16, 256)  # of the shortest completion and of the longest
     seed: int = 0
-
-    def __str__(self) -> str:
-        forks, (fewest, most) = len(self.params) - self.num_requests, self.new_tokens
-        asked = f"{self.num_requests} requests and {forks} forks x {fewest} to {most} tokens"
-        return f"{asked}, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]}, batch {self.max_batch_size} (mixed)"
 
     @property
     def config(self) -> EngineConfig:
         """Of the engines: a small pool, and prefixes shared."""
-        longest = PROMPT_TOKENS[1] + self.new_tokens[1]
         return EngineConfig(
             block_size=BLOCK_SIZE,
             max_batch_size=self.max_batch_size,
             num_blocks=self.num_blocks,
-            max_seq_len=longest,
+            max_seq_len=PROMPT_TOKENS[1] + self.new_tokens[1],
             prefix_cache=True,
         )
 
@@ -63,18 +50,14 @@ class MixedTraffic:
         gaps = np.random.default_rng(self.seed).exponential(1 / rate, self.num_requests)
         return self._workload(vocab_size, np.cumsum(gaps))
 
-    @property
-    def params(self) -> list[SamplingParams]:
-        """What is asked for in every completion: the same for every vocabulary, and however the requests arrive."""
-        return self.burst(vocab_size=2).params
-
     def _workload(self, vocab_size: int, arrivals: np.ndarray) -> Workload:
         draw = np.random.default_rng(self.seed)  # lengths, the same for every vocabulary
         tokens = np.random.default_rng([self.seed, vocab_size])
         prefixes = tokens.integers(1, vocab_size, (SHARED_PREFIXES, PREFIX_TOKENS))
         requests = []
         for number, arrival in enumerate(arrivals):
-            prompt = tokens.integers(1, vocab_size, _prompt_length(draw))
+            length = np.exp(draw.uniform(np.log(PROMPT_TOKENS[0]), np.log(PROMPT_TOKENS[1] + 1)))  # each octave alike
+            prompt = tokens.integers(1, vocab_size, int(length))
             if number % ONE_IN_PREFIXED == 0 and len(prompt) + PREFIX_TOKENS <= PROMPT_TOKENS[1]:
                 prompt = np.concatenate([prefixes[draw.integers(SHARED_PREFIXES)], prompt])
             siblings = (self._params(draw),) if number % ONE_IN_FORKED == 0 else ()
@@ -85,12 +68,6 @@ class MixedTraffic:
         """Greedy: to sample in Python would take longer than the step."""
         most = int(draw.integers(*self.new_tokens, endpoint=True))
         return SamplingParams(max_new_tokens=most, stop_on_eos=False)
-
-
-def _prompt_length(draw: np.random.Generator) -> int:
-    """Each octave between the shortest and the longest is as likely as the next."""
-    shortest, longest = np.log(PROMPT_TOKENS[0]), np.log(PROMPT_TOKENS[1] + 1)
-    return int(np.exp(draw.uniform(shortest, longest)))
 
 
 D = MixedTraffic(num_requests=128, max_batch_size=128, num_blocks=900)  # on a GPU

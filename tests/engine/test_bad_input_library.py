@@ -27,15 +27,11 @@ from rosecourse import (
     random_model,
 )
 from rosecourse.lessons.l035_blocks import KVBlockManager
-from rosecourse.measure.compare import compare
-from rosecourse.measure.workload import Workload
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records.comparisons import recorded_comparison, recorded_ladder, recorded_traffic
 from rosecourse.records.noted import published_figures
+from rosecourse.records.runs import recorded_comparison, recorded_ladder
 from rosecourse.records.steps import recorded_steps
-from rosecourse.records.tables import published_and_recorded
-from rosecourse.records.timelines import recorded_timelines
 
 
 class Odd:
@@ -101,11 +97,6 @@ def small(model, **changed):
     InferenceEngine(model, config).generate([1, 2], TWO)
 
 
-def compared(engine, **changed):
-    known = {"before": engine, "after": engine, "workload": Workload.of(((1, 2),), TWO), "pairs": 1}
-    compare(**(known | changed))
-
-
 CALLS = {
     "InferenceEngine(model)": lambda engine, value: InferenceEngine(value),
     "InferenceEngine(config)": lambda engine, value: InferenceEngine(engine.model, value),
@@ -133,20 +124,10 @@ CALLS = {
     "random_model(seed)": lambda engine, value: random_model("gpt2", value, device="cpu"),
     "lesson": lambda engine, value: lesson(value),
     "recorded_comparison(lesson)": lambda engine, value: recorded_comparison(value),
-    "recorded_comparison(gpu)": lambda engine, value: recorded_comparison("036", gpu=value),
     "recorded_comparison(workload)": lambda engine, value: recorded_comparison("036", value),
     "recorded_ladder": lambda engine, value: recorded_ladder(value),
-    "recorded_traffic(lesson)": lambda engine, value: recorded_traffic(value),
-    "recorded_comparison(folder)": lambda engine, value: recorded_comparison("036", folder=value),
-    "recorded_timelines(gpu)": lambda engine, value: recorded_timelines("036", gpu=value),
-    "recorded_timelines(step)": lambda engine, value: recorded_timelines("036", value),
     "recorded_steps": lambda engine, value: recorded_steps(value),
-    "recorded_timelines(folder)": lambda engine, value: recorded_timelines("036", folder=value),
     "published_figures": lambda engine, value: published_figures(value),
-    "published_and_recorded": lambda engine, value: published_and_recorded(value),
-    "compare(before)": lambda engine, value: compared(engine, before=value),
-    "compare(after)": lambda engine, value: compared(engine, after=value),
-    "compare(workload)": lambda engine, value: compared(engine, workload=value),
 }
 for name in ("max_batch_size", "prefill_max_batch_size", "admission"):
     for kind in (OnlineScheduler, OfflineScheduler):

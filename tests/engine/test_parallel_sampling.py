@@ -8,7 +8,6 @@ from rosecourse import (
     ConfigError,
     OnlineScheduler,
 )
-from rosecourse.measure.metrics import last_step
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.workload import Workload, run_scheduler
 from tests.support.oracles import hf_greedy, prompts_of
@@ -171,6 +170,6 @@ def test_a_workload_of_two_tokens_measures_the_step_after_the_fork(small_model):
     measured = run_scheduler(engine, workload)
     assert copied == [16 * 7]
     assert measured.stats.decode_steps == 1
-    gaps = Samples("best", [measured]).values("ITL")
-    assert gaps == [1e3 * last_step(measured.times[0])] * 128
+    moments = measured.times[0].tokens
+    assert Samples("best", [measured]).each("ITL") == [1e3 * (moments[-1] - moments[-2])]  # all gaps are one step
     assert measured.completions == alone(small_model, prompts, replace(SAMPLED, max_new_tokens=2), 8)

@@ -158,7 +158,6 @@ def test_a_file_that_is_not_text_costs_one_line(capsys, tmp_path):
         ([":Mine"], "':Mine' names no class"),
         (["missing.py:Mine"], "'missing.py' is no file: give one that is there"),
         ([f"{EXAMPLE.parent}:Mine"], "is no file: give one that is there"),
-        (["--statuss"], "No such option '--statuss'. Did you mean '--status'? (see --help)"),
         (["--lessn", "036"], "No such option '--lessn'. Did you mean '--lesson'? (see --help)"),
         (["--no-race"], "Missing argument 'FILE.py:CLASS'. (see --help)"),
         ([PART, "--laps", "3"], "No such option '--laps'."),

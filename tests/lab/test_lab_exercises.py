@@ -20,9 +20,9 @@ from rosecourse.lab.exercises.cells import exercise, hints, introduction, soluti
 from rosecourse.lab.exercises.operation_race import operations_of
 from rosecourse.lab.exercises.order_race import asks_of
 from rosecourse.lab.world.mailboxes import Box
+from rosecourse.measure.anatomy import one_step
 from rosecourse.measure.counters import count_step
-from rosecourse.measure.one_step import one_step
-from rosecourse.pages.narrow import narrowed
+from rosecourse.pages.source import narrowed
 
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 EXERCISES = {number: course.exercise for number, course in COURSES.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction
 from rosecourse.lab.hunts.hunting import explanation
-from rosecourse.pages.narrow import COLUMNS
+from rosecourse.pages.source import COLUMNS
 
 FENCED = re.compile(r"```\w+\n(.*?)```", re.DOTALL)
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"

@@ -7,17 +7,14 @@ from pathlib import Path
 import pytest
 
 from rosecourse import LESSONS, InferenceEngine, LessonError, lesson
-from rosecourse.commands import engines
 from rosecourse.commands import lab as command
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check, exercise, explanation, hints, hunt, race, solution
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.hunts import hunting
-from rosecourse.pages.narrow import narrowed
-from rosecourse.records import recorder
-from rosecourse.records.comparisons import recorded_comparison
+from rosecourse.pages.source import narrowed
 from tests.support import toy_lesson
-from tests.support.commands import lab, record
+from tests.support.commands import lab
 from tests.support.right_parts import OwnKernel
 from tests.support.toy_lesson import (
     COURSE,
@@ -31,7 +28,6 @@ from tests.support.toy_lesson import (
 )
 
 FILE = Path(toy_lesson.__file__)
-SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2", "--rounds", "5"]
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 
 
@@ -129,19 +125,6 @@ def test_one_with_the_idea_passes_and_the_command_knows_the_lesson(toy, capsys, 
     assert said.startswith("✓ ToyAppend, lesson 999: passed.")
     assert "calls of info\n" in said
     assert lab.main([f"{FILE}:WrongToy", "--lesson", "999", "--no-race"]) == 1
-
-
-def test_it_is_recorded(toy, model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(recorder, "copy_bandwidth", lambda device: 1e10)
-    monkeypatch.setattr(engines, "model_of", lambda args: model)
-    assert record.main(["--workloads", RUNG.workload.name, *SMALL, "--out", str(tmp_path)]) == 0
-    assert "  999 toy: TPOT p50" in capsys.readouterr().out
-    found = recorded_comparison("999", folder=tmp_path)
-    assert found.document["titles"]["999"] == "toy"
-    assert found.numbers == {"before": "061", "after": "999"}
-    assert found.same_tokens
-    assert len(found.before.runs) == len(found.after.runs) == 5
-    assert found.document["settings"]["benchmark"] == RUNG.workload.benchmark
 
 
 def test_nothing_of_it_is_left():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.kernels import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
 from rosecourse.lessons.l035_blocks import KVBlockManager
-from rosecourse.measure.counters import OperationCounter
+from rosecourse.measure.counters import watch
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of
 
@@ -157,10 +157,10 @@ def test_lesson_060_needs_no_select_and_no_position_tensor(number, selects, tens
     world = Appender(number)
     batch = [world.start(5) for _ in range(4)]
     kv_new = world.tokens(4)
-    with OperationCounter() as seen:
+    with watch() as seen:
         world.append(batch, list(kv_new[0]), list(kv_new[1]))
-    assert (seen.counts["index_select"], seen.counts["from_list"]) == (selects, tensors)
-    assert seen.counts["index_put_"] == 2 * L
+    assert (seen.operations["index_select"], seen.operations["from_list"]) == (selects, tensors)
+    assert seen.operations["index_put_"] == 2 * L
 
 
 @pytest.mark.parametrize(

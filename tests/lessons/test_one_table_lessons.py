@@ -11,7 +11,7 @@ from rosecourse.decode.step import kv_append_by_table
 from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch
 from rosecourse.kv.blocks import Copy
 from rosecourse.lessons import l062
-from rosecourse.measure.counters import OperationCounter
+from rosecourse.measure.counters import watch
 from tests.support.one_table_worlds import DEVICE, RUNGS, L, world_of
 
 pytestmark = pytest.mark.grid
@@ -92,9 +92,9 @@ def operations_of(rung, lengths, forks=0):
     batch = [world.start(n) for n in lengths]
     batch += [world.fork(batch[0]) for _ in range(forks)]
     kv_new = world.tokens(len(batch))
-    with OperationCounter() as seen:
+    with watch() as seen:
         world.kv_append(batch, list(kv_new[0]), list(kv_new[1]))
-    return seen.counts
+    return seen.operations
 
 
 @pytest.mark.parametrize("lengths", [[5, 5, 5, 5], [5, 6, 7, 9], [4, 8, 3, 5]])
@@ -140,12 +140,12 @@ def test_from_lesson_063_on_an_append_builds_no_tensor_from_a_list(rung, lengths
     batch = [world.start(n) for n in lengths]
     world.place(batch)
     inputs, kv_new = world.inputs(batch), world.tokens(len(batch))
-    with OperationCounter() as seen:
+    with watch() as seen:
         append = world.kv_append(inputs)
         for layer in range(L):
             append(layer, kv_new[0, layer], kv_new[1, layer])
-    assert seen.counts["from_list"] == seen.counts["index_select"] == 0
-    assert seen.counts["index_put_"] == (0 if rung.endswith("triton") else 2 * L)
+    assert seen.operations["from_list"] == seen.operations["index_select"] == 0
+    assert seen.operations["index_put_"] == (0 if rung.endswith("triton") else 2 * L)
 
 
 @pytest.mark.parametrize(("min_batch", "launches"), [(1, L), (2, L), (3, 0)])
@@ -179,7 +179,7 @@ def test_lesson_065_copies_all_blocks_in_one_operation_for_k_and_one_for_v(copie
     found = {}
     for rung in ("063", "065"):
         world = world_of(rung)
-        with OperationCounter() as seen:
+        with watch() as seen:
             world.copy_blocks([Copy(0, destination) for destination in range(1, copies + 1)])
-        found[rung] = seen.counts["copy_"] + seen.counts["index_put_"]
+        found[rung] = seen.operations["copy_"] + seen.operations["index_put_"]
     assert found == {"063": 2 * copies, "065": 2 if copies else 0}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rosecourse.kernels.launch import Launch
-from rosecourse.measure.noted_kernels import name_of, noted_kernels
+from rosecourse.measure.noted_kernels import noted_kernels
 
 
 def test_views_are_no_kernels_and_what_is_made_of_others_counts_as_these():
@@ -43,4 +43,3 @@ def test_a_launch_is_one_kernel_whatever_its_interpreter_does(monkeypatch):
         x.mul_(2)
     assert kernels == ["_a_kernel", "_a_kernel", "mul_"]
     assert x.tolist() == [8, 8]
-    assert name_of(SimpleNamespace(metadata=SimpleNamespace(name="compiled"))) == "compiled"

@@ -8,24 +8,19 @@ from types import SimpleNamespace
 import pytest
 
 from rosecourse import (
-    ConfigError,
     EngineConfig,
     InferenceEngine,
     RequestError,
     RequestFailed,
-    SamplingParams,
-    SchedulerManager,
 )
 from rosecourse.engine.scheduler import OnlineScheduler
 from rosecourse.engine.streaming import Reading
 from rosecourse.errors import SchedulerClosed
 from rosecourse.lessons import LESSONS
-from rosecourse.measure import readers, workload
+from rosecourse.measure import workload
 from rosecourse.measure.metrics import delay, reader_itl
-from rosecourse.measure.readers import READERS, StreamThread
-from rosecourse.measure.whole_runs import require_read
+from rosecourse.measure.readers import READERS
 from rosecourse.measure.workload import Request, Workload, run_scheduler, run_streaming
-from rosecourse.request.session import SessionTimes
 from tests.support.failing import sick_model
 from tests.support.managers import LIMIT, params, time_limit
 
@@ -150,31 +145,31 @@ def test_the_sequential_reader_begins_once_all_requests_are_there(monkeypatch, e
     assert run.times[0].read[-1] <= run.times[1].read[0]  # one stream after the other
 
 
+def of_readers(thread):
+    return thread.name.startswith("rosecourse-reader")
+
+
 def test_threads_are_one_for_each_stream_and_the_others_have_one_for_all(monkeypatch, engine):
     started, start = [], threading.Thread.start
 
     def starts(self):
-        started.append(type(self))
+        started.append(self)
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", starts)
     counts = {}
     for way in READERS:
         started.clear()
-        run_streaming(engine, Workload.of([(n, 2) for n in range(1, 6)], params(3), readers=way))
-        counts[way] = sum(issubclass(kind, readers.ReaderThread) for kind in started)
-    assert counts == {"sequential": 0, "threads": 5, "one": 1, "asyncio": 1}
+        run_streaming(engine, Workload.of([(n, 2) for n in range(1, 6)], params(30), readers=way))
+        counts[way] = sum(map(of_readers, started))
+    several = counts.pop("threads")  # one that has read its stream may take another
+    assert 1 < several <= 5
+    assert counts == {"sequential": 0, "one": 1, "asyncio": 1}
 
 
 def test_who_does_not_stream_has_no_reader(engine):
     run = run_scheduler(engine, Workload.of([(1, 2), (3, 4)], params(4), readers="one"))
     assert [times.read for times in run.times] == [[], []]
-
-
-@pytest.mark.parametrize("way", ["two", "", None, ["one"], 1])
-def test_unknown_readers_are_refused(way):
-    with pytest.raises(ConfigError, match=r"^readers is .*: give one of sequential, threads, one, asyncio$"):
-        Workload.of([(1, 2)], params(4), readers=way)
 
 
 # -- what goes wrong ----------------------------------------------------------------------------------------------
@@ -260,49 +255,29 @@ def test_an_interrupt_while_requests_arrive_ends_the_run(monkeypatch, engine, wa
     assert_is_as_new(engine)
 
 
-def interrupted(self, submitted):
-    raise KeyboardInterrupt
-
-
 @WAYS
 def test_an_interrupt_while_streams_are_read_ends_the_run(monkeypatch, engine, way):
-    with monkeypatch.context() as patch:
-        patch.setattr(READERS[way], "finish", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
+    """What nobody reads is cancelled, not computed to its end."""
+
+    def interrupted(manager, threads, arrive):
+        def and_then(submit):
+            arrive(submit)
+            raise KeyboardInterrupt
+
+        return READERS[way](manager, threads, and_then)
+
+    monkeypatch.setitem(workload.READERS, "interrupted", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(90), readers="interrupted"))
     assert_is_as_new(engine)
 
 
-@pytest.mark.parametrize("way", AT_ONCE)
-def test_what_nobody_will_read_is_cancelled(monkeypatch, engine, way):
-    """Not computed to its end first: here the first step waits until somebody cancels."""
-    told, came = threading.Event(), []
-    step, cancel = OnlineScheduler.step, SchedulerManager.cancel
-
-    def steps(self):
-        came.append(told.wait(LIMIT / 4))
-        return step(self)
-
-    def cancels(self, session):
-        cancel(self, session)
-        told.set()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OnlineScheduler, "step", steps)
-        patch.setattr(SchedulerManager, "cancel", cancels)
-        patch.setattr(READERS[way], "finish", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
-    assert all(came)
-    assert_is_as_new(engine)
-
-
-@pytest.mark.parametrize(("way", "at"), [("threads", 1), ("threads", 3), ("one", 1), ("asyncio", 1)])
+@pytest.mark.parametrize(("way", "at"), [("threads", 1), ("threads", 3), ("one", 1)])
 def test_a_thread_that_cannot_start_ends_the_run(monkeypatch, engine, way, at):
     started, start = [], threading.Thread.start
 
     def starts(self):
-        if isinstance(self, readers.ReaderThread):
+        if of_readers(self):
             started.append(self)
             if len(started) == at:
                 raise RuntimeError("can't start new thread")
@@ -312,7 +287,6 @@ def test_a_thread_that_cannot_start_ends_the_run(monkeypatch, engine, way, at):
         patch.setattr(threading.Thread, "start", starts)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             run_streaming(engine, Workload.of([(n, 2) for n in range(1, 7)], params(40), readers=way))
-    assert isinstance(started[-1], StreamThread) == (way == "threads")
     assert_is_as_new(engine)
 
 
@@ -324,28 +298,3 @@ def test_a_request_whose_logits_are_nan_is_told_from_the_others(small_model, way
     with pytest.raises(RequestFailed, match=r"^request 1 gave 2 of 5 tokens \(error: its logits are NaN or infinite\)"):
         run_streaming(engine, asked)
     assert_is_as_new(engine)
-
-
-@pytest.mark.parametrize("lost", [[], [1.5], [1.5, 2.5, 2.5]])
-def test_a_reader_that_had_more_or_fewer_tokens_gives_no_figure(lost):
-    whole = SessionTimes(tokens=[1.0, 2.0], read=[1.5, 2.5])
-    require_read([whole, whole])
-    told = f"the reader of request 1 had {len(lost)} tokens of 2: such a run gives no figure"
-    with pytest.raises(RequestFailed, match=told):
-        require_read([whole, SessionTimes(tokens=[1.0, 2.0], read=lost)])
-
-
-@WAYS
-def test_a_stream_that_loses_a_token_gives_no_figure(monkeypatch, engine, way):
-    class Deaf(list):
-        def append(self, moment):
-            pass
-
-    def loses(reading, streamed, token_id, finish_reason):
-        if finish_reason is not None:
-            reading.session.times.read = Deaf(reading.session.times.read)
-        return streamed(token_id, finish_reason)
-
-    let_read(monkeypatch, loses)
-    with pytest.raises(RequestFailed, match=r"the reader of request 0 had \d tokens of 4"):
-        run_streaming(engine, Workload.of([(1, 2)], SamplingParams(4, stop_on_eos=False), readers=way))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rosecourse.measure.stats import NO_DIFFERENCE, Ratio, by_chance
+from rosecourse.measure.stats import NO_DIFFERENCE, Ratio
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,3 @@ def test_fewer_digits():
 )
 def test_what_differs_from_1_by_rounding_alone_is_no_difference(low, high, said):
     assert Ratio(1.0, low, high).verdict == said
-
-
-def test_verdicts_on_the_same_work_are_put_into_perspective():
-    same, missed = Ratio(1.0, 0.9, 1.1), Ratio(1.2, 1.1, 1.3)
-    assert by_chance([same, same]).startswith("0 of these 2 intervals miss 1.")
-    assert by_chance([same, missed, Ratio(0.5, 0.4, 0.9)]).startswith("2 of these 3 intervals miss 1.")
-    assert by_chance([same, missed]).startswith("1 of these 2 intervals misses 1.")

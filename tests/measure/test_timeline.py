@@ -1,80 +1,56 @@
-"""Timelines of a decode step: stored small, refused when damaged, and what they say of the parts left alone."""
-
-import json
+"""Timelines of a decode step: how long the device is busy, the host's parts, and whole replayed steps."""
 
 import pytest
 
-from rosecourse.measure.timeline import STEP, Range, Timeline, untouched_sentence
-from tests.support.timelines import FORWARD, PLAN, TABLES, large
+from rosecourse import ConfigError
+from rosecourse.measure.timeline import replayed_step
+from rosecourse.records.steps import recorded_steps
+from tests.support.timelines import APPEND, FORWARD, timeline_of
+
+LAYER = [("attend", "attention", 0, 5), ("gemm", "matrix", 6, 3)]
+ENDS = [("head", "matrix", 10, 20), ("_to_host_kernel", "other", 31, 1), ("embed", "other", 33, 2)]
 
 
-def test_a_document_is_small_and_comes_back_whole():
-    for one in (large(200), large(99, 1900.0, 1)._replace(step_kind="boundary", context=64)):
-        text = json.dumps(one.document(), separators=(",", ":"))
-        assert len(text) < 5_000
-        assert Timeline.of(json.loads(text)) == one
+def test_a_kernel_that_waits_for_the_one_before_it_counts_from_its_end():
+    spans = [("a", 0, 10), ("b", 2, 14), ("c", 3, 12), ("d", 20, 25)]
+    found = timeline_of([(name, "other", start, end - start) for name, start, end in spans], 22.0)
+    assert found.kernels.own_us.tolist() == [10, 4, 0, 5]
+    assert (found.busy_us, found.busy_share) == (16, 16 / 22)  # d ends after the step
+
+
+def test_the_host_spends_its_time_in_parts_and_in_the_rest():
+    found = timeline_of([], 9000.0, [(FORWARD, 100, 3000), ("roseinfer.other", 120, 5), (APPEND, 8000, 500)])
+    assert [found.part_us(part) for part in ("forward", "kv_append", "plan", "rest")] == [3000, 500, 0, 5500]
+    assert found.kernels.empty
+    assert found.busy_us == 0
+
+
+def window(*groups):
+    """Kernels one group after the other, 40 µs each."""
+    return timeline_of([(n, kind, 40 * at + start, us) for at, one in enumerate(groups) for n, kind, start, us in one])
+
+
+def test_a_whole_step_is_put_together_from_a_window_of_replays():
+    """The window has the end of a step, its border with the next one, and two layers of that."""
+    border = [*LAYER, *ENDS]
+    seen = window(LAYER, border, LAYER, LAYER, LAYER[:1])
+    step = replayed_step(seen, layers=5)
+    assert step.kernels.name.tolist() == ["embed", *["attend", "gemm"] * 5, "head", "_to_host_kernel"]
+    assert step.kernels.start_us.tolist()[:3] == [0, 7, 13]
+    assert step.step_us == 5 * 40  # from one embedding to the next
+    assert (step.plain_us, step.device) == (seen.plain_us, seen.device)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d.pop("ranges"), "not of the form"),
-        (lambda d: d.pop("step_kind"), "not of the form"),
-        (lambda d: d.update(step_kind="odd"), "a timeline of a step 'odd'"),
-        (lambda d: d.update(context=0), "with 0 positions"),
-        (lambda d: d.update(context=1.5), "with 1.5 positions"),
-        (lambda d: d.update(ranges=[]), "without a step"),
-        (lambda d: d["ranges"].pop(0), "without a step"),
-        (lambda d: d["ranges"][0].__setitem__(2, 0), "without a step"),
-        (lambda d: d.update(plain=0), "without a step"),
-        (lambda d: d["ranges"][1].__setitem__(2, 28_000), "ends after its step"),
-        (lambda d: d["ranges"][1].__setitem__(0, 3), "is no text"),
-        (lambda d: d["ranges"][1].pop(), ""),
-        (lambda d: d.update(device=None), "is no text"),
-        (lambda d: d["kernels"].pop(), "zip()"),
-        (lambda d: d["kernels"].__setitem__(0, 99), "not of the form"),
-        (lambda d: d["kernels"].__setitem__(0, -1), "a time in a timeline is -1"),
-        (lambda d: d["kernels"].__setitem__(1, -5), "a time in a timeline is -5"),
-        (lambda d: d["kernels"].__setitem__(2, 1.5), "a time in a timeline is 1.5"),
-        (lambda d: d["kernels"].__setitem__(2, True), "a time in a timeline is True"),
-        (lambda d: d["kernel_names"][0].__setitem__(0, "odd"), "of the kind 'odd'"),
-        (lambda d: d["kernel_names"][0].__setitem__(1, 5), "is no text"),
-    ],
+    ("groups", "told"), [([LAYER, LAYER], "no border of two steps"), ([[*LAYER, *ENDS], LAYER], "no whole layer")]
 )
-def test_a_document_of_another_form_is_refused(change, message):
-    document = large().document()
-    change(document)
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is looked at below)
-        Timeline.of(document)
-    assert message in str(caught.value)
+def test_a_window_without_a_border_or_a_whole_layer_is_refused(groups, told):
+    with pytest.raises(ConfigError, match=told):
+        replayed_step(window(*groups), layers=2)
 
 
-def test_what_lies_in_other_ranges_is_not_left_alone():
-    """As at 064: the block tables went and a plan came; whatever is in no range may have taken over some of it."""
-
-    def one(name, forward_us):
-        ranges = [(STEP, 0, 9000), (name, 10, 50), (FORWARD, 100, forward_us)]
-        return Timeline(tuple(Range(*r) for r in ranges), (), "a GPU", 5000.0)
-
-    sides = {"before": one(TABLES, 3000.0), "after": one(PLAN, 4000.0)}
-    told = untouched_sentence(sides, ["step", "block_tables", "rows"])
-    assert "3.00 ms in the step before and 4.00 ms in the one after" in told
-    told = untouched_sentence(sides, ["step", "forward", "block_tables"])
-    assert told.startswith("The lesson leaves no range of the host alone: a timeline is one step")
-
-
-def test_what_the_lesson_leaves_alone_is_said_beside_its_timelines():
-    def one(forward_us):
-        ranges = [
-            (STEP, 0, 9000),
-            ("roseinfer.model.forward", 100, forward_us),
-            ("roseinfer.kv.append_token", 8000, 500),
-        ]
-        return Timeline(tuple(Range(*r) for r in ranges), (), "a GPU", 5000.0)
-
-    told = untouched_sentence({"before": one(3000.0), "after": one(4000.0)}, ["kv_append"])
-    assert told.startswith(
-        "What the lesson leaves alone took the host 8.50 ms in the step before and 8.50 ms in the one"
-    )
-    told = untouched_sentence({"before": one(3000.0), "after": one(4000.0)}, ["kv_append", "step"])
-    assert "3.00 ms in the step before and 4.00 ms in the one after" in told
+@pytest.mark.parametrize("number", ["067", "068", "069", "070", "071"])
+def test_a_recorded_step_has_all_of_its_layers(number):
+    step = replayed_step(recorded_steps("A").timeline(number), 12)
+    assert (step.kernels.kind == "attention").sum() == 12
+    assert 0 < step.busy_us <= step.step_us < 2 * step.plain_us

@@ -10,7 +10,7 @@ from functools import partial
 from signal import Signals
 from typing import Any
 
-from ...desk.noting import note_built
+from ...desk.noting import note
 from ...lessons import Lesson
 from ...measure.progress import progress
 from ..world.causes import Cause
@@ -44,7 +44,7 @@ def check(part: type, lesson_number: str) -> Verdict:
     verdict = _judged_apart(part, rung)
     if verdict.passed:
         PASSED.add(rung.number)
-        note_built(rung.number)
+        note(rung.number, "built")
     return replace(verdict, remarks=(*verdict.remarks, *edited_since(part)))
 
 

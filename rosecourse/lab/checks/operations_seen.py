@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...measure.dispatch_mode import DispatchMode
+from ...measure.counters import DispatchMode
 
 LIFTS = ("lift_fresh", "lift_fresh_copy")  # a tensor has just been made of host data
 FILLS = ("full", "full_like", "new_full")

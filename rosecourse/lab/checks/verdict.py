@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ...lessons import LESSONS
-from ...pages.html import bullets, headline, paragraph, paragraphs, prose, values
+from ...pages.html import bullets, headline, paragraph, prose, values
 from ...pages.source import coloured
 from ..world.causes import Cause
 from ..world.fault import Fault
@@ -67,11 +67,11 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         body = _fault_page(self.faults) if self.faults else self._page()
-        return headline(self._headline()) + body + paragraphs(f"Note: {remark}" for remark in self.remarks)
+        return headline(self._headline()) + body + "".join(paragraph(f"Note: {remark}") for remark in self.remarks)
 
     def _page(self) -> str:
         """What stands under the headline of a part that is correct."""
-        page = bullets(self.done) + paragraphs(f"Correct, but {line}" for line in self.missing)
+        page = bullets(self.done) + "".join(paragraph(f"Correct, but {line}") for line in self.missing)
         page += paragraph(self.hint, "Perhaps:") if self.hint else ""
         page += paragraph(f"the course's {', '.join(self.not_own)} did the work", "Not your own:") * bool(self.not_own)
         page += "".join(paragraph(line, "Not checked:") for line in self.unchecked)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from ... import kernels
 from ...errors import LessonError
 from ...lessons import lesson
-from ...pages.narrow import narrowed
+from ...pages.source import narrowed
 from ..course import course_of
 from ..course.form import Course, Exercise, KernelCode
 

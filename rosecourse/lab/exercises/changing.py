@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...pages.diff import diff_html
-from ...pages.html import folded
+from ...pages.source import diff_html
 from ..checks.passed import PASSED
 from ..checks.trial import lesson_with_a_part
 
@@ -29,7 +28,8 @@ class Change:
         return f"the change of lesson {self.number}: {len(self.diff.splitlines())} lines"
 
     def _repr_html_(self) -> str:
-        return folded(SUMMARY, diff_html(self.diff), self.number in PASSED)
+        state = " open" if self.number in PASSED else ""
+        return f"<details{state}><summary>{SUMMARY}</summary>{diff_html(self.diff)}</details>"
 
     def _repr_markdown_(self) -> str:
         state = " open" if self.number in PASSED else ""

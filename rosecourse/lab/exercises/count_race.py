@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ...pages.html import paragraphs
+from ...pages.html import paragraph
 from ...pictures.drawing import new_axes
 from ...pictures.tables import whole_numbers
 
@@ -89,4 +89,4 @@ class CountRace(ABC):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return self.table().to_html() + paragraphs(self.sentences())
+        return self.table().to_html() + "".join(map(paragraph, self.sentences()))

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from ...checks import require, told
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
-from ...desk.noting import note_race
+from ...desk.noting import note
 from ...engine.engine import InferenceEngine
 from ...errors import ConfigError, LessonError, RosecourseError
 from ...lessons import LESSONS, Lesson, lesson
@@ -25,7 +25,7 @@ from ...measure.stats import FEWEST_PAIRS, Ratio, ratio
 from ...measure.workload import Workload
 from ...models.load import load_model
 from ...models.shape import Model
-from ...pages.html import WRONG, headline, paragraphs
+from ...pages.html import WRONG, headline, paragraph
 from ...pictures.drawing import new_axes
 from ...pictures.plots import race_runs
 from ..course import COURSES, course_of
@@ -89,7 +89,7 @@ class Race:
         """How many times as long as its quickest run the slowest run of one of the three took, where that is most."""
         if self.ladder is None:
             raise ConfigError("nothing was timed: there are no figures")
-        return max(max(runs) / min(runs) for runs in (rung.values(self.track.metric) for rung in self.ladder.rungs))
+        return max(max(runs) / min(runs) for runs in (rung.each(self.track.metric) for rung in self.ladder.rungs))
 
     @property
     def is_noisy(self) -> bool:
@@ -126,7 +126,7 @@ class Race:
         if self.ladder is None:
             return headline(f"{WRONG} {self.trouble}")
         table = self.table().round(3).to_html(formatters={"throughput (tokens/s)": "{:,.0f}".format})
-        return table + paragraphs(self.sentences())
+        return table + "".join(map(paragraph, self.sentences()))
 
     def sentences(self) -> list[str]:
         """What may be said, and no more; with the provenance."""
@@ -134,7 +134,7 @@ class Race:
             return [self.trouble]
         yours, course = self.speedups
         _, mine, theirs = self.ladder.rungs
-        beside = ratio(theirs.values(self.track.metric), mine.values(self.track.metric))
+        beside = ratio(theirs.each(self.track.metric), mine.each(self.track.metric))
         rounds = self.ladder.conditions.rounds
         return [
             f"What is timed: {self.track.timed}.",
@@ -200,7 +200,7 @@ def race(
 
 def _noted(raced: Raced) -> Raced:
     """A race that came to its end, which the learner's progress now tells of."""
-    note_race(raced.number, raced.against_before())
+    note(raced.number, "race", raced.against_before())
     return raced
 
 

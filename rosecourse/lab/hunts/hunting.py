@@ -20,7 +20,7 @@ import torch
 from ...checks import require, shown
 from ...config import EngineConfig
 from ...decode import DecodeParts
-from ...desk.noting import note_found
+from ...desk.noting import note
 from ...engine.engine import InferenceEngine
 from ...errors import LessonError
 from ...kernels import triton_runs_on
@@ -116,7 +116,8 @@ class Hunt:
     @property
     def listing(self) -> Listing:
         """The broken class with the numbers of its lines, in colours in a notebook."""
-        return Listing(self.source, numbered=True)
+        lines = enumerate(self.source.splitlines(), start=1)
+        return Listing("\n".join(f"{number:3}  {line}".rstrip() for number, line in lines))
 
     def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
         """A right engine and a broken one over the same weights; their caches hold zeros where nothing is written.
@@ -180,7 +181,7 @@ class Hunt:
         lines = [self._line(name, given, right) for name in self.questions]
         found = len(given) == len(self.questions) and all(right.values())
         if found:
-            note_found(self.number)
+            note(self.number, "found")
         return Answer([*lines, "Found. Compare with the explanation below."] if found else lines, found)
 
     def _line(self, name: str, given: Mapping[str, Any], right: Mapping[str, bool]) -> str:

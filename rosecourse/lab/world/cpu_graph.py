@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ...decode.graphs import Work
 from ...errors import CaptureError
 from ...kernels.launch import Launch
-from ...measure.dispatch_mode import DispatchMode
+from ...measure.counters import DispatchMode
 from .sizes import sizes_of
 
 READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__")

@@ -19,7 +19,7 @@ import torch
 
 from ...decode.ops import MULTIPLE
 from ...kernels.reference import add_norm
-from ...measure.dispatch_mode import DispatchMode
+from ...measure.counters import DispatchMode
 from .causes import Cause
 from .fault import Fault, PartIsWrong
 from .ops_launches import Launches

@@ -12,7 +12,7 @@ import torch
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import DeviceStep, Outcome
 from ...errors import CaptureError
-from ...measure.dispatch_mode import DispatchMode
+from ...measure.counters import DispatchMode
 from .cpu_graph import CPUGraph
 from .graph_makers import cpu_graphs_by
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ...measure.dispatch_mode import DispatchMode
+from ...measure.counters import DispatchMode
 from .runner_log import moves_data
 
 
