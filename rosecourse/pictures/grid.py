@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import ceil
 from typing import NamedTuple
-from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
-from .colours import text_on
-from .sheet import (
-    BOLD,
-    EMPTY,
-    FAINT_INK,
-    GAP,
-    INK,
-    LINE,
-    LINE_HEIGHT,
-    MARGIN,
-    SWATCH,
-    TEXT,
-    USED,
-    WIDTH,
-    Picture,
-    Sheet,
-    draw_shape,
-    draw_swatch,
-    draw_text,
-    fit,
-    text_width,
-)
+from .colours import EMPTY, FAINT_INK, INK, LINE, USED, text_on
+from .sheet import BOLD, GAP, LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, fit, plain, shape, text, text_width, wrapped
 
 PAD, BAR, BETWEEN = 5, 12, 3  # the room around a text, the height of a bar, the room between cells
+SWATCH = 18  # a swatch and the room behind it
 NARROWEST, WIDEST = 24, 200  # of a column beside others
+FOR_ARROWS = 70  # the width of a column without a cell
 LEAST = 256  # of a picture
 SLOTS_DRAWN = 16  # more of them would be a few pixels wide each
 
@@ -51,7 +34,6 @@ class Cell:
 
     text: lines; several of them begin on the left, the first in bold. mark: the colour of a thick outline. faint:
     nobody reads it. left: the text begins on the left. swatch: the colour of a square before it. title: a tooltip.
-    least: pixels of its width.
     """
 
     text: str = ""
@@ -62,27 +44,46 @@ class Cell:
     swatch: str = ""
     bar: Bar | None = None
     title: str = ""
-    least: int = NARROWEST
-
-    @property
-    def lines(self) -> list[str]:
-        return self.text.split("\n")
 
     @property
     def width(self) -> int:
-        text = ceil(max(text_width(line, TEXT * BOLD) for line in self.lines))
-        return max(2 * PAD + SWATCH * bool(self.swatch) + text, self.least)
+        longest = ceil(max(text_width(line, TEXT * BOLD) for line in self.text.split("\n")))
+        return max(2 * PAD + SWATCH * bool(self.swatch) + longest, NARROWEST)
 
     @property
     def height(self) -> int:
-        return len(self.lines) * LINE_HEIGHT + (BAR + 2 if self.bar else 0) + 2 * PAD - 2
+        return (self.text.count("\n") + 1) * LINE_HEIGHT + (BAR + 2 if self.bar else 0) + 2 * PAD - 2
+
+    def draw(self, x: int, y: int, width: int, height: int) -> str:
+        """Its elements, in a rectangle of this size."""
+        parts, edge = [shape("title", escape(plain(self.title)))] if self.title else [], bool(self.mark)
+        if self.fill:
+            box = {"x": x + edge, "y": y + edge, "width": width - 2 * edge, "height": height - 2 * edge}
+            parts.append(shape("rect", **box, fill=self.fill, stroke=self.mark or LINE, stroke_width=3 if edge else 1))
+        parts.append(_swatch(x, y + PAD, self.swatch))
+        top, lines = y + PAD - 1, self.text.split("\n") if self.text else []
+        if self.bar:
+            parts.append(_bar(x + PAD, top, width - 2 * PAD, self.bar))
+            top += BAR + 2
+        left, before = self.left or len(lines) > 1, SWATCH if self.swatch else PAD
+        start, room = (x + before, width - before - PAD + 2) if left else (x + width / 2, width - 4)
+        style = {"fill": FAINT_INK if self.faint else text_on(self.fill or USED)}
+        style |= {} if left else {"text_anchor": "middle"}
+        for number, words in enumerate(lines):
+            bold = number == 0 if len(lines) > 1 else bool(self.mark or self.swatch)
+            weight = {"font_weight": "bold"} if bold else {}
+            told = fit(words, room, TEXT * (BOLD if bold else 1))
+            parts.append(text(start, top + TEXT - 1 + number * LINE_HEIGHT, told, **style, **weight))
+        return "".join(parts)
 
 
-def label(text: str, swatch: str = "", faint: bool = False) -> Cell:
-    return Cell(text, left=True, swatch=swatch, faint=faint)
+def label(words: str, swatch: str = "", faint: bool = False) -> Cell:
+    return Cell(words, left=True, swatch=swatch, faint=faint)
 
 
-APART = Cell(least=70)  # where arrows are drawn
+def heads(words: Sequence[object]) -> list[Cell]:
+    """Pale words above columns."""
+    return [Cell(str(word), faint=True) for word in words]
 
 
 class Arrow(NamedTuple):
@@ -103,80 +104,80 @@ class Grid:
 
     def edges(self) -> list[int]:
         """Where each column begins, and where the next one after the last would."""
-        found, columns = [0], max(map(len, self.rows))
+        found, columns = [MARGIN], max(map(len, self.rows))
         most = WIDEST if columns > 1 else WIDTH - 2 * MARGIN
         for column in range(columns):
             cells = [row[column] for row in self.rows if column < len(row)]
-            widest = max(cell.width if cell else 0 for cell in cells)
+            widest = max((cell.width for cell in cells if cell), default=FOR_ARROWS)
             found.append(found[-1] + (self.width or min(widest, most)) + BETWEEN)
         return found
 
-    def draw(self, sheet: Sheet) -> None:
-        group = draw_shape(sheet.root, "g", class_="grid")
-        edges, middles = [MARGIN + edge for edge in self.edges()], []
+    def draw(self, y: int) -> tuple[str, int]:
+        """Its elements from the height y, and the height where they end."""
+        parts, edges, middles = [], self.edges(), []
         for number, row in enumerate(self.rows):
             height = max(cell.height for cell in row if cell)
-            middles.append(sheet.y + height / 2)
+            middles.append(y + height / 2)
             for column, cell in enumerate(row):
                 if cell:
-                    size = (edges[column + 1] - edges[column] - BETWEEN, height)
-                    _draw_cell(group, (number, column), (edges[column], sheet.y), size, cell)
-            sheet.y += height + BETWEEN
+                    inside = cell.draw(edges[column], y, edges[column + 1] - edges[column] - BETWEEN, height)
+                    kind = "cell marked" if cell.mark else "cell" if cell.fill else "label"
+                    parts.append(shape("g", inside, class_=kind, data_row=number, data_column=column))
+            y += height + BETWEEN
         for (row_0, column_0), (row_1, column_1), colour in self.arrows:
             start, end = edges[column_0 + 1], edges[column_1] - BETWEEN
             line = f"M{start} {middles[row_0]:g}L{end - 9} {middles[row_1]:g}"
-            draw_shape(group, "path", class_="arrow", d=line, stroke=colour, stroke_width=1.5)
-            draw_shape(group, "path", d=f"M{end} {middles[row_1]:g}l-9 4v-8z", fill=colour)
-        sheet.y += GAP
+            parts.append(shape("path", class_="arrow", d=line, stroke=colour, stroke_width=1.5))
+            parts.append(shape("path", d=f"M{end} {middles[row_1]:g}l-9 4v-8z", fill=colour))
+        return shape("g", "".join(parts), class_="grid"), y + GAP
+
+
+def beside(left: Sequence[Sequence[Cell]], right: Sequence[Sequence[Cell]]) -> list[list[Cell | None]]:
+    """Rows on the left and on the right, with a column for arrows between them."""
+    column = max(map(len, left)) + bool(right)
+    pairs = zip_longest(left, right, fillvalue=())
+    return [[*row, *[None] * (column - len(row)), *other] for row, other in pairs]
 
 
 def draw_grids(
     heading: str, grids: Sequence[Grid], legend: Sequence[tuple[str, str]], said: str, snapshot: object = None
 ) -> Picture:
-    """A picture of grids, one above the other. said: the alternative text. legend: (swatch, text) of each entry."""
-    keys = [SWATCH + ceil(text_width(text, TEXT)) for _, text in legend]
-    sheet = Sheet(min(max(LEAST, *keys, *(grid.edges()[-1] - BETWEEN for grid in grids)), WIDTH - 2 * MARGIN))
-    sheet.heading(heading)
-    sheet.legend(legend)
+    """A picture of grids, one above the other.
+
+    legend: (swatch, text) of each entry; a swatch is a colour, "outline", or "" for none. said: the alternative text.
+    """
+    keys = [SWATCH + ceil(text_width(words, TEXT)) for _, words in legend]
+    inner = min(max(LEAST, *keys, *(grid.edges()[-1] - BETWEEN - MARGIN for grid in grids)), WIDTH - 2 * MARGIN)
+    parts, y = [], MARGIN
+    for line in wrapped(heading, inner, TEXT + 1):
+        parts.append(text(MARGIN, y + TEXT, line, TEXT + 1))
+        y += LINE_HEIGHT + 2
+    x = MARGIN
+    for (swatch, words), width in zip(legend, keys, strict=True):
+        if x > MARGIN and x + width > MARGIN + inner:
+            x, y = MARGIN, y + LINE_HEIGHT + 4
+        before = SWATCH if swatch else 0
+        parts.append(_swatch(x, y + 3, swatch) + text(x + before, y + 2 + TEXT, fit(words, inner - before, TEXT)))
+        x += width + 3 * GAP
+    y += LINE_HEIGHT + 2 * GAP if legend else GAP
     for grid in grids:
-        grid.draw(sheet)
-    return sheet.picture(said, snapshot)
+        drawn, y = grid.draw(y)
+        parts.append(drawn)
+    return Picture("".join(parts), inner + 2 * MARGIN, y - GAP + MARGIN, said, snapshot)
 
 
-def _draw_cell(
-    parent: ElementTree.Element, at: tuple[int, int], place: tuple[int, int], size: tuple[int, int], cell: Cell
-) -> None:
-    (x, y), (width, height), marked = place, size, 2 * bool(cell.mark)
-    kind = "cell marked" if cell.mark else "cell" if cell.fill else "label"
-    group = draw_shape(parent, "g", class_=kind, data_row=at[0], data_column=at[1])
-    if cell.title:
-        draw_shape(group, "title").text = cell.title
-    if cell.fill:
-        line = {"stroke": cell.mark, "stroke_width": 3} if cell.mark else {"stroke": LINE}
-        box = {"x": x + marked / 2, "y": y + marked / 2, "width": width - marked, "height": height - marked}
-        draw_shape(group, "rect", **box, fill=cell.fill, **line)
-    draw_swatch(group, x, y + PAD, cell.swatch)
-    top, before = y + PAD - 1, SWATCH if cell.swatch else PAD
-    if cell.bar:
-        _draw_bar(group, (x + PAD, top), width - 2 * PAD, cell.bar)
-        top += BAR + 2
-    colour = FAINT_INK if cell.faint else text_on(cell.fill or USED)
-    left = cell.left or len(cell.lines) > 1
-    for number, told in enumerate(cell.lines if cell.text else ()):
-        bold = bool(cell.mark or cell.swatch) if len(cell.lines) == 1 else number == 0
-        start = (x + before if left else x + width / 2, top + TEXT - 1 + number * LINE_HEIGHT)
-        said = fit(told, width - before - PAD + 2 if left else width - 4, TEXT * (BOLD if bold else 1))
-        weight, anchor = "bold" if bold else "normal", "start" if left else "middle"
-        draw_text(group, start, said, colour=colour, weight=weight, anchor=anchor)
+def _swatch(x: float, y: float, swatch: str) -> str:
+    if swatch == "outline":
+        return shape("rect", x=x + 1, y=y + 1, width=10, height=10, fill="white", stroke=INK, stroke_width=3)
+    return shape("rect", x=x, y=y, width=12, height=12, fill=swatch) if swatch else ""
 
 
-def _draw_bar(parent: ElementTree.Element, place: tuple[int, int], width: int, bar: Bar) -> None:
-    x, y = place
-    draw_shape(parent, "rect", class_="slots", x=x, y=y, width=width, height=BAR, fill=EMPTY, stroke=LINE)
+def _bar(x: int, y: int, width: int, bar: Bar) -> str:
+    parts = [shape("rect", class_="slots", x=x, y=y, width=width, height=BAR, fill=EMPTY, stroke=LINE)]
     for number, colour in enumerate(bar.colours if bar.filled else ()):
         band = {"y": y + number * BAR / len(bar.colours), "height": BAR / len(bar.colours)}
-        filled = width * bar.filled / bar.slots
-        draw_shape(parent, "rect", class_="filled", x=x, **band, width=filled, fill=colour)
+        parts.append(shape("rect", class_="filled", x=x, **band, width=width * bar.filled / bar.slots, fill=colour))
     if bar.slots <= SLOTS_DRAWN:
         lines = " ".join(f"M{x + width * slot / bar.slots:g} {y}v{BAR}" for slot in range(1, bar.slots))
-        draw_shape(parent, "path", class_="lines", d=lines, stroke=USED, stroke_width=2)
+        parts.append(shape("path", class_="lines", d=lines, stroke=USED, stroke_width=2))
+    return "".join(parts)

@@ -1,14 +1,11 @@
 """Pictures of measurements: colour-blind safe, with units, readable at the width of a notebook.
 
-Each function draws on the axes, or the whole figure, that it is given, and nothing else. Figures of 8.2 x 3.6 inches
-with `layout="constrained"` suit them. The pictures of decode steps are in `steps`, and the curves by position in
-`along_steps`; notebooks call all of them from here.
+Each function draws on the axes or the figure that it is given; 8.2 x 3.6 inches with `layout="constrained"` suit it.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,128 +13,88 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..measure.compare import SAME, Comparison, Ladder
-from ..measure.samples import Samples
-from ..measure.stats import FEWEST_PAIRS, Ratio, median_interval
-from ..measure.traffic import LOAD, TrafficComparison
-from ..records.measured import MeasuredLadder
-from .along_steps import LINES, itl_along_steps, itl_along_steps_compared
-from .colours import AFTER, BEFORE, BOUNDARY, COLOURS, INK, SIDES
-from .labels import APART, BEHIND, SMALL, text_points
-from .lesson_figure import NAMES, lesson_figure
-from .steps import effect, ladder_of_steps, step_anatomies
+from ..measure.metrics import UNITS
+from ..measure.samples import Samples, figure_name
+from ..measure.stats import FEWEST_PAIRS, Interval, median_interval
+from ..records.runs import RecordedLadder
+from .colours import BOUNDARY, INK, LINES, SIDES
+from .labels import BEHIND, SMALL, legend_below
+from .steps import effect as effect
+from .steps import ladder_of_steps as ladder_of_steps
+from .steps import name_rows
+from .steps import step_anatomies as step_anatomies
 
-ROW_INCHES, HEAD_INCHES = 0.3, 1.6  # of a picture of ladders: a rung, and what is around the rungs of a workload
-__all__ = [
-    "AFTER",
-    "BEFORE",
-    "BOUNDARY",
-    "COLOURS",
-    "effect",
-    "itl_along_steps",
-    "itl_along_steps_compared",
-    "itl_distribution",
-    "ladder_of_steps",
-    "ladder_throughput",
-    "lesson_figure",
-    "race_runs",
-    "step_anatomies",
-    "throughput_compared",
-    "traffic_compared",
-]
-
+PANELS = [("total throughput", "p50"), ("ITL", "p50"), ("ITL", "p95"), ("ITL", "p99")]
+NAMES = {"control": f"before again\n({SAME})"}
+ROOM_FOR_LABELS = 1.62  # times the longest bar of a ladder
+SCALE = 0.7  # of the limit: where the scale ends, the same in all ladders, so that their bars can be compared
+SETTLED = 4  # gaps after which all requests of a batch are running
 WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
 
 
-def throughput_compared(ax: Axes, comparison: Comparison, title: str) -> None:
-    """Every run as a dot, and each side's median with its 95 % interval; the ratio with its interval in the title.
+def lesson_figure(figure: Figure, comparison: Comparison, title: str, yours: Samples | None = None) -> None:
+    """Before and after: a panel for each figure, with each side's median over its runs and every run as a dot.
 
-    The control, `before` a second time, is grey.
+    Whiskers are 95 % intervals. The control is grey, a bar, or a band where another rung was measured twice: what
+    differs from it by less than it differs from `before` is the machine's doing. yours: the runs of a reader's part, a
+    further series. 8.2 x 3.6 inches suit it.
     """
-    sides = comparison.all_sides
-    places = [1.5 * number for number in range(len(sides))]  # with room for a text behind each bar
-    for place, side in zip(places, sides, strict=True):
-        _runs_and_median(ax, place, side, SIDES[side.name])
-    ax.set_xticks(places, [NAMES.get(side.name, side.name) for side in sides])
-    claim = comparison.claim(comparison.speedup, "faster", "slower")
-    ax.set(title=f"{title}\n{claim}\n{comparison.conditions.device}", ylabel="throughput (tokens/s)")
-    ax.set_xlim(-0.5, places[-1] + 1.2)
-    ax.set_xlabel("dots: runs, in their order; bar and whiskers: their median with its 95 % interval", color=INK)
-    ax.set_ylim(0, 1.12 * max(max(side.throughputs) for side in sides))
+    sides = [side for side in (comparison.before, comparison.control, comparison.after, yours) if side]
+    handles: dict[str, Any] = {}
+    claim = comparison.claim(comparison.speedup)
+    figure.suptitle(f"{title}\n{claim}\n{comparison.conditions.device}", fontsize="medium")
+    for ax, (metric, statistic) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+        for place, side in enumerate(sides):
+            style, middle = SIDES[side.name], side.interval(metric, statistic)
+            values = side.each(metric, statistic)
+            bars = ax.bar([place], [middle.value], 0.7, color=style["color"], alpha=0.45)
+            handles[NAMES.get(side.name, side.name)] = bars
+            ax.plot([place] * len(values), values, **style, linestyle="none", markersize=3, alpha=0.7)
+            ax.errorbar([place + 0.2], [middle.value], _errors([middle]), color=INK, capsize=3, linewidth=1.2)
+            digits, above = ",.0f" if UNITS[metric] == "tokens/s" else ".2f", max(middle.high, *values)
+            told = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL, "color": INK}
+            ax.annotate(format(middle.value, digits), (place, above), (0, 4), **told)
+        if (band := _same_again(comparison, metric, statistic)) is not None:
+            handles[SAME] = ax.axhspan(*band, color=SIDES["control"]["color"], alpha=0.35, zorder=0)
+        ax.set_title(f"{figure_name(metric, statistic).removeprefix('total ')}\n({UNITS[metric]})", fontsize=SMALL + 1)
+        ax.set_xticks([])
+        ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
+        ax.tick_params(axis="y", labelsize=SMALL)
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
+
+
+def _same_again(comparison: Comparison, metric: str, statistic: str) -> list[float] | None:
+    """Where a second time of `before` would lie, by the control of another rung; None where `before` has its own."""
+    control = comparison.ratio(metric, statistic).control
+    if control is None or len(comparison.control) or not len(comparison.before):
+        return None
+    power = 1 if UNITS[metric] == "tokens/s" else -1
+    return sorted(comparison.before.typical(metric, statistic) * end**power for end in (control.low, control.high))
+
+
+def _errors(middles: Sequence[Interval]) -> np.ndarray:
+    """Intervals as matplotlib draws them: how far down and up from each value, [2, n]."""
+    return np.transpose([(middle.value - middle.low, middle.high - middle.value) for middle in middles])
+
+
+def itl_along_steps_compared(ax: Axes, comparison: Comparison, title: str) -> None:
+    """Inter-token latency of the first request, token by token, before and after, each the median over its runs.
+
+    The axis shows the position that the K and V of each step go to. A dotted line stands where the request begins a
+    block. The first gaps, in which other requests are still prefilled, may leave the picture at the top.
+    """
+    conditions, sides = comparison.conditions, comparison.sides
+    positions = np.arange(len(comparison.after.itl_along_steps_ms)) + conditions.prompt_tokens
+    for side in sides:
+        ax.plot(positions, side.itl_along_steps_ms, **LINES[side.name], label=side.name)
+    for boundary in positions[positions % conditions.block_size == 0]:
+        ax.axvline(boundary, zorder=0.5, **BOUNDARY)
+    settled = max(side.itl_along_steps_ms[min(SETTLED, len(positions) - 1) :].max() for side in sides)
+    ax.set(xlabel="position in the sequence", ylabel="inter-token latency (ms)", ylim=(0, 1.1 * settled))
+    ax.set_title(f"{title}\nmedian of {len(comparison.after)} runs, {conditions.device}")
+    legend_below(ax, {name: one for one, name in zip(*ax.get_legend_handles_labels(), strict=True)}.values(), ncols=3)
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def _runs_and_median(ax: Axes, place: float, samples: Samples, style: Mapping[str, Any]) -> None:
-    """A bar up to the median with its interval, and a dot for each run, in the order of the runs."""
-    values, middle = samples.throughputs, samples.throughput
-    spread = np.linspace(-0.22, -0.06, len(values)) if len(values) > 1 else [-0.14]
-    ax.bar([place], [middle.value], 0.6, color=style["color"], alpha=0.3)
-    ax.plot(place + np.asarray(spread), values, **style, linestyle="none", markersize=7, markeredgecolor="white")
-    errors = [[middle.value - middle.low], [middle.high - middle.value]]
-    ax.errorbar([place + 0.15], [middle.value], errors, color=INK, marker=".", capsize=5, linewidth=1.5)
-    ax.annotate(
-        f"{middle.value:,.0f} tokens/s\n[{middle.low:,.0f}, {middle.high:,.0f}]",
-        (place + 0.3, middle.value),
-        (8, 0),
-        textcoords="offset points",
-        va="center",
-    )
-
-
-def itl_distribution(ax: Axes, comparison: Comparison, title: str) -> None:
-    """The share of gaps between tokens that are longer than x, before and after: of all requests, the median run's.
-
-    The share is drawn on a logarithmic scale, so that the tail can be seen and p50, p95 and p99 are three heights. A
-    few gaps that are much longer than the others lie beyond the axis: its label counts them and gives the longest.
-    """
-    for side in comparison.sides:
-        style, gaps = SIDES[side.name], side.typical_itl_ms
-        longer = 1 - np.arange(len(gaps)) / len(gaps)
-        ax.step(gaps, longer, where="pre", **LINES[side.name])
-        marks = [side.typical("ITL", name) for name in ("p50", "p95", "p99")]
-        label = "{}: p50 {:.2f}, p95 {:.2f}, p99 {:.2f} ms".format(side.name, *marks)
-        ax.plot(marks, [0.5, 0.05, 0.01], **style, linestyle="none", markersize=8, markeredgecolor="white", label=label)
-    for share, name in ((0.5, "p50"), (0.05, "p95"), (0.01, "p99")):
-        ax.axhline(share, color="#BBBBBB", linewidth=0.8, zorder=0)
-        ax.annotate(name, (1, share), (4, 0), ax.get_yaxis_transform(), "offset points", va="center", color=INK)
-    end = 1.05 * max(_tail_ms(side) for side in comparison.sides)
-    ax.set(title=f"{title}\n{comparison.conditions.device}", yscale="log", xlim=(0, end), ylim=(5e-4, 1.3))
-    below = ["inter-token latency (ms)", *_beyond(comparison.sides, end)]
-    ax.set_xlabel("\n".join(below))
-    ax.set_ylabel("share of gaps longer than\nthe time below (log scale)")
-    ax.set_yticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=2.4 + 1.4 * len(below), frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _tail_ms(side: Samples) -> float:
-    """Up to where the gaps are drawn: their 99.9th percentile, or twice p99 where that is less.
-
-    One stalled step gives a long gap to each request of the batch, which may be more than a thousandth of all gaps.
-    """
-    p99, most = np.percentile(side.itl_ms, [99, 99.9])
-    return float(min(most, 2 * p99))
-
-
-def _beyond(sides: Sequence[Samples], end: float) -> list[str]:
-    """A line on the gaps that are longer than `end` ms; none where there are none."""
-    counts = {side.name: int(np.sum(side.itl_ms > end)) for side in sides}
-    if not any(counts.values()):
-        return []
-    longest = {side.name: f" (the longest {side.itl_ms.max():,.1f} ms)" if counts[side.name] else "" for side in sides}
-    told = ", ".join(f"{name} {count:,}{longest[name]}" for name, count in counts.items())
-    return [f"gaps beyond the axis: {told}"]
-
-
-def traffic_compared(figure: Figure, comparison: TrafficComparison, title: str) -> None:
-    """Mixed traffic before and after: above the burst's throughput, below the gaps between tokens under load.
-
-    The function draws on the whole figure; 8.2 x 7.6 inches with `layout="constrained"` suit it.
-    """
-    figure.suptitle(title)
-    top, bottom = figure.subplots(2, 1, height_ratios=[1, 1.1])
-    throughput_compared(top, comparison.burst, "All requests at once")
-    load = f"At {comparison.rate:.1f} requests/s, {LOAD:.0%} of the capacity before"
-    itl_distribution(bottom, comparison.load, load)
 
 
 def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[float] | None = None) -> None:
@@ -146,30 +103,39 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
     shares: for each rung, floor seconds / seconds of its decode steps, from `measure.floor`; None leaves them out.
     Figures of 8.2 x 3.6 inches suit up to 14 rungs.
     """
-    columns = {
-        "tokens/s": [f"{rung.throughput.value:,.0f}" for rung in ladder.rungs],
-        "ratio to the first": ["", *(times.shown(2) for times in ladder.speedups[1:])],
-    }
+    texts = [f"{rung.throughput.value:,.0f} tokens/s" for rung in ladder.rungs]
+    texts = [
+        texts[0],
+        *(f"{text}, {times.shown(2)}" for text, times in zip(texts[1:], ladder.speedups[1:], strict=True)),
+    ]
     if shares is not None:
-        columns["times the floor"] = [f"{1 / share:.3g}" for share in shares]
+        texts = [f"{text}, {1 / share:.3g} floors" for text, share in zip(texts, shares, strict=True)]
     names = [f"{rung.name} {name}" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
-    _draw_runs(ax, [rung.throughputs for rung in ladder.rungs], names, columns)
+    _draw_runs(ax, [rung.throughputs for rung in ladder.rungs], names, texts)
     ax.set(title=f"{title}\n{ladder.conditions.device}")
-    floor = "" if shares is None else "\ntimes the floor: the time of a decode step / the floor"
-    ax.set_xlabel(f"throughput (tokens/s)\n{WHISKERS}{floor}", fontsize=SMALL)
+    floor = "; floors: a decode step / the least time that it could take" if shares else ""
+    ax.set_xlabel(f"throughput (tokens/s)\n{WHISKERS}\nx: ratio to the first{floor}", fontsize=SMALL)
 
 
-def drawn_ladders(ladders: Sequence[MeasuredLadder]) -> bytes:
-    """A PNG: for each workload the throughput of all rungs."""
-    heights = [HEAD_INCHES + ROW_INCHES * len(ladder.rungs) for ladder in ladders]
-    drawing = Figure(figsize=(11, sum(heights)), layout="constrained")
-    axes = drawing.subplots(len(ladders), 1, squeeze=False, height_ratios=heights)
-    for ax, ladder in zip(axes.flat, ladders, strict=True):
-        title = f"Workload {ladder.task.name}: {ladder.conditions.work}"
-        ladder_throughput(ax, ladder, title, ladder.shares_of_floor)
-    content = io.BytesIO()
-    drawing.savefig(content, format="png", dpi=144)
-    return content.getvalue()
+def draw_ladder(ax: Axes, ladder: RecordedLadder, title: str, named: bool = True) -> None:
+    """A bar for each rung, the first lesson on top: tokens/s above, below the same as a share of the memory's limit.
+
+    The scale ends at `SCALE`, or further out where a bar needs it. named: whether the rows are labelled with their
+    lessons. Figures in which a row has 0.25 inches suit it.
+    """
+    rates, limit = [rung.throughput.value for rung in ladder.rungs], ladder.memory_limit
+    titles = [f"{rung.name} {name}" if named else "" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
+    name_rows(ax, titles)
+    ax.barh(range(len(rates)), rates, 0.72, color=SIDES["after"]["color"])
+    for row, rate in enumerate(rates):
+        ax.annotate(f"{rate:,.0f}", (rate, row), (4, 0), color=INK, **BEHIND)
+    end = max(SCALE * limit, ROOM_FOR_LABELS * max(rates))
+    shares = [percent for percent in range(0, 101, 10) if percent * limit / 100 < 0.9 * end]
+    ax.set_xticks([percent * limit / 100 for percent in shares], [f"{percent} %" for percent in shares])
+    ax.set_xlim(0, end)
+    ax.spines["left"].set_visible(True)
+    ax.set_title(title, fontsize=SMALL + 1, loc="left")
+    ax.set_xlabel("of what the memory allows", fontsize=SMALL)
 
 
 def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
@@ -179,58 +145,34 @@ def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
     medians, with intervals from pairs of runs that were made in turns. Figures of 8.2 x 3.8 inches suit it.
     """
     whole = metric == "total time"
-    first, *others = zip(ladder.rungs, ladder.titles, ladder.ratios(metric), strict=True)
-    rows = [first, *([(ladder.control, SAME, first[2])] if ladder.control.runs else []), *others]
-    values = [rung.throughputs if whole else [1e3 * s for s in rung.values(metric)] for rung, _, _ in rows]
+    (first, *others), (_, *ratios) = list(zip(ladder.rungs, ladder.titles, strict=True)), ladder.ratios(metric)
+    rows = [first, *([(ladder.control, SAME)] if len(ladder.control) else []), *others]
+    values = [rung.throughputs if whole else [1e3 * s for s in rung.each(metric)] for rung, _ in rows]
     texts = [f"{np.median(runs):,.0f} tokens/s" if whole else f"{np.median(runs):,.2f} ms" for runs in values]
-    for row, (_, _, times) in list(enumerate(rows))[-len(others) :]:
-        texts[row] += f"\n{times.shown(2)}, {_verdict(times, ladder)}"
-    _draw_runs(ax, values, [f"{rung.name}: {name}" for rung, name, _ in rows], {"": texts})
+    for row, times in enumerate(ratios, start=len(rows) - len(ratios)):
+        few = ladder.conditions.rounds < FEWEST_PAIRS
+        verdict = "too few runs to tell" if few else times.verdict.removesuffix(" here")
+        texts[row] += f"\n{times.shown(2)}, {verdict}"
+    _draw_runs(ax, values, [f"{rung.name}: {name}" for rung, name in rows], texts)
     what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
     ax.set(title=f"{title}\n{ladder.conditions.device}")
     ax.set_xlabel(f"{what}\n{WHISKERS}\nratios: of the medians, to before, with their 95 % interval", fontsize=SMALL)
 
 
-def _verdict(times: Ratio, ladder: Ladder) -> str:
-    if ladder.conditions.rounds < FEWEST_PAIRS:
-        return "too few runs to tell"
-    return times.verdict.removesuffix(" here")
-
-
-def _draw_runs(
-    ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], columns: Mapping[str, Sequence[str]]
-) -> None:
-    """A row for each list of runs: a bar up to their median with its interval, and a dot for each run.
-
-    columns: texts on the right of the axes, for each heading one for each row.
-    """
-    middles, places = [median_interval(runs) for runs in values], range(len(values))
+def _draw_runs(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], texts: Sequence[str]) -> None:
+    """A row for each list of runs: a bar up to their median with its interval, a dot for each run, a text behind."""
+    middles, places = [median_interval(runs) for runs in values], np.arange(len(values))
+    colours = [SIDES["control"]["color"] if name.startswith("control") else "#56B4E9" for name in names]
+    ax.barh(places, [middle.value for middle in middles], 0.62, color=colours, edgecolor="white")
+    style: dict[str, Any] = {"color": INK, "linestyle": "none"}
+    ax.errorbar([m.value for m in middles], places + 0.17, xerr=_errors(middles), capsize=3, linewidth=1.5, **style)
+    for place, runs, text in zip(places, values, texts, strict=True):
+        ax.plot(runs, np.full(len(runs), place - 0.12), marker="o", markersize=4, alpha=0.6, **style)
+        ax.annotate(text, (1, place), (10, 0), xycoords=ax.get_yaxis_transform(), **BEHIND)
     ax.set_yticks(places, names)
     ax.tick_params(axis="both", labelsize=SMALL)
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(values) - 0.5, -0.5)
-    colours = [SIDES["control"]["color"] if name.startswith("control") else "#56B4E9" for name in names]
-    ax.barh(places, [middle.value for middle in middles], 0.62, color=colours, edgecolor="white")
-    errors = np.transpose([(m.value - m.low, m.high - m.value) for m in middles])
-    below = [place + 0.17 for place in places]
-    ax.errorbar([m.value for m in middles], below, xerr=errors, color=INK, linestyle="none", capsize=3, linewidth=1.5)
-    for place, runs in enumerate(values):
-        ax.plot(
-            runs, np.full(len(runs), place - 0.12), color=INK, marker="o", markersize=4, alpha=0.6, linestyle="none"
-        )
     ax.set_xlim(0, 1.03 * max(max(*runs, middle.high) for runs, middle in zip(values, middles, strict=True)))
+    ax.locator_params(axis="x", nbins=5)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    _write_columns(ax, columns)
-
-
-def _write_columns(ax: Axes, columns: Mapping[str, Sequence[str]]) -> None:
-    """A column of texts for each heading, on the right of the axes, each text in its row."""
-    style = BEHIND | {"xycoords": ax.get_yaxis_transform()}
-    start = 2 * APART
-    for heading, texts in columns.items():
-        if heading:
-            ax.annotate(heading, (1, ax.get_ylim()[1]), (start, 0), **style | {"va": "bottom"}, color=INK)
-        for place, text in enumerate(texts):
-            if text:
-                ax.annotate(text, (1, place), (start, 0), **style)
-        start += 1.1 * max(map(text_points, (heading, *texts))) + 2 * APART

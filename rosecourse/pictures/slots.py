@@ -1,88 +1,147 @@
-"""How a block table and a position name a slot, drawn from the running engine (one table for all layers)."""
+"""Which slot a token goes to, drawn from the running engine: by rows, by block tables, and with copies of blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import zip_longest
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
 
-from ..checks import require
-from ..errors import BlockError
-from ..kv.blocks import BlockTable, KVBlockManager
-from .grid import APART, SLOTS_DRAWN, Arrow, Cell, Grid, draw_grids, label
-from .sheet import EMPTY, FAINT_INK, INK, OWNER_COLOURS, USED, WRONG, Picture, counted, plain
+from ..kv.blocks import BlockTable, Copy, KVBlockManager
+from ..lessons import l035_blocks
+from .blocks import BlockState, take_snapshot
+from .colours import EMPTY, FAINT_INK, INK, OWNER_COLOURS, SHARED, USED, WRONG
+from .grid import Arrow, Cell, Grid, beside, draw_grids, heads, label
+from .sheet import Picture, counted
 
-LEGEND = [(FAINT_INK, "holds a token"), ("outline", "chosen by the position")]
+HOLDS = (FAINT_INK, "holds a token")
 
 
-def live_tables(kv: KVBlockManager, tables: Mapping[str, BlockTable], most_slots: int) -> dict[str, BlockTable]:
-    """The tables by names that can be drawn.
+def rows_to_blocks(
+    kv: l035_blocks.KVBlockManager,
+    tables: Mapping[str, l035_blocks.BlockIdsPerLayer],
+    batch_idx: Sequence[int],
+    block_idx: Sequence[int],
+    positions: Sequence[int],
+) -> Picture:
+    """The rows of key_new, the blocks of layer 0, and an arrow from each row to the block that it is written to.
 
-    Raises `BlockError` for a table that is freed or not of this cache, and `ConfigError` for no tables and for blocks
-    of too many slots.
+    tables: for each row of key_new, in order, a name and the session's `block_ids_per_layer`. For each i, row
+    batch_idx[i] goes to slot positions[i] of the block with index block_idx[i]; a row that is not in batch_idx is drawn
+    without an arrow. Slots that hold a token already are filled. Draw it before the step writes. Raises `BlockError`
+    for a table that is freed or not of this cache.
     """
-    require(len(tables) > 0, "tables is empty: give the table of each session")
-    require(kv.block_size <= most_slots, f"blocks have {kv.block_size} slots: at most {most_slots} can be drawn")
-    for name, table in tables.items():
-        if not isinstance(table, BlockTable) or table.freed or table.cache is not kv.ref:
-            raise BlockError(f"the table of {plain(name)!r} is not one of this cache: give a live session's table")
-    return {plain(name): table for name, table in tables.items()}
+    now = take_snapshot(kv, tables, 0)
+    writes = {block: (row, slot) for row, block, slot in zip(batch_idx, block_idx, positions, strict=True)}
+    blocks, names = [state for state in now.blocks if state.names], list(now.tables)
 
+    def strip(state: BlockState) -> list[Cell]:
+        row, written = writes.get(state.block_index, (None, None))
+        fills = [now.colour(state.names[0]) if slot < state.length else EMPTY for slot in range(now.block_size)]
+        cells = [Cell(str(row), USED, INK) if slot == written else Cell("", fill) for slot, fill in enumerate(fills)]
+        others = [counted(n, "other") for n in [state.owners - len(state.names)] if n]  # that have no row here
+        return [label(f"#{state.block_index}"), *cells, label(", ".join([*state.names, *others]), faint=row is None)]
 
-def _heads(entries: int, size: int) -> list[Cell | None]:
-    """Above the entries of the tables, and above the slots of the blocks."""
-    heads = [label("position", faint=True), *(Cell(f"[{entry}]", faint=True) for entry in range(entries)), APART]
-    return [*heads, label("block", faint=True), *(Cell(str(slot), faint=True) for slot in range(size))]
+    left = [[label("rows of key_new", faint=True)]]
+    for number, name in enumerate(names):
+        out = number not in batch_idx
+        left.append([label(f"[{number}] {name}{': not here' * out}", now.colour(name), faint=out)])
+    right = [[label("block", faint=True), *heads(range(now.block_size))], *map(strip, blocks)]
+    lines = {state.block_index: line for line, state in enumerate(blocks, start=1)}
+    arrows = [Arrow((1 + row, 0), (lines[block], 2)) for block, (row, _) in writes.items()]
+    written = f"{len(batch_idx)} of {counted(len(names), 'row')} of key_new"
+    said = [f"row {row} ({names[row]}) to slot {slot} of block #{block}" for block, (row, slot) in writes.items()]
+    legend = [HOLDS, ("outline", "written now")]
+    told = f"{written} are written in layer 0: {'; '.join(said)}"
+    return draw_grids(f"{written}, layer 0", [Grid(beside(left, right), arrows)], legend, told)
 
 
 def slots_by_table(kv: KVBlockManager, tables: Mapping[str, BlockTable]) -> Picture:
     """For each session its position, its row of the block tables as the device has it, and an arrow to its block.
 
-    tables: name -> `session.table`. The entry that the position chooses is outlined, and so is the slot; slots that
-    hold a token are filled. Past its end a row shows 0: an arrow from there has a colour of its own. Draw it before the
-    step writes: after `place` or, to see what it is for, before. Raises what `live_tables` raises.
+    tables: name -> `session.table`, of live sessions. The entry that the position chooses is outlined, and so is the
+    slot; slots that hold a token are filled. Past its end a row shows 0: an arrow from there has a colour of its own.
+    Draw it before the step writes: after `place` or, to see what it is for, before.
     """
-    named = live_tables(kv, tables, SLOTS_DRAWN)
-    size, colours = kv.block_size, {name: OWNER_COLOURS[n % len(OWNER_COLOURS)] for n, name in enumerate(named)}
-    aims, said = {}, []  # name -> entry, block, slot, and the colour of its outlines
-    for name, table in named.items():
-        entry, slot = divmod(table.num_tokens, size)
-        placed = entry < len(table)
-        block = table[entry] if placed else 0
-        aims[name] = (entry, block, slot, INK if placed else WRONG)
-        past = "" if placed else ", past the end of its table"
-        said.append(f"{name} at position {table.num_tokens} reads entry {entry}{past}: slot {slot} of block {block}")
-    entries = max(max(len(named[name]), entry + 1) for name, (entry, *_) in aims.items())
-    blocks = sorted({block for table in named.values() for block in table} | {block for _, block, *_ in aims.values()})
+    size, colours = kv.block_size, dict(zip(tables, cycle(OWNER_COLOURS), strict=False))
+    aims = {name: _aim(table, size) for name, table in tables.items()}
+    entries = max(max(len(tables[name]), entry + 1) for name, (entry, *_) in aims.items())
+    blocks = sorted({block for table in tables.values() for block in table} | {aim[1] for aim in aims.values()})
 
     def session(name: str) -> list[Cell]:
-        chosen, _, _, mark = aims[name]
-        row = [label(f"{name}: {named[name].num_tokens}", swatch=colours[name])]
-        for entry, block in zip_longest(range(entries), named[name]):
-            there = block is not None
-            text, fill, outline = str(block if there else 0), USED if there else EMPTY, mark if entry == chosen else ""
-            row.append(Cell(text, fill, outline, faint=not there))
-        return row
+        (chosen, _, _, mark), table = aims[name], tables[name]
+        cells = [Cell(str(block), USED, mark if n == chosen else "") for n, block in enumerate(table)]
+        past = [Cell("0", EMPTY, mark if n == chosen else "", faint=True) for n in range(len(table), entries)]
+        return [label(f"{name}: {table.num_tokens}", colours[name]), *cells, *past]
 
     def strip(block: int) -> list[Cell]:
-        owners = [name for name, table in named.items() if block in table]
-        filled = max((named[name].num_tokens - named[name].index(block) * size for name in owners), default=0)
-        row = [label(f"#{block}")]
-        for slot in range(size):
-            writers = [name for name, (_, b, s, _) in aims.items() if (b, s) == (block, slot)]
-            text = f"×{len(writers)}" if len(writers) > 1 else "".join(writers)
-            fill = USED if writers else colours[owners[0]] if slot < filled else EMPTY
-            row.append(Cell(text, fill, aims[writers[0]][3] if writers else ""))
-        return [*row, label(", ".join(owners) or "another's", faint=not owners)]
+        owners = [name for name, table in tables.items() if block in table]
+        filled = max((tables[name].num_tokens - tables[name].index(block) * size for name in owners), default=0)
+        cells = [Cell("", colours[owners[0]] if slot < filled else EMPTY) for slot in range(size)]
+        for name, (_, aimed, slot, mark) in aims.items():
+            if aimed == block:
+                writers = [other for other, (_, b, s, _) in aims.items() if (b, s) == (block, slot)]
+                cells[slot] = Cell(f"×{len(writers)}" if len(writers) > 1 else name, USED, mark)
+        return [label(f"#{block}"), *cells, label(", ".join(owners), faint=not owners)]
 
-    rows: list[list[Cell | None]] = [_heads(entries, size)]
-    for name_or_not, block in zip_longest(named, blocks):
-        left = session(name_or_not) if name_or_not else [None] * (entries + 1)
-        rows.append([*left, None, *(strip(block) if block is not None else ())])
-    arrows = [
-        Arrow((row, entries), (1 + blocks.index(block), entries + 2), mark)
-        for row, (_, block, _, mark) in enumerate(aims.values(), start=1)
-    ]
+    left = [[label("position", faint=True), *heads([f"[{n}]" for n in range(entries)])], *map(session, tables)]
+    right = [[label("block", faint=True), *heads(range(size))], *map(strip, blocks)]
+    ends = enumerate(aims.values(), start=1)
+    arrows = [Arrow((row, entries), (1 + blocks.index(block), entries + 2), mark) for row, (_, block, _, mark) in ends]
     missing = any(mark == WRONG for *_, mark in aims.values())
-    legend = [*LEGEND, *([(WRONG, "no block placed: 0 is read")] if missing else [])]
-    heading = f"{counted(len(named), 'session')}, each with its row of the table; blocks of {size} slots, every layer"
+    legend = [
+        HOLDS,
+        ("outline", "chosen by the position"),
+        *([(WRONG, "no block placed: 0 is read")] if missing else []),
+    ]
+    said = [
+        f"{name} at position {tables[name].num_tokens} reads entry {entry}: slot {slot} of block {block}"
+        for name, (entry, block, slot, _) in aims.items()
+    ]
+    heading = f"{counted(len(tables), 'session')}, each with its row of the table; blocks of {size} slots, every layer"
+    return draw_grids(heading, [Grid(beside(left, right), arrows)], legend, "; ".join(said))
+
+
+def _aim(table: BlockTable, size: int) -> tuple[int, int, int, str]:
+    """Where a session writes next: entry of its table, block, slot, and the colour of its outlines."""
+    entry, slot = divmod(table.num_tokens, size)
+    return (entry, table[entry], slot, INK) if entry < len(table) else (entry, 0, slot, WRONG)
+
+
+def blocks_and_copies(
+    tables: Mapping[str, BlockTable],
+    contents: Mapping[int, Sequence[str]],
+    words: Mapping[str, str],
+    copies: Sequence[Copy] = (),
+    wrong: Collection[tuple[int, int]] = (),
+) -> Picture:
+    """The blocks of some sessions with their owners; copies stand on the right, an arrow from the block to each.
+
+    tables: name -> `session.table`. contents: block -> a word for each slot: the name of the session whose token it
+    holds, in that session's colour; a short word of `words`, in grey; or nothing for an empty slot. words: what each of
+    these short words stands for. copies: what `place` has returned. wrong: (block, slot) of the slots to outline.
+    """
+    blocks = sorted({block for table in tables.values() for block in table})
+    fills = dict(zip(tables, cycle(OWNER_COLOURS), strict=False)) | {"": EMPTY}
+    owners = {b: " + ".join(name for name, table in tables.items() if b in table) or "nobody's here" for b in contents}
+
+    def strip(block: int) -> list[Cell]:
+        marks = [WRONG if (block, slot) in wrong else "" for slot in range(len(contents[block]))]
+        cells = [Cell(w, fills.get(w, SHARED), mark) for w, mark in zip(contents[block], marks, strict=True)]
+        return [label(f"#{block}"), *cells, label(owners[block])]
+
+    right = [copy.destination for copy in copies]
+    left = [block for block in blocks if block not in right]
+    rows = beside(list(map(strip, left)), list(map(strip, right)))
+    end = len(strip(blocks[0])) - 1
+    arrows = [Arrow((left.index(copy.source), end), (row, end + 2)) for row, copy in enumerate(copies)]
+    told = {word: f"{word}: {meaning}" for word, meaning in words.items()}
+    told |= {name: f"{name}'s token" for name in tables} | {"": "empty"}
+    here = {word for block in blocks for word in contents[block]}
+    legend = [(fills.get(word, SHARED), said) for word, said in told.items() if word in here]
+    legend += [("", "→ to be copied, K and V")] if copies else []
+    legend += [(WRONG, "outlined: wrong")] if wrong else []
+    held = {block: ", ".join(words.get(word, word) or "nothing" for word in contents[block]) for block in blocks}
+    said = [f"block {block} of {owners[block]} holds {held[block]}" for block in blocks]
+    said += [f"block {copy.source} is to be copied to block {copy.destination}" for copy in copies]
+    said += [f"slot {slot} of block {block} is wrong" for block, slot in wrong]
+    heading = f"{counted(len(tables), 'session')}, {counted(len(blocks), 'block')} in every layer"
     return draw_grids(heading, [Grid(rows, arrows)], legend, "; ".join(said))

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from math import nan
-
 import pandas as pd
 
-from ..measure.anatomy import PART_NAMES, LadderSteps
+from ..measure.anatomy import PART_NAMES
+from ..records.steps import RecordedSteps
 
 
-def steps_table(steps: LadderSteps) -> pd.DataFrame:
+def steps_table(steps: RecordedSteps) -> pd.DataFrame:
     """One row for each rung: the parts of a step, the whole, the device's time, and how many floors.
 
     NaN stands for a part that a rung's step does not have.
     """
-    rows = {}
-    for rung in steps.times.seconds:
-        parts = steps.times.milliseconds(rung)
-        whole = steps.times.step_ms(rung)
-        rows[rung] = {
-            **{f"{PART_NAMES[part]} (ms)": parts.get(part, nan) for part in steps.times.parts},
-            "step (ms)": whole,
-            "device busy (ms)": steps.busy_ms[rung],
-            "kernels and copies": steps.kernels[rung],
-            "floor (ms)": steps.floor_ms,
-            "times the floor": whole / steps.floor_ms,
-        }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.columns.name = "rung"  # above the rungs, in the one row of heads: the index's own name has a second
-    return table
+    rungs = list(steps.times.turns)
+    table = pd.DataFrame({rung: steps.times.milliseconds(rung) for rung in rungs}).T.reindex(columns=steps.times.parts)
+    table = table.rename(columns={part: f"{PART_NAMES[part]} (ms)" for part in steps.times.parts})
+    table["step (ms)"] = [steps.times.step_ms(rung) for rung in rungs]
+    table["device busy (ms)"] = pd.Series(steps.busy_ms)
+    table["kernels and copies"] = pd.Series(steps.kernels)
+    table["floor (ms)"] = steps.floor_ms
+    table["times the floor"] = table["step (ms)"] / steps.floor_ms
+    return table.rename_axis(columns="rung")  # above the rungs, in the one row of heads
 
 
 def whole_numbers(table: pd.DataFrame) -> pd.DataFrame:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
+import pandas as pd
 from matplotlib.axes import Axes
 
 from ..measure.anatomy import PART_NAMES
-from ..measure.timeline import KIND_LABELS, PARTS, STEP_KINDS, Kernel, Timeline
+from ..measure.timeline import KIND_LABELS, STEP_KINDS, Timeline
 from .colours import COLOURS, KIND_COLOURS
 from .labels import colour_legend
 from .time_axis import WAITS, Bar, draw_lanes
@@ -22,15 +23,24 @@ def draw_timeline(ax: Axes, timelines: Mapping[str, Timeline], requests: int, ti
     """
     sides = {
         _headline(name, one, requests): {
-            "host": [Bar(0, one.step_us / 1e3, COLOURS["rest"]), *host_bars(one, 1e3)],
-            "device": device_bars(one.in_turn, 1e3),
+            "host": [Bar(0, one.step_us / 1e3, COLOURS["rest"]), *_host_bars(one)],
+            "device": _device_bars(one.kernels),
         }
         for name, one in timelines.items()
     }
     draw_lanes(ax, sides, title, "ms since the start of the step, with the profiler on")
-    colour_legend(ax, _parts(list(timelines.values())), title="Host, time in")
-    if kinds := _kinds(list(timelines.values())):
-        colour_legend(ax, kinds, 0.45, title="Device, time (and number) of kernels and copies")
+    every = list(timelines.values())
+    parts = {"rest"}.union(*(one.ranges.part.dropna() for one in every))
+    times = {p: _arrow(f"{one.part_us(p) / 1e3:.2f}" for one in every) for p in PART_NAMES if p in parts}
+    host = {f"{PART_NAMES[part]}: {told} ms": COLOURS[part] for part, told in times.items()}
+    colour_legend(ax, host, title="Host, time in")
+    device = {}
+    for kind in _kinds(every):
+        own = [one.kernels[one.kernels.kind == kind].own_us for one in every]
+        took, ran = _arrow(f"{one.sum() / 1e3:.2f}" for one in own), _arrow(f"{len(one):,}" for one in own)
+        device[f"{KIND_LABELS[kind]}: {took} ms ({ran})"] = KIND_COLOURS[kind]
+    if device:
+        colour_legend(ax, device, 0.45, title="Device, time (and number) of kernels and copies")
 
 
 def draw_replays(ax: Axes, steps: Mapping[str, Timeline], title: str) -> None:
@@ -38,68 +48,51 @@ def draw_replays(ax: Axes, steps: Mapping[str, Timeline], title: str) -> None:
 
     steps: by name, as `replayed_step` makes them. Figures of 8.2 x 3.5 inches with `layout="constrained"` suit it.
     """
-    sides = {
-        _replay_headline(name, step): {"": [Bar(0, step.step_us, WAITS), *device_bars(step.in_turn)]}
-        for name, step in steps.items()
-    }
-    draw_lanes(ax, sides, title, "µs since the start of the step, with the profiler on")
-    kinds = kinds_in(steps.values())
+    sides = {}
+    for name, step in steps.items():
+        idle = step.step_us - step.busy_us
+        took = f"{name}: {step.step_us:.0f} µs with the profiler ({step.plain_us:.0f} without)"
+        heading = (
+            f"{took}, {len(step.kernels)} kernels and copies\n"
+            f"nothing runs for {idle:.0f} µs of it, {idle / step.step_us:.0%}"
+        )
+        sides[heading] = {"": [Bar(0, step.step_us / 1e3, WAITS), *_device_bars(step.kernels)]}
+    draw_lanes(ax, sides, title, "ms since the start of the step, with the profiler on")
+    kinds = _kinds(steps.values())
     colour_legend(ax, {KIND_LABELS[kind]: KIND_COLOURS[kind] for kind in kinds}, ncols=len(kinds))
 
 
-def _replay_headline(name: str, step: Timeline) -> str:
-    """The time under the profiler and without it, how much of it nothing runs, and the longest matrix product."""
-    idle = step.step_us - step.busy_us
-    took = f"{name}: {step.step_us:.0f} µs with the profiler ({step.plain_us:.0f} without), {len(step.kernels)} kernels"
-    waits = f"{took} and copies\nnothing runs for {idle:.0f} µs of it, {idle / step.step_us:.0%}"
-    products = [kernel.duration_us for kernel in step.in_turn if kernel.kind == "matrix"]
-    return f"{waits}; the product with the vocabulary takes {max(products):.0f} µs" if products else waits
+def kernels_within(timeline: Timeline) -> pd.DataFrame:
+    """The kernels that can be seen within a step: that have some time of their own in it."""
+    kernels = timeline.kernels
+    return kernels[(kernels.own_us > 0) & (kernels.end_us - kernels.own_us < timeline.step_us)]
 
 
-def host_bars(timeline: Timeline, unit_us: float = 1) -> list[Bar]:
-    """A bar for each range of a part, with the name of the part."""
-    ranges = [(PARTS[one.name], one) for one in timeline.ranges if one.name in PARTS]
-    return [Bar(r.start_us / unit_us, r.duration_us / unit_us, COLOURS[p], PART_NAMES[p]) for p, r in ranges]
+def _host_bars(timeline: Timeline) -> list[Bar]:
+    """A bar in ms for each range of a part, with the name of the part."""
+    ranges = timeline.ranges.dropna(subset="part").itertuples()
+    return [Bar(r.start_us / 1e3, r.us / 1e3, COLOURS[r.part], PART_NAMES[r.part]) for r in ranges]
 
 
-def device_bars(kernels: Iterable[Kernel], unit_us: float = 1) -> list[Bar]:
-    """A bar for each kernel, in the colour of its kind."""
-    return [Bar(k.start_us / unit_us, k.duration_us / unit_us, KIND_COLOURS[k.kind]) for k in kernels]
+def _device_bars(kernels: pd.DataFrame) -> list[Bar]:
+    """A bar in ms for each kernel, from the end of all before it on, in the colour of its kind."""
+    shown = kernels.itertuples()
+    return [Bar((k.end_us - k.own_us) / 1e3, k.own_us / 1e3, KIND_COLOURS[k.kind]) for k in shown]
 
 
-def kinds_in(timelines: Iterable[Timeline]) -> list[str]:
+def _kinds(timelines: Iterable[Timeline]) -> list[str]:
     """The kinds of the kernels in these timelines, in the order of `KIND_LABELS`."""
-    there = {kernel.kind for one in timelines for kernel in one.kernels}
+    there = {kind for one in timelines for kind in one.kernels.kind}
     return [kind for kind in KIND_LABELS if kind in there]
 
 
 def _headline(name: str, timeline: Timeline, requests: int) -> str:
     """Which step of how many requests it is, how long it took, and how busy the device was."""
     batch = f"{requests:,} request{'s' * (requests != 1)}, {timeline.context:,} tokens in the cache"
-    step = f"{STEP_KINDS[timeline.step_kind]}; {batch}"
     length = f"{timeline.step_us / 1e3:.2f} ms with the profiler"
-    if not timeline.kernels:
-        return f"{name} ({step}): {length}, {timeline.device}"
     busy = f"device busy {timeline.busy_us / 1e3:.2f} ms ({timeline.busy_share:.0%})"
-    return f"{name} ({step}): {length}\n{busy} in {len(timeline.kernels):,} kernels and copies"
-
-
-def _parts(timelines: Sequence[Timeline]) -> dict[str, str]:
-    """The host's parts, each with its time at every moment."""
-    there = {"rest"}.union(*(one.parts for one in timelines))
-    times = {p: _arrow(f"{one.part_us(p) / 1e3:.2f}" for one in timelines) for p in PART_NAMES if p in there}
-    return {f"{PART_NAMES[part]}: {told} ms": COLOURS[part] for part, told in times.items()}
-
-
-def _kinds(timelines: Sequence[Timeline]) -> dict[str, str]:
-    """The kinds of kernels, each with its time and its number at every moment."""
-
-    def told(kind: str) -> Iterator[str]:
-        mine = [[k.duration_us for k in one.in_turn if k.kind == kind] for one in timelines]
-        yield _arrow(f"{sum(durations) / 1e3:.2f}" for durations in mine)
-        yield _arrow(f"{len(durations):,}" for durations in mine)
-
-    return {"{}: {} ms ({})".format(KIND_LABELS[k], *told(k)): KIND_COLOURS[k] for k in kinds_in(timelines)}
+    ran = f"\n{busy} in {len(timeline.kernels):,} kernels and copies" if len(timeline.kernels) else ""
+    return f"{name} ({STEP_KINDS[timeline.step_kind]}; {batch}): {length}{ran}"
 
 
 def _arrow(values: Iterable[str]) -> str:

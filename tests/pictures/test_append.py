@@ -2,9 +2,10 @@
 
 import pytest
 
-from rosecourse import BlockError, ConfigError
-from rosecourse.pictures.append import rows_to_blocks
-from rosecourse.pictures.sheet import OWNER_COLOURS, WIDTH
+from rosecourse import BlockError
+from rosecourse.pictures.colours import OWNER_COLOURS
+from rosecourse.pictures.sheet import WIDTH
+from rosecourse.pictures.slots import rows_to_blocks
 from tests.support.diagram_reader import (
     SVG,
     arrows,
@@ -25,11 +26,11 @@ def engine(small_model):
     return make_engine(small_model)
 
 
-def draw(engine, sessions, rows, layer=0):
-    last = [engine.kv.info(session.block_ids_per_layer[layer][-1]) for session in sessions]
+def draw(engine, sessions, rows):
+    last = [engine.kv.info(session.block_ids_per_layer[0][-1]) for session in sessions]
     named = {"ABCDEFGH"[row]: session.block_ids_per_layer for row, session in enumerate(sessions)}
     blocks, slots = [last[row].block_index for row in rows], [last[row].length for row in rows]
-    return rows_to_blocks(engine.kv, named, rows, blocks, slots, layer)
+    return rows_to_blocks(engine.kv, named, rows, blocks, slots)
 
 
 def targets(picture):
@@ -63,13 +64,13 @@ def test_slots_that_hold_a_token_are_filled(engine):
         step(engine, *sessions)
 
 
-def test_another_layer_and_other_owners(engine):
+def test_owners_without_a_row(engine):
     a = start(engine, 6)
     fork = engine.fork(a)
-    picture = draw(engine, [a], [0], layer=2)
+    picture = draw(engine, [a], [0])
     assert len(strips(picture)) == 2
     assert texts(picture).count("A, 1 other") == 2  # the fork has no row here
-    assert "1 of 1 row of key_new, layer 2" in texts(picture)
+    assert "1 of 1 row of key_new, layer 0" in texts(picture)
     engine.free(fork)
 
 
@@ -98,27 +99,11 @@ def test_everything_lies_inside_the_picture_and_texts_off_each_other(small_model
     assert all(int(text.get("font-size")) >= 12 for text in parse(picture).iter(f"{SVG}text"))
 
 
-def test_what_cannot_be_drawn(engine, small_model):
-    a, b = start(engine, 2), start(engine, 3)
-    named = tables(A=a, B=b)
-    with pytest.raises(ConfigError, match="have 2, 1 and 2 numbers: give as many of each"):
-        rows_to_blocks(engine.kv, named, [0, 1], [0], [2, 3])
-    with pytest.raises(ConfigError, match="batch_idx has row 2: tables has 2 rows"):
-        rows_to_blocks(engine.kv, named, [2], [0], [2])
-    with pytest.raises(ConfigError, match="block_idx has block 7, which none of the tables shows"):
-        rows_to_blocks(engine.kv, named, [0], [7], [2])
-    with pytest.raises(ConfigError, match="positions has slot 4: a block has slots 0 to 3"):
-        rows_to_blocks(engine.kv, named, [0], [0], [4])
-    for twice in (([0, 0], [0, 1]), ([0, 1], [0, 0])):
-        with pytest.raises(ConfigError, match="a row or a block is given twice"):
-            rows_to_blocks(engine.kv, named, *twice, [2, 3])
-    with pytest.raises(ConfigError, match="layer_idx is 3: the cache has layers 0 to 2"):
-        rows_to_blocks(engine.kv, named, [0], [0], [2], layer_idx=3)
-    with pytest.raises(ConfigError, match="tables is empty: give the table of each row"):
-        rows_to_blocks(engine.kv, {}, [], [], [])
+def test_what_cannot_be_drawn(engine):
+    a = start(engine, 2)
+    named = tables(A=a)
+    with pytest.raises(ValueError, match="zip"):
+        rows_to_blocks(engine.kv, named, [0], [0], [2, 3])
     engine.free(a)
     with pytest.raises(BlockError, match="session 'A' holds no blocks"):
-        rows_to_blocks(engine.kv, tables(A=a), [0], [0], [2])
-    large = make_engine(small_model, block_size=32)
-    with pytest.raises(ConfigError, match="blocks have 32 slots: at most 16 can be drawn"):
-        rows_to_blocks(large.kv, tables(A=start(large, 2)), [0], [0], [2])
+        rows_to_blocks(engine.kv, named, [0], [0], [2])

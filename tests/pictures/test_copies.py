@@ -2,10 +2,10 @@
 
 import pytest
 
-from rosecourse import BlockError, ConfigError, EngineConfig, InferenceEngine
+from rosecourse import EngineConfig, InferenceEngine
 from rosecourse.pictures.blocks import moments
-from rosecourse.pictures.copies import blocks_and_copies
-from rosecourse.pictures.sheet import EMPTY, OWNER_COLOURS, SHARED, WRONG
+from rosecourse.pictures.colours import EMPTY, OWNER_COLOURS, SHARED, WRONG
+from rosecourse.pictures.slots import blocks_and_copies
 from tests.support.diagram_reader import arrows, parse, start, strips, texts
 
 WORDS = {"P": "prompt"}
@@ -31,7 +31,7 @@ def held(tables, **others):
 
 def test_a_block_shows_its_owners_and_what_its_slots_hold(engine):
     tables = family(engine)
-    picture = blocks_and_copies(engine.kv, tables, held(tables, b1=["P", "P", "B", ""]), WORDS)
+    picture = blocks_and_copies(tables, held(tables, b1=["P", "P", "B", ""]), WORDS)
     assert list(strips(picture)) == [0, 1]
     _, slots, owners = strips(picture)[1]
     assert owners == "A + B + C"
@@ -45,7 +45,7 @@ def test_a_block_shows_its_owners_and_what_its_slots_hold(engine):
 def test_each_copy_has_an_arrow_to_it(engine):
     tables = family(engine)
     copies = engine.kv.place(list(tables.values()))
-    picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS, copies)
+    picture = blocks_and_copies(tables, held(tables), WORDS, copies)
     lines = {block: line for block, (line, _, _) in strips(picture).items()}
     assert arrows(picture) == [(lines[copy.source], lines[copy.destination]) for copy in copies]
     assert len(copies) == 2
@@ -55,7 +55,7 @@ def test_each_copy_has_an_arrow_to_it(engine):
 
 def test_a_wrong_slot_is_outlined(engine):
     tables = family(engine)
-    picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS, wrong=[(1, 2)])
+    picture = blocks_and_copies(tables, held(tables), WORDS, wrong=[(1, 2)])
     marked = {
         (block, slot): cell.outline
         for block, (_, slots, _) in strips(picture).items()
@@ -69,33 +69,6 @@ def test_a_wrong_slot_is_outlined(engine):
 
 def test_moments_take_it(engine):
     tables = family(engine)
-    picture = blocks_and_copies(engine.kv, tables, held(tables), WORDS)
+    picture = blocks_and_copies(tables, held(tables), WORDS)
     assert moments(("before", picture), ("after", picture)).width > picture.width
-    assert picture == blocks_and_copies(engine.kv, tables, held(tables), WORDS)
-
-
-@pytest.mark.parametrize(
-    ("tables", "contents", "error", "match"),
-    [
-        (lambda kv, tables: {}, held, ConfigError, "tables is empty"),
-        (lambda kv, tables: {"A": [0, 1]}, held, BlockError, "not one of this cache"),
-        (lambda kv, tables: tables, lambda tables: {}, ConfigError, "4 words for each of the blocks"),
-        (lambda kv, tables: tables, lambda tables: held(tables, b1=["?"] * 4), ConfigError, "what .'.'. stands for"),
-        (lambda kv, tables: tables, lambda tables: held(tables, b1=["A"]), ConfigError, "4 words for each"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(engine, tables, contents, error, match):
-    live = family(engine)
-    with pytest.raises(error, match=match):
-        blocks_and_copies(engine.kv, tables(engine.kv, live), contents(live), WORDS)
-
-
-def test_a_freed_table_and_large_blocks_are_refused(engine, small_model):
-    tables = family(engine)
-    words = held(tables)
-    engine.kv.free(tables["C"])
-    with pytest.raises(BlockError, match="'C' is not one of this cache"):
-        blocks_and_copies(engine.kv, tables, words, WORDS)
-    large = InferenceEngine(small_model, EngineConfig(block_size=16, num_blocks=4, max_seq_len=32, max_batch_size=2))
-    with pytest.raises(ConfigError, match="at most 8 can be drawn"):
-        blocks_and_copies(large.kv, family(large, forks=0), {}, WORDS)
+    assert picture == blocks_and_copies(tables, held(tables), WORDS)

@@ -6,21 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
 from rosecourse.lab.exercises.racing import Race
-from rosecourse.pictures.alt import LONGEST, alt_text
-from rosecourse.pictures.drawing import new_axes, new_figure, with_few_colours
-from rosecourse.pictures.lanes import lanes_to_addresses
+from rosecourse.pictures.drawing import LONGEST, alt_text, new_axes, new_figure
 from rosecourse.pictures.sheet import WIDTH
 from rosecourse.pictures.timeline import draw_timeline
-from rosecourse.records.timelines import recorded_timelines
+from rosecourse.records.steps import recorded_timelines
 
 
 @pytest.fixture
@@ -55,27 +51,17 @@ def test_a_picture_has_twice_the_pixels_of_its_size_on_the_page(published):
     assert (near < 8).sum() > 1000  # the line, in its colour
 
 
-def test_each_colour_of_a_legend_stays_what_it_is():
+def test_each_colour_of_a_legend_stays_what_it_is(published):
     """In a recorded step with a thousand kernels, whose edges have a thousand colours more than the legend."""
-    figure = Figure(figsize=(8.2, 4.5), dpi=200, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    ax = figure.subplots()
-    draw_timeline(ax, recorded_timelines("036"), 64, "a step")
-    canvas.draw()
-    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
-    few = np.asarray(with_few_colours(drawn).convert("RGB")).astype(int)
-    legends = [one for one in ax.get_children() if isinstance(one, Legend)]
-    patches = [patch for legend in legends for patch in legend.get_patches()]
-    assert len(drawn.getcolors(few.size)) > 500
+    with new_axes(4.5) as ax:
+        draw_timeline(ax, recorded_timelines("036"), 64, "a step")
+    shown = np.asarray(Image.open(io.BytesIO(published[0][0]["image/png"])).convert("RGB")).astype(int)
+    patches = [p for one in ax.get_children() if isinstance(one, Legend) for p in one.get_patches()]
     assert len(patches) > 7
     for patch in patches:
         colour = np.array(to_rgb(patch.get_facecolor())) * 255
-        places = (np.asarray(drawn) == colour.round()).all(axis=-1)
-        assert places.sum() > 500
-        assert (few[places] == colour.round()).all(), patch.get_label()
-    assert (few[0, 0] == 255).all()  # the page is white
-    changed = np.abs(few - np.asarray(drawn)).max(axis=-1)
-    assert (changed > 40).mean() < 1e-4  # nor has an edge another kind's colour
+        assert (np.abs(shown - colour).max(axis=-1) < 4).sum() > 500, patch.get_label()
+    assert (shown[0, 0] == 255).all()  # the page is white
 
 
 def test_nbconvert_finds_the_alternative_text(published, recwarn):
@@ -97,17 +83,8 @@ def test_the_alternative_text_is_read_off_the_plot(published):
         axes[1].bar(["before", "after"], [2, 1])
     alt = published[0][1]["image/png"]["alt"]
     assert alt.startswith("Squares, of numbers. Vertical axis: square. Horizontal axis: number.")
-    assert "Shown: after (0 to 81). Written in it: 81 at the end." in alt
+    assert "Shown: after. Written in it: 81 at the end." in alt
     assert alt.endswith("Rows or columns: before; after.")
-
-
-def test_a_drawing_without_a_title_says_what_it_is():
-    with new_figure(3.8) as figure:
-        lanes_to_addresses(figure.subplots(), H=3, D=4, block_size=4, block=1, pos=2, BLOCK_HD=16)
-        alt = alt_text(figure)
-    assert alt.startswith("16 lanes of one program above; below, where they write, which is slot 2 of block 1: 3 heads")
-    assert "masked: hd >= H · D" in alt
-    assert "; 13;" not in alt
 
 
 def test_a_long_text_is_cut_between_words():

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P
 from rosecourse.lessons.l064 import Rows as RowsOfSession
-from rosecourse.pictures.rows import rows_map, see_rows
-from rosecourse.pictures.sheet import BY_DEVICE, USED
+from rosecourse.pictures.colours import BY_DEVICE, USED
+from rosecourse.pictures.rows import rows_map
 from rosecourse.request.draws import key_of
 from tests.support.diagram_reader import boxes, parse, rows_of, step
 
@@ -33,13 +33,20 @@ def start(engine, *lengths):
     return sessions
 
 
-def cells(picture, now):
+def address(rows, row, column):
+    """Where the buffer has a cell: the fields come first, each for all rows, and then the tables row by row."""
+    if column < FIELDS:
+        return column * rows.max_rows + row
+    return FIELDS * rows.max_rows + row * rows.max_blocks + column - FIELDS
+
+
+def cells(picture, rows):
     """(row, address) -> (text, whether the device changed it), and the addresses of the cells with an outline."""
     found, outlined = {}, set()
     for row, line in enumerate(rows_of(picture)[2:]):
         for column, cell in enumerate(list(line.values())[1:]):
-            found[row, now.address(row, column)] = (cell.text, cell.fill == BY_DEVICE)
-            outlined |= {now.address(row, column)} if cell.marked else set()
+            found[row, address(rows, row, column)] = (cell.text, cell.fill == BY_DEVICE)
+            outlined |= {address(rows, row, column)} if cell.marked else set()
     return found, outlined
 
 
@@ -47,8 +54,7 @@ def test_cells_show_the_buffer_where_it_has_them(engine):
     a, b = start(engine, 5, 2)
     step(engine, a, b)
     rows = engine.decode_step.rows
-    now = see_rows(rows, {"A": a.table, "B": b.table})
-    found, _ = cells(rows_map(now), now)
+    found, _ = cells(rows_map(rows, {"A": a.table, "B": b.table}), rows)
     assert sorted(address for _, address in found) == list(range(rows.state.numel()))
     for row, session in enumerate((a, b)):
         said = {field: found[row, field * 4 + row][0] for field in range(FIELDS)}
@@ -69,10 +75,9 @@ def test_what_nobody_reads_is_pale(engine):
     step(engine, a, b, c)
     step(engine, a, c)  # c's table lies where b's was, and c's old row is not in use
     rows = engine.decode_step.rows
-    now = see_rows(rows, {"A": a.table, "B": b.table, "C": c.table})
-    lines = enumerate(rows_of(rows_map(now))[2:])
+    lines = enumerate(rows_of(rows_map(rows, {"A": a.table, "B": b.table, "C": c.table}))[2:])
     white = {
-        now.address(row, column - 1)
+        address(rows, row, column - 1)
         for row, line in lines
         for column, cell in line.items()
         if column and cell.fill == USED
@@ -87,11 +92,10 @@ def test_it_tells_the_host_from_the_device(engine):
     step(engine, a, b)
     rows, tables = engine.decode_step.rows, {"A": a.table, "B": b.table}
     for _ in range(3):
-        then = see_rows(rows, tables)
+        then = rows_map(rows, tables)
         rows.sent = {}
         step(engine, a, b)
-        now = see_rows(rows, tables)
-        found, outlined = cells(rows_map(now, then, rows.sent), now)
+        found, outlined = cells(rows_map(rows, tables, then, rows.sent), rows)
         assert outlined == set(rows.sent)
         by_device = {address for (_, address), (_, moved) in found.items() if moved}
         assert {POSITION * 4, POSITION * 4 + 1} <= by_device
@@ -102,13 +106,10 @@ def test_rows_that_move_are_the_devices_work(engine):
     a, b, c = start(engine, 5, 3, 6)
     step(engine, a, b, c)
     rows, tables = engine.decode_step.rows, {"A": a.table, "B": b.table, "C": c.table}
-    then = see_rows(rows, tables)
+    then = rows_map(rows, tables)
     rows.sent = {}
     step(engine, a, c)
-    now = see_rows(rows, tables)
-    assert (then.names, now.names) == (("A", "B", "C"), ("A", "C"))
-    assert now.colours == then.colours
-    found, _ = cells(rows_map(now, then, rows.sent), now)
+    found, _ = cells(rows_map(rows, tables, then, rows.sent), rows)
     assert rows.sent == {}
     assert found[1, FIELDS * 4 + rows.max_blocks] == (f"#{c.table[0]}", True)
 
@@ -117,11 +118,10 @@ def test_what_the_device_changes_after_the_host_wrote_it_is_the_devices_too(engi
     a, b = start(engine, 5, 2)
     step(engine, a)
     rows, tables = engine.decode_step.rows, {"A": a.table, "B": b.table}
-    then = see_rows(rows, tables)
+    then = rows_map(rows, tables)
     rows.sent = {}
     step(engine, a, b)  # b joins: its row is written, and then it is advanced
-    now = see_rows(rows, tables)
-    found, outlined = cells(rows_map(now, then, rows.sent), now)
+    found, outlined = cells(rows_map(rows, tables, then, rows.sent), rows)
     field = {name: column * 4 + 1 for name, column in (("position", POSITION), ("key", KEY))}
     assert set(field.values()) <= outlined
     assert found[1, field["position"]] == ("3", True)
@@ -132,24 +132,11 @@ def test_everything_lies_inside_and_no_text_on_another(engine):
     sessions = start(engine, 5, 2, 9)
     step(engine, *sessions)
     tables = {f"a session with a long name {n}": one.table for n, one in enumerate(sessions)}
-    now = see_rows(engine.decode_step.rows, tables)
-    picture = rows_map(now, now, dict.fromkeys((0, 5, 30), 1))
+    rows = engine.decode_step.rows
+    picture = rows_map(rows, tables, rows_map(rows, tables), dict.fromkeys((0, 5, 30), 1))
     found = [box for box in boxes(parse(picture)) if box[0] != "rect"]
     for n, (what, left, top, right, bottom) in enumerate(found):
         assert min(left, top) >= 0, what
         assert max(right - picture.width, bottom - picture.height) <= 0, what
         for other, l2, t2, r2, b2 in found[n + 1 :]:
             assert right <= l2 or r2 <= left or bottom <= t2 or b2 <= top, (what, other)
-
-
-def test_a_session_without_a_name_is_refused(engine):
-    a, b = start(engine, 5, 2)
-    step(engine, a, b)
-    with pytest.raises(ConfigError, match="row 1 holds a session without a name"):
-        see_rows(engine.decode_step.rows, {"A": a.table})
-
-
-def test_too_many_rows_are_refused(model):
-    config = EngineConfig(block_size=4, max_batch_size=17, max_seq_len=24)
-    with pytest.raises(ConfigError, match="17 rows of 6 blocks: at most 16 of 12"):
-        see_rows(InferenceEngine(model, config, lesson("065").after).decode_step.rows, {})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rosecourse import BlockError, ConfigError, EngineConfig, InferenceEngine, lesson
-from rosecourse.pictures.sheet import INK, OWNER_COLOURS, WRONG
+from rosecourse import EngineConfig, InferenceEngine, lesson
+from rosecourse.pictures.colours import INK, OWNER_COLOURS, WRONG
 from rosecourse.pictures.slots import slots_by_table
 from tests.support.diagram_reader import arrows, boxes, parse, rows_of, start, strips, texts
 
@@ -64,7 +64,7 @@ def test_before_place_a_full_session_aims_at_block_0(engine):
     assert targets(picture) == {(tables["A"][1], 2): ("A", INK), (0, 0): ("B", WRONG)}
     assert tables["A"][0] == 0  # somebody else's
     assert "no block placed: 0 is read" in texts(picture)
-    assert "past the end of its table" in parse(picture)[0].text
+    assert "B at position 4 reads entry 1: slot 0 of block 0" in parse(picture)[0].text
 
 
 def test_filled_slots_are_those_with_tokens(engine):
@@ -106,17 +106,3 @@ def test_nothing_is_drawn_over_a_text_or_outside(engine):
 def test_the_same_state_gives_the_same_picture(small_model):
     one, other = (make_engine(small_model) for _ in range(2))
     assert slots_by_table(one.kv, started(one, 6, 4)).svg == slots_by_table(other.kv, started(other, 6, 4)).svg
-
-
-def test_what_cannot_be_drawn_is_refused(engine, small_model):
-    tables = started(engine, 6)
-    with pytest.raises(ConfigError, match="tables is empty"):
-        slots_by_table(engine.kv, {})
-    with pytest.raises(BlockError, match="'A' is not one of this cache"):
-        slots_by_table(make_engine(small_model).kv, tables)
-    engine.kv.free(tables["A"])
-    with pytest.raises(BlockError, match="give a live session's table"):
-        slots_by_table(engine.kv, tables)
-    large = make_engine(small_model, block_size=32)
-    with pytest.raises(ConfigError, match="at most 16 can be drawn"):
-        slots_by_table(large.kv, started(large, 6))

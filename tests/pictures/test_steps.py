@@ -1,14 +1,17 @@
 """Pictures and the table of decode steps: every part has its length and its name, whatever the scale."""
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from rosecourse import ConfigError
-from rosecourse.measure.anatomy import PART_NAMES, LadderSteps, StepTimes
+from rosecourse.measure.anatomy import PART_NAMES, StepTimes
 from rosecourse.pictures import plots
+from rosecourse.pictures.colours import COLOURS
 from rosecourse.pictures.labels import SMALL, text_points
+from rosecourse.pictures.steps import draw_stacked
 from rosecourse.pictures.tables import steps_table
+from rosecourse.records.steps import RecordedSteps
 from tests.support.drawn import assert_readable, texts_drawn
 
 ALL = ("block_tables", "forward", "kv_append", "rest")
@@ -35,27 +38,36 @@ SECOND_HALF = {
 LATER = {f"0{number}": tuple(0.75**place * ms for ms in SIX["061"]) for place, number in enumerate(range(62, 70), 1)}
 
 
-def seconds(milliseconds):
-    """A turn of steps whose medians are these milliseconds of the parts; one step of each is slow."""
-    parts = milliseconds if isinstance(milliseconds, dict) else dict(zip(ALL, milliseconds, strict=True))
-    return {part: [ms / 1e3, ms / 1e3, ms / 1e3, 0.9] for part, ms in parts.items()}
+def turn(milliseconds):
+    """A turn of steps whose medians are these milliseconds of the parts."""
+    return pd.DataFrame([milliseconds if isinstance(milliseconds, dict) else dict(zip(ALL, milliseconds, strict=True))])
 
 
 def whole(milliseconds):
     return sum(milliseconds.values() if isinstance(milliseconds, dict) else milliseconds)
 
 
+class Steps(RecordedSteps):
+    """Steps of rungs that are not all in the ladder."""
+
+    titles = property(lambda self: dict.fromkeys(self.work["profiled"], "identity and constant position"))
+
+
 def steps_of(rungs):
-    return LadderSteps(
-        times=StepTimes({rung: seconds(milliseconds) for rung, milliseconds in rungs.items()}),
-        busy_ms={rung: 0.25 * whole(milliseconds) for rung, milliseconds in rungs.items()},
-        kernels={rung: 5210 - number for number, rung in enumerate(rungs)},
-        floor_ms=0.2,
-        batch=64,
-        context=256,
-        titles=dict.fromkeys(rungs, "identity and constant position"),
-        device="NVIDIA H200",
-    )
+    rows = [
+        (rung, number, part, one)
+        for rung, milliseconds in rungs.items()
+        for part, one in turn(milliseconds).iloc[0].items()
+        for number in range(3)
+    ]
+    profiled = {
+        rung: {"inside": {"busy_us": 250 * whole(milliseconds), "kernels": 5210 - number}}
+        for number, (rung, milliseconds) in enumerate(rungs.items())
+    }
+    parts = pd.DataFrame(rows, columns=["lesson", "repetition", "part", "ms"])
+    facts = {"host": {"gpu": "NVIDIA H200"}, "copy_bytes_per_second": 1e9}
+    work = {"batch": 64, "context": 256, "step_bytes": 200_000, "profiled": profiled}
+    return Steps(parts, pd.DataFrame(), facts, work)
 
 
 @pytest.fixture
@@ -67,7 +79,7 @@ def figure():
 
 def bars(ax, part):
     """Left end and width of a part's bars, from the top."""
-    colour = to_rgb(plots.COLOURS[part])
+    colour = to_rgb(COLOURS[part])
     found = [bar for bar in ax.patches if to_rgb(bar.get_facecolor()[:3]) == colour and bar.get_facecolor()[3]]
     return [(bar.get_x(), bar.get_width()) for bar in sorted(found, key=lambda bar: bar.get_y())]
 
@@ -86,7 +98,7 @@ def texts(ax):
 
 def test_each_engine_has_a_bar_of_its_parts_in_milliseconds_on_one_scale(figure):
     ax = figure.add_subplot()
-    times = StepTimes({"before": seconds(SIX["036"]), "after": seconds(SIX["038"])})
+    times = StepTimes({"before": turn(SIX["036"]), "after": turn(SIX["038"])})
     plots.step_anatomies(ax, times, "Lesson 038")
     assert bars(ax, "block_tables") == [pytest.approx((0, 0.35))] * 2
     assert bars(ax, "forward") == [pytest.approx((0.35, 2.9))] * 2
@@ -107,7 +119,7 @@ def test_each_engine_has_a_bar_of_its_parts_in_milliseconds_on_one_scale(figure)
 def test_the_legend_has_each_part_with_its_time_in_every_bar(figure, rungs):
     figure.set_size_inches(8.2, 1.4 + 0.8 * len(rungs))
     ax = figure.add_subplot()
-    plots.step_anatomies(ax, StepTimes({rung: seconds(SIX[rung]) for rung in rungs}), "title")
+    plots.step_anatomies(ax, StepTimes({rung: turn(SIX[rung]) for rung in rungs}), "title")
     told = [text.get_text() for text in ax.get_legend().get_texts()]
     for place, (name, one) in enumerate(zip(NAMES, told, strict=True)):
         assert one == f"{name}: {' → '.join(f'{SIX[rung][place]:.2f}' for rung in rungs)} ms"
@@ -116,7 +128,7 @@ def test_the_legend_has_each_part_with_its_time_in_every_bar(figure, rungs):
 
 def test_a_time_stands_on_its_part_where_there_is_room(figure):
     ax = figure.add_subplot()
-    plots.step_anatomies(ax, StepTimes({"035": seconds((0.01, 2.9, 9.4, 0.6))}), "title")
+    plots.step_anatomies(ax, StepTimes({"035": turn((0.01, 2.9, 9.4, 0.6))}), "title")
     where = {text.get_text(): box for text, box in texts_drawn(ax).items()}
     to_pixels = ax.transData.transform
     for part in ("forward", "kv_append"):
@@ -140,13 +152,6 @@ def test_the_effect_of_a_lesson_outlines_what_it_replaced_in_both_steps(figure):
     assert_readable(ax)
 
 
-def test_the_effect_of_several_lessons_outlines_all_that_they_replaced(figure):
-    ax = figure.add_subplot()
-    plots.effect(ax, steps_of(SIX), "035", "061", "title")
-    assert sorted(hatched(ax, "xx")) == sorted(bars(ax, "kv_append") + bars(ax, "block_tables"))
-    assert_readable(ax)
-
-
 def test_an_effect_on_the_stages_outlines_what_came_and_what_went(figure):
     """At 064: the block tables go, a plan comes, and sampling moves: place, copies and forward stay as they are."""
     ax = figure.add_subplot()
@@ -160,7 +165,8 @@ def test_at_066_the_runner_comes_for_the_forward_and_the_copies_are_as_they_were
     ax = figure.add_subplot()
     plots.effect(ax, steps_of(SIX | SECOND_HALF), "065", "066", "title")
     changed = ("plan", "forward", "runner", "rest")
-    assert sorted(hatched(ax, "xx")) == sorted(bar for part in changed for bar in bars(ax, part))
+    wanted = sorted(bar for part in changed for bar in bars(ax, part))
+    assert sorted(hatched(ax, "xx")) == [pytest.approx(bar) for bar in wanted]
     assert [len(bars(ax, part)) for part in TIMED] == [2, 2, 2, 0, 1, 0, 1, 2]
     assert_readable(ax)
 
@@ -182,17 +188,22 @@ def test_the_device_has_a_track_of_its_own_below_the_host(figure):
     ax = figure.add_subplot()
     plots.effect(ax, steps_of(SIX), "036", "038", "title")
     tracks = [bar for bar in ax.patches if bar.get_hatch() == "////"]
-    hosts = [bar for bar in ax.patches if to_rgb(bar.get_facecolor()[:3]) == to_rgb(plots.COLOURS["forward"])]
+    hosts = [bar for bar in ax.patches if to_rgb(bar.get_facecolor()[:3]) == to_rgb(COLOURS["forward"])]
     for track, host in zip(tracks, hosts, strict=True):
         assert track.get_facecolor()[:3] == (1, 1, 1)  # open: it is not a part of the step
         assert track.get_y() > host.get_y() + host.get_height()
         assert track.get_height() < host.get_height() / 2
 
 
-@pytest.mark.parametrize(("before", "after"), [("038", "036"), ("038", "038"), ("035", "099"), ("099", "061")])
-def test_an_effect_needs_two_measured_rungs_in_their_order(figure, before, after):
-    with pytest.raises(ConfigError, match=f"no way up from '{before}' to '{after}': the rungs are 035, 036, 038"):
-        plots.effect(figure.add_subplot(), steps_of(SIX), before, after, "title")
+def test_parts_are_stacked_with_their_sum_behind_them(figure):
+    ax = figure.add_subplot()
+    bars_of = {"first": pd.Series({"a": 2.0, "c": 1.0}), "second": {"a": 150.0, "b": 0.5}}
+    draw_stacked(ax, bars_of, {"a": "#000000", "b": "#E69F00", "c": "#56B4E9"}, "steps")
+    assert sorted((bar.get_x(), bar.get_width()) for bar in ax.patches if bar.get_width()) == [
+        *((0, 2), (0, 150), (2, 1), (150, 0.5)),
+    ]
+    assert {"first", "second", "3 µs", "150 µs", "steps"} <= set(texts(ax))
+    assert_readable(ax)
 
 
 # -- the ladder ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Timelines are drawn to scale."""
 
 import itertools
-import json
 import math
 
 import matplotlib.pyplot as plt
@@ -10,9 +9,9 @@ from matplotlib.colors import to_rgb
 
 from rosecourse.measure import profiling, timeline
 from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
-from rosecourse.pictures.timeline import draw_timeline
+from rosecourse.pictures.timeline import draw_replays, draw_timeline, kernels_within
 from tests.support.drawn import assert_readable, bars_drawn, texts_drawn
-from tests.support.timelines import PLAN, large
+from tests.support.timelines import FORWARD, OLD, PLAN, large, timeline_of
 
 
 @pytest.fixture
@@ -23,8 +22,7 @@ def ax():
 
 
 def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
-    sides = {"before": large(), "after": large(99, 1400.0, 1)}
-    sides["after"] = sides["after"]._replace(ranges=sides["after"].ranges[:3])
+    sides = {"before": large(), "after": large(99, 1400.0, 1, OLD[:2])}
     draw_timeline(ax, sides, 64, "Lesson 038\nNVIDIA H200")
     colours = {name: colour.lower() for name, colour in COLOURS.items()}
     drawn = bars_drawn(ax)
@@ -43,7 +41,8 @@ def test_a_picture_has_every_range_and_kernel_at_its_time(ax):
         ],
     ]
     for one, lane in zip(sides.values(), lanes[1::2], strict=True):
-        wanted = [(KIND_COLOURS[k.kind].lower(), k.start_us / 1e3, k.duration_us / 1e3) for k in one.kernels]
+        kernels = one.kernels.itertuples()
+        wanted = [(KIND_COLOURS[k.kind].lower(), k.start_us / 1e3, k.us / 1e3) for k in kernels]
         found = [bar[:3] for bar in drawn if bar[3] == lane]
         assert len(found) == len(wanted) > 0
         for (colour, *times), (its, *expected) in zip(sorted(found), sorted(wanted), strict=True):
@@ -73,15 +72,15 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
 
 
 def test_without_a_device_or_a_before_the_picture_stands(ax):
-    draw_timeline(ax, {"after": large()._replace(kernels=(), device="CPU")}, 64, "title")
-    told = "after (inside a block; 64 requests, 256 tokens in the cache): 2.80 ms with the profiler, CPU"
+    draw_timeline(ax, {"after": large(kernels=0)}, 64, "title")
+    told = "after (inside a block; 64 requests, 256 tokens in the cache): 2.80 ms with the profiler"
     assert told in [t.get_text() for t in ax.texts]
     assert len(bars_drawn(ax)) == 4
     assert_readable(ax)
 
 
 def test_a_picture_says_which_kind_of_step_it_shows(ax):
-    draw_timeline(ax, {"after": large()._replace(step_kind="boundary", context=1280)}, 64, "title")
+    draw_timeline(ax, {"after": large(step_kind="boundary", context=1280)}, 64, "title")
     assert any(
         t.get_text().startswith("after (at a block boundary; 64 requests, 1,280 tokens in the cache): 2.80 ms")
         for t in ax.texts
@@ -99,7 +98,6 @@ def test_a_part_that_is_too_narrow_for_its_name_is_in_the_legend(ax):
 def test_the_baselines_thousands_of_kernels_can_be_read_too(ax):
     wide = large(3000, 41_234.0, 2300)
     draw_timeline(ax, {"before": wide, "after": large()}, 64, "Lesson 038: batched KV append\nNVIDIA H200")
-    assert len(json.dumps(wide.document(), separators=(",", ":"))) < 40_000
     assert_readable(ax)
 
 
@@ -110,10 +108,7 @@ def test_kinds_of_kernels_differ_in_more_than_hue():
 
 
 def test_a_picture_of_steps_with_other_stages_has_the_parts_of_both(ax):
-    one = large()
-    step, tables, forward, _ = one.ranges
-    after = one._replace(ranges=(step, tables._replace(name=PLAN), forward))
-    draw_timeline(ax, {"before": one, "after": after}, 64, "title")
+    draw_timeline(ax, {"before": large(), "after": large(ranges=(PLAN, FORWARD))}, 64, "title")
     told = [text.get_text() for legend in (ax.get_legend(), *ax.artists) for text in legend.get_texts()]
     assert [text for text in told if "→" in text and "(" not in text] == [
         "plan rows: 0.00 → 0.25 ms",
@@ -121,5 +116,29 @@ def test_a_picture_of_steps_with_other_stages_has_the_parts_of_both(ax):
         "forward: 1.40 → 1.40 ms",
         "KV append: 0.60 → 0.00 ms",
         "sample and the rest: 0.55 → 1.15 ms",
+    ]
+    assert_readable(ax)
+
+
+# -- steps over the whole width ------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_waits_until_the_step_ends_or_beside_another_is_not_drawn():
+    spans = [("attend", 15, 5), ("gemm", 30, 20), ("beside", 31, 9), ("last", 90, 11), ("early", 98, 20)]
+    kernels = [(name, "other", start, us) for name, start, us in spans]
+    assert kernels_within(timeline_of(kernels, 100.0)).name.tolist() == ["attend", "gemm", "last"]
+    assert kernels_within(timeline_of(kernels, 102.0)).name.tolist() == ["attend", "gemm", "last", "early"]
+
+
+def test_replays_lie_where_they_ran_and_the_text_says_what_is_idle(ax):
+    before = timeline_of([("embed", "other", 0, 10), ("head", "matrix", 20, 60)], 100.0, plain_us=90.0)
+    after = timeline_of([("embed", "other", 0, 10), ("head", "matrix", 5, 60)], 70.0, plain_us=68.0)
+    draw_replays(ax, {"before": before, "after": after}, "two steps")
+    spans = sorted((1e3 * start, 1e3 * length) for _, start, length, _ in bars_drawn(ax))
+    # Each whole step, and its kernels: the second one of `after` counts from the end of the first.
+    assert spans == [pytest.approx(one) for one in [(0, 10), (0, 10), (0, 70), (0, 100), (10, 55), (20, 60)]]
+    assert [text.get_text() for text in ax.texts] == [
+        "before: 100 µs with the profiler (90 without), 2 kernels and copies\nnothing runs for 30 µs of it, 30%",
+        "after: 70 µs with the profiler (68 without), 2 kernels and copies\nnothing runs for 5 µs of it, 7%",
     ]
     assert_readable(ax)
