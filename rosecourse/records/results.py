@@ -1,23 +1,22 @@
-"""The results folder, data/results/<gpu>/: where each recorded file lies."""
+"""The results folder, data/results/<gpu>/: a recorded JSON file, and the tables beside it."""
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ..checks import require, shown
 from ..config import DATA
-from ..errors import ConfigError
+from ..errors import RosecourseError
+from ..lessons import LESSONS
 
 RESULTS = DATA / "results"
 SHIPPED_GPU = "nvidia-h200"  # the one whose recordings come with the course
-
-
-def gpu_folder(gpu: str) -> str:
-    """A GPU's name as the name of its folder: `NVIDIA H200` is `nvidia-h200`."""
-    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
 
 
 def require_known(name: Any, known: Sequence[str], what: str) -> None:
@@ -26,23 +25,29 @@ def require_known(name: Any, known: Sequence[str], what: str) -> None:
     require(fits, f"there is no {what} {shown(name)}: give one of {', '.join(known)}")
 
 
-def results_file(name: str, gpu: str | None = None, folder: Path = RESULTS) -> Path | None:
-    """The recorded file of this name, or None where there is none.
+def sides_of(number: str) -> dict[str, str]:
+    """The lessons whose rungs are `before` and `after` a lesson; before the first there is none."""
+    numbers = [rung.number for rung in LESSONS]
+    place = numbers.index(number)
+    return ({"before": numbers[place - 1]} if place else {}) | {"after": number}
 
-    gpu: a name such as `NVIDIA H200`, or its folder's, `nvidia-h200`. None takes the course's own GPU if it has such a
-    file, else the first that does. folder: of all GPUs' folders.
+
+def read_results(name: str, tables: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[pd.DataFrame]] | None:
+    """A recorded JSON file and tables beside it, or None where it is not recorded.
+
+    They are of the course's own GPU, or of the first that has such a file. folder: of all GPUs' folders. Raises
+    `RosecourseError` for files that are damaged.
     """
-    require(gpu is None or isinstance(gpu, str), f"gpu is {shown(gpu)}: give a name such as 'NVIDIA H200', or None")
-    gpus = _gpus_with_file(name, folder)
-    chosen = gpu_folder(gpu) if gpu is not None else next(iter(gpus), None)
-    return Path(folder) / chosen / name if chosen in gpus else None
-
-
-def _gpus_with_file(name: str, folder: Path) -> list[str]:
-    """The GPUs, as their folders are named, that have a file of this name; the course's own comes first."""
-    require(isinstance(folder, (str, Path)) and "\0" not in str(folder), f"folder is {shown(folder)}: give a path")
+    paths = sorted(folder.glob(f"*/{name}"), key=lambda path: (path.parent.name != SHIPPED_GPU, path))
     try:
-        gpus = [path.parent.name for path in Path(folder).glob(f"*/{name}")]
-    except OSError as error:
-        raise ConfigError(f"folder {shown(folder)} cannot be read: {error.strerror}") from error
-    return sorted(gpus, key=lambda gpu: (gpu != SHIPPED_GPU, gpu))
+        return _read(paths[0], tuple(tables), paths[0].stat().st_mtime_ns) if paths else None
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise RosecourseError(f"{paths[0]} or what is beside it cannot be read ({why}): restore it from git") from error
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, tables: tuple[str, ...], changed: int) -> tuple[dict[str, Any], list[pd.DataFrame]]:
+    """changed: when, so that files that were written again are read again."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return document, [pd.read_csv(path.with_name(table), dtype={"lesson": str}) for table in tables]

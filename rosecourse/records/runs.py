@@ -11,25 +11,23 @@ data/results/<gpu>/ holds, in tidy form, what `tools/record/runs.py` has measure
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from ..errors import RosecourseError
-from ..lessons import LESSONS
 from ..lessons import lesson as lesson_of
 from ..lessons.workloads import ARTICLES
 from ..measure.compare import Comparison, Conditions, Figures, Ladder
 from ..measure.metrics import UNITS
 from ..measure.samples import OF_A_RUN, Samples, figure_name
 from ..measure.stats import Ratio, ratio
-from .results import RESULTS, require_known, results_file
+from .results import RESULTS, read_results, require_known, sides_of
 
 BURST, LOAD = "D-burst", "D-load"  # mixed traffic, all at once and over time
 WORKLOADS = (*ARTICLES, BURST, LOAD)
@@ -39,7 +37,6 @@ FIGURES = [(metric, statistic) for metric, statistics in STATISTICS.items() for 
 FLOOR = "share of the floor"  # of a run: the least time that its decode steps could take / the time that they took
 COUNTS = ["prefill time", "decode steps", "preemptions"]  # seconds, and how many
 COLUMNS = [*KEYS, *(figure_name(*one) for one in FIGURES), FLOOR, *COUNTS]
-BROKEN = (OSError, ValueError, KeyError, TypeError)  # what a damaged file raises
 
 
 @dataclass(frozen=True)
@@ -68,20 +65,16 @@ class RecordedSamples(Samples):
 
 
 @dataclass(frozen=True)
-class Recording:
-    """All rungs that were measured under one workload, in one sitting on one card. rungs: by the number of the lesson.
+class RecordedLadder(Ladder):
+    """All rungs that were measured under one workload, in one sitting on one card, named by the numbers of lessons.
 
-    twice: the rungs that were measured a second time in each round. document: what `runs.json` says of the workload.
+    by_number: the rungs once more. twice: those that were measured a second time in each round. document: what
+    `runs.json` says of the workload.
     """
 
-    rungs: Mapping[str, RecordedSamples]
-    twice: Mapping[str, RecordedSamples]
-    document: dict[str, Any] = field(repr=False)
-
-    @property
-    def conditions(self) -> Conditions:
-        """What was measured, and on what."""
-        return Conditions(**self.document["conditions"])
+    by_number: Mapping[str, RecordedSamples] = field(repr=False, kw_only=True)
+    twice: Mapping[str, RecordedSamples] = field(repr=False, kw_only=True)
+    document: dict[str, Any] = field(repr=False, kw_only=True)
 
     @property
     def provenance(self) -> str:
@@ -90,13 +83,24 @@ class Recording:
         versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items() if version)
         return f"{one['device']}, {versions}, commit {one['commit'][:12]}, {one['date'][:10]}, `{one['command']}`"
 
-    def control(self, number: str, figures: Figures, more_is_better: bool = False) -> Ratio | None:
-        """What a figure of one engine is to itself: of the rung nearest on the ladder that was measured twice."""
+    @property
+    def shares_of_floor(self) -> list[float]:
+        """Of each rung: the least time that its decode steps could take / the time that they took."""
+        return [rung.share_of_floor for rung in self.by_number.values()]
+
+    @property
+    def memory_limit(self) -> float:
+        """Tokens/s of a run that does nothing but read, in each decode step, the weights and the cache once."""
+        rows = list(self.by_number.values())[-1].rows
+        return float((rows["decode throughput"] / rows[FLOOR]).median())
+
+    def same_twice(self, number: str, figures: Figures, more_is_better: bool = False) -> Ratio | None:
+        """What a figure of one engine is to itself: of the rung, among those measured twice, most nearly as fast."""
         if not self.twice:
             return None
-        numbers = [rung.number for rung in LESSONS]
-        nearest = min(self.twice, key=lambda other: abs(numbers.index(other) - numbers.index(number)))
-        once, again = figures(self.rungs[nearest]), figures(self.twice[nearest])
+        speed = {name: math.log(rung.throughput.value) for name, rung in self.by_number.items()}
+        nearest = min(self.twice, key=lambda other: abs(speed[other] - speed[number]))
+        once, again = figures(self.by_number[nearest]), figures(self.twice[nearest])
         return ratio(again, once) if more_is_better else ratio(once, again)
 
 
@@ -104,32 +108,26 @@ class Recording:
 class RecordedComparison(Comparison):
     """Two neighbouring rungs of a recording. numbers: of their lessons; only `after` for the first.
 
-    The control of its ratios is that of the nearest rung that was measured twice.
+    The control of its ratios is that of the rung, among those measured twice, that is most nearly as fast.
     """
 
-    recording: Recording = field(repr=False)
-    numbers: Mapping[str, str]
-
-    def ratio_of(self, figures: Figures, more_is_better: bool = False) -> Ratio:
-        """As for any comparison, with the recording's control."""
-        found = super().ratio_of(figures, more_is_better)
-        number = self.numbers.get("before", self.numbers["after"])
-        return replace(found, control=self.recording.control(number, figures, more_is_better))
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What `runs.json` says of the workload."""
-        return self.recording.document
+    recording: RecordedLadder = field(repr=False, kw_only=True)
+    numbers: Mapping[str, str] = field(kw_only=True)
 
     @property
     def provenance(self) -> str:
         """One line: the device, the versions, the commit, the date and the command."""
         return self.recording.provenance
 
+    def ratio_of(self, figures: Figures, more_is_better: bool = False) -> Ratio:
+        """As for any comparison, with the recording's control."""
+        found = super().ratio_of(figures, more_is_better)
+        number = self.numbers.get("before", self.numbers["after"])
+        return replace(found, control=self.recording.same_twice(number, figures, more_is_better))
+
     def share_of_floor(self, side: Literal["before", "after"]) -> float:
         """The least time that the decode steps could take / the time that they took; NaN before the first lesson."""
-        number = self.numbers.get(side)
-        return float("nan") if number is None else self.recording.rungs[number].share_of_floor
+        return self.recording.by_number[self.numbers[side]].share_of_floor if side in self.numbers else float("nan")
 
     def table(self) -> pd.DataFrame:
         """The rows of any comparison, and the shares of the floor."""
@@ -138,121 +136,43 @@ class RecordedComparison(Comparison):
         return table.fillna({"times better": ""})
 
 
-@dataclass(frozen=True)
-class RecordedLadder(Ladder):
-    """All rungs of a recording. Its rungs are named by the numbers of their lessons."""
+def recorded_ladder(workload: str, folder: Path = RESULTS) -> RecordedLadder | None:
+    """All rungs that were recorded under a workload, or None where it is not recorded. folder: of all GPUs' folders.
 
-    recording: Recording = field(repr=False)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What `runs.json` says of the workload."""
-        return self.recording.document
-
-    @property
-    def provenance(self) -> str:
-        """One line: the device, the versions, the commit, the date and the command."""
-        return self.recording.provenance
-
-    @property
-    def shares_of_floor(self) -> list[float]:
-        """Of each rung: the least time that its decode steps could take / the time that they took."""
-        return [rung.share_of_floor for rung in self.recording.rungs.values()]
-
-    @property
-    def memory_limit(self) -> float:
-        """Tokens/s of a run that does nothing but read, in each decode step, the weights and the cache once."""
-        rung = list(self.recording.rungs.values())[-1]
-        return float((rung.rows["decode throughput"] / rung.rows[FLOOR]).median())
-
-    @property
-    def gains(self) -> list[Ratio]:
-        """How many times the throughput of the rung before, for each rung but the first, with the control."""
-        names = [rung.name for rung in self.rungs[:-1]]
-        control = [self.recording.control(name, lambda side: side.seconds) for name in names]
-        return [replace(gain, control=same) for gain, same in zip(super().gains, control, strict=True)]
-
-
-def recording_of(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> Recording | None:
-    """The recording of a workload, or None where there is none; gpu and folder are those of `results_file`.
-
-    Raises `RosecourseError` for files that are damaged.
+    Raises `ConfigError` for an unknown workload, and `RosecourseError` for files that are damaged.
     """
-    path = results_file("runs.csv", gpu, folder)
-    if path is None:
+    require_known(workload, WORKLOADS, "workload")
+    found = read_results("runs.json", ("runs.csv", "gaps.csv"), folder)
+    if found is None or workload not in found[0]:
         return None
-    try:
-        tables = _tables(path, path.stat().st_mtime_ns)
-        return _recording(tables, workload) if workload in tables.about else None
-    except BROKEN as error:
-        why = " ".join(str(error).split())
-        raise RosecourseError(f"{path} or what is beside it cannot be used ({why}): restore it from git") from error
+    document, tables = found
+    return _ladder(document[workload], *(table[table.workload == workload] for table in tables))
 
 
-class Tables(NamedTuple):
-    """The files of one GPU. about: `runs.json`."""
-
-    runs: pd.DataFrame
-    gaps: pd.DataFrame
-    about: dict[str, dict[str, Any]]
-
-
-@lru_cache(maxsize=4)
-def _tables(path: Path, changed: int) -> Tables:
-    """The files of one GPU. changed: when, so that a file that was written again is read again."""
-    runs, gaps = (pd.read_csv(path.with_name(name), dtype={"lesson": str}) for name in ("runs.csv", "gaps.csv"))
-    if missing := [column for column in COLUMNS if column not in runs]:
-        raise ValueError(f"it has no column {missing[0]!r}")
-    return Tables(runs, gaps, json.loads(path.with_name("runs.json").read_text(encoding="utf-8")))
-
-
-def _recording(tables: Tables, workload: str) -> Recording:
-    runs = tables.runs[tables.runs.workload == workload]
-    gaps = tables.gaps[tables.gaps.workload == workload].groupby("lesson")["milliseconds"]
-    along = {str(number): one.to_numpy() for number, one in gaps}
+def _ladder(document: dict[str, Any], runs: pd.DataFrame, gaps: pd.DataFrame) -> RecordedLadder:
+    """Of one workload, from its part of each file."""
+    along = {number: rows.to_numpy() for number, rows in gaps.groupby("lesson")["milliseconds"]}
     rungs: list[dict[str, RecordedSamples]] = [{}, {}]
-    for (number, twice), rows in runs.groupby(["lesson", "twice"]):
-        one = RecordedSamples(str(number), [], rows=rows.sort_values("round"), gaps_ms=along[str(number)])
-        rungs[twice][str(number)] = one
-    if {len(one) for each in rungs for one in each.values()} != {tables.about[workload]["conditions"]["rounds"]}:
-        raise ValueError(f"workload {workload} has not the same rounds of every rung")
-    return Recording(rungs[0], rungs[1], tables.about[workload])
+    for (number, twice), rows in runs[COLUMNS].groupby(["lesson", "twice"]):
+        rungs[twice][number] = RecordedSamples(number, [], rows=rows.sort_values("round"), gaps_ms=along[number])
+    conditions, (once, again) = Conditions(**document["conditions"]), rungs
+    if {len(one) for one in (*once.values(), *again.values())} != {conditions.rounds}:
+        raise RosecourseError("the recording has not the same rounds of every rung: restore it from git")
+    titles = [lesson_of(number).title for number in once]
+    return RecordedLadder(list(once.values()), titles, conditions, by_number=once, twice=again, document=document)
 
 
-def recorded_comparison(
-    lesson: str, workload: str | None = None, gpu: str | None = None, folder: Path = RESULTS
-) -> RecordedComparison | None:
+def recorded_comparison(lesson: str, workload: str | None = None, folder: Path = RESULTS) -> RecordedComparison | None:
     """The recorded runs before and after a lesson, or None where they are not recorded.
 
-    workload: one of `WORKLOADS`; None is the lesson's own. gpu and folder: as for `results_file`. Raises `LessonError`
-    for a lesson that is not on the ladder, `ConfigError` for an unknown workload, and `RosecourseError` for files that
-    are damaged.
+    workload: one of `WORKLOADS`; None is the lesson's own. folder and errors: as for `recorded_ladder`. Raises
+    `LessonError` for a lesson that is not on the ladder.
     """
     rung = lesson_of(lesson)
-    name = rung.workload.name if workload is None else workload
-    require_known(name, WORKLOADS, "workload")
-    recording = recording_of(name, gpu, folder)
-    numbers = [one.number for one in LESSONS]
-    place = numbers.index(rung.number)
-    pair = numbers[max(0, place - 1) : place + 1]
-    if recording is None or not recording.rungs.keys() >= set(pair):
+    recording = recorded_ladder(rung.workload.name if workload is None else workload, folder)
+    numbers = sides_of(rung.number)
+    if recording is None or not recording.by_number.keys() >= set(numbers.values()):
         return None
-    *earlier, after = (
-        replace(recording.rungs[number], name=side) for number, side in zip(pair, SIDES[-len(pair) :], strict=True)
-    )
-    before = earlier[0] if earlier else Samples("before", [])
-    named = dict(zip(SIDES[-len(pair) :], pair, strict=True))
-    return RecordedComparison(before, after, recording.conditions, recording, named)
-
-
-SIDES = ("before", "after")
-
-
-def recorded_ladder(workload: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedLadder | None:
-    """All rungs that were recorded under a workload, or None where it is not recorded; errors as above."""
-    require_known(workload, WORKLOADS, "workload")
-    recording = recording_of(workload, gpu, folder)
-    if recording is None:
-        return None
-    titles = [lesson_of(number).title for number in recording.rungs]
-    return RecordedLadder(list(recording.rungs.values()), titles, recording.conditions, recording)
+    sides = {side: replace(recording.by_number[number], name=side) for side, number in numbers.items()}
+    before = sides.get("before", Samples("before", []))
+    return RecordedComparison(before, sides["after"], recording.conditions, recording=recording, numbers=numbers)

@@ -1,204 +1,134 @@
-"""Recorded decode steps: how data/results/<gpu>/<workload>.steps.json is read.
+"""Recorded decode steps, in data/results/<gpu>/; `tools/record/steps.py` writes them.
 
-A file is one sealed JSON object (`sealed`) with the keys of `STEPS`. Of each rung it has the host's time by part in
-nanoseconds, measured in turns; what a step of each kind does, counted; and a timeline of each kind: always of a step
-inside a block and of one at a block boundary. Newer files say, too, how its logits compare with other rungs'.
+* `parts.csv`: milliseconds by workload, lesson, repetition and part of the host's step; the median of a turn.
+* `kernels.csv`: the events of a `Timeline` by workload, lesson and kind of step, where a page needs them.
+* `steps.json`: the provenance, the copy bandwidth, and of each workload its sizes, the fewest bytes that a step must
+  move, and what was profiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
-from ..lessons.workloads import WITH_STEPS
-from ..measure.anatomy import PART_NAMES, LadderSteps, StepTimes
+from ..lessons import LESSONS
+from ..lessons import lesson as lesson_of
+from ..lessons.workloads import WITH_STEPS, name_of_steps
+from ..measure.anatomy import StepTimes
 from ..measure.floor import kv_bytes_per_position
-from ..measure.logits import SameLogits
 from ..measure.timeline import Timeline
 from ..models.load import resolve_dtype
 from ..models.shape import ModelShape
-from .names import FROM, name_from, names_of
-from .recordings import HEAD
-from .results import RESULTS, require_known, results_file
-from .sealed import read_sealed, require_form
+from .results import RESULTS, read_results, require_known, sides_of
 
-FORMAT = 2
-ALWAYS = ("inside", "boundary")  # kinds of steps
-REMEDY = "rosecourse record --workloads steps"
-UNITS = (
-    "parts: nanoseconds; timelines: tenths of a microsecond; "
-    "kernels: number in kernel_names, start after the start of the one before, duration"
-)
-
-STEPS = HEAD | {
-    "batch": int,
-    "context": int,
-    "chunk": int,
-    "step_bytes": int,
-    "parts": dict,
-    "counts": dict,
-    "timelines": dict,
-}
-
-SAME_LOGITS = {"of": [str], "apart": float} | dict.fromkeys(
-    ("steps", "rows", "numbers", "different", "other_choices", "ties"), int
-)
+PARTS, KERNELS, FACTS = "parts.csv", "kernels.csv", "steps.json"
 
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """The decode steps of all rungs under one workload. The rungs are named by the numbers of their lessons.
+    """The decode steps of all rungs under one workload, on one machine; rungs are named by the numbers of lessons.
 
-    timelines: by rung and kind of step. counts: what a step does, rows of `measure.counters.Counts`, by rung and kind.
-    logits: of two rungs, compared; empty in files from before there was such a comparison.
+    parts, events: the workload's rows of the two tables. facts: all of steps.json. work: the workload's own facts.
     """
 
-    ladder: LadderSteps
-    timelines: Mapping[str, Mapping[str, Timeline]]
-    counts: Mapping[str, Mapping[str, Mapping[str, int]]]
-    logits: Mapping[tuple[str, str], SameLogits]
-    document: dict[str, Any] = field(repr=False)
+    parts: pd.DataFrame = field(repr=False)
+    events: pd.DataFrame = field(repr=False)
+    facts: dict[str, Any] = field(repr=False)
+    work: dict[str, Any] = field(repr=False)
 
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> RecordedSteps:
-        """Of a document. Raises `ValueError` where it is not of the form `STEPS`, or its rungs do not fit together."""
-        require_form(document, STEPS, "the document")
-        rungs = sorted(document["titles"])
-        if not rungs or any(sorted(document[key]) != rungs for key in ("parts", "counts", "timelines")):
-            raise ValueError("the rungs do not fit to each other")
-        if min(document[key] for key in ("batch", "context", "chunk", "step_bytes", "copy_bytes_per_second")) <= 0:
-            raise ValueError("a size is not positive")
-        timelines = {number: _timelines(sides) for number, sides in document["timelines"].items()}
-        for number, sides in document["counts"].items():
-            require_form(sides, dict.fromkeys((*ALWAYS, *timelines[number]), dict), f"the counts of {number}")
-            require_form([n for rows in sides.values() for n in rows.values()], [int], f"the counts of {number}")
-        return cls(_ladder(document, timelines), timelines, document["counts"], _logits(document), document)
+    @property
+    def batch(self) -> int:
+        return int(self.work["batch"])
 
-    def has(self, kind: str, numbers: Iterable[str]) -> bool:
-        """Whether there are timelines of this kind of step of all these rungs."""
-        return all(kind in self.timelines.get(number, ()) for number in numbers)
+    @property
+    def context(self) -> int:
+        """The live positions of a session in the middle of the steps that were timed."""
+        return int(self.work["context"])
+
+    @property
+    def device(self) -> str:
+        return str(self.facts["host"]["gpu"] or self.facts["host"]["cpu"])
+
+    @property
+    def copy_bytes_per_second(self) -> float:
+        return float(self.facts["copy_bytes_per_second"])
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """The recorded rungs in their order, each with its lesson's title."""
+        return {rung.number: rung.title for rung in LESSONS if rung.number in self.work["profiled"]}
+
+    @cached_property
+    def times(self) -> StepTimes:
+        """The host's time by part, rung by rung; `rest` holds sampling and the waiting for the device."""
+        by_rung = {number: self.parts[self.parts.lesson == number] for number in self.titles}
+        return StepTimes(
+            {number: rows.pivot(index="repetition", columns="part", values="ms") for number, rows in by_rung.items()}
+        )
+
+    def between(self, before: str, after: str) -> StepTimes:
+        """The steps of two rungs, as `before` and `after`, turn by turn."""
+        return StepTimes({"before": self.times.turns[before], "after": self.times.turns[after]})
+
+    @property
+    def busy_ms(self) -> dict[str, float]:
+        """Of each rung, how long the device was busy in one profiled step inside a block."""
+        return {number: self.work["profiled"][number]["inside"]["busy_us"] / 1e3 for number in self.titles}
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Of each rung, how many kernels and copies the device ran in that step."""
+        return {number: self.work["profiled"][number]["inside"]["kernels"] for number in self.titles}
+
+    @property
+    def floor_ms(self) -> float:
+        """What the bytes of a step take at the measured speed of a copy."""
+        return 1e3 * float(self.work["step_bytes"]) / self.copy_bytes_per_second
 
     def floor_us(self, step: Timeline, shape: ModelShape) -> float:
-        """The floor of a profiled step, in microseconds: what its bytes take at the measured speed of a copy.
+        """The floor of a profiled step, whose context is its own. shape: of the model that was recorded."""
+        dtype = resolve_dtype(self.facts["settings"]["dtype"], torch.device("cpu"))
+        further = self.batch * (step.context - self.context) * kv_bytes_per_position(shape, dtype)
+        return 1e6 * (self.work["step_bytes"] + further) / self.copy_bytes_per_second
 
-        It is for the step's own context: the steps of `ladder`, for which `ladder.floor_ms` is, may have another one.
-        shape: of the model that was recorded.
-        """
-        dtype = resolve_dtype(self.document["settings"]["dtype"], torch.device("cpu"))
-        further = self.ladder.batch * (step.context - self.ladder.context)
-        moved = self.document["step_bytes"] + further * kv_bytes_per_position(shape, dtype)
-        return 1e6 * moved / self.document["copy_bytes_per_second"]
-
-    def same_code(self, one: str, other: str, rows: Sequence[str], step: str) -> bool:
-        """Whether two rungs do the same in a step of a kind, as far as these rows tell; without rows, as all tell."""
-        ones, others = self.counts[one][step], self.counts[other][step]
-        return all(ones.get(row) == others.get(row) for row in rows or {*ones, *others})
-
-
-def _logits(document: dict[str, Any]) -> dict[tuple[str, str], SameLogits]:
-    pairs = document.get("logits", [])
-    require_form(pairs, [SAME_LOGITS], "logits")
-    return {
-        (one, other): SameLogits(**{name: pair[name] for name in SAME_LOGITS if name != "of"})
-        for pair in pairs
-        for one, other in [pair["of"]]
-    }
+    def timeline(self, number: str, kind: str = "inside") -> Timeline | None:
+        """A rung's timeline of a kind of step, a key of `STEP_KINDS`; None where its events are not kept."""
+        events = self.events[(self.events.lesson == number) & (self.events.step == kind)]
+        if events.empty:
+            return None
+        facts = self.work["profiled"][number][kind]
+        columns = ["name", "kind", "start_us", "us"]
+        return Timeline(events[columns].reset_index(drop=True), self.device, facts["plain_us"], kind, facts["context"])
 
 
-def _timelines(sides: Any) -> dict[str, Timeline]:
-    require_form(sides, dict.fromkeys(ALWAYS, dict), "the timelines of a rung")
-    found = {kind: Timeline.of(side) for kind, side in sides.items()}
-    if any(timeline.step_kind != kind for kind, timeline in found.items()):
-        raise ValueError("a timeline is of another kind of step than it stands for")
-    return found
+def recorded_steps(workload: str, folder: Path = RESULTS) -> RecordedSteps | None:
+    """The recorded steps of a workload, such as `A`, or None where there are none. folder: of all GPUs' folders.
 
-
-def _ladder(document: dict[str, Any], timelines: Mapping[str, Mapping[str, Timeline]]) -> LadderSteps:
-    inside = {number: sides["inside"] for number, sides in timelines.items()}
-    return LadderSteps(
-        times=StepTimes({number: _seconds(parts) for number, parts in _parts(document)}, document["chunk"]),
-        busy_ms={number: timeline.busy_us / 1e3 for number, timeline in inside.items()},
-        kernels={number: len(timeline.kernels) for number, timeline in inside.items()},
-        floor_ms=1e3 * document["step_bytes"] / document["copy_bytes_per_second"],
-        batch=document["batch"],
-        context=document["context"],
-        titles=document["titles"],
-        device=document["host"]["gpu"] or document["host"]["cpu"],
-    )
-
-
-def _parts(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """The parts of each rung's steps, which may be others on other rungs.
-
-    Raises `ValueError` for a part that is not known, and where not all have been timed in as many steps.
-    """
-    first = next(iter(document["parts"].values()))
-    require_form(first, dict, "parts")
-    steps = len(next(iter(first.values()), []))
-    for number, parts in document["parts"].items():
-        require_form(parts, dict, f"parts of {number}")
-        require_form(parts, {part: [int] for part in (*parts, "rest")}, f"parts of {number}")
-        if not parts.keys() <= PART_NAMES.keys() or any(len(nanoseconds) != steps for nanoseconds in parts.values()):
-            raise ValueError("the rungs have other parts than are known, or other numbers of steps")
-        if steps == 0 or steps % document["chunk"] != 0:
-            raise ValueError("the steps make no whole turns")
-        yield number, parts
-
-
-def _seconds(parts: Mapping[str, Sequence[int]]) -> dict[str, list[float]]:
-    return {part: [one / 1e9 for one in nanoseconds] for part, nanoseconds in parts.items()}
-
-
-def steps_name(workload: str) -> str:
-    """The name of a workload's file of steps, without its ending."""
-    return f"{workload}.steps"
-
-
-def read_steps(path: Path, workload: str) -> RecordedSteps:
-    """A file of steps, checked. Raises `RosecourseError` if it is damaged, or of another workload or format."""
-    _, _, first = workload.partition(FROM)
-    remedy = f"{REMEDY} --from {first}" if first else REMEDY
-    return read_sealed(path, "steps", workload, FORMAT, remedy, RecordedSteps.of)
-
-
-def steps_in(name: str, gpu: str | None = None, folder: Path = RESULTS) -> RecordedSteps | None:
-    """The steps in the file of this name, such as `A` or `A-from-061`, or None where there is none."""
-    path = results_file(f"{steps_name(name)}.json", gpu, folder)
-    return None if path is None else read_steps(path, name)
-
-
-def steps_of(
-    workload: str, gpu: str | None = None, folder: Path = RESULTS, first: str | None = None
-) -> RecordedSteps | None:
-    """The recorded steps of an article's workload, with their timelines and counts, or None where there are none.
-
-    gpu and folder are those of `results_file`. first: the rung that a record of only a part of the ladder begins with
-    (`rosecourse record --from`). Raises `RosecourseError` for a file that is damaged.
+    Raises `ConfigError` for a workload whose steps are not recorded, and `RosecourseError` for files that are damaged.
     """
     require_known(workload, list(WITH_STEPS), "record of the steps of")
-    return steps_in(name_from(workload, first), gpu, folder)
+    found = read_results(FACTS, (PARTS, KERNELS), folder)
+    if found is None or workload not in found[0]["workloads"]:
+        return None
+    facts, tables = found
+    parts, events = (table[table.workload == workload] for table in tables)
+    return RecordedSteps(parts, events, facts, facts["workloads"][workload])
 
 
-def steps_with(
-    numbers: Collection[str], workload: str, kind: str = "inside", gpu: str | None = None, folder: Path = RESULTS
-) -> RecordedSteps | None:
-    """The recorded steps of a workload with timelines of all these rungs, or None where no file has them together.
+def recorded_timelines(lesson: str, folder: Path = RESULTS) -> dict[str, Timeline] | None:
+    """A lesson's timelines `before` (not for the first lesson) and `after`, of the kind of step that it is about.
 
-    Of several files it is the one that begins latest: a file compares the logits with those of its first rung.
-
-    numbers: of the lessons. kind: of step, a key of `measure.timeline.STEP_KINDS`. gpu and folder: as for `steps_of`.
+    They are of the lesson's own workload. None where they are not recorded. Raises `LessonError` for a lesson that is
+    not on the ladder.
     """
-    files = (steps_in(name, gpu, folder) for name in reversed(names_of(workload)))
-    return next((file for file in files if file is not None and file.has(kind, numbers)), None)
-
-
-def recorded_steps(
-    workload: str, gpu: str | None = None, folder: Path = RESULTS, first: str | None = None
-) -> LadderSteps | None:
-    """A decode step on each rung of the ladder, as it was recorded, or None where there is none; as `steps_of`."""
-    found = steps_of(workload, gpu, folder, first)
-    return None if found is None else found.ladder
+    rung = lesson_of(lesson)
+    found = recorded_steps(name_of_steps(rung.workload), folder)
+    if found is None:
+        return None
+    timelines = {side: found.timeline(number, rung.step_kind) for side, number in sides_of(rung.number).items()}
+    return {side: one for side, one in timelines.items() if one is not None}

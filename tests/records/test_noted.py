@@ -4,11 +4,9 @@ import math
 
 import pytest
 
-from rosecourse import LESSONS, LessonError, RosecourseError
-from rosecourse.lessons.workloads import ARTICLES as WORKLOADS
+from rosecourse import LESSONS, LessonError
 from rosecourse.measure.metrics import UNITS
-from rosecourse.records import noted
-from rosecourse.records.noted import other_engines, prototype_facts, published_figures, recorded_prefills
+from rosecourse.records.noted import prototype_facts, published_figures, recorded_prefills
 
 ARTICLES = ["036", "038", "059", "060", "061"]
 
@@ -100,38 +98,6 @@ def test_rows_of_one_lesson():
     assert published_figures("035").empty
     with pytest.raises(LessonError, match="there is no lesson '042'"):
         published_figures("042")
-
-
-@pytest.mark.parametrize(
-    "change", [lambda text: "", lambda text: text + "a,b\n" + 30 * "x,", lambda text: "\udcff" + text]
-)
-def test_a_damaged_file_is_named(monkeypatch, tmp_path, change):
-    damaged = tmp_path / "published.csv"
-    damaged.write_text(change(noted.PUBLISHED.read_text()), errors="surrogateescape")
-    monkeypatch.setattr(noted, "PUBLISHED", damaged)
-    with pytest.raises(RosecourseError, match=r"published\.csv cannot be read .*: restore it from git"):
-        published_figures("036")
-
-
-def test_a_missing_file_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(noted, "OTHERS", tmp_path / "others.csv")
-    with pytest.raises(RosecourseError, match=r"others\.csv cannot be read .*: restore it from git"):
-        other_engines()
-
-
-def test_every_other_engine_has_a_version_a_configuration_and_a_date():
-    rows = other_engines()
-    assert set(rows.workload) <= set(WORKLOADS)
-    assert not rows.duplicated(["engine", "configuration", "workload"]).any()
-    assert rows.date.str.fullmatch(r"\d{4}-\d\d-\d\d").all()
-    assert not rows.eq("").any(axis=None)
-    assert ((rows.lowest > 0) & (rows.lowest <= rows.highest)).all()
-
-
-def test_the_articles_engine_has_the_figures_that_are_published():
-    published = published_figures().query("lesson == 'newest' and metric == 'total throughput'")
-    rows = other_engines().query('engine == "the articles\' engine"')
-    assert sorted({*rows.lowest, *rows.highest}) == sorted(published.after)
 
 
 @pytest.mark.parametrize("table", ["threads", "pads", "graphs"])

@@ -5,8 +5,9 @@
 
 Each round runs every rung once, forwards and then backwards; the rungs of `TWICE` run a second time in it, as the
 control. Rounds that warm up come first and do not count: one, and two where prompts are cached. Each round is written
-as soon as it is measured, and a later call goes on from there, so keep to one machine. A round in which a run took more
-than `STALLED` times the median of its rung is measured again, at most `AGAIN` of them; `runs.json` says how many.
+as soon as it is measured, and a later call goes on from there, so keep to one machine. A round is measured again if its
+runs, in the median over the rungs, take more than `STALLED` times as long as their rungs usually do: at most `AGAIN` of
+them, and `runs.json` says how many.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ import click
 import numpy as np
 import pandas as pd
 import torch
-from tasks import Task, from_first, task_of
+from tasks import Task, from_first, gpu_folder, task_of
 
 import rosecourse as rc
 from rosecourse.engine.engine import InferenceEngine
 from rosecourse.measure.compare import conditions_of
 from rosecourse.measure.floor import bytes_per_run, copy_bandwidth, share_of_floor
 from rosecourse.measure.metrics import PERCENTILES, per_request
-from rosecourse.measure.provenance import device_name, driver_version, provenance
+from rosecourse.measure.provenance import device_name, provenance
 from rosecourse.measure.samples import OF_A_RUN, figure_name
 from rosecourse.measure.stats import order_of_round
 from rosecourse.measure.workload import Run
-from rosecourse.records.results import RESULTS, gpu_folder
+from rosecourse.records.files import write_whole
+from rosecourse.records.results import RESULTS
 from rosecourse.records.runs import BURST, COLUMNS, FLOOR, LOAD, STATISTICS, WORKLOADS
-from rosecourse.records.whole_file import write_whole
 
 TWICE = ("061", "071")  # the last rung whose host launches each kernel, and the last rung
-STALLED, AGAIN = 2.0, 3
+STALLED, AGAIN = 1.15, 3
 
 
 class Part:
@@ -60,9 +61,10 @@ class Part:
         return int(self.rows["round"].nunique())
 
     def stalled(self) -> list[int]:
-        """The rounds in which a run took much longer than its rung usually does."""
-        usual = self.rows.groupby(["lesson", "twice"])["total time"].transform("median")
-        return sorted(self.rows[self.rows["total time"] > STALLED * usual]["round"].unique())
+        """The rounds in which the machine was slower than it usually is."""
+        slower = self.rows["total time"] / self.rows.groupby(["lesson", "twice"])["total time"].transform("median")
+        of_round = slower.groupby(self.rows["round"]).median()
+        return sorted(of_round[of_round > STALLED].index)
 
     def drop(self, number: int) -> None:
         """Leave a round out."""
@@ -196,14 +198,14 @@ def head_of(name: str, task: Task, model: Any, bandwidth: float, commit: str | N
     found = provenance()
     return {
         "device": device_name(model.device),
-        "driver": driver_version(),
+        "driver": found["host"]["driver"],
         "host": {key: found["host"][key] for key in ("cpu", "cores", "threads", "os")},
         "versions": found["versions"],
-        "commit": found["commit"] or commit or "unknown",
+        "commit": commit or found["commit"] or "unknown",
         "command": f"python tools/record/runs.py measure --workloads {name} --rounds {rounds}",
         "copy_bytes_per_second": bandwidth,
         "requests a second": None if name != LOAD else len(task.workload.requests) / task.workload.requests[-1].arrival,
-        "stalled": f"a round with a run of more than {STALLED:g} times the median of its rung is measured again",
+        "stalled": f"a round is measured again whose runs take {STALLED:g} times as long as usual, in the median",
         "rounds measured again": 0,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,8 +19,13 @@ from rosecourse.records import runs
 PROMPT = "Hello"  # the articles' prompt
 SMALL_VOCABULARY = 256  # token ids that every model of the course has
 # The first rung that is measured under a workload; the whole ladder under A, B and C-one.
-FIRST = {"C": "060", "C-scheduler": "060", "C-threads": "067", "C-asyncio": "067", "E": "064", "F": "061"}
+FIRST = {"C": "060", "C-scheduler": "060", "C-threads": "067", "C-asyncio": "067", "E": "063", "F": "061"}
 FIRST |= {runs.BURST: "038", runs.LOAD: "061"}
+
+
+def gpu_folder(gpu: str) -> str:
+    """A GPU's name as the name of its folder: `NVIDIA H200` is `nvidia-h200`."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
 
 
 @dataclass(frozen=True)
@@ -46,20 +52,20 @@ def article_task(work: ArticleWorkload, model: Model) -> Task:
     largest = min(work.max_batch_size, work.num_requests * work.samples)
     longest = len(prompts[0]) + work.max_new_tokens
     config = EngineConfig(max_batch_size=largest, max_seq_len=longest, prefix_cache=False)
-    return Task(work.name, workload, config, LESSONS, RUNNERS[work.benchmark])
+    return Task(work.name, workload, config, tuple(LESSONS), RUNNERS[work.benchmark])
 
 
 def burst_task(model: Model) -> Task:
     """Mixed traffic, all at once."""
     traffic = D if model.device.type == "cuda" else D_SMALL
-    return Task(runs.BURST, traffic.burst(model.shape.vocab_size), traffic.config, LESSONS)
+    return Task(runs.BURST, traffic.burst(model.shape.vocab_size), traffic.config, tuple(LESSONS))
 
 
 def load_task(model: Model, burst_seconds: Sequence[float]) -> Task:
     """Mixed traffic over time, at a share of the rate at which a burst was served in so many seconds."""
     traffic = D if model.device.type == "cuda" else D_SMALL
     rate = LOAD * traffic.num_requests / float(np.median(burst_seconds))
-    return Task(runs.LOAD, traffic.load(model.shape.vocab_size, rate), traffic.config, LESSONS)
+    return Task(runs.LOAD, traffic.load(model.shape.vocab_size, rate), traffic.config, tuple(LESSONS))
 
 
 def task_of(name: str, model: Model, burst_seconds: Sequence[float] | None = None) -> Task:

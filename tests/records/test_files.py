@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from rosecourse.records.json_file import write_json
+from rosecourse.records.files import write_json
 
 
 def mode(path):

@@ -1,0 +1,71 @@
+"""Measure rungs of the ladder here, in turns, and print a table; nothing is recorded.
+
+    PYTHONPATH=. python tools/record/ladder.py --workloads A,C-one --lessons 035,061,071 --picture ladder.png
+
+All rungs write the same tokens. Workloads have the articles' sizes on a GPU, a quarter of each on a CPU. The first rung
+runs twice in each round, as the control.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import torch
+from matplotlib.figure import Figure
+from tasks import PROMPT, task_of
+
+import rosecourse as rc
+from rosecourse.lessons import LESSONS
+from rosecourse.measure.compare import Ladder, compare_ladder
+from rosecourse.measure.floor import bytes_per_run, copy_bandwidth, share_of_floor
+from rosecourse.measure.stats import ratio
+from rosecourse.pictures import plots
+from rosecourse.records.runs import LOAD, WORKLOADS
+
+NUMBERS = [rung.number for rung in LESSONS]
+MEASURED = [name for name in WORKLOADS if name != LOAD]  # whose rate follows from a recording
+
+
+def chosen(kind: list[str], text: str, flag: str) -> list[str]:
+    """The names in a list with commas. Raises click's error for one that is not known."""
+    names = text.split(",")
+    for name in names:
+        if name not in kind:
+            raise click.BadParameter(f"there is no {name!r}: give some of {', '.join(kind)}", param_hint=flag)
+    return [name for name in kind if name in names]
+
+
+def told(ladder: Ladder, shares: list[float]) -> str:
+    """The table: a rung, its throughput, its ratios to the first and to the rung before, its step over the floor."""
+    table = ladder.table()
+    gains = [ratio(*both) for both in pairwise(rung.each("total time") for rung in ladder.rungs)]
+    table["ratio to the rung before"] = ["", *map(str, gains)]
+    table["times the floor"] = [round(1 / share, 2) for share in shares]
+    return f"{table.round(2).to_string()}\nThe first again: {ladder.speedups[0].control}\n{ladder.provenance}"
+
+
+@click.command(help=__doc__)
+@click.option("--workloads", default="A,C-one", help=f"Of {', '.join(MEASURED)}; the prompt is {PROMPT!r}.")
+@click.option("--lessons", default=",".join(NUMBERS), help="Two or more.")
+@click.option("--rounds", default=5, type=click.IntRange(1), help="Rounds that count, after one that warms up.")
+@click.option("--picture", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A PNG.")
+def main(workloads: str, lessons: str, rounds: int, picture: Path | None) -> None:
+    names, numbers = chosen(MEASURED, workloads, "--workloads"), chosen(NUMBERS, lessons, "--lessons")
+    model = rc.random_model("gpt2") if torch.cuda.is_available() else rc.load_model(device="cpu")
+    bandwidth, rungs = copy_bandwidth(model.device), [rc.lesson(number) for number in numbers]
+    figure = Figure(figsize=(11, len(names) * (1.6 + 0.3 * len(rungs))), layout="constrained")
+    for name, ax in zip(names, figure.subplots(len(names), 1, squeeze=False).flat, strict=True):
+        task = task_of(name, model)
+        ladder = compare_ladder(model, task.workload, rounds, task.config, rungs, task.runner, rungs[0])
+        size = bytes_per_run(model, task.workload, ladder.rungs[0].runs[0])  # the same work on every rung
+        shares = [share_of_floor(size, rung.typical("decode time"), bandwidth) for rung in ladder.rungs]
+        print(f"=== {name}\n{told(ladder, shares)}", flush=True)
+        plots.ladder_throughput(ax, ladder, f"Workload {name}: {ladder.conditions.work}", shares)
+    if picture is not None:
+        figure.savefig(picture, format="png", dpi=144)
+
+
+if __name__ == "__main__":
+    main()
