@@ -12,8 +12,6 @@ IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Jupyter refuses to run as root (containers, rented GPU machines) unless told to.
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-# A kernel of this environment says what to do when a cell in the middle is the first to run.
-RESTART_HINT := c.InteractiveShellApp.extensions = ["rosecourse.pages.restarted"]
 # Jupyter's colours of a traceback can hardly be read on its pink ground.
 PLAIN_TRACES := c.InteractiveShell.colors = "nocolor"
 
@@ -33,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	        "Install one and name it: make env PYTHON=python3.12" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,dev]'
-	@mkdir -p $(VENV)/etc/ipython && printf '%s\n' '$(RESTART_HINT)' '$(PLAIN_TRACES)' > $(VENV)/etc/ipython/ipython_kernel_config.py
+	@mkdir -p $(VENV)/etc/ipython && printf '%s\n' '$(PLAIN_TRACES)' > $(VENV)/etc/ipython/ipython_kernel_config.py
 	@touch $@
 
 # Jupyter's root is the repository, so that sources and tests are at hand; it opens the learner's copy of the first page.
@@ -91,7 +89,8 @@ notebooks: env  ## Execute all notebooks and write their outputs
 # With warnings as errors: a link to a heading that is gone, a docstring that cannot be read.
 book: env  ## Make pages of the notebooks as they are, and of the docstrings: build/book/index.html
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[book]'
-	rm -rf build/book
+	rm -rf build/book docs/book/api docs/book/notebooks
+	cp -r notebooks docs/book/
 	@echo 'Making the pages: that takes a minute or two.'
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --doctree-dir build/doctrees docs/book build/book
 	@echo 'Open build/book/index.html in a browser.'

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
 
 import click
 
-from .commands.benchmark_ladder import benchmark_ladder
-from .commands.benchmark_scheduler import benchmark_scheduler
-from .commands.benchmark_streaming import benchmark_streaming
+from .commands.benchmark import benchmark_scheduler, benchmark_streaming
 from .commands.benchmark_transformers import benchmark_transformers
 from .commands.desk import desk
 from .commands.doctor import doctor
-from .commands.ending import ended, leave_at_the_end
+from .commands.ending import ended
 from .commands.generate import generate
 from .commands.lab import lab
-from .commands.record import record
 
-BENCHMARKS = (benchmark_scheduler, benchmark_streaming, benchmark_transformers, benchmark_ladder)
 COMMANDS = click.Group(
-    commands=[lab, desk, generate, *BENCHMARKS, record, doctor],
+    commands=[lab, desk, generate, benchmark_scheduler, benchmark_streaming, benchmark_transformers, doctor],
     help="A small LLM inference engine, and the course that grows it. Each command has --help.",
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
@@ -32,9 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = " ".join(["rosecourse", *(word for word in words[:1] if word in COMMANDS.commands)])
-    code = ended(name, partial(run, words))
-    leave_at_the_end()
-    return code
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)  # an interrupt while Python ends does so at once
+    return ended(name, partial(run, words))
 
 
 def run(words: list[str]) -> int | None:

@@ -1,1 +1,1 @@
-"""The commands: `rosecourse <command>`, a module for each. None imports torch before its flags have been looked at."""
+"""The commands: `rosecourse <command>`. None imports torch before its flags have been looked at."""

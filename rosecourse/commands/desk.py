@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..desk.copies import Copies
-from ..desk.places import repository
+from ..desk.copies import renew, reset
+from ..desk.notebooks import repository
 from .options import Flags, command
 
 
@@ -16,9 +16,8 @@ from .options import Flags, command
 def desk(flags: Flags) -> None:
     """Make or renew my/, your copy of the notebooks.
 
-    New lessons are added, and those that you have not changed are brought up to date. Run it in the course's
-    repository.
+    New lessons are added, and those that you have not changed are brought up to date.
     """
-    copies = Copies(repository(Path.cwd()))
-    for line in copies.renew() if flags.reset is None else [copies.reset(flags.reset)]:
+    root = repository(Path.cwd())
+    for line in renew(root) if flags.reset is None else [reset(root, flags.reset)]:
         click.echo(line)

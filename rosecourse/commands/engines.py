@@ -13,12 +13,14 @@ from ..engine.engine import InferenceEngine
 from ..lessons import lesson
 from ..lessons.dense import DecodeForward as DenseForward
 from ..measure.provenance import provenance
-from ..models.load import load_model, random_model, resolve_device
+from ..models.load import load_model, random_model
 from ..models.shape import Model, ModelShape
 from ..models.tokenizer import check_length, longest_token
 from .options import Flags, command_line
 
 SMALL_WIDTH = 512  # in a narrower model, a small operation is done before two threads have found each other
+
+KV_APPEND = ("triton_kv_append_min_batch", "triton_kv_append_full_batch_min_batch")  # flags of the environment
 
 
 def model_of(flags: Flags) -> Model:
@@ -29,12 +31,6 @@ def model_of(flags: Flags) -> Model:
         model = load_model(flags.hf_model_id, flags.dtype, flags.device)
     set_threads(flags.threads, model.shape)
     return model
-
-
-def of_the_articles(flags: Flags) -> Flags:
-    """The same flags; on a GPU with the articles' model where they name none."""
-    is_named = flags.hf_model_id is not None or flags.random_weights is not None
-    return flags if is_named or resolve_device(flags.device).type != "cuda" else flags.but(random_weights="gpt2")
 
 
 def set_threads(threads: int | None, shape: ModelShape) -> None:
@@ -57,13 +53,10 @@ def parts_of(flags: Flags) -> DecodeParts:
 
 
 def config_of(flags: Flags, **more: Any) -> EngineConfig:
-    """The engine's configuration; the commands that run the articles' workloads have flags for a part of it only."""
-    names = ("block_size", "num_blocks", *ENVIRONMENT)
-    known = {name: value for name, value in vars(flags).items() if name in names}
-    return EngineConfig(prefix_cache=not vars(flags).get("no_prefix_cache", True), **known, **more)
-
-
-ENVIRONMENT = ("triton_kv_append_min_batch", "triton_kv_append_full_batch_min_batch", "nvtx")
+    """The engine's configuration. more: further arguments of `EngineConfig`."""
+    names = ("block_size", "num_blocks", "nvtx", *KV_APPEND)
+    known = {name: vars(flags)[name] for name in names}
+    return EngineConfig(prefix_cache=not flags.no_prefix_cache, **known, **more)
 
 
 def engine_of(flags: Flags, model: Model, **more: Any) -> InferenceEngine:

@@ -9,19 +9,9 @@ import click
 
 from ..config import SamplingParams
 from ..errors import LogitsError
-from ..records.json_file import write_json
-from .late import engines, session, whole_runs
-from .options import (
-    Flags,
-    command,
-    count,
-    engine_options,
-    eos_option,
-    json_option,
-    model_options,
-    samples_option,
-    text_of,
-)
+from ..records.files import write_json
+from .late import engines, session, workload
+from .options import Flags, command, count, engine_options, eos_option, model_options, samples_option, text_of
 
 if TYPE_CHECKING:
     from ..engine.engine import InferenceEngine
@@ -37,7 +27,6 @@ MOST_TOGETHER = 16  # samples in one decode step; further ones wait
 @click.option("--top-p", type=float, default=1.0, help="Sample from the fewest tokens that are this probable together.")
 @eos_option
 @samples_option
-@json_option
 @model_options
 @engine_options
 def generate(flags: Flags) -> None:
@@ -45,14 +34,8 @@ def generate(flags: Flags) -> None:
 
     The text is streamed as it comes, and several samples come when all are there.
     """
-    params = SamplingParams(
-        max_new_tokens=flags.max_new_tokens,
-        temperature=flags.temperature,
-        top_k=flags.top_k,
-        top_p=flags.top_p,
-        seed=flags.seed,
-        stop_on_eos=not flags.no_stop_on_eos,
-    )
+    known = {name: vars(flags)[name] for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
+    params = SamplingParams(**known, stop_on_eos=not flags.no_stop_on_eos)
     model = engines.model_of(flags)
     engine = engines.engine_of(flags, model, max_batch_size=min(flags.samples, MOST_TOGETHER))
     if flags.samples == 1:
@@ -66,34 +49,28 @@ def stream_one(engine: InferenceEngine, prompt: str, params: SamplingParams) -> 
     """Print the prompt and each token as it comes; returns what the JSON document says of them."""
     stream = engine.stream(prompt, params)
     print(prompt, end="", flush=True)
-    tokens, seconds, reason = [], [], None
+    tokens, seconds, failed = [], [], None
     start = time.perf_counter()
     try:
         for token in stream:
             tokens.append(token)
             seconds.append(round(time.perf_counter() - start, 6))
-            reason = token.finish_reason
             print(token.text, end="", flush=True)
     except LogitsError:
-        reason = "error"
+        failed = "error"
     print()
-    last = tokens[-1].token_id if tokens else None
-    whole_runs.require_whole([whole_runs.Answer(params, len(tokens), len(tokens), last, reason)], engine.eos_token_id)
-    return {
-        "text": "".join(token.text for token in tokens),
-        "token_ids": [token.token_id for token in tokens],
-        "token_seconds": seconds,
-        "finish_reason": reason,
-    }
+    ids, text = [token.token_id for token in tokens], "".join(token.text for token in tokens)
+    reason = failed or (tokens[-1].finish_reason if tokens else None)
+    workload.require_whole([params], [ids], [reason], engine.eos_token_id)
+    return {"text": text, "token_ids": ids, "token_seconds": seconds, "finish_reason": reason}
 
 
 def write_samples(engine: InferenceEngine, prompt: str, params: SamplingParams, n: int) -> list[dict[str, Any]]:
     """Print n samples when all are there, one after another; returns what the JSON document says of each."""
     pairs = list(zip(session.samples_of(params, n), engine.generate(prompt, params, n), strict=True))
-    whole_runs.require_whole([whole_runs.Answer.of_generation(*pair) for pair in pairs], engine.eos_token_id)
-    written = []
+    asked_of, ids, reasons = zip(*((one, made.token_ids, made.finish_reason) for one, made in pairs), strict=True)
+    workload.require_whole(asked_of, ids, reasons, engine.eos_token_id)
     for number, (asked, sample) in enumerate(pairs):
         print(f"=== sample {number}, seed {asked.seed} ===\n{prompt}{sample.text}")
-        told = {"seed": asked.seed, "text": sample.text, "token_ids": sample.token_ids}
-        written.append({**told, "finish_reason": sample.finish_reason})
-    return written
+    names = ("text", "token_ids", "finish_reason")
+    return [{"seed": asked.seed, **{name: getattr(one, name) for name in names}} for asked, one in pairs]

@@ -9,8 +9,6 @@ import click
 import rosecourse
 
 from ..checks import require
-from ..desk.places import repository
-from ..desk.status import status_of
 from ..errors import ConfigError
 from .late import checking, engines, guard, part_file, racing
 from .options import LESSONS, Flags, command, threads_option
@@ -18,12 +16,6 @@ from .options import LESSONS, Flags, command, threads_option
 LONGEST_RACE = 900.0  # seconds: a race takes ten to thirty, and on a slow machine a few minutes
 LESSON = click.Choice(LESSONS[1:])  # those with a course, as in `lab.course`
 DEFAULT_LESSON = "060"  # the last lesson about a KV append whose part launches no kernels: it is about Python alone
-LESSONS_BY_PART = (
-    "036 for block tables; 038, 059, 060 or 061 for a KV append; 062 for a KV append with one table for all layers; "
-    "063 for a KV append by the block table; 064 for rows that stay; 065 for copies of blocks; "
-    "066 for a runner of graphs; 067 for a pipeline of steps; 068 for a delivery; 069 for the operations of a layer; "
-    "070 for the operations of a layer, with kernels; 071 for operations whose kernel may start early"
-)
 
 
 def file_and_class(context: click.Context, param: click.Parameter, text: str) -> tuple[Path, str]:
@@ -34,24 +26,10 @@ def file_and_class(context: click.Context, param: click.Parameter, text: str) ->
     return Path(file), name
 
 
-def show_status(context: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked:
-        click.echo(status_of(repository(Path.cwd())))
-        context.exit()
-
-
 @command
 @click.argument("part", metavar="FILE.py:CLASS", callback=file_and_class)
-@click.option("--lesson", type=LESSON, default=DEFAULT_LESSON, metavar="NNN", help=f"What it is: {LESSONS_BY_PART}.")
+@click.option("--lesson", type=LESSON, default=DEFAULT_LESSON, metavar="NNN", help="The lesson that asks for the part.")
 @click.option("--no-race", is_flag=True, help="Check it, and time nothing.")
-@click.option(
-    *("--status", "status"),
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=show_status,
-    help="Show how far you have come in the lessons, and end.",
-)
 @threads_option
 def lab(flags: Flags) -> int:
     """Check a part that you have written, and race it.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import reduce, update_wrapper
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +14,12 @@ import click
 
 from ..checks import require
 from ..errors import RequestError
-from ..records.json_file import require_writable_json
+from ..records.files import require_writable_json
 
 MOST = 1_000_000  # requests, runs, pairs: more than any machine gets done
-LONGEST_PROMPT = 2**26  # characters: more than any context, and little enough to be held
 LESSONS = ("035", "036", "038", *(f"{number:03}" for number in range(59, 72)))  # as in `lessons`
 LAST_DENSE = "061"  # the last lesson whose cache can be gathered
-ARTICLES = ("A", "B", "C", "E", "F", "C-one", "C-threads", "C-asyncio")  # as in `lessons.workloads`
-MIXED = "D"
 DTYPES = ("float32", "float16", "bfloat16")  # as in `models.load`
-UNTOLD = ("json", "picture", "out", "force", "commit", "minutes")  # flags that no figure depends on
 
 
 class Flags(SimpleNamespace):
@@ -38,14 +33,10 @@ class Flags(SimpleNamespace):
         lessons = f"--dense goes with lessons {LESSONS[0]} to {LAST_DENSE}"
         require(not gathers, f"{lessons}: add --lesson {LAST_DENSE}, or leave --dense out")
 
-    def but(self, **more: Any) -> Flags:
-        """The same with other values."""
-        return Flags(**vars(self) | more)
-
     @property
     def settings(self) -> dict[str, Any]:
         """The flags that figures depend on, for a file; a model's folder by its name alone."""
-        known = {name: value for name, value in vars(self).items() if name not in UNTOLD}
+        known = {name: value for name, value in vars(self).items() if name != "json"}
         folder = Path(known["hf_model_id"] or "").expanduser()
         return known | ({"hf_model_id": folder.resolve().name} if known["hf_model_id"] and folder.is_dir() else {})
 
@@ -63,71 +54,28 @@ def command_line(values: dict[str, Any]) -> str:
 
 def command(work: Callable[[Flags], int | None]) -> click.Command:
     """A click command of a function that takes its flags as one object and returns the exit code."""
-
-    def called(**given: Any) -> int | None:
-        return work(Flags(**given))
-
-    return click.command(work.__name__)(update_wrapper(called, work))
+    return click.command(work.__name__)(update_wrapper(lambda **given: work(Flags(**given)), work))
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Several options as one decorator."""
-
-    def decorated(work: Any) -> Any:
-        for option in reversed(options):
-            work = option(work)
-        return work
-
-    return decorated
-
-
-# -- types of values ----------------------------------------------------------------------------------------------
+    return lambda work: reduce(lambda done, option: option(done), reversed(options), work)
 
 
 def count(least: int = 1, most: int = MOST) -> click.IntRange:
     return click.IntRange(least, most)
 
 
-class Number(click.FloatRange):
-    """A number in a range, in which nan is not."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = super().convert(value, param, ctx)
-        return number if not math.isnan(number) else self.fail("nan is not a number.", param, ctx)
-
-
-class Some(click.Choice):
-    """Some of the choices, with commas between them; each counts once."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        first, dash, last = value.strip().partition("-")
-        if dash and first in self.choices and last in self.choices:
-            between = [str(one) for one in self.choices if first <= one <= last]
-            self.fail(f"{value!r} is no list: give {','.join(between)}.", param, ctx)
-        names = [super(Some, self).convert(name.strip(), param, ctx) for name in value.split(",")]
-        return ",".join(dict.fromkeys(names))
-
-
-def text_of(context: click.Context, param: click.Parameter, prompt: str | None) -> str | None:
+def text_of(context: click.Context, param: click.Parameter, prompt: str) -> str:
     """The prompt; `-` is read from standard input, less the line break at its end."""
     try:
-        text = sys.stdin.read(LONGEST_PROMPT + 1).removesuffix("\n") if prompt == "-" else prompt
-        (text or "").encode()
+        text = (sys.stdin.read() if sys.stdin else "").removesuffix("\n") if prompt == "-" else prompt
+        text.encode()
     except UnicodeError:
         raise RequestError("the prompt is not UTF-8 text") from None
     except OSError as error:
         raise RequestError(f"the prompt cannot be read from standard input: {error.strerror or error}") from None
-    if len(text or "") > LONGEST_PROMPT:
-        raise RequestError(f"the prompt has more than {LONGEST_PROMPT} characters, which no model takes")
     return text
-
-
-def writable_json(context: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    require_writable_json(path)
-    return path
-
-
-# -- flags --------------------------------------------------------------------------------------------------------
 
 
 def of_the_environment(variable: str, **settings: Any) -> Callable[[Any], Any]:
@@ -138,21 +86,14 @@ def of_the_environment(variable: str, **settings: Any) -> Callable[[Any], Any]:
 
 LESSON_OR_BEST = click.Choice([*LESSONS, "best"])
 RANDOM_WEIGHTS = click.Choice(["gpt2", "gpt2-medium"])  # as in `models.load`
+JSON, SAMPLES = "Write command, host and raw samples there.", "Completions of each prompt; sample i has seed + i."
+THREADS = "CPU threads of torch. Default: 1 for a small model, and on two cores."
 
-prompt_option = click.option(
-    "--prompt", default="Hello", callback=text_of, help="The text that requests complete, or - to read it."
-)
-json_option = click.option(
-    "--json", type=Path, metavar="FILE", callback=writable_json, help="Write command, host and raw samples there."
-)
-samples_option = click.option(
-    "--samples", type=count(), default=1, help="Completions of each prompt; sample i is drawn with seed + i."
-)
+samples_option = click.option("--samples", type=count(), default=1, help=SAMPLES)
 eos_option = click.option("--no-stop-on-eos", is_flag=True, help="Go on after the end of text: equal lengths.")
-threads_option = click.option(
-    "--threads", type=count(1, 1024), help="CPU threads of torch. Default: 1 for a small model, and on two cores."
-)
+threads_option = click.option("--threads", type=count(1, 1024), help=THREADS)
 model_options = together(
+    click.option("--json", type=Path, metavar="FILE", callback=lambda *of: require_writable_json(of[-1]), help=JSON),
     click.option("--hf-model-id", metavar="ID", help="A Hugging Face folder or hub id. Default: the shipped model."),
     click.option("--random-weights", type=RANDOM_WEIGHTS, help="A shape with random weights: for speed."),
     click.option("--device", default="auto", help="auto, cpu or cuda."),
@@ -160,28 +101,22 @@ model_options = together(
     click.option("--seed", type=count(0, 2**63 - 1), default=0, help="Of random weights, and of sampling."),
     threads_option,
 )
-environment_options = together(
-    of_the_environment("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", type=count(), default=128),
-    of_the_environment("ROSELLM_TRITON_KV_APPEND_FULL_BATCH_MIN_BATCH", type=count()),
-    of_the_environment("ROSEINFER_NVTX", is_flag=True),
-)
 engine_options = together(
     click.option("--lesson", type=LESSON_OR_BEST, default="best", metavar="NNN", help="The engine after a lesson."),
     click.option("--dense/--paged-attn", "dense", help="Gather K and V, or read them through block tables."),
     click.option("--block-size", type=int, default=64, help="Tokens of a KV block, a power of two."),
-    click.option(
-        "--num-blocks", type=count(1, sys.maxsize), help="KV blocks of a layer. Default: all that can be needed."
-    ),
+    click.option("--num-blocks", type=count(1, sys.maxsize), help="KV blocks of a layer. Default: all that is needed."),
     click.option("--no-prefix-cache", is_flag=True, help="Share no blocks between prompts that begin alike."),
-    environment_options,
+    of_the_environment("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", type=count(), default=128),
+    of_the_environment("ROSELLM_TRITON_KV_APPEND_FULL_BATCH_MIN_BATCH", type=count()),
+    of_the_environment("ROSEINFER_NVTX", is_flag=True),
 )
 benchmark_options = together(  # those of the articles, and ours
-    json_option,
-    prompt_option,
+    click.option("--prompt", default="Hello", callback=text_of, help="The text to complete, or - to read it."),
     click.option("--num-requests", type=count(), default=32, help="In each run."),
     click.option("--max-new-tokens", type=count(), default=64, help="Completion tokens of a request."),
     eos_option,
-    click.option("--submit-interval-ms", type=Number(0, 3_600_000), default=0.0, help="Between arrivals."),
+    click.option("--submit-interval-ms", type=click.FloatRange(0, 3_600_000), default=0.0, help="Between arrivals."),
     click.option("--pretok", is_flag=True, help="Tokenise before the clock starts."),
     click.option("--tokenize-workers", type=count(0), default=0, help="Threads that tokenise; 0: the submitting one."),
     click.option("--max-batch-size", type=count(1, sys.maxsize), default=16, help="Most requests decoded together."),
@@ -191,12 +126,4 @@ benchmark_options = together(  # those of the articles, and ours
     click.option("--repeat-runs", type=count(), default=3, help="Runs that count."),
     model_options,
     engine_options,
-)
-articles_options = together(  # other sizes than a workload's own, D's apart
-    prompt_option,
-    click.option("--num-requests", type=count(), help="In each run."),
-    click.option("--max-new-tokens", type=count(2), help="Completion tokens of a request, but of D."),
-    click.option("--max-batch-size", type=count(), help="Most requests decoded, and most prompts computed, together."),
-    model_options,
-    environment_options,
 )

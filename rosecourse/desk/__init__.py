@@ -1,4 +1,1 @@
-"""The learner's desk: a copy of the notebooks to work in, `my/`, and what has been done there.
-
-Nothing here but the map of the lessons (`lesson_map.py`) needs torch, so that the commands of the desk are quick.
-"""
+"""The learner's desk: a copy of the notebooks to work in, `my/`, and what has been done there."""

@@ -1,56 +1,54 @@
-"""What a lesson tells: that something was done. It is stored if this process works in the learner's folder.
+"""What the learner has done, in `my/progress.jsonl`: a line of JSON for each thing done, added at the end.
 
-Two notebooks may write at the same time. That each has read what the other has written is what the lock is for.
+It is stored only by a process that works in the learner's folder, `my/`: a notebook of the learner's copy, or a command
+that is run there. Of each thing done the first date counts, and of the races the latest: the best of several would be
+a lucky one. A line is added in one write, as two notebooks may write at the same time.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import suppress
 from datetime import date
+from typing import Any
 
-from filelock import FileLock, Timeout
+from .notebooks import desk_here
 
-from ..records.whole_file import write_whole
-from .places import desk_here
-from .progress import FILE, Done, RaceRun, progress_in, tell
-
-LOCK = ".progress.lock"
-PATIENCE = 5.0  # seconds that a lesson waits for another one that is writing; it takes milliseconds
+FILE = "progress.jsonl"
+Done = dict[str, Any]  # of a lesson: the dates `read`, `built` and `found`, and `race`, which has `said` and `date`
 
 
-def note_read(number: str) -> None:
-    """The last cell of a lesson was reached."""
-    _note(number, Done(read=_today()))
+def note(number: str, what: str, said: str = "") -> None:
+    """Store what was done, if this is the learner's process. What cannot be stored costs a line, and no lesson.
 
-
-def note_built(number: str) -> None:
-    """A part of the learner's has passed the check of a lesson."""
-    _note(number, Done(built=_today()))
-
-
-def note_found(number: str) -> None:
-    """The bug of a lesson was found."""
-    _note(number, Done(found=_today()))
-
-
-def note_race(number: str, said: str) -> None:
-    """A race against the lesson before has ended as is `said`. It counts once the lesson's part is built."""
-    _note(number, Done(race=RaceRun(said, _today())))
-
-
-def _today() -> str:
-    return date.today().isoformat()
-
-
-def _note(number: str, done: Done) -> None:
-    """Store what was done, if this is the learner's process. What cannot be stored costs a line, and no lesson."""
-    folder = desk_here()
-    if folder is None:
+    what: a key of `Done`. said: how a race has ended; it counts once the lesson's part is built.
+    """
+    if (folder := desk_here()) is None:
         return
+    line = json.dumps({"lesson": number, "what": what, "date": date.today().isoformat(), "said": said})
     try:
-        with FileLock(folder / LOCK, timeout=PATIENCE):
-            progress = progress_in(folder)
-            if done.race is not None and not progress.of(number).built:
-                return
-            write_whole(folder / FILE, progress.with_(number, done).text().encode())
-    except (OSError, Timeout) as error:
-        tell(f"Your progress cannot be stored in {folder.name}/{FILE}: {error}")
+        with (folder / FILE).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        print(f"Your progress cannot be stored in {folder.name}/{FILE}: {error}", file=sys.stderr)
+
+
+def my_progress() -> dict[str, Done]:
+    """What is stored, by lesson, if this process works in the learner's folder; nothing elsewhere.
+
+    A line that is damaged is left out.
+    """
+    lessons: dict[str, Done] = {}
+    folder = desk_here()
+    if folder is None or not (folder / FILE).exists():
+        return lessons
+    for line in (folder / FILE).read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, TypeError, KeyError):
+            one = json.loads(line)
+            done = lessons.setdefault(str(one["lesson"]), {})
+            if one["what"] != "race":
+                done.setdefault(one["what"], one["date"])
+            elif "built" in done:
+                done["race"] = {"said": one["said"], "date": one["date"]}
+    return lessons

@@ -1,84 +1,65 @@
-"""The learner's progress as a table: on the start page, and on the terminal by `rosecourse lab --status`."""
+"""What pages say of the lessons and of the learner: the map and the progress on the start page, and a lesson's end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from .notebooks import Head, lessons_in
-from .places import DESK, NOTEBOOKS, desk_here, repository
-from .progress import Done, Progress, my_progress, progress_in
+from ..lessons import LESSONS, lesson
+from ..pages.say import Markdown, say
+from ..records.results import RESULTS
+from ..records.runs import recorded_comparison
+from ..records.tables import markdown_table, named_cell, recorded_head, workloads_table
+from .notebooks import DESK, NOTEBOOKS, Head, desk_here, heads_in, repository
+from .noting import Done, my_progress, note
 
-COLUMNS = ("lesson", "read", "part built", "last race against before", "bug found")
-DONE, TO_DO = "✓", "·"
-RACED_ON_A_GPU = ("061",)  # alone: on a CPU its change is below the threshold, as its notebook says
-Name = Callable[[Head, str], str]
-NOT_KEPT = f"Progress is kept for your own copy of the notebooks, in {DESK}/. `make lab` opens it."
-
-
-def _plain(head: Head, between: str) -> str:
-    return f"{head.number}{between}{head.title}"
+NOT_KEPT = f"Progress is kept for your own copy of the notebooks, in `{DESK}/`. `make lab` opens it."
 
 
-def _linked(head: Head, between: str) -> str:
-    return f"[{_plain(head, between)}]({head.file})"
+def lesson_map(folder: Path | None = None, results: Path = RESULTS) -> Markdown:
+    """A table with a row for each lesson: what changes, how long it takes, and what it is worth, under which workload.
+
+    folder: with the notebooks, whose heads give the minutes; None: that of the repository around this process. results:
+    as for `recorded_comparison`. Raises `ConfigError` outside the course's repository.
+    """
+    heads = heads_in(folder or repository(Path.cwd()) / NOTEBOOKS)
+    recordings = {rung.number: recorded_comparison(rung.number, folder=results) for rung in LESSONS}
+    more = {one.number: [one.about, one.workload.name, named_cell(one, recordings[one.number])] for one in LESSONS}
+    rows = [["lesson", "minutes", "what changes", "workload", recorded_head(recordings.values())]]
+    for head in heads:
+        rows.append([head.link, str(head.minutes), *more.get(head.number, ["looks back over all of them", "", ""])])
+    hours = round(sum(head.minutes for head in heads) / 60)
+    said = f"The minutes are for reading, the exercise and the bug hunt; in all about {hours} hours."
+    return Markdown(f"{markdown_table(rows)}\n{said}\n\n{workloads_table()}")
 
 
-@dataclass(frozen=True, repr=False)
-class Status:
-    """How far the learner has come. lessons: all that there are, in order. kept: whether progress is kept at all."""
-
-    progress: Progress
-    lessons: Sequence[Head]
-    kept: bool = True
-
-    def rows(self, name: Name = _plain) -> list[list[str]]:
-        """A row for each lesson, under `COLUMNS`; a cell is empty where the lesson has no such thing."""
-        return [[name(head, " "), *_cells(head, self.progress.of(head.number))] for head in self.lessons]
-
-    def summary(self, name: Name = _plain) -> str:
-        """How much of all is done, and what comes next. name: writes a lesson's number and title, with what between."""
-        if not self.kept:
-            return NOT_KEPT
-        done = [self.progress.of(head.number) for head in self.lessons]
-        read = f"{sum(bool(one.read) for one in done)} of {len(done)} lessons read"
-        parts, bugs = (sum(map(bool, n)) for n in zip(*((h.exercise, h.hunt) for h in self.lessons), strict=True))
-        built = f"{sum(bool(one.built) for one in done)} of {parts} parts built"
-        found = f"{sum(bool(one.found) for one in done)} of {bugs} bugs found"
-        unread = [head for head, one in zip(self.lessons, done, strict=True) if not one.read]
-        after = f" Next: {name(unread[0], ', ')}." if unread else ""
-        return f"{read}, {built}, {found}.{after}"
-
-    def __str__(self) -> str:
-        table = [COLUMNS, *self.rows()]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        return "\n".join([*lines, "", self.summary()])
-
-    __repr__ = __str__
-
-    def _repr_markdown_(self) -> str:
-        rows = [COLUMNS, ["---"] * len(COLUMNS), *self.rows(_linked)]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.summary(_linked)])
-
-
-def my_status() -> Status:
+def my_status() -> Markdown:
     """The learner's progress, for the page that this process runs; an empty table outside the learner's folder."""
-    return Status(my_progress(), lessons_in(repository(Path.cwd()) / NOTEBOOKS), desk_here() is not None)
+    numbers = [rung.number for rung in LESSONS]
+    lessons = [head for head in heads_in(repository(Path.cwd()) / NOTEBOOKS) if head.number in numbers]
+    progress = my_progress()
+    columns = ["lesson", "read", "part built", "last race against before", "bug found"]
+    table = markdown_table([columns, *(_row(head, progress.get(head.number, {})) for head in lessons)])
+    read, built, found = (sum(what in done for done in progress.values()) for what in ("read", "built", "found"))
+    unread = (f" Next: {one.number}, {one.title}." for one in lessons if "read" not in progress.get(one.number, {}))
+    said = f"{read} of {len(lessons)} lessons read, {built} parts built, {found} bugs found.{next(unread, '')}"
+    return Markdown(f"{table}\n{said if desk_here() else NOT_KEPT}")
 
 
-def status_of(root: Path) -> Status:
-    """The learner's progress in a repository. Raises `OSError` where it cannot be read."""
-    return Status(progress_in(root / DESK), lessons_in(root / NOTEBOOKS), (root / DESK).is_dir())
+def _row(head: Head, done: Done) -> list[str]:
+    race = "{said} ({date})".format(**done["race"]) if "race" in done else "·"
+    read, built, found = ("✓" if what in done else "·" for what in ("read", "built", "found"))
+    return [head.link, read, *([built, race, found] if lesson(head.number).changes else ["", "", ""])]
 
 
-def _cells(head: Head, done: Done) -> list[str]:
-    to_do = "on a GPU" if head.number in RACED_ON_A_GPU else TO_DO
-    race = f"{done.race.said} ({done.race.date})" if done.race else to_do
-    building = [_mark(done.built), race] if head.exercise else ["", ""]
-    return [_mark(done.read), *building, _mark(done.found) if head.hunt else ""]
+def finish(number: str) -> None:
+    """Note that a lesson was read to its end, and say what is still to do in it.
 
-
-def _mark(date: str) -> str:
-    return DONE if date else TO_DO
+    Raises `LessonError` for a lesson that is not on the ladder.
+    """
+    rung = lesson(number)
+    note(rung.number, "read")
+    done = my_progress().get(rung.number, {})
+    steps = {"pass its check": "built", "race your part": "race", "find its bug": "found"}
+    to_do = [step for step, what in steps.items() if what not in done and rung.changes]
+    left = f"Still to do: {', '.join(to_do)}." if to_do else "You have done all of it. ✓"
+    say(f"The end of lesson {rung.number}, {rung.title}.", left if desk_here() else NOT_KEPT)

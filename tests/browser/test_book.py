@@ -86,7 +86,13 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def test_every_notebook_and_every_room_is_a_page(seen):
     assert [name for name in seen if name.startswith("notebooks/")] == [f"notebooks/{stem}.html" for stem in LESSONS]
-    assert {"index.html", "search.html", "look_up/library.html", "api/kv.html", "api/engine.html"} <= seen.keys()
+    assert {
+        "index.html",
+        "search.html",
+        "look_up/library.html",
+        "api/rosecourse.kv.html",
+        "api/rosecourse.engine.html",
+    } <= seen.keys()
     assert not [name for name, look in seen.items() if look.text < 200 and name != "search.html"]
 
 
@@ -166,7 +172,7 @@ def test_screenshots(browser, book, pictures):
     for theme in ("light", "dark"):
         for width in (390, 1280):
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
-            for name in ("index", "notebooks/038_batched_append", "api/engine"):
+            for name in ("index", "notebooks/038_batched_append", "api/rosecourse.engine"):
                 page.goto((book / f"{name}.html").as_uri())
                 shot = pictures / f"book-{Path(name).name}-{width}-{theme}.png"
                 page.screenshot(path=shot)

@@ -7,7 +7,7 @@ from transformers import LlamaConfig
 
 from rosecourse import LESSONS
 from rosecourse.commands.engines import config_of
-from rosecourse.records.json_file import require_writable_json, write_json
+from rosecourse.records.files import require_writable_json, write_json
 from tests.support.commands import COMMANDS, benchmark_scheduler, generate
 
 EVERYWHERE = [
@@ -65,7 +65,7 @@ BAD_CALLS = [
     ("benchmark_scheduler", ["--samples", "0"], "'--samples': 0 is not in the range"),
     ("benchmark_streaming", ["--samples", "2"], "No such option '--samples'."),
     ("benchmark_streaming", ["--submit-interval-ms", "-1"], "'--submit-interval-ms': -1.0 is not in the range 0<=x"),
-    ("benchmark_streaming", ["--submit-interval-ms", "nan"], "'--submit-interval-ms': nan is not a number"),
+    ("benchmark_streaming", ["--submit-interval-ms", "nan"], "--submit-interval-ms is nan: give a number"),
 ]
 
 

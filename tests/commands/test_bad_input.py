@@ -15,7 +15,6 @@ from tests.support.commands import (
     benchmark_transformers,
     doctor,
     generate,
-    record,
 )
 
 SMALL = ["--device", "cpu", "--num-requests", "2", "--max-new-tokens", "3", "--warmup-runs", "0", "--repeat-runs", "1"]
@@ -62,8 +61,6 @@ def test_an_interval_longer_than_a_clock(capsys):
         (benchmark_streaming.main, "--tokenize-workers"),
         (benchmark_transformers.main, "--pairs"),
         (benchmark_transformers.main, "--prompt-tokens"),
-        (record.main, "--rounds"),
-        (record.main, "--num-requests"),
     ],
 )
 def test_more_than_any_machine_gets_done(capsys, main, flag, number):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rosecourse.commands import doctor, engines
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records.session import Session
 from tests.support.commands import ALL
 
 COMMANDS = {name: command for name, command in ALL.items() if name != "desk"}
@@ -37,20 +36,12 @@ SENSIBLE = {  # values that run, each a small piece of work
     "--device": ["cpu", "auto"],
     "--dtype": ["float32", "bfloat16"],
     "--lesson": ["035", "061", "best"],
-    "--workloads": ["A", "A,C"],
-    "--lessons": ["035,069", "061,062,063"],
-    "--to": ["036", "best"],
-    "--picture": ["out.png"],
-    "--rounds": ["5", "9"],
-    "--minutes": ["9", "0.5"],
     "--mode": ["online", "offline"],
     "--random-weights": ["gpt2"],
     "--submit-interval-ms": ["0", "0.5"],
     "--tokenize-workers": ["0", "2"],
     "--prefill-admission-policy": ["fifo"],
     "--json": ["out.json"],
-    "--out": ["results"],
-    "--commit": ["0123456789abcdef", "0123456-dirty"],
 }
 SMALL = {  # given first: what follows counts
     "--prompt": "Hello",
@@ -60,8 +51,6 @@ SMALL = {  # given first: what follows counts
     "--warmup-runs": "0",
     "--batch-size": "2",
     "--pairs": "5",
-    "--workloads": "A",
-    "--lessons": "035,061",
     "--random-weights": "gpt2",
     "--device": "cpu",
 }
@@ -102,8 +91,8 @@ ODD += [
     "%s",
     "{0}",
 ]
-ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "A,,B", "A,A", "mine.py:Part", ":"]
-SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--force", "--no-race"]
+ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "mine.py:Part", ":"]
+SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--no-race"]
 SWITCHES += ["--static-cache"]
 WRONG = ["--nonsense", "--max-new", "--prom", "-h", "-p", "--hf-model-id", "--json", "--seed", "stray", "--help", "-"]
 
@@ -142,7 +131,7 @@ def flags_of(name, known={}):  # noqa: B006 (a cache)
 
 @pytest.fixture(scope="module")
 def small_machine(model):
-    """Small models, no network, no profiler and no minutes of recording."""
+    """Small models, no network and few checks."""
     tiny = GPT2Shape(vocab_size=4096, context=64, width=16, num_layers=2, num_heads=2)
     found = load.load_model
 
@@ -154,11 +143,7 @@ def small_machine(model):
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr(load, "RANDOM_SHAPES", {"gpt2": tiny})
         patch.setattr(engines, "load_model", loaded)
-        patch.setattr(doctor, "checks", lambda: [("python", doctor.check_python)])
-        patch.setattr(
-            Session, "record", lambda self: print(json.dumps([self.recorder.head(t) for t in self.firsts])) or True
-        )
-        patch.setattr("rosecourse.measure.floor.copy_bandwidth", lambda device: 1e10)
+        patch.setattr(doctor, "CHECKS", {"python": doctor.check_python})
         patch.setattr("torch.set_num_threads", lambda number: None)
         yield
 

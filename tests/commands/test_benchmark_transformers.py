@@ -20,7 +20,7 @@ def test_benchmark_transformers(capsys, tmp_path):
     assert benchmark_transformers.main([*SMALL, "--lesson", "035", "--json", str(file)]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[1] == "Same tokens: yes, 8 of them, greedy"
-    assert out[3].startswith("rosecourse 035 p50/mean: ")
+    assert out[3].startswith("rosecourse 035 p50: ")
     assert out[4].startswith("Ratio: ")
     found = json.loads(file.read_text())
     assert found["command"].startswith("rosecourse benchmark_transformers --batch-size 2")

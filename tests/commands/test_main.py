@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,6 @@ def test_the_usage_names_every_command(capsys):
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_each_command_is_called_by_its_name(name, flag, capsys):
-    assert import_module(f"rosecourse.commands.{name}").__doc__.startswith(f"rosecourse {name}")
     assert entry.main([name, flag]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith(f"Usage: rosecourse {name} ")
@@ -103,14 +101,10 @@ EARLY = [
     *(([name, "--help"], 0) for name in COMMANDS),
     *(([name, "--nonsense"], 2) for name in COMMANDS),
     (["generate", "--prompt", "x", "--lesson", "37"], 2),
-    (["benchmark_ladder", "--lessons", "037"], 2),
-    (["benchmark_ladder", "--lessons", "035"], 2),
-    (["record", "--from", "035"], 2),
     (["lab", "x.py:A", "--lesson", "035"], 2),
     (["generate", "--prompt", "x", "--json", "/"], 2),
     (["benchmark_scheduler", "--dense"], 2),
     (["benchmark_scheduler", "--hf-model-id", "x", "--random-weights", "gpt2"], 2),
-    (["benchmark_transformers", "--compile"], 2),
 ]
 CALL_ALL = f"""
 import sys

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rosecourse import lesson
-from rosecourse.desk.progress import Progress, my_progress
+from rosecourse.desk.noting import my_progress
 from rosecourse.lab import check, hunt, race
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
@@ -22,7 +22,7 @@ def test_a_check_is_told_if_it_passes(desk, passes, monkeypatch):
     verdict = Verdict("Part", "038", missing=() if passes else ("it makes too many calls",))
     monkeypatch.setattr(checking, "run_apart", lambda *_: verdict)
     assert check(Part, "038").passed == passes
-    assert bool(my_progress().of("038").built) == passes
+    assert bool(my_progress().get("038", {}).get("built")) == passes
 
 
 @pytest.fixture
@@ -40,20 +40,20 @@ def passed(monkeypatch, number):
 def test_a_race_is_told_with_what_yours_gained(desk, timed, small_model, monkeypatch):
     passed(monkeypatch, "038")
     race(Part, "038", small_model, rounds=5)
-    assert my_progress().of("038").race.said == "2.00x [2.00, 2.00]"
+    assert my_progress()["038"]["race"]["said"] == "2.00x [2.00, 2.00]"
 
 
 def test_of_too_few_rounds_nothing_is_told(desk, timed, small_model, monkeypatch):
     passed(monkeypatch, "038")
     race(Part, "038", small_model, rounds=4)
-    assert my_progress().of("038").race is None
+    assert my_progress()["038"].get("race") is None
 
 
 def test_a_race_that_did_not_take_place_is_not_told(desk, small_model, monkeypatch):
     passed(monkeypatch, "038")
     monkeypatch.setattr(racing, "trouble_with", lambda *_: "it raised")
     assert race(Part, "038", small_model).trouble == "it raised"
-    assert my_progress().of("038").race is None
+    assert my_progress()["038"].get("race") is None
 
 
 def test_where_something_is_counted_that_is_told(desk, small_model, monkeypatch):
@@ -62,7 +62,7 @@ def test_where_something_is_counted_that_is_told(desk, small_model, monkeypatch)
     monkeypatch.setattr(racing, "trouble_with", lambda *_: "")
     monkeypatch.setattr(racing, "_counted", lambda *_: WaitRace("067", "Part", counts, "a CPU waits for nobody"))
     race(lesson("067").after.pipeline, "067", small_model)
-    assert my_progress().of("067").race.said == "1 to 0 waits"
+    assert my_progress()["067"]["race"]["said"] == "1 to 0 waits"
 
 
 def test_a_bug_is_told_when_it_is_found(desk, model, monkeypatch):
@@ -72,6 +72,6 @@ def test_a_bug_is_told_when_it_is_found(desk, model, monkeypatch):
     one = next(iter(right))
     assert not found.answer().found
     assert not found.answer(**{one: right[one]}).found
-    assert my_progress() == Progress()
+    assert my_progress() == {}
     assert found.answer(**right).found
-    assert my_progress().of("036").found
+    assert my_progress()["036"]["found"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rosecourse.desk.places import END, START
+from rosecourse.desk.notebooks import END, START
 from tests.support.scripts import script
 
 ROOT = Path(__file__).parents[2]

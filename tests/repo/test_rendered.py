@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from rosecourse.desk.places import END
+from rosecourse.desk.notebooks import END
 from tests.support.stripped import shown_outputs
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.ipynb"))

@@ -11,7 +11,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 MOST_COLUMNS = 70
 VALUE = "0.00"  # what a value is counted as, whose width is not known here
 FEWEST_WORDS = 6  # fewer are a label beside values
-SENTENCES = {"claim", "effect", "sentences", "untouched_sentence", "verdict"}  # what the library says, when called
+SENTENCES = {"claim", "effect", "sentences", "verdict"}  # what the library says, when called
 REMEDY = "show a sentence by `say` of rosecourse.pages.say; `print` is for tables, tokens, code and short lines"
 
 

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from rosecourse.desk.places import DESK, START
+from rosecourse.desk.notebooks import DESK, START
 from tests.repo import wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,9 +142,10 @@ def test_make_browser_test_installs_its_extra_with_the_constraints_and_runs_its_
 
 
 def test_make_book_installs_its_extra_with_the_constraints_and_leaves_no_older_page():
-    install, remove, told, build, _ = make_would_run("book")[-5:]
+    install, remove, copy, told, build, _ = make_would_run("book")[-6:]
     assert pip_install_arguments(install) == ["-q", "-c", "constraints.txt", "-e", ".[book]"]
-    assert remove == "rm -rf build/book"
+    assert remove == "rm -rf build/book docs/book/api docs/book/notebooks"
+    assert copy == "cp -r notebooks docs/book/"
     assert told.startswith("echo ")  # Sphinx says nothing for a minute
     assert "--fail-on-warning" in build
     assert build.endswith("docs/book build/book")

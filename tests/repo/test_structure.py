@@ -31,7 +31,7 @@ def test_every_public_name_is_there_and_documented():
             ["transformers.modeling_utils", "torch._dynamo", "pandas", "matplotlib"],
         ),
         (
-            "import torch, rosecourse.measure.counters as counters\nwith counters.OperationCounter(): torch.zeros(1)",
+            "import torch, rosecourse.measure.counters as counters\nwith counters.watch(): torch.zeros(1)",
             ["torch._dynamo"],
         ),
     ],

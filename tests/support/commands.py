@@ -35,7 +35,7 @@ class Called:
 
 
 ALL = {name: Called(name) for name in entry.COMMANDS.commands}
-lab, desk, generate, record, doctor = (ALL[name] for name in ("lab", "desk", "generate", "record", "doctor"))
+lab, desk, generate, doctor = (ALL[name] for name in ("lab", "desk", "generate", "doctor"))
 benchmark_scheduler, benchmark_streaming = ALL["benchmark_scheduler"], ALL["benchmark_streaming"]
-benchmark_transformers, benchmark_ladder = ALL["benchmark_transformers"], ALL["benchmark_ladder"]
+benchmark_transformers = ALL["benchmark_transformers"]
 COMMANDS = {name: ALL[name] for name in ("generate", "benchmark_scheduler", "benchmark_streaming")}

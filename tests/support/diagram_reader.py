@@ -8,7 +8,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
 from rosecourse import BASELINE, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.pictures.sheet import OWNER_COLOURS
+from rosecourse.pictures.colours import OWNER_COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
 PARAMS = SamplingParams(max_new_tokens=20, stop_on_eos=False)

@@ -1,10 +1,7 @@
-"""The record command under test: sizes that take no time, and who ran when."""
+"""What a command has written, and which rung of the ladder an engine is."""
 
 from rosecourse import LESSONS
-from rosecourse.measure import workload
 
-SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--max-batch-size", "2", "--rounds", "5"]
-CLEAN = {"commit": "c0ffee" + "0" * 34, "dirty": False}
 RUNGS = [rung.number for rung in LESSONS]
 
 
@@ -29,17 +26,3 @@ def rung_of(engine):
         return type(engine.kv) is parts.cache and type(step) is parts.step and all(alike)
 
     return next(rung.number for rung in LESSONS if made_of(rung.after))
-
-
-def spy(monkeypatch, change=lambda run, number: None, benchmark="benchmark_scheduler"):
-    """Notes the rung of each run of a benchmark; `change(run, number)` may spoil it."""
-    order, real = [], workload.RUNNERS[benchmark]
-
-    def run(engine, workload):
-        order.append(rung_of(engine))
-        found = real(engine, workload)
-        change(found, len(order))
-        return found
-
-    monkeypatch.setitem(workload.RUNNERS, benchmark, run)
-    return order

@@ -1,18 +1,16 @@
-"""Recorded files made by hand: runs with known times, and the documents and files that hold them."""
+"""Recorded files made by hand: runs with known times, and the files that hold them."""
 
 import json
 
+import numpy as np
+import pandas as pd
+
 from rosecourse.engine.scheduler import SchedulerStats
-from rosecourse.lessons.workloads import ARTICLES
-from rosecourse.measure.timeline import STEP, Kernel, Range, Timeline
+from rosecourse.measure.samples import figure_name, figure_of
 from rosecourse.measure.workload import Run
-from rosecourse.records.recordings import FORMAT, asked_of
-from rosecourse.records.run_json import packed_run
-from rosecourse.records.sealed import seal
+from rosecourse.records.runs import COLUMNS, FIGURES, FLOOR
 from rosecourse.request.session import SessionTimes
 
-TRAFFIC = {"num_requests": 2, "max_new_tokens": 256, "traffic_seed": 0}
-KINDS = ("inside", "boundary")
 STEPS = [0.004, 0.0042, 0.0041, 0.004, 0.0044]  # seconds of a step, in five runs
 
 
@@ -29,101 +27,66 @@ def steady(step, requests=2, tokens=4):
     return run_of([[step * n for n in range(1, tokens + 1)]] * requests)
 
 
-def mixed(step):
-    """Requests of the mixed traffic of `TRAFFIC`, which are in every step from the first on."""
-    counts = [params.max_new_tokens for params in asked_of(TRAFFIC)]
-    return run_of([[step * n for n in range(1, count + 1)] for count in counts])
+def twice_as_fast(before="035", after="036"):
+    """Two rungs in five rounds, the later one twice as fast."""
+    return {before: [steady(2 * step) for step in STEPS], after: [steady(step) for step in STEPS]}
 
 
-def asked_in(rungs):
-    """The settings of a workload whose requests are those of the first run, which are all alike."""
-    first = next(iter(rungs.values()))[0]
-    return {"num_requests": len(first.times), "max_new_tokens": len(first.times[0].tokens)}
+def write_recording(folder, rungs, workload="A", twice=(), gpu="nvidia-h200"):
+    """Put the runs of each rung into folder/<gpu>, beside what is there; returns runs.csv.
+
+    twice: runs of a second time, by rung. The floor of each run is a tenth of its decode time.
+    """
+    place = folder / gpu
+    place.mkdir(parents=True, exist_ok=True)
+    every = [(number, 0, runs) for number, runs in rungs.items()]
+    every += [(number, 1, runs) for number, runs in dict(twice).items()]
+    rows, gaps = [], []
+    for number, again, runs in every:
+        for turn, run in enumerate(runs, 1):
+            figures = {figure_name(*one): figure_of(run, *one) for one in FIGURES}
+            stats = run.stats
+            counts = (0.1, stats.prefill_seconds, stats.decode_steps, stats.preemptions)
+            keys = {"workload": workload, "lesson": number, "twice": again, "round": turn}
+            rows.append(keys | figures | dict(zip(COLUMNS[COLUMNS.index(FLOOR) :], counts, strict=True)))
+        if not again:
+            along = 1e3 * np.median([np.diff(run.times[0].tokens) for run in runs], axis=0)
+            gaps += [(workload, number, token, gap) for token, gap in enumerate(along, 2)]
+    first = next(iter(rungs.values()))
+    tables = {
+        "runs.csv": pd.DataFrame(rows, columns=COLUMNS),
+        "gaps.csv": pd.DataFrame(gaps, columns=["workload", "lesson", "token", "milliseconds"]),
+    }
+    for name, table in tables.items():
+        path = place / name
+        there = [pd.read_csv(path, dtype={"lesson": str}).query("workload != @workload")] if path.exists() else []
+        pd.concat([*there, table]).to_csv(path, index=False)
+    path = place / "runs.json"
+    about = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(about | {workload: about_of(first)}))
+    return place / "runs.csv"
 
 
-def head_of(workload="A", **changes):
-    """What a recorded file says of where it comes from."""
-    work = ARTICLES.get(workload, ARTICLES["A"])
-    return {
-        "format": FORMAT,
-        "workload": workload,
-        "titles": {"035": "the first", "036": "the second", "038": "the third"},
-        "command": f"rosecourse record --workloads {workload[0]}",
-        "date": "2026-11-21T08:00:00+00:00",
-        "commit": "0123456789abcdef0123456789abcdef01234567",
-        "dirty": False,
-        "host": {"cpu": "a CPU", "gpu": "NVIDIA H200", "driver": "580.1"},
-        "versions": {"torch": "2.11.0", "triton": None},
-        "settings": {
-            "benchmark": work.benchmark,
-            "num_requests": work.num_requests,
-            "max_new_tokens": work.max_new_tokens,
-            "max_batch_size": work.max_batch_size,
-            "readers": work.readers,
-            "block_size": 64,
-            "prompt_tokens": 1,
-            "rate": None,
-            "model": "random gpt2",
-            "dtype": "float16",
-        },
-        "units": "",
-        "copy_bytes_per_second": 4e12,
-    } | changes
-
-
-def document_of(rungs, workload="A", **changes):
-    """A sealed document of these runs, by number of the lesson."""
-    head = head_of(workload)
-    document = head | {
-        "settings": head["settings"] | (asked_in(rungs) if workload in ARTICLES else TRAFFIC),
-        "titles": {number: f"title of {number}" for number in rungs},
-        "definitions": {},
+def about_of(runs):
+    """What runs.json says of a workload."""
+    conditions = {
+        "requests": len(runs[0].times),
+        "tokens": runs[0].num_tokens,
+        "prompt_tokens": 1,
+        "block_size": 64,
+        "rounds": len(runs),
+        "model": "random gpt2",
+        "dtype": "float16",
+        "device": "NVIDIA H200",
+        "torch": "2.11.0",
         "same_tokens": True,
-        "tokens_sha256": "",
-        "rounds": len(next(iter(rungs.values()))),
-        "rungs": {number: [packed_run(run, 10**9) for run in runs] for number, runs in rungs.items()},
     }
-    return seal(document | changes)
-
-
-def twice_as_fast(before="035", after="036", workload="A", **changes):
-    """The document of two rungs in five rounds, the later one twice as fast."""
-    one = steady if workload in ARTICLES else mixed
-    rungs = {before: [one(2 * step) for step in STEPS], after: [one(step) for step in STEPS]}
-    return document_of(rungs, workload, **changes)
-
-
-def timeline_document(kind, kernels=3):
-    """A step of 2 ms, whose kernels of 100 us each run side by side in pairs."""
-    done = [Kernel("a_kernel", "other", 100.0 * (n // 2), 100.0) for n in range(kernels)]
-    return Timeline((Range(STEP, 0.0, 2000.0),), tuple(done), "NVIDIA H200", 1500.0, kind, 256).document()
-
-
-def steps_document(counts=None, workload="A", **changes):
-    """A sealed document of the steps of three rungs. counts: of `append_token calls`, by rung, inside and boundary."""
-    counts = counts or {"035": (48, 48), "036": (48, 48), "038": (0, 48)}
-    milliseconds = {number: len(counts) - place for place, number in enumerate(counts)}  # each faster than the last
-    document = head_of(workload) | {
-        "titles": {number: f"title of {number}" for number in counts},
-        "batch": 64,
-        "context": 256,
-        "chunk": 4,
-        "step_bytes": 10**9,
-        "parts": {
-            number: {part: [one * 10**6 for _ in range(8)] for part in ("block_tables", "forward", "kv_append", "rest")}
-            for number, one in milliseconds.items()
-        },
-        "counts": {
-            number: {kind: {"append_token calls": calls, "copy": 1} for kind, calls in zip(KINDS, both, strict=True)}
-            for number, both in counts.items()
-        },
-        "timelines": {number: {kind: timeline_document(kind) for kind in KINDS} for number in counts},
+    return {
+        "device": "NVIDIA H200",
+        "versions": {"torch": "2.11.0", "triton": None},
+        "commit": "0123456789abcdef",
+        "date": "2026-11-21T08:00:00+00:00",
+        "command": "python tools/record/runs.py measure",
+        "copy_bytes_per_second": 4e12,
+        "conditions": conditions,
     }
-    return seal(document | changes)
-
-
-def write_recording(path, document):
-    """Write a document where recordings lie; returns the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document))
-    return path
