@@ -9,11 +9,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from rosecourse import lesson
-from rosecourse.desk.notebooks import notebooks_in
-from rosecourse.desk.places import END, START
+from rosecourse.desk.notebooks import END, START, notebooks_in
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-FINISH, FOOT = "finish", "foot"  # the ids of the two cells
 
 
 def finish_code(number: str) -> str:
@@ -28,34 +26,26 @@ def title_of(number: str) -> str:
 
 def foot(number: str, files: dict[str, str]) -> str:
     """Links to the next lesson, the previous one and the start page. files: of the lessons, by their numbers."""
-    numbers = sorted(files)
+    numbers = ["", *sorted(files), ""]
     place = numbers.index(number)
-    near = {"Next": numbers[place + 1 : place + 2], "Previous": numbers[max(place - 1, 0) : place]}
-    links = [f"**{name}:** [{n}, {title_of(n)}]({files[n]})" for name, found in near.items() for n in found]
+    near = {"Next": numbers[place + 1], "Previous": numbers[place - 1]}
+    links = [f"**{name}:** [{n}, {title_of(n)}]({files[n]})" for name, n in near.items() if n]
     return " · ".join([*links, f"[Start page]({START})"])
 
 
 def with_end(notebook: NotebookNode, number: str, files: dict[str, str]) -> None:
     """Write the two cells, anew where they are there already; what the first one showed is kept."""
-    ends = {FINISH: finish_code(number), FOOT: foot(number, files)}
-    if number == END[:3]:  # no lesson, and so not counted
-        del ends[FINISH]
-    there = {cell.id: cell for cell in notebook.cells if cell.id in (FINISH, FOOT)}
-    there.setdefault(FINISH, nbformat.v4.new_code_cell(id=FINISH))
-    there.setdefault(FOOT, nbformat.v4.new_markdown_cell(id=FOOT))
-    notebook.cells = [cell for cell in notebook.cells if cell.id not in ends]
-    for name, source in ends.items():
-        there[name].source = source
-        notebook.cells.append(there[name])
+    there = {cell.id: cell for cell in notebook.cells}
+    finish = there.get("finish", nbformat.v4.new_code_cell(id="finish"))
+    finish.source = finish_code(number)
+    last = nbformat.v4.new_markdown_cell(foot(number, files), id="foot")
+    ends = [last] if number == END[:3] else [finish, last]  # which is no lesson, and so not counted
+    notebook.cells = [cell for cell in notebook.cells if cell.id not in [end.id for end in ends]] + ends
 
 
-def main() -> None:
+if __name__ == "__main__":
     files = {path.name[:3]: path.name for path in notebooks_in(NOTEBOOKS) if path.name != START}
     for number, name in files.items():
         notebook = nbformat.read(NOTEBOOKS / name, 4)
         with_end(notebook, number, files)
         nbformat.write(notebook, NOTEBOOKS / name)
-
-
-if __name__ == "__main__":
-    main()

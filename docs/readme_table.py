@@ -9,17 +9,17 @@ from pathlib import Path
 
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.form import Course
-from rosecourse.records.noted import other_engines
+from rosecourse.records.noted import noted
+from rosecourse.records.runs import RecordedLadder, recorded_ladder
 from rosecourse.records.tables import articles_table, lessons_table, markdown_table, workloads_table
-from rosecourse.records.whole_ladder import WholeLadder, whole_ladder
 
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
 NO_RACE = {"061": "none"}  # on a CPU its change is below the threshold, as its notebook says
-BESIDE = ("A", "C")  # the workloads under which others were measured
+BESIDE = {"A": "A", "C": "C-one"}  # the workloads under which others were measured, and this course's own
 NAMED_BY = ["engine", "version", "configuration", "command"]
 OPTIONS = "[its options](docs/figures.md#other-engines)"  # without them a command measures something else
-RECORDS = "`rosecourse record`"  # the command behind this course's own rows
+RECORDS = "`tools/record/runs.py`"  # behind this course's own rows
 
 
 def race_on_a_cpu(course: Course) -> str:
@@ -30,19 +30,19 @@ def race_on_a_cpu(course: Course) -> str:
 
 def engines_table() -> str:
     """Other engines between the first lesson and the last."""
-    ladders = [ladder for name in BESIDE if (ladder := whole_ladder(name)) is not None]
+    ladders = [ladder for name in BESIDE.values() if (ladder := recorded_ladder(name)) is not None]
     others = []
-    for (engine, version, configuration, command), rows in other_engines().groupby(NAMED_BY, sort=False):
+    for (engine, version, configuration, command), rows in noted("others").groupby(NAMED_BY, sort=False):
         rates = {row.workload: rate_of(row.lowest, row.highest) for row in rows.itertuples()}
         others.append([f"{engine} ({version}): {configuration}", *(rates.get(name, "") for name in BESIDE), command])
     head = ["engine", *(f"{name}, tokens/s" for name in BESIDE), f"command that measures it ({OPTIONS})"]
     return markdown_table([head, row_of(ladders, 0), *others, row_of(ladders, -1)])
 
 
-def row_of(ladders: Sequence[WholeLadder], place: int) -> list[str]:
+def row_of(ladders: Sequence[RecordedLadder], place: int) -> list[str]:
     """The row of a rung of this course. place: on the ladder."""
-    name = f"**this course, lesson {ladders[0].rungs[place].number}**"
-    return [name, *(f"{ladder.rungs[place].throughput:,.0f}" for ladder in ladders), RECORDS]
+    name = f"**this course, lesson {ladders[0].rungs[place].name}**"
+    return [name, *(f"{ladder.rungs[place].throughput.value:,.0f}" for ladder in ladders), RECORDS]
 
 
 def rate_of(lowest: float, highest: float) -> str:
