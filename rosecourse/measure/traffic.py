@@ -30,6 +30,11 @@ class MixedTraffic:
     new_tokens: tuple[int, int] = (16, 256)  # of the shortest completion and of the longest
     seed: int = 0
 
+    def __str__(self) -> str:
+        forks, (fewest, most) = len(self.burst(2).params) - self.num_requests, self.new_tokens
+        asked = f"{self.num_requests} requests and {forks} forks x {fewest} to {most} tokens"
+        return f"{asked}, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]}, batch {self.max_batch_size} (mixed)"
+
     @property
     def config(self) -> EngineConfig:
         """Of the engines: a small pool, and prefixes shared."""

@@ -8,7 +8,7 @@ import gc, time
 from rosecourse.measure import progress
 from rosecourse.decode.garbage import collector_at_rest
 from rosecourse.measure.stats import interleave_all
-progress.DELAY = 0.0
+progress.DELAY = 0.1
 """
 LONG = """
 with collector_at_rest():
