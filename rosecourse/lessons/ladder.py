@@ -36,7 +36,7 @@ BASELINE = DecodeParts(
 class Lesson:
     """One rung: the parts of the engine before and after the lesson (the same for the first), and what it is about.
 
-    workload: what its article measures, and `rosecourse record` records.
+    workload: what its article measures, and `tools/record/runs.py` records.
     kernels: the functions whose kernels its part launches where Triton runs.
     counted: rows of `measure.counters.Counts` that a step has fewer of after the lesson.
     step_kind: the kind of decode step that it is about, a key of `measure.timeline.STEP_KINDS`.
