@@ -24,12 +24,12 @@ WHERE = "import rosecourse.config as c; print(c.PACKAGE); print(c.DATA); print(*
 GENERATE = ["generate", "--prompt", "My dear", "--max-new-tokens", "12"]
 
 
-def call(*command: object, folder: Path, status: int = 0) -> str:
-    """What a command writes; it must end with this status. Nothing of the repository comes in by the environment."""
+def call(*command: object, folder: Path) -> str:
+    """What a command writes; it must succeed. Nothing of the repository comes in by the environment."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=outside, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode != status:
+    if done.returncode:
         sys.exit(f"{' '.join(words)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
 

@@ -36,7 +36,7 @@ from rosecourse.measure.stats import order_of_round
 from rosecourse.measure.workload import Run
 from rosecourse.records.files import write_whole
 from rosecourse.records.results import RESULTS
-from rosecourse.records.runs import BURST, COLUMNS, FLOOR, LOAD, STATISTICS, WORKLOADS
+from rosecourse.records.runs import BURST, COLUMNS, LOAD, STATISTICS, WORKLOADS
 
 TWICE = ("061", "071")  # the last rung whose host launches each kernel, and the last rung
 STALLED, AGAIN = 1.15, 3
@@ -140,7 +140,7 @@ def _of_requests(requests: dict[str, list[float]], metric: str, statistic: str) 
 
 @click.group(help=__doc__)
 def main() -> None:
-    assert COLUMNS[-4] == FLOOR
+    pass
 
 
 @main.command()
