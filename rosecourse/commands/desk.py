@@ -12,7 +12,9 @@ from .options import Flags, command
 
 
 @command
-@click.option("--reset", metavar="NNN", help="Bring only this lesson's notebook back, and keep yours beside it.")
+@click.option(
+    "--reset", metavar="NNN", help="Bring only this notebook back, such as 038 or hunts/038, and keep yours beside it."
+)
 def desk(flags: Flags) -> None:
     """Make or renew my/, your copy of the notebooks.
 

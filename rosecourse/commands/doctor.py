@@ -20,8 +20,9 @@ from .late import torch
 from .options import Flags, command
 
 # What pyproject.toml requires, with the lower bounds.
-NEEDED = {"torch": "2.11", "triton": "3.6", "transformers": "5.17", "safetensors": "0", "numpy": "0", "tqdm": "0"}
-NEEDED |= dict.fromkeys(("matplotlib", "pandas", "pygments", "click", "cloudpickle"), "0")
+NEEDED = {"torch": "2.11", "triton": "3.6", "transformers": "5.17", "safetensors": "0.8", "numpy": "1.26"}
+NEEDED |= {"tqdm": "4.66", "matplotlib": "3.10", "pandas": "2.2.2", "pygments": "2.17", "click": "8.4"}
+NEEDED |= {"cloudpickle": "3.0"}
 REMEDY = "run `make env` and activate it, `. .venv/bin/activate`; or `pip install -c constraints.txt -e .`"
 MODEL_AGAIN = "get data/tiny-gpt2 back with `git checkout data`"
 

@@ -6,12 +6,7 @@ import re
 import pytest
 
 from rosecourse import LESSONS, lesson
-from rosecourse.lab.checks.trial import Trial
 from rosecourse.lab.course import COURSES
-from rosecourse.lab.world.learner import Learner
-from rosecourse.lessons.l036 import BlockTables
-from rosecourse.lessons.workloads import A
-from tests.support.toy_lesson import COURSE, ToyAppend
 
 
 def test_the_courses_are_those_of_the_ladder_in_its_order():
@@ -43,17 +38,3 @@ def test_what_is_said_of_a_cost_agrees_with_its_number(number):
         assert not re.search(r"\b1 \w+s\b|\(\w*/?\w+\)", one), one
         assert not re.search(r"\b20 (?!times\b)\w+[^s]\b (is|does|makes)\b|\(\w*/?\w+\)", many), many
         assert not re.search(r"\(\w*/?\w+\)", idea.cost.many)
-
-
-def test_of_a_lesson_that_replaces_two_parts_the_learner_writes_one():
-    class OtherTables(BlockTables):
-        pass
-
-    class Mine(ToyAppend):
-        pass
-
-    rung = lesson("061").then("996", "two parts", A, kv_append=ToyAppend, block_tables=OtherTables)
-    assert set(rung.changes) == {"block_tables", "kv_append"}
-    trial = Trial(Learner(Mine, COURSE.world.called_with), rung, COURSE, None, None)
-    assert trial.parts_with(Mine) == rung.after.with_(kv_append=Mine)
-    assert trial.parts_with(Mine).block_tables is OtherTables

@@ -1,6 +1,5 @@
 """Lesson 068's deliveries are judged: right ones pass, whoever wrote them; wrong ones are refused with their causes."""
 
-import inspect
 from collections import Counter
 
 import matplotlib.pyplot as plt
@@ -11,10 +10,9 @@ from rosecourse import EngineConfig, lesson
 from rosecourse.decode import BEST
 from rosecourse.engine.stepper import End, NewTokenItem
 from rosecourse.lab import check
-from rosecourse.lab.checks.judging import judged
 from rosecourse.lab.course.l068 import BURSTS, NAMES
+from rosecourse.lab.exercises.hunting import hunt
 from rosecourse.lab.exercises.racing import race
-from rosecourse.lab.hunts.hunting import hunt
 from rosecourse.lab.world import reading_threads
 from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.delivery_log import DeliveryLog, LoggedBox, WakesSeen
@@ -26,7 +24,6 @@ from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.mailboxes import Box
 from rosecourse.lab.world.worlds import DELIVERY as WORLD
 from tests.support.cells import (
-    assert_not_own,
     assert_untouched_is_right,
     command_on_solution,
     exercise_of,
@@ -34,18 +31,12 @@ from tests.support.cells import (
 )
 from tests.support.costly_deliveries import WITHOUT_THE_IDEA
 from tests.support.delivery_parts import RIGHT, Base, QueueAndSet
-from tests.support.verdicts import assert_refused, assert_right_but_costly, of_the_course
+from tests.support.verdicts import assert_right_but_costly, judged
 from tests.support.wrong_deliveries import WRONG_ENDS, ABookOfItsOwn, FlushesNothing, Raises
 from tests.support.wrong_puts import WRONG_PUTS, NoEnds, PutsTwice
 from tests.support.wrong_turns import WRONG_TURNS
 
-WRONG = WRONG_PUTS | WRONG_TURNS | WRONG_ENDS
-
-
-@pytest.fixture(scope="module", autouse=True)
-def known_of_the_course():
-    """What is compared with is worked out once, before the processes that check a part fork from this one."""
-    of_the_course("068")
+WRONG = WRONG_PUTS + WRONG_TURNS + WRONG_ENDS
 
 
 def oracle_of(part):
@@ -61,21 +52,17 @@ def test_one_of_another_style_passes(part):
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
 def test_a_wrong_delivery_is_refused_with_its_cause(part):
-    assert_refused(judged(part, "068", lambda *what: None), *WRONG[part])
+    assert not judged(part, "068").correct
 
 
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("part", WITHOUT_THE_IDEA, ids=lambda part: f"{part.__module__}.{part.__name__}")
 def test_what_wakes_more_than_the_idea_leaves_is_told(part):
-    assert_right_but_costly(judged(part, "068", lambda *what: None), WITHOUT_THE_IDEA[part])
+    assert_right_but_costly(judged(part, "068"), WITHOUT_THE_IDEA[part])
 
 
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     assert_untouched_is_right("068")
-
-
-def test_the_courses_own_class_is_right_and_not_the_learners():
-    assert_not_own("068", "`Delivery.hand_over`")
 
 
 def test_a_verdict_says_what_was_tried():
@@ -245,16 +232,6 @@ def test_a_reader_that_is_left_asleep_is_found_and_nobody_waits_for_ever(threads
 
     with pytest.raises(PartIsWrong, match=r"reader \w+ sleeps, and \d+ items lie in its mailbox: nobody wakes it"):
         threads(WakesNobody)
-
-
-def test_a_delivery_that_looks_who_calls_it_is_found(threads):
-    class LooksAround(Base):
-        def hand_over(self, items):
-            caller = inspect.currentframe().f_back.f_code.co_filename
-            super().hand_over(items if "lab" in caller else items[1:])
-
-    with pytest.raises(PartIsWrong, match="the part does otherwise where none of the checker's functions calls it"):
-        threads(LooksAround)
 
 
 # -- the race ---------------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from rosecourse.lab.checking.search import Outcome
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.exercises import part_file, racing
 from rosecourse.lab.exercises.racing import Race, race
-from rosecourse.lab.world.fault import Fault
 from tests.support.commands import lab
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_kv_append.py"
@@ -106,7 +106,7 @@ def test_a_race_that_was_not_timed_is_told_in_one_line_with_exit_code_2(calls, c
 
 
 def test_a_wrong_part_is_not_raced_and_gives_exit_code_1(calls, capsys):
-    calls.verdict = Verdict("MyKVAppend", "060", faults=(Fault("it is wrong"),))
+    calls.verdict = Verdict("MyKVAppend", "060", wrong=Outcome("", (), "it is wrong"))
     assert lab.main([PART]) == 1
     assert [what for what, *_ in calls] == ["check"]
     assert "it is wrong" in capsys.readouterr().out

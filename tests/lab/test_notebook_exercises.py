@@ -6,18 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction
-from rosecourse.lab.hunts.hunting import explanation
+from rosecourse.lab.exercises.hunting import explanation
 from rosecourse.pages.source import COLUMNS
 
 FENCED = re.compile(r"```\w+\n(.*?)```", re.DOTALL)
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def cells_of(number):
-    (file,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
-    return json.loads(file.read_text(encoding="utf-8"))["cells"]
+def texts_of(file):
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
 
 
 def as_in_notebooks(sources, folder):
@@ -41,14 +43,20 @@ def test_the_notebooks_hold_the_exercises(tmp_path):
     assert held == {number: [source.rstrip("\n")] for number, source in wanted.items()}
 
 
-def test_the_notebooks_hold_the_hints_and_the_explanations(tmp_path):
-    held = {number: cells_of(number) for number in COURSES if list(NOTEBOOKS.glob(f"{number}_*.ipynb"))}
+def test_the_notebooks_hold_the_hints(tmp_path):
+    held = {number: file for number in COURSES for file in NOTEBOOKS.glob(f"{number}_*.ipynb")}
     unfolded = {number: hints(number) for number in held}
     code = {number: FENCED.search(text)[1] for number, text in unfolded.items()}
     narrow = as_in_notebooks(code, tmp_path)
-    for number, cells in held.items():
-        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-        for wanted in (unfolded[number].replace(code[number], narrow[number]), explanation(number)):
-            assert texts.count(wanted.rstrip("\n")) == 1, number
-            assert max(map(len, FENCED.search(wanted)[1].splitlines())) <= COLUMNS
+    for number, file in held.items():
+        texts, wanted = texts_of(file), unfolded[number].replace(code[number], narrow[number])
+        assert texts.count(wanted.rstrip("\n")) == 1, number
+        assert max(map(len, FENCED.search(wanted)[1].splitlines())) <= COLUMNS
         assert sum(introduction(number).rstrip("\n") in text for text in texts) == 1
+
+
+@pytest.mark.parametrize("number", COURSES)
+def test_a_hunt_explains_its_bug(number):
+    wanted = explanation(number)
+    assert texts_of(NOTEBOOKS / "hunts" / f"{number}_hunt.ipynb")[-1] == wanted.rstrip("\n")
+    assert max(map(len, FENCED.search(wanted)[1].splitlines())) <= COLUMNS

@@ -192,11 +192,5 @@ def test_without_ipywidgets_there_is_a_line_and_the_picture(model, monkeypatch, 
     assert capsys.readouterr().out == ""
 
 
-def test_the_picture_shows_a_fork_that_has_written(model):
-    svg = still(model).svg
-    assert all(
-        f">{title}<" in svg for title in ("at the start", "after a step", "after a fork of B", "after another step")
-    )
-    assert "owners 1→2" in svg
-    assert "D: 8 tokens in 2 blocks" in svg
-    assert "owners 2→1" in svg
+def test_the_picture_shows_a_fork(model):
+    assert "owners 1→2" in still(model).svg

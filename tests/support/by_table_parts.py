@@ -4,7 +4,6 @@ import torch
 
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.kv.buffers import index_tensor
-from rosecourse.lab.world.causes import Cause
 
 if TRITON_AVAILABLE:
     import triton
@@ -313,29 +312,29 @@ class ForEachLayer(Gathered):
         return append
 
 
-WRONG = {  # -> the cause, and something that is said
-    FirstBlock: (Cause.WRONG_BLOCK, "look at the block index"),
-    BlockOfTheLastToken: (Cause.WRONG_BLOCK, "look at the block index"),
-    LastEntryThatIsNotZero: (Cause.WRONG_BLOCK, "tables that end in block 0"),
-    SlotBefore: (Cause.WRONG_SLOT, "position in the block"),
-    PositionInTheSession: (Cause.RAISES, "a position in the session, "),
-    RowsOfTheTableTurned: (Cause.WRONG_BLOCK, "whose list does it come from"),
-    RowsOfTheBatchTurned: (Cause.WRONG_SESSION, "rows of the batch are mixed up"),
-    AlwaysLayerZero: (Cause.WRONG_LAYER, ""),
-    SwapsKAndV: (Cause.K_V_SWAPPED, "K and V are swapped"),
-    KeysAlone: (Cause.HALF_WRITTEN, "K was written, and V was not"),
-    IntoACopy: (Cause.NOTHING_WRITTEN, "an assignment to a copy of the cache changes nothing"),
-    Halves: (Cause.VALUES_CHANGED, "rounded to float16"),
-    ChangesPositions: (Cause.INPUTS_CHANGED, "the part changed its inputs: inputs.context_lens"),
-    CountsTheToken: (Cause.BOOKS_WRONG, "num_tokens was raised more than once for one token"),
-    TakesABlock: (Cause.ROLLOVER_MISSED, "a new block was taken though the last one had a free slot"),
-    KeepsSlots: (Cause.STATE_KEPT, "remembers something of an earlier one"),
-    CountsLayers: (Cause.STATE_KEPT, "remembers something of an earlier one"),
-    EightBits: (Cause.SIZE_LIMIT, "everything is right up to 256 blocks in a layer"),
-    AllAtOnce: (Cause.INTERFACE, "define `def __call__(self, inputs):`"),
-    ReturnsNothing: (Cause.INTERFACE, "the part returned None; return `append(layer_idx, k, v)`"),
-    AppendsWithoutALayer: (Cause.INTERFACE, "what the part returned cannot be called"),
-}
+WRONG = (
+    FirstBlock,
+    BlockOfTheLastToken,
+    LastEntryThatIsNotZero,
+    SlotBefore,
+    PositionInTheSession,
+    RowsOfTheTableTurned,
+    RowsOfTheBatchTurned,
+    AlwaysLayerZero,
+    SwapsKAndV,
+    KeysAlone,
+    IntoACopy,
+    Halves,
+    ChangesPositions,
+    CountsTheToken,
+    TakesABlock,
+    KeepsSlots,
+    CountsLayers,
+    EightBits,
+    AllAtOnce,
+    ReturnsNothing,
+    AppendsWithoutALayer,
+)
 WITHOUT_THE_IDEA = {
     WithoutAGate: "Triton kernels launched in a step of 16 sessions inside their blocks; the course's part",
     FromLists: "still 1 tensor built from Python lists",

@@ -44,7 +44,6 @@ class Cell:
         self.kind, *marked = group.get("class").split()
         self.marked = bool(marked)
         self.row, self.column = int(group.get("data-row")), int(group.get("data-column"))
-        self.title = group.findtext(f"{SVG}title", "")
         self.texts = [t.text for t in group.iter(f"{SVG}text")]
         self.text = "\n".join(self.texts)
         rects = list(group.iter(f"{SVG}rect"))
@@ -59,7 +58,7 @@ class Cell:
     @property
     def index(self):
         """The number of the block, of a cell that is one."""
-        return int(re.match(r"block #(\d+)", self.title)[1])
+        return int(self.texts[0][1:])
 
 
 def parse(picture):
@@ -86,7 +85,7 @@ def rows_of(picture):
 def cells(picture):
     """The blocks of a block map or a table map."""
     every = (cell for rows in grids(picture) for row in rows for cell in row.values())
-    return [cell for cell in every if cell.title.startswith("block #")]
+    return [cell for cell in every if re.match(r"#\d+\n", cell.text)]
 
 
 def entries(picture):

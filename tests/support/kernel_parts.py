@@ -115,23 +115,5 @@ THREE_TENSORS = (
     "idx_t, pos_t = index_tensor(batch_idx, device), index_tensor(positions, device)",
 )
 POSITION_IN_SESSION = ("value_new, blk_t, pos0)", "value_new, blk_t, infos[0].start + pos0)")
-CAUSES = {
-    rows_without_strides: "values-changed",
-    one_stride: "values-changed",
-    no_mask: "outside",
-    rows_of_128: "size-limit",
-    offsets_in_32_bits: "size-limit",
-    constant_position: "goal-missed",
-    two_launches: "goal-missed",
-    kv_append_triton_full_batch: "goal-missed",
-}
-FAULTS = {
-    rows_without_strides: r"lie further apart than H × D[^$]*`stride\(0\)` says",
-    one_stride: r"rows of V are mixed up, those of K are not: [^$]*each by its own stride\(0\)",
-    no_mask: r"memory outside the part's tensors[^$]*wrote behind the K cache of layer \d+, into memory that is not",
-    rows_of_128: r"everything is right up to \d+ numbers in a head, 128 numbers in a row, and wrong from 65 on",
-    offsets_in_32_bits: r"in a cache of more than 2\^31 numbers the K of sessions\[\d\] is not in its slot",
-    constant_position: r"2 kernels are compiled for a step of 4 sessions at the same slot, [^$]*position a constant",
-    two_launches: r"still 4 Triton kernels launched in a step of 4 sessions at the same slot, with both thresholds",
-    kv_append_triton_full_batch: r"still \d+ copies of rows of K and V, .* in a step of 4 sessions at the same slot",
-}
+WRONG = (rows_without_strides, one_stride, no_mask, rows_of_128, offsets_in_32_bits)
+COSTLY = (two_launches, kv_append_triton_full_batch)

@@ -6,7 +6,6 @@ import torch
 
 from rosecourse.decode.runner import Outcome, buckets_up_to
 from rosecourse.decode.sampling import argmax, argmax_on
-from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.cpu_graph import CPUGraph
 from rosecourse.lab.world.graph_makers import graphs_for
 
@@ -323,31 +322,28 @@ class ReturnsLogitsAlone(Base):
         return super().__call__(inputs, sampled).logits
 
 
-WRONG = {
-    ReturnsPads: (Cause.PADS_RETURNED, "logits of 4 rows are returned for 3 sessions: the others are pads"),
-    NextSmaller: (Cause.BUCKET_TOO_SMALL, "the graph runs over 2 rows, and there are 3 sessions"),
-    NextSmallerOfItsOwn: (Cause.BUCKET_TOO_SMALL, "logits of 2 rows are returned for 3 sessions"),
-    AsFirstCalled: (Cause.INPUTS_FROZEN, "the graph was captured with the inputs of a step"),
-    AsFirstCalledByNumber: (Cause.INPUTS_FROZEN, "the graph was captured with the inputs of a step: 1 row, max_conte"),
-    OwnTensors: (Cause.INPUTS_FROZEN, "the graph has token_ids that are not the rows' own"),
-    OwnLengths: (Cause.INPUTS_FROZEN, "the graph has context_lens that are not the rows' own"),
-    ReplacedOutcome: (Cause.OUTCOME_STALE, "logits of 1 row are returned for 3 sessions; the graph ran over 4 rows"),
-    CopiedAtTheCapture: (Cause.OUTCOME_STALE, "the outcome is read where it was not written"),
-    StaleTokens: (Cause.OUTCOME_STALE, "the token returned in row 0"),
-    WarmsUpAmongTheLiving: (Cause.CAPTURE_ACTS, "the step was done 2 times: 1 by replays, 1 by the work itself"),
-    RunsBeforeItCaptures: (Cause.CAPTURE_ACTS, "let it find pads alone"),
-    CapturesWithoutAReplay: (Cause.NOTHING_WRITTEN, "a graph was captured, and none replayed"),
-    Twice: (Cause.POSITION_STALE, "the step was done 2 times: 1 by replays, 1 by the work itself"),
-    OnceMoreByHand: (Cause.POSITION_STALE, "a replay is the whole step, and so is a call of the work"),
-    ReplaysAmongPads: (Cause.NOTHING_WRITTEN, "the graph was replayed while all rows were pads"),
-    AlwaysGreedy: (Cause.GREEDY_REPLAYED, "some of the sessions sample, and the graph was captured for none"),
-    OneKindOfGraph: (Cause.GREEDY_REPLAYED, "some of the sessions sample, and the graph was captured for none"),
-    OfTheClass: (Cause.STATE_KEPT, "everything is right if the class is made anew for each engine"),
-    BestByNumPy: (Cause.RAISES, "`numpy` reads a tensor on the host while a graph is captured"),
-    OnACPUAlone: (Cause.INTERFACE, "OnACPUAlone makes graphs of a CPU by itself"),
-    NoBest: (Cause.INTERFACE, "has no `best`, by which a step finds the most probable tokens"),
-    ReturnsLogitsAlone: (
-        Cause.INTERFACE,
-        "the part returned a Tensor; it returns the step's `Outcome(logits, tok",
-    ),
-}
+WRONG = (
+    ReturnsPads,
+    NextSmaller,
+    NextSmallerOfItsOwn,
+    AsFirstCalled,
+    AsFirstCalledByNumber,
+    OwnTensors,
+    OwnLengths,
+    ReplacedOutcome,
+    CopiedAtTheCapture,
+    StaleTokens,
+    WarmsUpAmongTheLiving,
+    RunsBeforeItCaptures,
+    CapturesWithoutAReplay,
+    Twice,
+    OnceMoreByHand,
+    ReplaysAmongPads,
+    AlwaysGreedy,
+    OneKindOfGraph,
+    OfTheClass,
+    BestByNumPy,
+    OnACPUAlone,
+    NoBest,
+    ReturnsLogitsAlone,
+)

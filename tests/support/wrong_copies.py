@@ -3,7 +3,6 @@
 import torch
 
 from rosecourse.kv.buffers import index_tensor
-from rosecourse.lab.world.causes import Cause
 from tests.support.right_copies import Indexed
 
 
@@ -217,38 +216,38 @@ class KeepsTheList(Indexed):
         super().__call__(self.pairs)
 
 
-WRONG = {
-    KeysAlone: (Cause.COW_PARTIAL, "missing: V"),
-    ValuesAlone: (Cause.COW_PARTIAL, "missing: K"),
-    FirstLayerAlone: (Cause.COW_PARTIAL, "missing in layers [1]"),
-    LayersPastTheFirst: (Cause.COW_PARTIAL, "missing in layers [0]"),
-    FirstHeadAlone: (Cause.COW_PARTIAL, "missing in heads [1]"),
-    OneSlotTooFew: (Cause.COW_PARTIAL, "missing in slots [2]"),
-    BehindTheFirstSlot: (Cause.COW_PARTIAL, "missing in slots [0]"),
-    OldOverNew: (Cause.OLD_TOKENS_CHANGED, "source and destination are exchanged"),
-    Exchanges: (Cause.OLD_TOKENS_CHANGED, "source and destination are exchanged"),
-    Moves: (Cause.OLD_TOKENS_CHANGED, "is the destination of no copy"),
-    RowsMixed: (Cause.WRONG_BLOCK, "sources and destinations are in another order"),
-    SortedApart: (Cause.WRONG_BLOCK, "sources and destinations are in another order"),
-    ZippedWrongly: (Cause.OLD_TOKENS_CHANGED, "is the destination of no copy"),
-    LastMissing: (Cause.COPY_MISSING, "1 of 4 copies is missing"),
-    FirstMissing: (Cause.COPY_MISSING, "copy 0 of the list"),
-    NoMoreThanEight: (Cause.COPY_MISSING, "8 of 16 copies are missing"),
-    OfEachSourceOne: (Cause.COPY_MISSING, "one source may have several destinations"),
-    OneTooMany: (Cause.WRONG_BLOCK, "which nobody uses"),
-    WholeRange: (Cause.WRONG_BLOCK, "a copy went to the wrong block"),
-    NeighbourOfTheSource: (Cause.WRONG_BLOCK, "another block was read"),
-    NotOneAlone: (Cause.NOTHING_WRITTEN, "a list of one copy is to be made as well"),
-    Rounded: (Cause.VALUES_CHANGED, "rounded to float16"),
-    Adds: (Cause.VALUES_CHANGED, "added to what was in the slot"),
-    SlotsShifted: (Cause.WRONG_SLOT, "slots are shifted"),
-    LayersShifted: (Cause.WRONG_LAYER, "each layer is copied within itself"),
-    OneBufferForBoth: (Cause.K_V_SWAPPED, "is a buffer used for both?"),
-    IntoACopy: (Cause.NOTHING_WRITTEN, "an indexing by tensors or lists gives a copy"),
-    AnotherPool: (Cause.TAMPERING, "the part replaced kv.keys"),
-    EmptiesTheList: (Cause.INPUTS_CHANGED, "the list `copies`"),
-    SortsTheList: (Cause.INPUTS_CHANGED, "the list `copies`"),
-    WantsACopy: (Cause.RAISES, "ValueError"),
-    LeavesTheSource: (Cause.BOOKS_WRONG, "owner"),
-    KeepsTheList: (Cause.STATE_KEPT, "it remembers something of an earlier one"),
-}
+WRONG = (
+    KeysAlone,
+    ValuesAlone,
+    FirstLayerAlone,
+    LayersPastTheFirst,
+    FirstHeadAlone,
+    OneSlotTooFew,
+    BehindTheFirstSlot,
+    OldOverNew,
+    Exchanges,
+    Moves,
+    RowsMixed,
+    SortedApart,
+    ZippedWrongly,
+    LastMissing,
+    FirstMissing,
+    NoMoreThanEight,
+    OfEachSourceOne,
+    OneTooMany,
+    WholeRange,
+    NeighbourOfTheSource,
+    NotOneAlone,
+    Rounded,
+    Adds,
+    SlotsShifted,
+    LayersShifted,
+    OneBufferForBoth,
+    IntoACopy,
+    AnotherPool,
+    EmptiesTheList,
+    SortsTheList,
+    WantsACopy,
+    LeavesTheSource,
+    KeepsTheList,
+)

@@ -2,7 +2,6 @@
 
 from collections import deque
 
-from rosecourse.lab.world.causes import Cause
 from tests.support.delivery_parts import Base
 
 # -- flush ------------------------------------------------------------------------------------------------------------
@@ -123,18 +122,18 @@ class ReadsItself(Base):
             box.take()
 
 
-WRONG_ENDS = {
-    FlushesNothing: (Cause.LEFT_ASLEEP, "flush wakes everybody for whom something has come"),
-    FlushesAFew: (Cause.LEFT_ASLEEP, "woken:    "),
-    FlushesTwice: (Cause.LEFT_ASLEEP, "after flush, reader"),
-    FlushesOnce: (Cause.LEFT_ASLEEP, "woken:    nobody"),
-    FlushForgets: (Cause.LEFT_ASLEEP, "woken:    nobody"),
-    ABookOfItsOwn: (Cause.TURN_MISSED, "sleeps, and something has lain in its mailbox"),
-    NoFlush: (Cause.INTERFACE, "has no method `flush`"),
-    WantsTheModel: (Cause.INTERFACE, "define `def __init__(self, config):`"),
-    TakesOneItem: (Cause.INTERFACE, "define `def hand_over(self, items):`"),
-    Raises: (Cause.RAISES, "the part raised IndexError"),
-    OfTheClass: (Cause.STATE_KEPT, "everything is right if the class is made anew for each engine"),
-    KeepsAll: (Cause.STATE_KEPT, "the part holds the mailbox of reader"),
-    ReadsItself: (Cause.RAISES, "has no attribute 'take'"),
-}
+WRONG_ENDS = (
+    FlushesNothing,
+    FlushesAFew,
+    FlushesTwice,
+    FlushesOnce,
+    FlushForgets,
+    ABookOfItsOwn,
+    NoFlush,
+    WantsTheModel,
+    TakesOneItem,
+    Raises,
+    OfTheClass,
+    KeepsAll,
+    ReadsItself,
+)

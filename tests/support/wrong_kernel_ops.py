@@ -3,7 +3,6 @@
 import torch
 import torch.nn.functional as F
 
-from rosecourse.lab.world.causes import Cause
 from tests.support.kernel_ops import Base, InPieces
 from tests.support.product_kernels import embedded, one_row
 
@@ -201,44 +200,41 @@ class LeavesHoles(Base):
         return total
 
 
-WRONG = {
-    NoBias: (Cause.WRONG_PRODUCT, "there is no bias behind the product"),
-    NoMean: (Cause.WRONG_NORM, "the mean is not taken away"),
-    NoEps: (Cause.WRONG_NORM, "because: eps is "),
-    Unbiased: (Cause.WRONG_NORM, "the variance is divided by C - 1, not by C"),
-    MeanOfSquares: (Cause.WRONG_NORM, "a mean of squares less the square of the mean keeps few digits"),
-    PaddingHasADistance: (
-        Cause.WRONG_NORM,
-        "those past the end count in the variance",
-    ),
-    ExactGelu: (Cause.WRONG_GELU, "it is the exact GELU, not the one with tanh"),
-    QuickGelu: (Cause.WRONG_GELU, "it is x * sigmoid(1.702 x)"),
-    PastTheRow: (Cause.OUTSIDE, "elements behind the memory of"),
-    WholeBlocks: (Cause.VALUES_CHANGED, "is not right for session"),
-    NoRowMask: (Cause.OUTSIDE, "elements behind the memory of"),
-    HalfPrecision: (Cause.VALUES_CHANGED, "it is nearly right, as with too few digits"),
-    OneRowOfTiles: (Cause.HALF_WRITTEN, "were never written"),
-    LastTileLeftOut: (Cause.HALF_WRITTEN, "those from column 64 on"),
-    NeverSetBack: (Cause.HALF_WRITTEN, "were never written"),
-    NoShift: (Cause.WRONG_NORM, "the bias of layer 0, ln_1 is left out"),
-    SumsOfThePlainWeights: (Cause.VALUES_CHANGED, "is not right for session"),
-    SquareAsItIs: (Cause.WRONG_PRODUCT, "is transposed; it is [in, out]"),
-    GeluEverywhere: (Cause.WRONG_GELU, "GELU comes behind it, and none is asked for"),
-    ByShape: (Cause.WRONG_LAYER, "it is made of layer 0, ln_1 and attn_c_attn"),
-    ByTurns: (Cause.STATE_KEPT, "attn_c_attn of another model, which the same part computes"),
-    OncePerClass: (Cause.STATE_KEPT, "another"),
-    FoldsInPlace: (Cause.INPUTS_CHANGED, "changes h.0.attn.c_attn.weight"),
-    IntoItsInput: (Cause.INPUTS_CHANGED, "`linear_add` changes `h`"),
-    OneBuffer: (Cause.BUFFER_REUSED, "has been overwritten since"),
-    OneStream: (Cause.STATE_KEPT, "another stream"),
-    AddsTooLittle: (Cause.VALUES_CHANGED, "`linear_add` of layer 0, attn_c_proj is not right for session"),
-    LeavesHoles: (Cause.HALF_WRITTEN, "`linear_add` of layer 0, attn_c_proj is not right for session"),
-    AddsTwice: (Cause.RESIDUAL_TWICE, "is in it twice"),
-    NothingAdded: (Cause.RESIDUAL_LOST, "nothing of what came before"),
-    PositionOfTheFirst: (Cause.WRONG_SESSION, "is that of the first session for all of them"),
-    ReadsOnTheHost: (Cause.RAISES, "`tolist` reads a tensor on the host while a graph is captured"),
-    KeepsAll: (Cause.STATE_KEPT, "tensors more"),
-}
+WRONG = (
+    NoBias,
+    NoMean,
+    NoEps,
+    Unbiased,
+    MeanOfSquares,
+    PaddingHasADistance,
+    ExactGelu,
+    QuickGelu,
+    PastTheRow,
+    WholeBlocks,
+    NoRowMask,
+    HalfPrecision,
+    OneRowOfTiles,
+    LastTileLeftOut,
+    NeverSetBack,
+    NoShift,
+    SumsOfThePlainWeights,
+    SquareAsItIs,
+    GeluEverywhere,
+    ByShape,
+    ByTurns,
+    OncePerClass,
+    FoldsInPlace,
+    IntoItsInput,
+    OneBuffer,
+    OneStream,
+    AddsTooLittle,
+    LeavesHoles,
+    AddsTwice,
+    NothingAdded,
+    PositionOfTheFirst,
+    ReadsOnTheHost,
+    KeepsAll,
+)
 
 
 # -- right, and without the idea, or with half of it ------------------------------------------------------------------

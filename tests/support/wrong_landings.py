@@ -3,7 +3,6 @@
 from collections import deque
 
 from rosecourse.decode.inputs import Batch
-from rosecourse.lab.world.causes import Cause
 from tests.support.pipeline_parts import Base
 
 
@@ -211,32 +210,29 @@ class ReadsTheDevice(CopiesWhenItLands):
         return step.pending.tolist()
 
 
-WRONG_LANDINGS = {
-    NoWait: (Cause.READ_TOO_EARLY, "step 1, row 0, session A: land returned no token yet, not 2"),
-    RecordsBeforeTheCopy: (Cause.READ_TOO_EARLY, "the event was recorded before the copy"),
-    NeverRecords: (Cause.READ_TOO_EARLY, "wait for an event of `events_for` that was recorded behind the copy"),
-    ReadsThenWaits: (Cause.READ_TOO_EARLY, "land returned no token yet"),
-    WaitsForTheStepBefore: (Cause.READ_TOO_EARLY, "land returned no token yet"),
-    OneSlot: (Cause.BUFFER_REUSED, "the tokens of step 2 were copied to the same memory before those of step 1 had"),
-    LastInFirstOut: (Cause.BUFFER_REUSED, "the ring needs one more, or another turn"),
-    GivesBackBeforeTheWait: (Cause.BUFFER_REUSED, "were copied to the same memory before those of step"),
-    SharesItsMemory: (
-        Cause.BUFFER_REUSED,
-        "the tokens of step 2 were copied to the same memory before those",
-    ),
-    NewestFirst: (Cause.WRONG_ORDER, "step 2 has landed, and step 1 is still in flight"),
-    LosesTheNewest: (Cause.STEP_LOST, "after land, a step is missing in `in_flight`"),
-    OneAtATime: (Cause.STEP_LOST, "after launch, a step is missing in `in_flight`"),
-    StaysInFlight: (Cause.STILL_IN_FLIGHT, "after land, a step that has landed is still in `in_flight`"),
-    SessionsOfTheNewest: (Cause.WRONG_SESSION, "its record has other sessions, or rows"),
-    SortsItsSessions: (Cause.WRONG_SESSION, "was run for"),
-    AsManyAsTheNewest: (Cause.WRONG_SESSION, "step 1 has 1 row, and land returned 2 tokens"),
-    AllRows: (Cause.WRONG_SESSION, "step 1 has 1 row, and land returned 8 tokens"),
-    Backwards: (Cause.WRONG_SESSION, "these are its tokens in another order"),
-    ReadsTheOtherSlot: (Cause.OUTCOME_STALE, "these are the tokens of step 2"),
-    TablesOfLater: (Cause.WRONG_SESSION, "has other tables, or other members, than its sessions had at the launch"),
-    NobodysSteps: (Cause.WRONG_SESSION, "has another user than it was launched for"),
-    CopiesWhenItLands: (Cause.LIVE_BUFFER, "the tokens of step 1 were not sent to the host before step 2 was launched"),
-    ReadsTheRows: (Cause.OUTCOME_STALE, "these are the tokens of step 2"),
-    ReadsTheDevice: (Cause.LIVE_BUFFER, "what `run` returns is overwritten by the next run"),
-}
+WRONG_LANDINGS = (
+    NoWait,
+    RecordsBeforeTheCopy,
+    NeverRecords,
+    ReadsThenWaits,
+    WaitsForTheStepBefore,
+    OneSlot,
+    LastInFirstOut,
+    GivesBackBeforeTheWait,
+    SharesItsMemory,
+    NewestFirst,
+    LosesTheNewest,
+    OneAtATime,
+    StaysInFlight,
+    SessionsOfTheNewest,
+    SortsItsSessions,
+    AsManyAsTheNewest,
+    AllRows,
+    Backwards,
+    ReadsTheOtherSlot,
+    TablesOfLater,
+    NobodysSteps,
+    CopiesWhenItLands,
+    ReadsTheRows,
+    ReadsTheDevice,
+)

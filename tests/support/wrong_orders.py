@@ -4,7 +4,6 @@ import torch
 import triton
 import triton.language as tl
 
-from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.early_start import start_next, wait
 from tests.support.order_parts import (
     Base,
@@ -296,36 +295,27 @@ class OneTileOfRows(Base):
 
 
 WRONG_SUM = "`linear_add` of layer 0, attn_c_proj is not right for session"
-WRONG_ORDERS = {
-    with_kernel(rows_early): (
-        Cause.READ_BEFORE_WAIT,
-        "program (0, 0, 0) of `rows_early` reads `h_ptr`, which the kernel before writes, before its wait",
-    ),
-    FlatRowsEarly: (Cause.READ_BEFORE_WAIT, "reads `h_ptr`, which the kernel before writes"),
-    with_kernel(last_row_early): (
-        Cause.READ_BEFORE_WAIT,
-        "in last_row_early: tl.load(h_ptr + rows * K - 1)",
-    ),
-    with_kernel(sum_early): (Cause.READ_BEFORE_WAIT, "reads `x_ptr`, which the kernel before writes, before its wait"),
-    PartEarly: (Cause.READ_BEFORE_WAIT, "of `part_early` reads `part_ptr`, which the kernel before writes"),
-    with_kernel(bias_added_early): (Cause.STORED_BEFORE_WAIT, "stores into `x_ptr` before its wait"),
-    CountsEarly: (Cause.STORED_BEFORE_WAIT, "in counts_early: tl.atomic_add(counter_ptr, 1)"),
-    with_kernel(waits_at_the_end): (Cause.READ_BEFORE_WAIT, "reads `h_ptr`, which the kernel before writes"),
-    with_kernel(returns_first): (Cause.WAIT_MISSING, "program (1, 0, 0) of `returns_first` ends without a wait"),
-    with_kernel(never_waits): (Cause.WAIT_MISSING, "no program of `never_waits` waits"),
-    with_kernel(waits_in_its_own_way): (Cause.WAIT_MISSING, "no program of `waits_in_its_own_way` waits"),
-    with_kernel(first_columns_wait): (Cause.WAIT_MISSING, "program (0, 1, 0) of `first_columns_wait` ends without"),
-    with_kernel(many_rows_wait): (Cause.WAIT_MISSING, "no program of `many_rows_wait` waits"),
-    with_kernel(starts_first): (
-        Cause.STARTED_TOO_EARLY,
-        "program (0, 0, 0) of `starts_first` lets the next kernel start before its own wait",
-    ),
-    with_kernel(idle_ones_start_first): (Cause.STARTED_TOO_EARLY, "program (1, 0, 0) of `idle_ones_start_first` lets"),
-    with_kernel(first_tile_again): (Cause.VALUES_CHANGED, WRONG_SUM),
-    with_kernel(this_tile_again): (Cause.VALUES_CHANGED, WRONG_SUM),
-    with_kernel(whole_tiles_only): (Cause.VALUES_CHANGED, WRONG_SUM),
-    with_kernel(no_bias): (Cause.WRONG_PRODUCT, "has no bias"),
-    with_kernel(no_sum): (Cause.RESIDUAL_LOST, "nothing of what came before"),
-    with_kernel(bias_behind_its_end): (Cause.OUTSIDE, "behind the memory of `bias_ptr`"),
-    OneTileOfRows: (Cause.VALUES_CHANGED, "(row 16 of 17)"),
-}
+WRONG_ORDERS = (
+    with_kernel(rows_early),
+    FlatRowsEarly,
+    with_kernel(last_row_early),
+    with_kernel(sum_early),
+    PartEarly,
+    with_kernel(bias_added_early),
+    CountsEarly,
+    with_kernel(waits_at_the_end),
+    with_kernel(returns_first),
+    with_kernel(never_waits),
+    with_kernel(waits_in_its_own_way),
+    with_kernel(first_columns_wait),
+    with_kernel(many_rows_wait),
+    with_kernel(starts_first),
+    with_kernel(idle_ones_start_first),
+    with_kernel(first_tile_again),
+    with_kernel(this_tile_again),
+    with_kernel(whole_tiles_only),
+    with_kernel(no_bias),
+    with_kernel(no_sum),
+    with_kernel(bias_behind_its_end),
+    OneTileOfRows,
+)

@@ -10,13 +10,12 @@ from rosecourse import lesson
 
 @dataclass(frozen=True)
 class Wrong:
-    """A fault, what the verdict has to say of it (a regular expression), and how a part gets it.
+    """A fault, and how a part gets it.
 
     lessons: those whose part can have it. replaced: pairs of texts; each of the first must be in the source.
     """
 
     fault: str
-    says: str
     lessons: tuple[str, ...]
     replaced: tuple[tuple[str, str], ...]
     correct: bool = False  # right, but without the lesson's idea
@@ -25,7 +24,7 @@ class Wrong:
         return self.fault
 
 
-LOW_BITS = Wrong("positions by their low bits", "", ("060",), (("all(pos == pos0", "all(pos % 32 == pos0 % 32"),))
+LOW_BITS = Wrong("positions by their low bits", ("060",), (("all(pos == pos0", "all(pos % 32 == pos0 % 32"),))
 
 
 def part_of(number: str) -> type:

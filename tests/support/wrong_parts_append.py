@@ -27,45 +27,38 @@ APPEND = [
     # boundaries
     Wrong(
         "off by one: one slot too few",
-        r"4 tokens: 1 block; it shows 2 [^$]*a new block was taken though",
         ROLLING,
         ((FULL, "info.length >= self.kv.block_size - 1"),),
     ),
     Wrong(
         "off by one: one slot too many",
-        r"raised IndexError: .*\n.*in line \d+, in write: k_layer",
         ("038", "059", "060"),
         ((FULL, "info.length > self.kv.block_size"),),
     ),
     Wrong(
         "no first block",
-        r"raised AttributeError: 'NoneType'.*\n.*in append_token_batch: .*info",
         SOME_OF_ALL,
         (("info is None or ", ""),),
     ),
-    Wrong("blocks of 64 alone", r"raised IndexError", ("038", "059", "060"), ((FULL, "info.length == 64"),)),
-    Wrong("blocks of 4 alone", r"blocks of (one slot|16 slots)", ROLLING, ((FULL, "info.length == 4"),)),
+    Wrong("blocks of 64 alone", ("038", "059", "060"), ((FULL, "info.length == 64"),)),
+    Wrong("blocks of 4 alone", ROLLING, ((FULL, "info.length == 4"),)),
     Wrong(
         "new block begins at 0",
-        r"says that it begins at position 0; it begins at 4",
         ROLLING,
         (("start = info.start + info.length if info else 0", "start = 0"),),
     ),
     Wrong(
         "new block begins one late",
-        r"says that it begins at position [15]; .*\n.*a new block's start",
         ROLLING,
         (("info.start + info.length if info else 0", "info.start + info.length + 1 if info else 1"),),
     ),
     Wrong(
         "new block of another layer",
-        r"a block of layer 1\n.*allocated from layer 1",
         ROLLING,
         ((ROOM, "block_ids.append(self.kv.allocate_block((layer_idx + 1) % self.kv.num_layers, start))"),),
     ),
     Wrong(
         "new block not in the list",
-        r"\d blocks?; it shows \d in layer 0[^$]*the new block was not put into",
         ROLLING,
         (
             (ROOM, "new = self.kv.allocate_block(layer_idx, start)"),
@@ -74,50 +67,42 @@ APPEND = [
     ),
     Wrong(
         "block index instead of id",
-        r"block \d+ is not in use[^$]*a block index where an id belongs|a block index, where the id [^$]*is not in use",
         ROLLING,
         ((ROOM, "block_ids.append(self.kv.info(self.kv.allocate_block(layer_idx, start)).block_index)"),),
     ),
     Wrong(
         "a block leaks",
-        r"counts 1 owner, and no session shows it: it never comes back[^$]*allocated and then not used",
         ROLLING,
         ((ROOM, "self.kv.allocate_block(layer_idx, start); " + ROOM),),
     ),
     Wrong(
         "the full block is copied",
-        r"had block \d+ of layer 0, full, and shows block .*\n.*need not be copied",
         ROLLING,
         ((ROOM, "block_ids[-1:] = [self.kv._copy_block(i) for i in block_ids[-1:]]; " + ROOM),),
     ),
     # owners
     Wrong(
         "a shared block is not copied",
-        r"was to go into a copy of its own; \w still shows block \d+ of layer 0, which \w shares\n.*copy-on-write",
         ("038",),
         ((" or info.owners > 1", ""),),
     ),
     Wrong(
         "a shared block is not copied, later",
-        r"was to go into a copy of its own; \w still shows block \d+ of layer 0, which \w shares\n.*copy-on-write",
         ROLLING,
         (("if info.owners > 1:", "if False:"),),
     ),
     Wrong(
         "owners are forgotten",
-        r"counts 1 owner, and \d sessions show it|into a copy of its own",
         ROLLING,
         (("if info.owners > 1:", "info.owners = 1\n            if info.owners > 1:"),),
     ),
     Wrong(
         "a copy that keeps its owner",
-        r"counts \d owners?, and (no|1) session shows it[^$]*owner count goes down",
         SOME_OF_ALL,
         ((SLOW, "self.kv.info(block_ids_list[b][-1]).owners += 1; " + SLOW),),
     ),
     Wrong(
         "a copy that takes two owners away",
-        r"of session \w was to go into a copy of its own; \w still shows",
         ROLLING,
         (
             (
@@ -128,159 +113,134 @@ APPEND = [
     ),
     Wrong(
         "the full block loses its owner",
-        r"counts 0 owners, and 1 session shows it \(A\)",
         ROLLING,
         ((ROOM, "info and setattr(info, 'owners', info.owners - 1); " + ROOM),),
     ),
     # lengths
-    Wrong("length not raised", r"counts \d tokens?; \d (is|are) to .*\n.*was not raised", ALL, ((RAISE, "pass"),)),
+    Wrong("length not raised", ALL, ((RAISE, "pass"),)),
     Wrong(
         "length raised twice",
-        r"counts \d tokens?; \d (is|are) to be in it\n.*more than once",
         ALL,
         ((RAISE, "info.length += 2"),),
     ),
     # sessions
     Wrong(
         "the last session is forgotten",
-        r"counts \d tokens?; \d (is|are) to be in it\n.*left out|nothing was appended",
         ALL,
         ((SCAN, "for b, block_ids in enumerate(block_ids_list[:-1]):"),),
     ),
-    Wrong("those that are shared are forgotten", r"left out|nothing was appended", ALL, ((SLOW, "pass"),)),
+    Wrong("those that are shared are forgotten", ALL, ((SLOW, "pass"),)),
     Wrong(
         "one of those that are shared",
-        r"left out|nothing was appended",
         SOME_OF_ALL,
         (("for b in slow_batch_idx:", "for b in slow_batch_idx[:1]:"),),
     ),
     Wrong(
         "the row of another",
-        r"holds the K of session",
         SOME_OF_ALL,
         ((SLOW, "self.kv.append_token(layer_idx, block_ids_list[b], key_new[0], value_new[0])"),),
     ),
     Wrong(
         "the batch reversed",
-        r"holds the K of session .*\n[^$]*rows of the batch are mixed up",
         SOME_OF_ALL,
         ((CALL, "self.write(layer_idx, fast_batch_idx, fast_infos, key_new.flip(0), value_new.flip(0))"),),
     ),
     Wrong(
         "a single session is not worth it",
-        r"nothing was written for session [AB] in this layer: it was left out",
         SOME_OF_ALL,
         (("if fast_batch_idx:", "if len(fast_batch_idx) > 1:"),),
     ),
     Wrong(
         "whole batches alone are written",
-        r"was never written",
         ALL,
         ((CALL, f"len(fast_batch_idx) == len(key_new) and {CALL}"),),
     ),
     # contents
     Wrong(
         "K and V swapped",
-        r"holds the V of session A.*\n[^$]*K and V are swapped",
         ALL,
         ((CALL, "self.write(layer_idx, fast_batch_idx, fast_infos, value_new, key_new)"),),
     ),
     Wrong(
         "K in both caches",
-        r"V of session[^$]*one of them is written to both",
         EARLY,
         ((STORE_V, "v_layer[blk_t, :, pos_t] = key_new"),),
     ),
     Wrong(
         "K in both caches, later",
-        r"V of session[^$]*one of them is written to both",
         ("060",),
         ((LATE_V, "v_layer[blk_t, :, slots] = key_new"),),
     ),
     Wrong(
         "K in both caches, by a kernel",
-        r"V of session[^$]*one of them is written to both",
         ("061",),
         ((WHOLE, "kv_append_triton_full_batch(k_layer, v_layer, key_new, key_new, blk_t, pos0)"),),
     ),
-    Wrong("V is not written", r"was never written: its V slot", EARLY, ((STORE_V, "value_new"),)),
-    Wrong("V is not written, later", r"was never written: its V slot", ("060",), ((LATE_V, "pass"),)),
+    Wrong("V is not written", EARLY, ((STORE_V, "value_new"),)),
+    Wrong("V is not written, later", ("060",), ((LATE_V, "pass"),)),
     Wrong(
         "one head alone",
-        r"in head 1 alone, was never written",
         EARLY,
         ((STORE_K + ".index_select(0, idx_t)", "k_layer[blk_t, 0, pos_t] = key_new.index_select(0, idx_t)[:, 0]"),),
     ),
     Wrong(
         "one head alone, later",
-        r"in head 1 alone, was never written",
         ("060",),
         ((LATE_K, "k_layer[blk_t, 0, slots] = key_new[:, 0]"),),
     ),
     Wrong(
         "heads in another order",
-        r"holds the K of session A, layer 0, head 1[^$]*heads are mixed up",
         SOME_OF_ALL,
         ((CALL, "self.write(layer_idx, fast_batch_idx, fast_infos, key_new.flip(1), value_new.flip(1))"),),
     ),
     Wrong(
         "the first layer's",
-        r"holds the K of session A, layer 0[^$]*caches of the same layer",
         SOME_OF_ALL,
         ((LAYERS, "keys[0], values[0])"),),
     ),
     Wrong(
         "all in the first layer's cache",
-        r"in layer 1 was never written[^$]*written to the cache of layer 0",
         SOME_OF_ALL,
         (("self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]", "self.kv.k_layers[0], self.kv.v_layers[0]"),),
     ),
     Wrong(
         "through float16",
-        r"holds a rounded K",
         SOME_OF_ALL,
         ((CALL, "self.write(layer_idx, fast_batch_idx, fast_infos, key_new.half().to(key_new.dtype), value_new)"),),
     ),
     Wrong(
         "the wrong slot",
-        r"was never written[^$]*lies in slot \d of block",
         ALL,
         ((SLOTS, "[(info.length + 1) % self.kv.block_size for info in infos]"),),
     ),
     Wrong(
         "the next block",
-        r"was never written[^$]*lies in slot \d of block",
         SOME_OF_ALL,
         ((BLOCKS, "[(info.block_index + 1) % self.kv.num_blocks for info in infos]"),),
     ),
     Wrong(
         "the slot of the first for all",
-        r"was never written[^$]*lies in slot",
         LATE,
         (("const_pos = all(pos == pos0 for pos in positions)", "const_pos = True"),),
     ),
     Wrong(
         "rows not selected",
-        r"holds the K of session[^$]*rows of the batch are mixed up",
         ("060",),
         ((SELECT, "key_new, value_new = key_new[: len(batch_idx)], value_new[: len(batch_idx)]"),),
     ),
     Wrong(
         "every batch is whole",
-        r"raised RuntimeError: shape mismatch|holds the K of session",
         ("060",),
         (("full_fast = len(batch_idx) == len(key_new)", "full_fast = True"),),
     ),
     # things remembered
     Wrong(
         "the order of the first call",
-        r"session A in layer 0 holds the K of session|was never written",
         ALL,
         ((BLOCKS, "self.__dict__.setdefault('kept', {}).setdefault((layer_idx, len(infos)), " + BLOCKS + ")"),),
     ),
     Wrong(
         "exhaustion is swallowed",
-        r"no KVCacheExhausted came out of the part",
         ROLLING,
         (
             (
@@ -291,32 +251,27 @@ APPEND = [
     ),
     Wrong(
         "also a garbage slot",
-        r"wrote to slot \d+ of block \d+ of layer 0.*, which no session shows",
         SOME_OF_ALL,
         ((CALL, CALL + "; self.kv.k_layers[layer_idx][self.kv._free_block_indices[layer_idx][:1], :, 0] = 0"),),
     ),
     Wrong(
         "also the slot behind",
-        r"past the token's own slot",
         SOME_OF_ALL,
         ((CALL, CALL + "; self.kv.v_layers[layer_idx][fast_infos[0].block_index, :, fast_infos[0].length + 1:] = 0"),),
     ),
     # what is not the part's
     Wrong(
         "the manager's method replaced",
-        r"the part replaced kv\.append_token",
         ALL,
         ((KV, KV + "        kv.append_token = lambda *a, real=kv.append_token: real(*a)\n"),),
     ),
     Wrong(
         "the manager's class changed",
-        r"the part replaced KVBlockManager\.info",
         SOME_OF_ALL,
         ((KV, KV + "        KVBlockManager.info = lambda kv, i: kv._block_infos[i]\n"),),
     ),
     Wrong(
         "the step's own count",
-        r"num_cached_tokens is \d+ after the step, not \d+",
         SOME_OF_ALL,
         (
             (RAISE, RAISE + "\n            for s in self.batch: s.num_cached_tokens += 1"),
@@ -325,7 +280,6 @@ APPEND = [
     ),
     Wrong(
         "other caches",
-        r"the part replaced kv\.k_layers",
         SOME_OF_ALL,
         ((KV, KV + "        kv.k_layers = tuple(k.clone() for k in kv.k_layers)\n"),),
     ),

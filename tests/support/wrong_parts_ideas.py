@@ -5,50 +5,41 @@ from tests.support.wrong_parts_append import CALL, FULL, LATE_K, LATE_V, ROLLING
 
 IDEAS = [
     # lesson 061
-    Wrong(
-        "the whole-batch kernel for some", r"holds the K of session|raised", ("061",), (("and full_fast and", "and"),)
-    ),
+    Wrong("the whole-batch kernel for some", ("061",), (("and full_fast and", "and"),)),
     Wrong(
         "the whole-batch kernel at other slots",
-        r"was never written[^$]*lies in slot",
         ("061",),
         (("full_fast and const_pos", "full_fast"),),
     ),
     Wrong(
         "the kernel at the next slot",
-        r"was never written[^$]*lies in slot",
         ("061",),
         ((WHOLE, WHOLE.replace("pos0", "(pos0 + 1) % self.kv.block_size")),),
     ),
     Wrong(
         "the kernel with rows in the wrong order",
-        r"holds the K of session",
         ("061",),
         ((SOME, SOME.replace("idx_t", "idx_t.flip(0)")),),
     ),
     Wrong(
         "the kernel writes K alone",
-        r"was never written: its V slot|holds the V of session A.*K and V|V of session",
         ("061",),
         ((WHOLE, WHOLE.replace("v_layer", "k_layer")),),
     ),
     Wrong(
         "no return after the kernel",
-        r"still \d+ Triton kernels launched in a step of 4 sessions at the same slot, with both thresholds at 4",
         ("061",),
         (("            return\n", ""),),
         True,
     ),
     Wrong(
         "no kernel for whole batches",
-        r"index tensors built|writes of K and V",
         ("061",),
         ((WHOLE, (LATE_K + "; " + LATE_V).replace("slots", "pos0")),),
         True,
     ),
     Wrong(
         "no generic kernel",
-        r"still \d+ writes of K and V without a Triton kernel in a step of 4 sessions",
         ("061",),
         (
             (
@@ -62,7 +53,6 @@ IDEAS = [
     ),
     Wrong(
         "no gate",
-        r"still 2 Triton kernels launched in a step of 4 sessions at the same slot, with both thresholds at 5",
         ("061",),
         (("config.triton_kv_append_min_batch", "3"), ("config.triton_kv_append_full_batch_min_batch or ", "")),
         True,
@@ -70,14 +60,12 @@ IDEAS = [
     # correct, and no more
     Wrong(
         "one by one",
-        r"correct, but without .*[^$]*Correct, but still 96 append_token calls in a step of 16 sessions",
         ("038",),
         (("or info.owners > 1", "or True"),),
         True,
     ),
     Wrong(
         "one by one, in a method of its own",
-        r"the torch operations grow with the batch: a step of 16 sessions .* makes \d+ more than one of 8; one store",
         ("038", "059"),
         (
             (
@@ -90,7 +78,6 @@ IDEAS = [
     ),
     Wrong(
         "rollover one by one",
-        r"still 96 append_token calls in a step of 16 sessions whose last blocks are full",
         ROLLING,
         (
             ("info is None or " + FULL + ":", "False:\n                start = 0"),
@@ -100,14 +87,12 @@ IDEAS = [
     ),
     Wrong(
         "rows always selected",
-        r"still 12 copies of rows of K and V",
         ("060",),
         (("if not full_fast:", "if True:"),),
         True,
     ),
     Wrong(
         "slots always as a tensor",
-        r"still 12 index tensors built in a step of 16 sessions at the same slot",
         ("060",),
         (("pos0 if const_pos else ", ""),),
         True,

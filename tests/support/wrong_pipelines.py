@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import torch
 
-from rosecourse.lab.world.causes import Cause
 from tests.support.pipeline_parts import Base
 
 
@@ -220,33 +219,33 @@ class ByNumPy(Base):
         self.in_flight.append(batch)
 
 
-WRONG_PIPELINES = {
-    AbandonsWithoutAWait: (Cause.STILL_IN_FLIGHT, "the device has not come to the end of step"),
-    AbandonsTheOldest: (Cause.STILL_IN_FLIGHT, "after abandon, `in_flight` has 1 step"),
-    AbandonsNothing: (Cause.STILL_IN_FLIGHT, "after abandon, `in_flight` has 1 step"),
-    AbandonsAndRemembers: (Cause.STATE_KEPT, "after abandon, the rows still count as known"),
-    AbandonsItsSlots: (Cause.SLOT_LOST, "whoever takes a slot gives it back"),
-    AbandonRaises: (Cause.STILL_IN_FLIGHT, "a wait of abandon raised DeviceFailed, and it came out"),
-    NeverGivesBack: (Cause.SLOT_LOST, "pop from an empty deque, with only 1 step in flight"),
-    OneSlotTooFew: (Cause.SLOTS_TOO_FEW, "pop from an empty deque, with only 1 step in flight"),
-    OneSlotTakenFirst: (Cause.SLOTS_TOO_FEW, "pop from an empty deque, with only 1 step in flight"),
-    TakesItsSlotFirst: (Cause.SLOT_LOST, "pop from an empty deque"),
-    PopsBeforeItWaits: (Cause.CHANGED_TOO_EARLY, "the wait of `land` failed, and `in_flight` has"),
-    InFlightBeforeItRuns: (Cause.CHANGED_TOO_EARLY, "the step could not be launched, and `in_flight` has"),
-    SwallowsInterrupts: (Cause.EXITS, "a wait raised Interrupt, and land swallowed it"),
-    SwallowsFailures: (Cause.EXITS, "the step raised DeviceFailed, and launch swallowed it"),
-    ReturnsATensor: (Cause.INTERFACE, "land returned tokens that are a Tensor"),
-    ReturnsNumbersOfNumPy: (Cause.INTERFACE, "land returned tokens that are a list of int64s"),
-    ReturnsTheTokensAlone: (Cause.INTERFACE, "land returned a list"),
-    ReturnsNothing: (Cause.INTERFACE, "land returned nothing (None): is there a `return`?"),
-    TwoAhead: (Cause.INTERFACE, "`steps_ahead` of TwoAhead is 2: an engine lets the host be 0 or 1 steps ahead"),
-    NothingInFlight: (Cause.INTERFACE, "NothingInFlight has no `in_flight`"),
-    ItsOwnRecords: (Cause.INTERFACE, "what stands in `in_flight` for step 1 is a Record without `tables`"),
-    RunsTwice: (Cause.POSITION_STALE, "launch has run the step 2 times"),
-    RunsWhenItLands: (Cause.NOTHING_WRITTEN, "launch has not run the step"),
-    NoRoomForAll: (Cause.RAISES, "must match the size of tensor"),
-    OfTheClass: (Cause.STATE_KEPT, "everything is right if the class is made anew for each engine"),
-    AlwaysPinned: (Cause.RAISES, "there is pinned memory only where there is a GPU"),
-    EventsOfAGPU: (Cause.RAISES, "`events_for(kv.device)` gives what makes events, on a CPU too"),
-    ByNumPy: (Cause.RAISES, "can't convert a tensor of the device to numpy"),
-}
+WRONG_PIPELINES = (
+    AbandonsWithoutAWait,
+    AbandonsTheOldest,
+    AbandonsNothing,
+    AbandonsAndRemembers,
+    AbandonsItsSlots,
+    AbandonRaises,
+    NeverGivesBack,
+    OneSlotTooFew,
+    OneSlotTakenFirst,
+    TakesItsSlotFirst,
+    PopsBeforeItWaits,
+    InFlightBeforeItRuns,
+    SwallowsInterrupts,
+    SwallowsFailures,
+    ReturnsATensor,
+    ReturnsNumbersOfNumPy,
+    ReturnsTheTokensAlone,
+    ReturnsNothing,
+    TwoAhead,
+    NothingInFlight,
+    ItsOwnRecords,
+    RunsTwice,
+    RunsWhenItLands,
+    NoRoomForAll,
+    OfTheClass,
+    AlwaysPinned,
+    EventsOfAGPU,
+    ByNumPy,
+)

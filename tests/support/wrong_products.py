@@ -3,7 +3,6 @@
 import torch
 import torch.nn.functional as F
 
-from rosecourse.lab.world.causes import Cause
 from tests.support.ops_parts import Base, Residual
 
 
@@ -249,39 +248,36 @@ class WeightsOfTheFirst(Base):
         return self.first.setdefault(linear.weight.shape, linear)(h)
 
 
-WRONG_PRODUCTS = {
-    NoBias: (Cause.WRONG_PRODUCT, "the product of layer 0, attn_c_attn has no bias"),
-    NoBiasWhereItWaits: (Cause.WRONG_PRODUCT, "the product of layer 0, attn_c_proj has no bias"),
-    TransposedIfSquare: (Cause.WRONG_PRODUCT, "the weight of layer 0, attn_c_proj is transposed; it is [in, out]"),
-    WeightsOfTheFirst: (Cause.WRONG_LAYER, "it is the product of layer 0, attn_c_attn, not of layer 1, attn_c_attn"),
-    SumsWithTheFirst: (
-        Cause.WRONG_PRODUCT,
-        "it is the product of layer 0, attn_c_proj, not of layer 0, mlp_c_proj",
-    ),
-    ExactGelu: (Cause.WRONG_GELU, "it is the exact GELU, not the one with tanh"),
-    TheLibrarysEpilogue: (Cause.WRONG_GELU, "it is the exact GELU, not the one with tanh"),
-    NoGelu: (Cause.WRONG_GELU, "there is no GELU behind the product"),
-    GeluEverywhere: (Cause.WRONG_GELU, "GELU comes behind it, and none is asked for"),
-    QuickGelu: (Cause.WRONG_GELU, "it is x * sigmoid(1.702 x)"),
-    NotCut: (Cause.PADDING_SHOWN, "`logits` returned 256 numbers in a row; the vocabulary has 97 words"),
-    CutInFront: (Cause.PADDING_SHOWN, "as those of a padding of zeros are"),
-    PaddedInFront: (Cause.PADDING_SHOWN, "as those of a padding of zeros are"),
-    PadsTheFirstModel: (Cause.STATE_KEPT, "keep it by the weight, not once for all"),
-    PadsOnceForAll: (Cause.STATE_KEPT, "it remembers something of another one"),
-    PadsBySize: (Cause.STATE_KEPT, "it is a product with the embedding of another model"),
-    GrowsTheEmbedding: (Cause.INPUTS_CHANGED, "`logits` changes wte"),
-    ReplacesTheEmbedding: (Cause.INPUTS_CHANGED, "`logits` changes wte"),
-    FoldsTheNormIn: (Cause.INPUTS_CHANGED, "`norm_linear` changes h.0.attn.c_attn.weight"),
-    GeluInPlace: (Cause.INPUTS_CHANGED, "`linear_add` changes `h`"),
-    AddsToThePositions: (Cause.INPUTS_CHANGED, "`embed` changes `positions`"),
-    OneBuffer: (Cause.BUFFER_REUSED, "returned in this step has been overwritten since"),
-    OneBufferOfLogits: (Cause.BUFFER_REUSED, "what `logits` of ln_f returned in the step before has been overwritten"),
-    ReadsAPosition: (Cause.RAISES, "`item` reads a tensor on the host while a graph is captured"),
-    LooksForZeros: (Cause.RAISES, "`bool` reads a tensor on the host while a graph is captured"),
-    InSinglePrecision: (Cause.INTERFACE, "it returns torch.float16 on cpu, as the weights are"),
-    Columns: (Cause.INTERFACE, "rows whose numbers lie side by side"),
-    NoRowForOne: (Cause.INTERFACE, "`norm_linear` returned a tensor [24]; it returns a tensor [N, 24]"),
-    ReturnsNothing: (Cause.INTERFACE, "`linear_add` returned nothing (None)"),
-    NoLogits: (Cause.INTERFACE, "has no method `logits`"),
-    Raises: (Cause.RAISES, "unsupported operand type"),
-}
+WRONG_PRODUCTS = (
+    NoBias,
+    NoBiasWhereItWaits,
+    TransposedIfSquare,
+    WeightsOfTheFirst,
+    SumsWithTheFirst,
+    ExactGelu,
+    TheLibrarysEpilogue,
+    NoGelu,
+    GeluEverywhere,
+    QuickGelu,
+    NotCut,
+    CutInFront,
+    PaddedInFront,
+    PadsTheFirstModel,
+    PadsOnceForAll,
+    PadsBySize,
+    GrowsTheEmbedding,
+    ReplacesTheEmbedding,
+    FoldsTheNormIn,
+    GeluInPlace,
+    AddsToThePositions,
+    OneBuffer,
+    OneBufferOfLogits,
+    ReadsAPosition,
+    LooksForZeros,
+    InSinglePrecision,
+    Columns,
+    NoRowForOne,
+    ReturnsNothing,
+    NoLogits,
+    Raises,
+)

@@ -1,7 +1,6 @@
 """Deliveries that put items wrongly, each with its cause."""
 
 from rosecourse.engine.stepper import End, NewTokenItem
-from rosecourse.lab.world.causes import Cause
 from tests.support.delivery_parts import Base
 
 
@@ -84,16 +83,16 @@ class OnlyIntoEmptyOnes(Base):
             box.put(item)
 
 
-WRONG_PUTS = {
-    PutsWithTheWake: (Cause.ITEM_LATE, "put each item at the hand-over that it came with: only the wakes are put off"),
-    OneItemOfAReader: (Cause.ITEM_LOST, "an item of reader A does not lie in its mailbox"),
-    NoEnds: (Cause.ITEM_LOST, "the end"),
-    PutsTwice: (Cause.ITEM_TWICE, "reader A gets an item more than once"),
-    PutsAgain: (Cause.ITEM_TWICE, "the mailbox of reader A holds what did not come with this hand-over: token 1"),
-    EndsFirst: (Cause.ITEM_ORDER, "the items of reader A are in another order"),
-    LastFirst: (Cause.ITEM_ORDER, "are in another order"),
-    OneMailboxOff: (Cause.WRONG_READER, "lies in the mailbox of reader"),
-    BareTokens: (Cause.VALUES_CHANGED, "the mailbox of reader A holds what did not come with this hand-over: a int"),
-    TakesFromTheList: (Cause.INPUTS_CHANGED, "hand_over has changed the list that it was called with"),
-    OnlyIntoEmptyOnes: (Cause.ITEM_LOST, "does not lie in its mailbox"),
-}
+WRONG_PUTS = (
+    PutsWithTheWake,
+    OneItemOfAReader,
+    NoEnds,
+    PutsTwice,
+    PutsAgain,
+    EndsFirst,
+    LastFirst,
+    OneMailboxOff,
+    BareTokens,
+    TakesFromTheList,
+    OnlyIntoEmptyOnes,
+)

@@ -6,7 +6,6 @@ import torch
 
 from rosecourse.decode import DecodeInputs
 from rosecourse.decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, UNKNOWN
-from rosecourse.lab.world.causes import Cause
 from rosecourse.lessons.l064 import Rows
 
 
@@ -273,38 +272,38 @@ class PlansWithoutSessions(Rows):
         pass
 
 
-WRONG = {
-    TrustsTokens: (Cause.TOKEN_STALE, "a user, or the host, has put another in its place"),
-    KeepsTheCallersList: (Cause.TOKEN_STALE, "compare with the host"),
-    TakesOnTheHostAlone: (Cause.TOKEN_STALE, "it is the token of the step before"),
-    NeverAdvances: (Cause.POSITION_STALE, "`advance`"),
-    AdvancesTheFirst: (Cause.POSITION_STALE, "`advance`"),
-    AdvancesTwice: (Cause.POSITION_STALE, "`advance`"),
-    KnowsSessions: (Cause.STATE_KEPT, "who was freed and comes back is somebody new"),
-    KnowsIds: (Cause.STATE_KEPT, "`id` of a table is given again"),
-    KnowsLists: (Cause.STATE_KEPT, "two tables can be equal lists"),
-    ComparesLengths: (Cause.ROW_STALE, "a shared last block was replaced by its copy"),
-    ForgetsNewBlocks: (Cause.ROW_STALE, "a new block since the step before"),
-    NeverMoves: (Cause.WRONG_SESSION, "have not been moved"),
-    MovesTheOtherWay: (Cause.WRONG_SESSION, ""),
-    MovesFieldsAlone: (Cause.WRONG_SESSION, "blocks"),
-    MovesBlocksAlone: (Cause.WRONG_SESSION, ""),
-    MovesOneByOne: (Cause.WRONG_SESSION, ""),
-    MovesNoParameters: (Cause.PARAMS_WRONG, "asks for"),
-    UploadsNoParameters: (Cause.PARAMS_WRONG, "asked says that"),
-    UploadsNoPositions: (Cause.POSITION_STALE, "the session has just joined"),
-    AsksOnce: (Cause.PARAMS_WRONG, "asked returned None"),
-    SamplesForEver: (Cause.PARAMS_WRONG, "all sessions of the step are greedy"),
-    AsksBeforeItAdvances: (Cause.POSITION_STALE, "the position of the token that is chosen"),
-    NeverForgets: (Cause.STATE_KEPT, "after `forget` nothing is known"),
-    HoldsInAnyOrder: (Cause.WRONG_SESSION, "holds says that the rows are those of"),
-    HoldsEverybody: (Cause.WRONG_SESSION, "holds says that the rows are those of"),
-    WholeBuffers: (Cause.ROW_SHAPE, "one row for each session of the step"),
-    NumbersFarApart: (Cause.ROW_SHAPE, "the numbers of context_lens lie 2 apart in memory"),
-    ReturnsNothing: (Cause.INTERFACE, "is there a `return`?"),
-    SortsTheSessions: (Cause.INPUTS_CHANGED, "the list `sessions`"),
-    SwallowsInterrupts: (Cause.EXITS, "the part swallows interrupts"),
-    SharesItsBoard: (Cause.STATE_KEPT, "it remembers something of another one"),
-    WithoutTake: (Cause.INTERFACE, "has no method `take`: define `def take(self, chosen, token_ids):`"),
-    PlansWithoutSessions: (Cause.INTERFACE, "define `def plan(self, sessions):`"),
-}
+WRONG = (
+    TrustsTokens,
+    KeepsTheCallersList,
+    TakesOnTheHostAlone,
+    NeverAdvances,
+    AdvancesTheFirst,
+    AdvancesTwice,
+    KnowsSessions,
+    KnowsIds,
+    KnowsLists,
+    ComparesLengths,
+    ForgetsNewBlocks,
+    NeverMoves,
+    MovesTheOtherWay,
+    MovesFieldsAlone,
+    MovesBlocksAlone,
+    MovesOneByOne,
+    MovesNoParameters,
+    UploadsNoParameters,
+    UploadsNoPositions,
+    AsksOnce,
+    SamplesForEver,
+    AsksBeforeItAdvances,
+    NeverForgets,
+    HoldsInAnyOrder,
+    HoldsEverybody,
+    WholeBuffers,
+    NumbersFarApart,
+    ReturnsNothing,
+    SortsTheSessions,
+    SwallowsInterrupts,
+    SharesItsBoard,
+    WithoutTake,
+    PlansWithoutSessions,
+)

@@ -3,7 +3,6 @@
 import torch
 import torch.nn.functional as F
 
-from rosecourse.lab.world.causes import Cause
 from tests.support.ops_parts import Base, Residual
 
 
@@ -225,34 +224,31 @@ class SpreadsABias(Base):
         return Residual(torch.addmm(total, h, linear.weight), linear.bias[None].expand_as(total))
 
 
-WRONG_SUMS = {
-    DropsWhatIsAdded: (Cause.RESIDUAL_LOST, "because: layer 0, attn_c_proj is missing in it"),
-    AddsTwice: (Cause.RESIDUAL_TWICE, "is in it twice"),
-    NormWithoutTheSum: (Cause.RESIDUAL_LOST, "because: the position's row of wpe is missing in it"),
-    OnlyOneWaits: (Cause.RESIDUAL_LOST, "because: layer 0, attn_c_proj is missing in it"),
-    LastNormWithoutTheLast: (Cause.RESIDUAL_LOST, "because: layer 1, mlp_c_proj is missing in it"),
-    NoPositions: (Cause.RESIDUAL_LOST, "because: the position's row of wpe is missing in it"),
-    PositionsOfTheFirst: (
-        Cause.WRONG_SESSION,
-        "the position's row of wpe is that of the first session for all of them",
-    ),
-    RemembersPositions: (Cause.STATE_KEPT, "of the step before is in it"),
-    NormsTheDelta: (Cause.RESIDUAL_LOST, "because: the token's row of wte is missing in it"),
-    NormGoesOn: (Cause.WRONG_NORM, "the sum goes on, not its norm"),
-    SumIntoTheProduct: (Cause.WRONG_NORM, "what goes into the product is not normalised"),
-    TheFirstNorm: (Cause.WRONG_NORM, "it is normalised by layer 0, ln_1, not by layer 0, ln_2"),
-    AlwaysTheUsualEps: (Cause.WRONG_NORM, "eps is 1e-05; layer 0, ln_1 has 0.1"),
-    NoWeight: (Cause.WRONG_NORM, "the weight of layer 0, ln_1 is left out"),
-    NoMean: (Cause.WRONG_NORM, "the mean is not taken away"),
-    Unbiased: (Cause.WRONG_NORM, "the variance is divided by C - 1, not by C"),
-    LanesHaveADistance: (Cause.WRONG_NORM, "those past the end count in the variance"),
-    VarianceByLanes: (Cause.WRONG_NORM, "the variance is divided by 16, not by 15"),
-    MeanByLanes: (Cause.WRONG_NORM, "the mean is divided by 16, not by 15"),
-    BothByLanes: (Cause.WRONG_NORM, "mean and variance are divided by 16, not by 15"),
-    EpsBehindTheRoot: (Cause.WRONG_NORM, "behind the root; it belongs to the variance"),
-    WaitsInThePart: (Cause.STATE_KEPT, "of another stream is in it"),
-    OneStream: (Cause.STATE_KEPT, "it is another stream, which has nothing to do with this one"),
-    KeepsAll: (Cause.STATE_KEPT, "holds 8 tensors more"),
-    NormedBySize: (Cause.STATE_KEPT, "this is what the step before has made"),
-    SpreadsABias: (Cause.OUTSIDE, "its kernel reads N rows of C numbers each from x and from delta"),
-}
+WRONG_SUMS = (
+    DropsWhatIsAdded,
+    AddsTwice,
+    NormWithoutTheSum,
+    OnlyOneWaits,
+    LastNormWithoutTheLast,
+    NoPositions,
+    PositionsOfTheFirst,
+    RemembersPositions,
+    NormsTheDelta,
+    NormGoesOn,
+    SumIntoTheProduct,
+    TheFirstNorm,
+    AlwaysTheUsualEps,
+    NoWeight,
+    NoMean,
+    Unbiased,
+    LanesHaveADistance,
+    VarianceByLanes,
+    MeanByLanes,
+    BothByLanes,
+    EpsBehindTheRoot,
+    WaitsInThePart,
+    OneStream,
+    KeepsAll,
+    NormedBySize,
+    SpreadsABias,
+)

@@ -2,7 +2,6 @@
 
 from collections import deque
 
-from rosecourse.lab.world.causes import Cause
 from tests.support.delivery_parts import Base
 
 
@@ -158,19 +157,19 @@ class EighthsOfTheSteps(Base):
             super().enter(box)
 
 
-WRONG_TURNS = {
-    NewestFirst: (Cause.TURN_MISSED, "whoever has waited longest is woken first"),
-    BackToTheEnd: (Cause.TURN_MISSED, "whoever has waited longest is woken first"),
-    AlwaysTheFirst: (Cause.TURN_MISSED, "woken at the last one: A, B, C, D, E, F, G, H"),
-    TooFew: (Cause.TURN_MISSED, "8 readers waited in this time: each of them is woken within 1"),
-    EverySecondHandOver: (Cause.TURN_MISSED, "woken at the last one: nobody"),
-    OnlyWithItems: (Cause.TURN_MISSED, "one that brings nothing counts too"),
-    WakesFirst: (Cause.TURN_MISSED, "reader A sleeps, and something has lain in its mailbox for 1 hand-over"),
-    WakesAndForgets: (Cause.TURN_MISSED, "reader I sleeps"),
-    WakesThenPuts: (Cause.TURN_MISSED, "a wake before the put wakes nobody for it"),
-    ShortQueue: (Cause.LEFT_ASLEEP, "asleep:   A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, and "),
-    ByTheRequest: (Cause.TURN_MISSED, "readers waited in this time: each of them is woken within"),
-    OnlyThoseWhoSleep: (Cause.TURN_MISSED, "reader A sleeps"),
-    StopsAtOneWhoReads: (Cause.TURN_MISSED, "sleeps, and something has lain in its mailbox"),
-    EighthsOfTheSteps: (Cause.TURN_MISSED, "reader A sleeps"),
-}
+WRONG_TURNS = (
+    NewestFirst,
+    BackToTheEnd,
+    AlwaysTheFirst,
+    TooFew,
+    EverySecondHandOver,
+    OnlyWithItems,
+    WakesFirst,
+    WakesAndForgets,
+    WakesThenPuts,
+    ShortQueue,
+    ByTheRequest,
+    OnlyThoseWhoSleep,
+    StopsAtOneWhoReads,
+    EighthsOfTheSteps,
+)

@@ -1,165 +1,154 @@
-"""What a part is tried with: right first, then whether it has the lesson's idea."""
+"""A part lives through the stories, then makes tokens in whole engines, and at last its steps are counted."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from ...lessons import lesson
-from ..world.causes import Cause
+import torch
+
+from ...kernels import triton_runs_on
+from ...lessons import LESSONS, Lesson, lesson
+from ..checking.apart import STEP
+from ..checking.by_value import copies_of
+from ..checking.costs import Bound, more_than_the_course
+from ..checking.far_offsets import far_offsets
+from ..checking.interrupted import look_at_interrupts
+from ..checking.pool import Sizes
+from ..checking.scenario_stories import ScenarioStories
+from ..checking.search import Outcome, first_wrong, outcome, smallest, told_of
+from ..checking.stories import PoolStories, Story
+from ..checking.whole_engine import same_tokens
+from ..course import COURSES, course_of
+from ..course.form import Course
 from ..world.error_reading import CannotTry
-from ..world.fault import Fault, PartIsWrong
 from ..world.kernel_memory import guarded_kernels
-from ..world.oracle import Oracle
-from ..world.patches import look_for_patches
-from ..world.scenarios import SMALL, Scenario
-from . import end_to_end
-from .comparing import compare
-from .diagnosis import Met, diagnosed
-from .names_used import of_another_engine, used_instead
-from .own_process import Report
-from .silent_kernel import plainly
-from .trial import Trial, trial_of
+from ..world.layout import LAYOUTS
+from ..world.learner import Learner
+from ..world.worlds import World
+from .comparing import lacking
 from .verdict import Verdict
 
-SHOWN = 5  # faults; one is told in full, the others in a line each
-QUIET = 0.05  # seconds between two signs of life: the process that waits reads each of them
-ABOVE_ALL = (Cause.TAMPERING, Cause.EXITS)  # whatever else a part uses
+SIZES = ("block_size", "heads", "head_dim", "num_blocks", "max_seq_len")
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
 )
 
 
-def judged(part: type, number: str, report: Report) -> Verdict:
-    """The verdict on a class as the part of a lesson. report(what, ...): what is begun and done, and signs of life.
+@dataclass(frozen=True)
+class Trial:
+    """A lesson, and the machine on which its part is tried. kernels_on: the device on which kernels run; None where the
+    lesson has none, or none run here."""
 
-    `begin`, with the name of the pieces of work and their number; `done`, after each of them; `alive`, before a call of
-    the part, at most once in `QUIET` seconds.
-    """
-    trial = trial_of(part, lesson(number), _seldom(lambda: report("alive")))
-    used = of_another_engine(trial)  # before a call leaves something of its own in a global
+    rung: Lesson
+    course: Course
+    kernels_on: str | None
+
+    @property
+    def device(self) -> str:
+        return self.kernels_on or "cpu"
+
+    @cached_property
+    def stories(self) -> Any:
+        world = self.course.world
+        if isinstance(world, World):
+            return ScenarioStories(world, self.kernels_on)
+        cache = next(layout.cache for layout in LAYOUTS if self.rung.after.cache is layout.kind)
+        return PoolStories(world, cache, bool(self.kernels_on), self.device)
+
+    def parts_with(self, part: Any) -> Any:
+        world = self.course.world
+        return world.engine(self.rung.after.with_(**{world.part: part}), torch.device(self.device))
+
+    def in_an_engine(self, part: type) -> str:
+        """What was compared in whole engines, in words. Raises what goes wrong."""
+        world = self.course.world
+        if not isinstance(world, World):
+            return same_tokens(self.parts_with(part), self.device)
+        learner = Learner(part, world.called_with)
+        if world.whole:
+            return world.whole.play(learner, self.parts_with)
+        return same_tokens(self.parts_with(world.in_an_engine(learner)), self.device)
+
+    def missing(self, part: type) -> Iterable[str]:
+        """What its steps have more of than those of the course's part, a sentence each."""
+        right = self.course.ends_as(self.rung.after)
+        if isinstance(self.course.world, World):
+            return lacking(self.course, part, right, self.kernels_on)
+        return more_than_the_course(self.stories, part, right, self.ideas)
+
+    @property
+    def ideas(self) -> tuple[Bound, ...]:
+        """What is counted in this lesson, and in those before it about the same part of the same cache."""
+        cache, known = self.rung.after.cache, LESSONS[: LESSONS.index(self.rung) + 1]
+        courses = [COURSES[rung.number] for rung in known if rung.number in COURSES and rung.after.cache is cache]
+        return tuple(bound for course in courses if course.world is self.course.world for bound in course.idea)
+
+
+def trial_of(number: str) -> Trial:
+    rung, course = lesson(number), course_of(number)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    has_kernels = rung.kernels or course.let_in or any(idea.situation.with_kernels for idea in course.ideas)
+    return Trial(rung, course, device if has_kernels and triton_runs_on(torch.device(device)) else None)
+
+
+def judged(part: type, number: str, note: Callable[[Any], None]) -> Verdict:
+    """The verdict on a class as the part of a lesson. note: keeps the story that is being played."""
+    trial = trial_of(number)
+    make = copies_of(part) or (lambda: part)
+    verdict = Verdict(part.__name__, number)
     with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
-        verdict = replace(_tried(trial, report), remarks=trial.learner.remarks())
-    if used is None or verdict.cause in ABOVE_ALL:
-        return verdict
-    if verdict.faults:
-        return replace(verdict, faults=(used_instead(trial, used), *verdict.faults))
-    return replace(verdict, remarks=(*verdict.remarks, f"the class uses {used.words}: it will not be there elsewhere"))
+        found = first_wrong(trial.stories, make, note)
+        if found:
+            return replace(verdict, **_smallest(trial, make, *found))
+        note(None)
+        return replace(verdict, **_beyond_stories(trial, make))
 
 
-def _seldom(say: Callable[[], object]) -> Callable[[], None]:
-    """Calls a function, but not again before `QUIET` seconds have passed."""
-    last, clock = -QUIET, time.monotonic
+def _smallest(trial: Trial, make: Callable[[], type], story: Any, found: Outcome) -> dict[str, Any]:
+    """The smallest story, and the sizes with which it is right."""
 
-    def alive() -> None:
-        nonlocal last
-        now = clock()
-        if now - last >= QUIET:
-            last = now
-            say()
+    def try_it(story: Any) -> Outcome | None:
+        return outcome(trial.stories, make, story)
 
-    return alive
+    story, found = smallest(trial.stories, story, found, try_it)
+    return {"wrong": found, "limits": _limits(story, try_it)}
 
 
-def _tried(trial: Trial, report: Report) -> Verdict:
-    verdict = Verdict(trial.learner.part.__name__, trial.rung.number)
+def _limits(story: Any, try_it: Callable[[Any], Outcome | None]) -> tuple[str, ...]:
+    """For each size that could not shrink to the least: that one less of it is right."""
+    told = []
+    for name in SIZES if isinstance(story, Story) else ():
+        value = getattr(story.sizes, name)
+        less = value // 2 if name == "block_size" else value - 1
+        if value > getattr(Sizes, name) and not try_it(story._replace(sizes=story.sizes.with_(**{name: less}))):
+            told.append(f"With {name}={less} the same story is right.")
+    return tuple(told)
+
+
+def _beyond_stories(trial: Trial, make: Callable[[], type]) -> dict[str, Any]:
+    """What is tried of a part that is right in all stories."""
+    stories = trial.stories
+    done = [f"{stories.count} stories: every number in its place, every block with its owners"]
+    unchecked = [stories.untried] if isinstance(stories, ScenarioStories) and stories.untried else []
     try:
-        done, faults = _lived_through(trial, report)
-        if faults:
-            return replace(verdict, faults=tuple(plainly(trial, diagnosed(trial, faults)[:SHOWN])))
-        done.append(_in_an_engine(trial))
-        compared = compare(trial, report)
-        if not (compared.missing or compared.not_own):
-            trial.course.world.oracle(trial.learner, SMALL).look_at_asked_methods()
-    except PartIsWrong as wrong:
-        return replace(verdict, faults=(wrong.fault,))
+        if trial.kernels_on and isinstance(stories, PoolStories):
+            far_offsets(stories, make())
+        if isinstance(stories, PoolStories):
+            look_at_interrupts(stories, make)
+        done.append(trial.in_an_engine(make()))
+        STEP.end()
+        missing = list(trial.missing(make()))
     except CannotTry as reason:
-        return replace(verdict, unchecked=(str(reason),))
+        missing, unchecked = [], [*unchecked, str(reason)]
+    except Exception as error:
+        return {"wrong": told_of(error)}
     if trial.device == "cpu":
-        done += _seen_on_a_cpu(trial)
-    if compared.counted:
-        done.append(compared.counted)
-    return replace(
-        verdict,
-        missing=compared.missing,
-        partly=compared.partly,
-        hint=compared.hint,
-        not_own=compared.not_own,
-        unchecked=(NO_KERNELS,) if trial.rung.kernels and not trial.kernels_on else (),
-        done=tuple(done),
-    )
-
-
-def _seen_on_a_cpu(trial: Trial) -> list[str]:
-    """What a check on a CPU has seen of kernels that a gate lets in, and what it cannot see."""
-    course = trial.course
-    if course.let_in and trial.kernels_on:
-        return [f"{course.let_in}: Triton's interpreter runs them here", f"not to be seen on a CPU: {course.unseen}"]
-    kernels = f"{course.let_in} (Triton needs a GPU, or TRITON_INTERPRET=1), and " if course.let_in else ""
-    return [f"not to be seen on a CPU: {kernels}{course.unseen}"]
-
-
-def _lived_through(trial: Trial, report: Report) -> tuple[list[str], list[Met]]:
-    """What was tried, and the faults that were met."""
-    scenarios = trial.course.world.scenarios_on(trial.kernels_on)
-    met: list[Met] = []
-    steps = 0
-    report("begin", "scenarios", len(scenarios))
-    for scenario in scenarios:
-        found, made = _play(trial, scenario)
-        report("done")
-        steps += made
-        met += [found] if found else []
-        if _is_enough(trial, met) or (found and not made and scenario is scenarios[0]):
-            break  # or it cannot be built or called at all
-    return [f"{len(scenarios)} scenarios, {steps} steps: {trial.course.world.holds}"], met
-
-
-def _is_enough(trial: Trial, met: list[Met]) -> bool:
-    """Whether the faults decide the cause. That nothing is written, more than a part of it in no scenario, is not known
-    before all are played."""
-    return trial.is_enough(len(met)) and any(each.fault.cause is not Cause.NOTHING_WRITTEN for each in met)
-
-
-def _play(trial: Trial, scenario: Scenario[Any]) -> tuple[Met | None, int]:
-    """What went wrong in a scenario, and how many steps it came to."""
-    oracle: Oracle | None = None
-    fault = None
-    try:
-        oracle = trial.course.world.oracle(trial.learner, scenario.sizes)
-        scenario.story(oracle)
-    except PartIsWrong as wrong:
-        fault = wrong.fault
-    except CannotTry:
-        raise
-    except Exception as error:  # the part has left something that cannot even be read
-        what = f"after the part the pool cannot be used any more: {type(error).__name__}: {error}"
-        fault = Fault(what, cause=Cause.BOOKS_WRONG)
-    try:
-        look_for_patches()
-    except PartIsWrong as wrong:  # whatever else was wrong comes of it
-        fault = wrong.fault
-    steps = oracle.steps if oracle else 0
-    where = f"{scenario.name} (step {steps})" if steps else scenario.name
-    if not fault:
-        return None, steps
-    forked, freed = (oracle.forked, bool(oracle.freed)) if oracle else (False, False)
-    return Met(scenario, replace(fault, tried=where), forked, freed), steps
-
-
-def _in_an_engine(trial: Trial) -> str:
-    whole = trial.course.world.whole
-    name = whole.name if whole else end_to_end.NAME
-    try:
-        return whole.play(trial.learner, trial.parts_with) if whole else end_to_end.same_tokens(trial)
-    except PartIsWrong as wrong:
-        raise PartIsWrong(replace(wrong.fault, tried=name)) from None
-    except CannotTry:
-        raise
-    except Exception as error:  # after the part the engine itself cannot go on
-        what = f"the engine stopped: {type(error).__name__}: {error}"
-        raise PartIsWrong(Fault(what, tried=name, cause=Cause.BOOKS_WRONG)) from None
+        done.append(f"not to be seen on a CPU: {trial.course.unseen}")
+    if trial.rung.kernels and not trial.kernels_on:
+        unchecked = unchecked or [NO_KERNELS]
+    return {"missing": tuple(missing), "done": tuple(done), "unchecked": tuple(unchecked)}

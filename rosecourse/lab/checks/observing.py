@@ -19,7 +19,6 @@ from ..world.pool import Tracked
 from ..world.situations import Situation
 from ..world.worlds import World
 from .calls_seen import Calls
-from .kept_rows import ids_put_into_rows
 from .operations_seen import Operations
 from .stores_seen import Stores
 
@@ -44,13 +43,9 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
 
     try:
         oracle, batch = fresh(situation.n)
-        makes_tables = bool(oracle.lists_shown(batch))
         seen = observe_step(oracle, batch)
         if situation.once:
             return seen
-        if makes_tables:
-            ids, anew = ids_put_into_rows(*fresh(situation.n))
-            return replace(seen, ids=ids, written_anew=anew)
         if situation.can_be_halved:
             seen = replace(seen, half_moves=observe_step(*fresh(situation.n // 2)).moves)
         if situation.with_kernels:
@@ -66,13 +61,9 @@ def observe(learner: Learner, world: World, situation: Situation, device: str) -
 
 def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
     """One step of an oracle's part with this batch, which is watched, and then judged like any other."""
-    almost_full = [t for t in batch if -t.length % oracle.sizes.block_size == 1]
-    one_free = sum(oracle.info_in_use(ids[-1]).owners == 1 for t in almost_full for ids in oracle.lists(t))
     operations = Operations([*oracle.kv.k_layers, *oracle.kv.v_layers], oracle.sizes.heads * oracle.sizes.head_dim)
     calls, watched = Calls(operations), watch()
     oracle.step(*batch, around=lambda: _together(calls, watched, operations))
-    rows = (getattr(t.table, "row_cache", None) for t in batch)
-    own = getattr(oracle.part, "__dict__", {}).values()
     return Seen(
         counts=watched.counts,
         moves=operations.moves,
@@ -83,10 +74,6 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         list_tensors=operations.list_tensors,
         indexed=operations.indexed,
         arrays=calls.arrays,
-        ids=0,
-        written_anew=0,
-        kept=any(row is not None for row in rows) or any(isinstance(x, list | dict) and x for x in own),
-        one_free=one_free,
         launched=len(calls.kernels),
         codes=frozenset(calls.codes),
         kernels=frozenset(calls.kernels),

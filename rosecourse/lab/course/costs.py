@@ -30,9 +30,7 @@ class Seen:
     is done. copies: operations that put rows of K and V anywhere else. index_tensors: tensors of whole numbers that are
     made of host data or of one number, or by which K and V are indexed. list_tensors: tensors made of Python lists;
     indexed: those of them that come of an indexing by a list. arrays: NumPy arrays made.
-    ids: blocks in rows that had been shown before; written_anew: those of them that the part has written once more.
-    kept: whether it keeps rows, or anything else. one_free: last blocks of one owner, in all layers, that had one free
-    slot. launched: calls of Triton's launchers.
+    launched: calls of Triton's launchers.
     codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those
     compiled for this step and the next. graphs: what was done with graphs, which only a runner's world notes. flight:
     what was sent and waited for, which only a pipeline's world notes. wakes: who was woken until the end of the step,
@@ -48,10 +46,6 @@ class Seen:
     list_tensors: int
     indexed: int
     arrays: int
-    ids: int
-    written_anew: int
-    kept: bool
-    one_free: int
     launched: int
     codes: frozenset[CodeType]
     kernels: frozenset[tuple[str, str]]

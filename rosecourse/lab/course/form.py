@@ -9,24 +9,17 @@ from typing import Any
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.worlds import World
+from ..checking.costs import Bound
 from .costs import NO_LAUNCH, Cost, Idea
 from .scenes import Played, Truth
 
-LINE = "the line of the listing that is to blame: its number, or its text"
+LINE = "the wrong line of the listing: its number or its text"
 NO_COPIES = "a pinned buffer that is written again while a copy from it is still under way (a CPU copies at once)"
-SESSIONS = (
-    "the live sessions, a `dict` from name to session, before the first step (moment 0) and after each step; "
-    "`session.num_cached_tokens` keys of each are in the cache."
-)
-KEY_AT = (
-    "`bug.key_at(engine.kv, session, position)` is the key, `[heads, head_dim]`, that attention is going to read there "
-    "in layer 0. It takes the engine's cache, `engine.kv`, not the engine."
-)
-AUDIT = (
-    "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the owners that "
-    "are counted are not those whose tables show a block."
-)
+SESSIONS = "the live sessions by name: at moment 0, and after each step."
+KEY_AT = "`bug.key_at(engine.kv, session, position)` is the key in layer 0 that attention reads there."
+FIRST_WRONG = "the first moment at which it has a wrong token"
+COMPARE_TOKENS = "Compare `token_ids` of each session in both engines at every moment."
+MOMENTS = "Moment 0 is before the first step; moment n is after the n-th."
 
 
 @dataclass(frozen=True)
@@ -86,6 +79,8 @@ class Exercise:
     begins_as: type | None = None
     ends_as: type | None = None
     beside: KernelsBeside = KernelsBeside()
+    given: type | None = None
+    methods: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -149,10 +144,11 @@ class Course:
     """
 
     number: str
-    world: World[Any]  # of whatever kind the lesson's part is
+    world: Any  # a `World`, or a `PartOfAStep` for a part that is checked by stories
     exercise: Exercise
     bug: Bug
-    ideas: tuple[Idea, ...]
+    ideas: tuple[Idea, ...] = ()
+    idea: tuple[Bound, ...] = ()  # the same of a part that is checked by stories
     track: Track = Track()
     no_launch: Cost = NO_LAUNCH
     unseen: str = NO_COPIES

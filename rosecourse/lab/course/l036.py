@@ -7,14 +7,12 @@ from dataclasses import replace
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
+from ...lessons import l036
 from ...models.shape import Model
+from ..checking.costs import Bound, N, Step, built, longer
+from ..checking.models.tables import BlockTables
 from ..world.engine_parts import block_tables_of
-from ..world.oracle import Oracle
-from ..world.pool import Tracked
-from ..world.situations import Situation, of
-from ..world.worlds import BLOCK_TABLES
-from .costs import Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise
+from .form import LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -22,47 +20,28 @@ from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 EXERCISE = Exercise(
     name="MyBlockTables",
     difficulty=2,
-    minutes=30,
+    minutes=10,
     text=(
-        "Build the rows of the block tables only when they change. As it stands, the cell runs and gives the right "
-        "tables, but it builds every row at every step. The three comments say what must hold in the end; how you get "
-        "there is up to you. `check` tells you at any time whether the tables are right, and what a step still builds "
-        "from lists that have not changed."
+        "Write the one method that makes a row. As it stands, it builds the row at every step. Make it build a row "
+        "only when the list that it shows has changed."
     ),
-    docstring=(
-        "Where, for each layer and session, the blocks lie: int32 [L, B, max_blocks].\n\n"
-        "Now it builds every row at every step. Make it build a row only when the list that it shows has changed."
-    ),
-    goals={
-        "rows: list[list[int]] = []": (
-            "Goal: in a step in which no block list has changed, no tensor and no array is built from a Python list."
-        ),
-        "ids = table[layer_idx]": (
-            "Constraint: the rows above come from this method, which keeps them. (As it stands, nobody calls it.) "
-            "What it keeps belongs to this table and ends with it. A `BlockTable` has one attribute for it, "
-            "`row_cache`, which is None in a new table."
-        ),
-        "row = torch.zeros(self.max_blocks, dtype=torch.int32)": (
-            "Constraint: the row is right after a new block and after a copy-on-write. Ids before its "
-            "last one are not written again."
-        ),
-    },
+    docstring="Block tables whose rows are kept from step to step.",
+    goals={},
     look=(
-        "`session.block_ids_per_layer` is a `BlockTable`: a list of lists with one more attribute, `row_cache`. Look "
-        "at the table with the column *signature* above. In which steps does the signature change, and what has "
-        "happened to the list by then?"
+        "A table is a list of lists with one more attribute, `row_cache`, which is None in a new table. In which two "
+        "cases does the list of a layer change, and what do its length and its last id say then?"
     ),
     do=(
-        "Keep for each layer of a table two things: the row, and the signature of the list that it shows. Begin with "
-        "a row of zeros and a signature that no list has. At each step compare the list's signature, its length and "
-        "its last id, with the one that was kept: a rollover changes both, a copy-on-write changes the last id alone. "
-        "While they are equal, the kept row is right. If they differ, bring the row up to date and keep the new "
-        "signature with it: only what the two kinds of change can have touched is written. "
-        "Through `row.numpy()` a slice of the row takes a list without a tensor being made. Then one "
-        "`torch.stack(rows, out=...)` puts the rows of a layer together in the buffer."
+        "Keep for each layer the row and the signature of the list that it shows, its length and last id, in "
+        "`table.row_cache`. While the signature is equal, return the kept row. If it differs, write only what can have "
+        "changed: the old last block and everything after it. Through `row.numpy()` a slice takes a list without a "
+        "tensor being made."
     ),
-    stubs={
+    given=l036.BlockTables,
+    methods={
         "get_paged_block_table_row_cpu": """
+            # Goal: while the list is as it was, no tensor is built from it. What is kept
+            # belongs to the table, in its attribute `row_cache`: None in a new table. A list may be empty.
             ids = table[layer_idx]
             row = torch.zeros(self.max_blocks, dtype=torch.int32)
             row[: len(ids)] = torch.tensor([block_id - offset for block_id in ids], dtype=torch.int32)
@@ -101,7 +80,7 @@ from rosecourse.kv.buffers import StagingBuffer
 
 
 class KeptRow:
-    """A session's row of one layer, with what it knows of the list of blocks that it shows."""
+    """A session's row of one layer."""
 
     def __init__(self, width):
         self.entries = torch.zeros(width, dtype=torch.int32)
@@ -121,8 +100,7 @@ class KeptRow:
 
 
 class Tables:
-    """Block tables, int32 [L, B, max_blocks], of rows
-    that live as long as the tables that they show."""
+    """Block tables, int32 [L, B, max_blocks]."""
 
     def __init__(self, model, kv, config):
         self.kv, self.width = kv, config.max_blocks
@@ -138,7 +116,6 @@ class Tables:
         return self.staging.to_device()
 
     def rows_of(self, table):
-        """A session's row of each layer."""
         if table.row_cache is None:
             table.row_cache = [KeptRow(self.width) for _ in table]
         for layer, ids in enumerate(table):
@@ -150,23 +127,23 @@ class Tables:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked in the middle of a block. Some tokens later one of the two goes on as if it had read the "
-        "other's words, and it never recovers. Requests that are not forked are right, and so is a fork that begins "
-        "at the end of a block. No key is ever written to the wrong place."
+        "A request is forked in the middle of a block. Some tokens later one of the two continues as if it had read "
+        "the other's words, and it never recovers. Requests without a fork are right, and so is a fork at the end of a "
+        "block. Every key is written to the right place."
     ),
     tools=(
-        "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the rows of layer 0 at any moment, one "
-        "for each session in the order of the batch. The truth is each session's `block_ids_per_layer[0]`.",
+        "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the rows of layer 0. The truth is "
+        "`session.block_ids_per_layer[0]`.",
     ),
     questions={
-        "session": "which of `S`, `T` and `fork` is given a row that shows a wrong block",
-        "moment": "the first moment of the scene, a number, at which the part gives a wrong row",
-        "block": "the block, a number, that this row of layer 0 shows and should not",
+        "session": "which of `S`, `T` and `fork` gets a wrong row",
+        "moment": "the first moment at which its row is wrong",
+        "block": "the block that this row of layer 0 shows and should not",
         "line": LINE,
     },
     hints={
         "session": "Put the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`.",
-        "moment": "Ask the part for its rows at every moment of the scene; moment 0 comes before the first step.",
+        "moment": f"Ask the part for its rows at every moment. {MOMENTS}",
         "block": "We are not looking for the block that the session holds, but for the one that its row shows instead.",
         "line": "The part notices that the list has changed. Which entry of the row does it write then?",
     },
@@ -177,80 +154,31 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "The change is noticed: a copy-on-write replaces the last id, and the row knows the last id that it has seen. "
-        "But the row is longer than the list: it has an entry for every block that a request may ever hold. `[-1]` is "
-        "the last entry of the row, not the entry of the last block. So the new block is written where nobody reads, "
-        "and the row goes on showing the block that now belongs to the other request. It remembers the new id as if "
-        "it had been entered, so it is never mended. To notice a change is one half; the other half is to write it "
-        "where it happened."
+        "The part notices the change: a copy-on-write replaces the last id of the list, and the row remembers the last "
+        "id that it has seen. But the row is longer than the list: it has an entry for each block that a request may "
+        "ever hold. `[-1]` is the last entry of the row, and not the entry of the last block. So the id of the copy "
+        "lands where nobody reads, and the row still shows the block that now belongs to the other request. The row "
+        "remembers the new id as if it had been written, so no later step repairs it."
     ),
 )
 
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-
-def signatures_never_equal(at: Situation, seen: Seen, right: int) -> str:
-    never = at is UNCHANGED and seen.kept and seen.written_anew == seen.ids
-    return "rows are kept, but no kept signature was ever equal: is what is stored what is compared?" if never else ""
-
-
-def six_blocks(n: int) -> list[int]:
-    return [42 + i % 6 for i in range(n)]
-
-
-def some_have_grown(oracle: Oracle, n: int) -> list[Tracked]:
-    """One in four has got a new block since the step before; they come last."""
-    grown = [oracle.start(40) for _ in range(n // 4)]
-    made = [oracle.start(41 + i % 6) for i in range(n - len(grown))]
-    oracle.step(*made, *grown)
-    return made + grown
-
-
-def in_another_order(oracle: Oracle, n: int) -> list[Tracked]:
-    return of(six_blocks)(oracle, n)[::-1]
-
-
-def some_of_them(oracle: Oracle, n: int) -> list[Tracked]:
-    return of(six_blocks)(oracle, 2 * n)[1::2]
-
-
-def all_have_grown(oracle: Oracle, n: int) -> list[Tracked]:
-    made = [oracle.start(40) for _ in range(n)]
-    oracle.step(*made)
-    return made
-
-
-def half_have_copied(oracle: Oracle, n: int) -> list[Tracked]:
-    """Of each two that shared all blocks, one has got a copy of the last."""
-    parents = [oracle.start(43 + i % 4) for i in range(n // 2)]
-    made = parents + [oracle.fork(parent) for parent in parents]
-    oracle.step(*made)
-    return made
-
-
-UNCHANGED = Situation("whose block lists have not changed", of(six_blocks))
-SOME_GROWN = Situation("of which 4 have got one more block", some_have_grown)
-REORDERED = Situation("whose block lists have not changed, in another order than before", in_another_order)
-FEWER = Situation("whose block lists have not changed, and half of those of the step before", some_of_them, n=7)
-UNCHANGED_ONE = replace(UNCHANGED, name="whose block list has not changed", n=1)
-GROWN = Situation("whose block lists have each got one more block", all_have_grown)
-COPIED = Situation("that have shared their last blocks, which half of them have left for copies", half_have_copied)
-NOTHING_NEW = (UNCHANGED, REORDERED, FEWER, UNCHANGED_ONE)
-TABLES = (UNCHANGED, SOME_GROWN, REORDERED, FEWER, UNCHANGED_ONE, GROWN, COPIED)
-
-TENSORS = Cost("tensor(s) built from Python lists", lambda seen: seen.list_tensors, spare=2)
-ARRAYS = Cost("NumPy array(s) built from Python lists", lambda seen: seen.arrays, spare=2)
-OLD_IDS = Cost(
-    "block id(s), last ones of lists not counted, put into rows that had shown (it/them) before",
-    lambda seen: seen.written_anew,
-    hint=signatures_never_equal,
+LONG = tuple(106 + i % 5 for i in range(N))
+UNCHANGED = Step(f"{N} sessions whose lists have not changed", LONG)
+OTHERWISE = (
+    replace(UNCHANGED, words=f"{UNCHANGED.words}, in another order", order=-1),
+    replace(UNCHANGED, words="half of the sessions, whose lists have not changed", order=2),
 )
 
 COURSE = Course(
     number="036",
-    world=BLOCK_TABLES,
+    world=BlockTables,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(*ideas(NOTHING_NEW, TENSORS, ARRAYS), *ideas(TABLES, OLD_IDS)),
+    idea=(
+        Bound("tensors or arrays built of Python numbers", (UNCHANGED, *OTHERWISE), built, spare=4),
+        Bound("Python instructions more, where the lists are longer by 8 blocks", (UNCHANGED,), longer, spare=300),
+    ),
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
+from ...lessons import l035
 from ...models.shape import Model
-from ..world.situations import INSIDE, SIMPLE, SOME_FULL, Situation
-from ..world.worlds import KV_APPEND
-from .costs import CALLS, LOOP, STORES, Seen, append_tokens, ideas
+from ..checking.costs import INSIDE, INSIDE_FORKED, NEARLY_FULL, Bound, calls, growth, stores
+from ..checking.models.appends import KVAppend
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
 
@@ -19,37 +18,26 @@ from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of,
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=2,
-    minutes=40,
+    minutes=30,
     text=(
-        "Append a layer's whole batch at once. As it stands, the cell runs and is right, with one call of "
-        "`append_token` for every layer and every session. Write everything that is simple together, and leave only "
-        "the rest to `append_token`."
+        "Write the one method that appends a layer's new tokens. As it stands, it is right, and calls `append_token` "
+        "for each session. Write all simple rows together, and leave only the others to `append_token`."
     ),
-    docstring=(
-        "Put the new token's K and V into the cache.\n\n"
-        "Now it makes L x B calls of `append_token` in a step. Make it write all tokens of a layer that only go into a "
-        "free slot with one indexed store for K and one for V."
-    ),
-    goals={
-        "for b, block_ids in enumerate(block_ids_list):": (
-            "Goal: while every session has a block of its own with a free slot, a layer makes one store for K and one "
-            "for V, however many sessions there are, and `append_token` is not called."
-        ),
-    },
+    docstring="Put the new tokens' K and V of a layer into the cache.",
+    goals={},
     look=(
-        "`kind_of_append` above tells four kinds apart. What does `self.kv.info(block_ids[-1])` say of a session's "
-        "last block, and which of it decides that an append is nothing but a write into the next slot? And who counts "
-        "the token in its block if `append_token` is not called?"
+        "What does `self.kv.info(block_ids[-1])` say of a session's last block, and which of it makes an append "
+        "simple? Who counts the token in its block if `append_token` is not called?"
     ),
     do=(
-        "Go through the batch once and part it in two. Simple is a session whose last block has a free slot and one "
-        "owner; everything else goes to `append_token` as before. For the simple ones note the row of the batch, the "
-        "block's index and the slot. `index_tensor(numbers, self.kv.device)` makes an "
-        "index tensor of each of these lists; then one indexed assignment, `k_layer[blocks, :, slots] = ...`, takes "
-        "the selected rows of K, and another those of V. Skip it if nobody is simple. Afterwards raise the `length` "
-        "of the blocks that you have written, and of no others: `append_token` counts its own."
+        "Note for each simple session the row of the batch, the block's index and the slot; all others go to "
+        "`append_token` as before. `index_tensor(numbers, self.kv.device)` makes a tensor of each list. One indexed "
+        "store, `k_layer[blocks, :, slots] = ...`, writes K and another V. Then raise the `length` of the blocks "
+        "that you have written."
     ),
     wanted=("index_tensor",),
+    given=l035.KVAppend,
+    methods={"append_token_batch": ""},
 )
 
 
@@ -91,13 +79,11 @@ class Appender:
                 self.kv.append_token(layer, ids, one_k, one_v)
 
     def block_with_room(self, ids):
-        """A session's last block if the next token
-        can simply be written into it, else None."""
+        """A session's last block if it has a free slot of its own, else None."""
         last = self.kv.info(ids[-1]) if ids else None
         return last if last and last.owners == 1 and last.length < self.kv.block_size else None
 
     def store(self, layer, rows, blocks, k, v):
-        """Write these rows of K and V, each into the next slot of its block."""
         taken = index_tensor(rows, self.kv.device)
         where = index_tensor([block.block_index for block in blocks], self.kv.device)
         slots = index_tensor([block.length for block in blocks], self.kv.device)
@@ -116,9 +102,9 @@ BUG = Bug(
     ),
     tools=(KEY_AT,),
     questions={
-        "session": "which of `A`, `B`, `C`, `D` is the first, in time, to get a wrong key",
-        "position": "the position of that key, a number",
-        "whose": "the name of the request whose key it is",
+        "session": "which of `A`, `B`, `C`, `D` is the first to get a wrong key",
+        "position": "the position of that key",
+        "whose": "the request whose key it is",
         "line": LINE,
     },
     hints={
@@ -141,31 +127,24 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "The others get the last rows of K and V, as if the batch had been sorted with the easy ones in front. It has "
-        "not been sorted: `k` and `v` stay in the order of the sessions, and only the *lists* have been taken apart. "
-        "The lengths fit, so that even `strict=True` has nothing to object to. The two orders agree if nobody or "
-        "everybody has room, and if those without room stand last: in every test with equal lengths, and in some with "
-        "mixed ones."
+        "The other requests get the last rows of K and V, as if the batch were sorted with the easy ones in front. It "
+        "is not: `k` and `v` are in the order of the sessions, and only the *lists* were split. The lengths agree, so "
+        "even `strict=True` raises nothing. The two orders are the same if no request or every request has room, and "
+        "if those without room are last. So every test with equal lengths passes, and some with mixed ones."
     ),
 )
 
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-
-def one_free_slot(at: Situation, seen: Seen, right: int) -> str:
-    just_these = at is INSIDE and append_tokens(seen) - right == seen.one_free > 0
-    return "a block with one free slot is simple too" if just_these else ""
-
-
 COURSE = Course(
     number="038",
-    world=KV_APPEND,
+    world=KVAppend,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(
-        *ideas((*SIMPLE, SOME_FULL), replace(CALLS, hint=one_free_slot)),
-        *ideas((at for at in (*SIMPLE, SOME_FULL) if at.can_be_halved), LOOP),
-        *ideas(SIMPLE, STORES),
+    idea=(
+        Bound("append_token calls", (INSIDE, NEARLY_FULL, INSIDE_FORKED), calls),
+        Bound("stores of K and V", (INSIDE, NEARLY_FULL), stores),
+        Bound("operations more than a step of half the sessions", (INSIDE, NEARLY_FULL), growth),
     ),
 )

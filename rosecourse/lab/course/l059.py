@@ -1,4 +1,4 @@
-"""Lesson 059, the batched rollover: who begins a block stays in the batch."""
+"""Lesson 059, the batched rollover: a session that begins a block stays in the batch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
+from ...lessons import l038
 from ...models.shape import Model
+from ..checking.costs import FIRST, FULL, FULL_SHARED, Bound, calls, growth, stores
+from ..checking.models.appends import KVAppend
 from ..world.layout import layout_of
-from ..world.situations import FULL
-from ..world.worlds import KV_APPEND
-from .costs import CALLS, LOOP, STORES, ideas
-from .form import LINE, Bug, Course, Exercise, Track
+from .form import LINE, MOMENTS, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -19,22 +19,27 @@ from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=1,
-    minutes=20,
-    text="Keep a session that begins a block in the batch, so that only copies are left for `append_token`.",
-    docstring="Put the new token's K and V into the cache.",
+    minutes=10,
+    text=(
+        "Write the scan. As it stands, a session whose last block is full goes to `append_token`. Keep it in the "
+        "batch, so that only copies are left for `append_token`."
+    ),
+    docstring="KV append that keeps a session in the batch when it begins a block.",
     goals={},
     look=(
-        "`append_token` begins a new block too; `listing(type(engine.kv).append_token)` shows it. What does "
-        "it give to `allocate_block`, and where does it put the id that it gets? Which block does `write` need "
-        "afterwards? And if a block is full *and* shared, does it have to be copied?"
+        "`append_token`, in `rosecourse/lessons/l035_blocks.py`, begins a new block too. What does it give to "
+        "`allocate_block`, and where does it put the id that it gets? Which block does `write` need afterwards? And if "
+        "a block is full *and* shared, does it have to be copied?"
     ),
     do=(
-        "In the scan, ask first whether the session has no block yet or a full one. If so, get an empty block from "
-        "`self.kv.allocate_block(layer_idx, start)`, where `start` is the position of its first token in the sequence: "
-        "where the full block begins plus what it holds, or 0 if there is none. Append the id to the session's own "
-        "list, in place, and go on with the new block's `info`. Only then ask for the owners: a full block is never "
-        "written again, so that it need not be copied, and the new one has a single owner."
+        "Ask first whether the session has no block yet or a full one. If so, get an empty block from "
+        "`self.kv.allocate_block(layer_idx, start)`; `start` is the position of its first token, which is "
+        "`info.start + info.length` after a full block and 0 without one. Append the id to the session's own list, in "
+        "place, and go on with the new block's `info`. Only then ask for the owners: nobody writes into a full block "
+        "again, so it needs no copy."
     ),
+    given=l038.KVAppend,
+    methods={"append_token_batch": ""},
 )
 
 
@@ -66,17 +71,15 @@ from rosecourse.kv.buffers import index_tensor
 
 
 class Appender:
-    """Gives every session a block of its own that has
-    room, and then writes all of them together."""
+    """Gives every session a block of its own with room, then writes all rows together."""
 
     def __init__(self, model, kv, config):
         self.kv = kv
 
     def __call__(self, sessions, keys, values):
         for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
-            blocks = [
-                self.prepare(layer, session.block_ids_per_layer[layer]) for session in sessions
-            ]
+            tables = [session.block_ids_per_layer[layer] for session in sessions]
+            blocks = [self.prepare(layer, ids) for ids in tables]
             where = index_tensor([block.block_index for block in blocks], self.kv.device)
             slots = index_tensor([block.length for block in blocks], self.kv.device)
             self.kv.k_layers[layer][where, :, slots] = k
@@ -85,8 +88,7 @@ class Appender:
                 block.length += 1
 
     def prepare(self, layer, ids):
-        """The block for a session's next token: its
-        last one, the one after it, or a copy of it."""
+        """The block for a session's next token: its last one, the next one, or a copy."""
         last = self.kv.info(ids[-1]) if ids else None
         if last is None:
             ids.append(self.kv.allocate_block(layer, 0))
@@ -102,15 +104,10 @@ class Appender:
             self.copy(layer, last, new)
             ids[-1] = new_id
         if not alone:
-            self.leave(last)
+            last.owners -= 1
         return new
 
-    def leave(self, block):
-        """One session less shows this block."""
-        block.owners -= 1
-
     def copy(self, layer, old, new):
-        """What a block holds, into another one."""
         for cache in (self.kv.k_layers[layer], self.kv.v_layers[layer]):
             cache[new.block_index, :, : old.length] = cache[old.block_index, :, : old.length]
         new.length = old.length
@@ -120,41 +117,37 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request and its fork separate exactly at the end of a block, and both go on with the right tokens. Then "
+        "A request and its fork separate exactly at the end of a block, and both continue with the right tokens. Then "
         "the request finishes, its blocks are freed, and a new request arrives. From then on the fork's tokens are "
         "wrong, although its block table has not changed."
     ),
     tools=(
-        "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the books of "
-        "the cache do not agree with the tables of the sessions.",
-        "`engine.kv.info(block_id)` is what the books say of a block; `session.block_ids_per_layer[0]` holds the ids "
-        "that a session shows in layer 0.",
+        "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the owner "
+        "counts of the cache do not agree with the tables.",
+        "`engine.kv.info(block_id)` shows what the cache counts of a block.",
     ),
     questions={
-        "moment": "the first moment of the scene, a number, at which the books are wrong; no token is wrong yet",
-        "block": "the id, a number, of the block of layer 0 of which the books then say something wrong",
+        "moment": "the first moment at which an owner count is wrong; no token is wrong yet",
+        "block": "the id of the block of layer 0 with the wrong count",
         "line": LINE,
     },
     hints={
-        "moment": "Ask `engine.kv.audit` at every moment of the scene; moment 0 comes before the first step.",
+        "moment": f"Ask `engine.kv.audit` at every moment. {MOMENTS}",
         "block": "Count how many tables show each block of layer 0, and compare with what `kv.info(block_id)` says.",
         "line": "Which of the three ways to get a block makes a session leave the one that it had?",
     },
     source=COLLEAGUES_FILE,
-    fault="        if not alone:\n            self.leave(last)\n",
-    mended=(
-        "        if not full:  # only who has a copy leaves the original; a full block stays in the table\n"
-        "            self.leave(last)\n"
-    ),
+    fault="        if not alone:\n            last.owners -= 1\n",
+    mended="        if not full:  # a full block stays in the table\n            last.owners -= 1\n",
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "After a copy-on-write a session leaves the shared block, and its owner count falls. After a rollover it does "
-        "not leave: the full block stays in its table and is read at every step. The condition asks whether others "
-        "own the block, which is true in both cases, and so the full block has one owner too few. When the request is "
-        "freed, the count comes to 0, the block is given to somebody else, and the fork reads the newcomer's keys. The "
-        "tokens go wrong steps later, in another request; only the books say so at once."
+        "After a copy-on-write a session leaves the shared block, and the owner count falls by one. After a rollover "
+        "it does not leave: the full block stays in its table, and every step reads it. The condition asks whether "
+        "others own the block, which is true in both cases, so the full block loses an owner that it still has. When "
+        "the request is freed, the count reaches 0, the block goes to the next request, and the fork reads the "
+        "newcomer's keys. The tokens are wrong steps later, in another request; only the owner counts show it at once."
     ),
 )
 
@@ -172,16 +165,15 @@ BOUNDARY_STEP = Track(
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-
 COURSE = Course(
     number="059",
-    world=KV_APPEND,
+    world=KVAppend,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(
-        *ideas(FULL, CALLS),
-        *ideas(FULL, STORES),
-        *ideas((at for at in FULL if at.can_be_halved), LOOP),
+    idea=(
+        Bound("append_token calls", (FULL, FIRST, FULL_SHARED), calls),
+        Bound("stores of K and V", (FULL, FIRST), stores),
+        Bound("operations more than a step of half the sessions", (FULL, FIRST), growth),
     ),
     track=BOUNDARY_STEP,
 )

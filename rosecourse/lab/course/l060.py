@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
+from ...lessons import l059
 from ...models.shape import Model
-from ..world.situations import FULL, SIMPLE, Situation, always, of, same_slot
-from ..world.worlds import KV_APPEND
-from .costs import COPIES, INDEX_TENSORS, ideas
+from ..checking.costs import FULL, INSIDE, INSIDE_FORKED, SAME_SLOT, SAME_SLOT_FORKED, Bound, index_tensors, rows
+from ..checking.models.appends import KVAppend
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_lengths, steps
 
@@ -18,25 +18,25 @@ from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_leng
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=2,
-    minutes=25,
-    text="This is the part as it is before the lesson. Its docstring states the goal.",
-    docstring=(
-        "Put the new token's K and V into the cache.\n\n"
-        "Goal: make no index tensor where a plain number would do, or where it only says that the batch is in order; "
-        "and copy no row of K and V that can be stored as it is."
+    minutes=10,
+    text=(
+        "Write `write`. As it stands, each call makes three index tensors and copies the rows of K and V. Make no "
+        "index tensor where a number will do or where it selects every row in order, and copy no row that can be "
+        "stored as it is."
     ),
+    docstring="KV append with no more index tensors and copies than the batch needs.",
     goals={},
     look=(
         "The scan goes through the batch in order, so that `batch_idx` ascends. How many entries must it have, then, "
         "to be `[0, 1, …, B−1]`? And when do the positions say no more than a single number?"
     ),
     do=(
-        "There are two questions, and they are independent. Is the batch whole? Then `batch_idx` has as many entries "
-        "as `key_new` has rows, and K and V can be stored as they are, without `index_select`. Is the position "
-        "the same for all of them? Then a number takes the place of the tensor of positions. So there are four "
-        "combinations, and all of them end in the same store, `k_layer[blocks, :, slots] = rows`: `slots` is a number "
-        "or a tensor, `rows` is all of `key_new` or a selection."
+        "There are two independent questions. Is the batch whole? Then `batch_idx` has as many entries as `key_new` "
+        "has rows, and K and V are stored as they are. Is the position the same for all? Then a number replaces the "
+        "tensor of positions. All four combinations end in the same store, `k_layer[blocks, :, slots] = rows`."
     ),
+    given=l059.KVAppend,
+    methods={"write": ""},
 )
 
 
@@ -73,46 +73,42 @@ class Appender:
         self.size, self.level = 0, False
 
     def __call__(self, sessions, keys, values):
-        for layer, new in enumerate(zip(keys, values, strict=True)):
-            writers, copiers = {}, []
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            writers, copiers = {}, {}
             for row, session in enumerate(sessions):
-                block = self.block_for(layer, session.block_ids_per_layer[layer])
+                ids = session.block_ids_per_layer[layer]
+                block = self.block_for(layer, ids)
                 if block.owners == 1:
                     writers[row] = block
                 else:
-                    copiers.append(row)
+                    copiers[row] = ids
             if writers:
-                self.store(layer, new, list(writers), list(writers.values()))
-            for row in copiers:
-                self.kv.append_token(
-                    layer, sessions[row].block_ids_per_layer[layer], new[0][row], new[1][row]
-                )
+                self.store(layer, (k, v), writers)
+            for row, ids in copiers.items():
+                self.kv.append_token(layer, ids, k[row], v[row])
 
     def block_for(self, layer, ids):
-        """The last block of a session, behind which a new one has been put if it was full."""
+        """A session's last block; a new one behind it if it is full."""
         if not ids or self.kv.info(ids[-1]).length == self.kv.block_size:
             ids.append(self.kv.allocate_block(layer, len(ids) * self.kv.block_size))
         return self.kv.info(ids[-1])
 
-    def store(self, layer, new, rows, blocks):
-        """Write these rows of K and V into the next slots of their blocks."""
-        if len(rows) < len(new[0]):
-            chosen = index_tensor(rows, self.kv.device)
-            new = [tensor.index_select(0, chosen) for tensor in new]
+    def store(self, layer, new, writers):
+        if len(writers) < len(new[0]):
+            rows = index_tensor(list(writers), self.kv.device)
+            new = [tensor.index_select(0, rows) for tensor in new]
+        blocks = list(writers.values())
         where = index_tensor([block.block_index for block in blocks], self.kv.device)
         slots = self.slots_of(blocks)
-        for cache, rows_of_one in zip(
-            (self.kv.k_layers[layer], self.kv.v_layers[layer]), new, strict=True
-        ):
-            cache[where, :, slots] = rows_of_one
+        for layers, rows in zip((self.kv.k_layers, self.kv.v_layers), new, strict=True):
+            layers[layer][where, :, slots] = rows
         for block in blocks:
             block.length += 1
 
     def slots_of(self, blocks):
-        """Where in its block each session writes: a number
-        if it is the same for all of them, else a tensor."""
+        """One number if all sessions write to the same slot, else a tensor."""
         slots = [block.length for block in blocks]
-        if len(slots) != self.size:  # who stands at one slot moves on together
+        if len(slots) != self.size:  # sessions at one slot advance together
             self.size, self.level = len(slots), len(set(slots)) == 1
         return min(slots) if self.level else index_tensor(slots, self.kv.device)
 '''
@@ -121,14 +117,14 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Four requests are right, step after step. Then one is cancelled and another takes its place, and soon there "
-        "are wrong tokens in requests that have nothing to do with either. If the newcomer had come one step later, "
-        "nothing would have happened."
+        "Four requests are right, step after step. Then one is cancelled, another takes its place, and soon there are "
+        "wrong tokens in requests that have nothing to do with either. If the newcomer comes one step later, nothing "
+        "happens."
     ),
     tools=(KEY_AT,),
     questions={
-        "position": "request `C` loses a key that it had: the position of that key, a number",
-        "whose": "the name of the request in whose slot all requests are written in that step",
+        "position": "request `C` loses a key that it had: the position of that key",
+        "whose": "the request whose slot is used for all requests in that step",
         "line": LINE,
     },
     hints={
@@ -142,38 +138,33 @@ BUG = Bug(
     },
     source=COLLEAGUES_FILE,
     fault=(
-        "        if len(slots) != self.size:  # who stands at one slot moves on together\n"
+        "        if len(slots) != self.size:  # sessions at one slot advance together\n"
         "            self.size, self.level = len(slots), len(set(slots)) == 1\n"
     ),
-    mended="        self.size, self.level = len(slots), len(set(slots)) == 1  # as many need not be the same\n",
+    mended="        self.size, self.level = len(slots), len(set(slots)) == 1  # in every step\n",
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "The part looks at all slots, but not in every step. Requests at one slot move on together, so the answer is "
-        "kept until the batch changes; and that is told by its size. Here one request leaves and another comes between "
-        "the same two steps. The size stays four, the part still believes that all are at one slot, and everyone is "
-        "written into the slot of the newcomer, the lowest: over an old key, if that slot was filled, while the slot "
-        "of the new key stays empty. Had the newcomer come a step later, the size would have gone from four to three "
-        "and back, and the part would have looked again. An answer may be kept only together with all that it depends "
-        "on."
+        "The part does not look at the slots in every step. Requests at one slot advance together, so it keeps its "
+        "answer until the batch changes, and it recognises a change by the size of the batch. Here one request leaves "
+        "and another comes between the same two steps. The size is still four, the part still believes that all are "
+        "at one slot, and it writes every row to the slot of the newcomer, the lowest: over an old key where that slot "
+        "was filled, while the slot of the new key stays empty. With the newcomer a step later the size goes to three "
+        "and back to four, and the part looks again. A kept answer must be tied to everything that it depends on."
     ),
 )
 
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-SAME_SLOT = (
-    Situation("at the same slot", of(always(5))),
-    Situation("at the same slot, 2 of them in shared blocks", of(always(5), forks=2)),
-    Situation("at the same slot of first, second and third blocks", of(same_slot(5)), layers=3),
-    Situation("at the first slot of their second blocks", of(always(9)), n=5, layers=3),
-)
-
 COURSE = Course(
     number="060",
-    world=KV_APPEND,
+    world=KVAppend,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=ideas((*SAME_SLOT, *SIMPLE, *FULL), COPIES, INDEX_TENSORS),
+    idea=(
+        Bound("index tensors", (SAME_SLOT, INSIDE, FULL, SAME_SLOT_FORKED, INSIDE_FORKED), index_tensors, spare=2),
+        Bound("copies of rows of K and V", (SAME_SLOT, INSIDE, FULL, SAME_SLOT_FORKED, INSIDE_FORKED), rows),
+    ),
 )

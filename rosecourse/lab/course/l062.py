@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.oracle import Oracle
-from ..world.pool import Tracked
-from ..world.situations import FULL, SIMPLE, Situation, always, any_blocks, gated, half_full, of, same_slot
-from ..world.worlds import KV_APPEND_ONE_TABLE
+from ..checking.costs import (
+    FULL,
+    FULL_SHARED,
+    INSIDE,
+    INSIDE_FORKED,
+    NEARLY_FULL,
+    SAME_SLOT,
+    Bound,
+    growth,
+    index_tensors,
+    launches,
+    no_launch,
+    rows,
+    stores,
+    with_gates,
+)
+from ..checking.models.appends import KVAppend
 from . import starts
-from .costs import COPIES, INDEX_TENSORS, LAUNCHES, LOOP, NO_LAUNCH, STORES, Cost, Seen, ideas
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
 
@@ -78,54 +89,42 @@ from rosecourse.kv.buffers import index_tensor
 
 
 class Appender:
-    """Settles where everybody writes, and then goes through the layers."""
+    """Settles where each session writes, once for all layers."""
 
     def __init__(self, model, kv, config):
-        self.kv, self.pools = kv, (kv.keys, kv.values)
-        self.any_from = (
-            config.triton_kv_append_min_batch if triton_runs_on(kv.device) else float("inf")
-        )
-        self.level_from = self.any_from
-        if config.triton_kv_append_full_batch_min_batch and triton_runs_on(kv.device):
-            self.level_from = config.triton_kv_append_full_batch_min_batch
+        self.kv, self.pools, runs = kv, (kv.keys, kv.values), triton_runs_on(kv.device)
+        self.any_from = config.triton_kv_append_min_batch if runs else float("inf")
+        level = runs and config.triton_kv_append_full_batch_min_batch
+        self.level_from = level or self.any_from
 
     def __call__(self, sessions, keys, values):
         owners = [session.table for session in sessions]
         self.separate(owners)
-        write = self.writer(
-            [ids[-1] for ids in owners],
-            [ids.num_tokens % self.kv.block_size for ids in owners],
-        )
+        blocks = [ids[-1] for ids in owners]
+        write = self.writer(blocks, [ids.num_tokens % self.kv.block_size for ids in owners])
         for pair, *new in zip(zip(*self.pools, strict=True), keys, values, strict=True):
             write(pair, new)
         for ids in owners:
             ids.num_tokens += 1
 
     def separate(self, owners):
-        """A last block with room for everybody, and nobody else's."""
         moves = {move.source: move for move in self.kv.place(owners)}  # each block once
         for old, new in moves.values():
             for pool in self.pools:
                 pool[:, new] = pool[:, old]
 
-    def writer(self, blocks, places):
-        """What writes a layer's K and V, given the two caches and the new rows."""
-        level = len(set(places)) == 1
-        if len(blocks) >= self.level_from and level:
-            where = index_tensor(blocks, self.kv.device)
-            return lambda pair, new: kv_append_triton_full_batch(*pair, *new, where, places[0])
-        if len(blocks) >= self.any_from and not level:
-            lists = index_tensor([list(range(len(blocks))), blocks, places], self.kv.device)
-            return lambda pair, new: kv_append_triton(*pair, *new, *lists)
-        return self.storing(blocks, places, level)
-
-    def storing(self, blocks, places, level):
-        sent = index_tensor([blocks] if level else [blocks, places], self.kv.device)
-        at = places[0] if level else sent[1]
+    def writer(self, blocks, slots):
+        level = len(set(slots)) == 1
+        sent = index_tensor([blocks] if level else [blocks, slots], self.kv.device)
+        if level and len(blocks) >= self.level_from:
+            return lambda pair, new: kv_append_triton_full_batch(*pair, *new, sent[0], slots[0])
+        if not level and len(blocks) >= self.any_from:
+            rows = index_tensor(list(range(len(blocks))), self.kv.device)
+            return lambda pair, new: kv_append_triton(*pair, *new, rows, *sent)
 
         def store(pair, new):
             for cache, rows in zip(pair, new, strict=True):
-                cache[sent[0], :, at] = rows
+                cache[sent[0], :, slots[0] if level else sent[1]] = rows
 
         return store
 '''
@@ -134,17 +133,14 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request is forked twice in the middle of a block, and goes on together with both forks. From then on one of "
-        "the three is wrong, as if it had forgotten its last few words. The audit finds nothing."
+        "A request is forked twice in the middle of a block, and continues with both forks. From then on one of the "
+        "three is wrong, as if it had forgotten its last few words."
     ),
-    tools=(
-        KEY_AT,
-        "`session.table` is the list of blocks of a session, the same for all layers.",
-    ),
+    tools=(KEY_AT, "`session.table` is a session's list of blocks, the same for all layers."),
     questions={
-        "session": "the name of the request that loses keys",
-        "lost": "how many of its keys are wrong after the first step in which any is, a number",
-        "source": "the index of the block from which these keys should have been copied, a number",
+        "session": "the request that loses keys",
+        "lost": "how many of its keys are wrong after the first step with a wrong key",
+        "source": "the index of the block from which these keys should have been copied",
         "line": LINE,
     },
     hints={
@@ -166,77 +162,34 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "With one table for all layers, `place` asks for one copy for each session that has to leave a shared block. "
-        "Three sessions share a block, and all of them are about to write into it: two leave it, so there are two "
-        "copies with one source. The colleague files them by their source, and of two with the same source the later "
-        "one stays. The block of the first is the session's own and has room, so the books are in order, but nobody "
-        "has written the keys that were to be copied into it. With one fork, or with the second fork a step later, "
-        "each source is copied once, and nothing is lost."
+        "With one table for all layers, `place` asks for one copy for each session that must leave a shared block. "
+        "Here three sessions share a block, and all of them are about to write into it: two leave it, so there are two "
+        "copies with one source. The colleague keys them by their source, and the second replaces the first. The first "
+        "session has a block of its own with room, so the audit finds nothing, but nobody has copied the old keys into "
+        "it. With one fork, or with the second fork a step later, each source is copied once, and nothing is lost."
     ),
 )
 
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-
-def forked_twice(oracle: Oracle, n: int) -> list[Tracked]:
-    """Two children share the last block of the first session, and all three are in the step."""
-    made = of(any_blocks)(oracle, n - 2)
-    return [*made, oracle.fork(made[0]), oracle.fork(made[0])]
-
-
-COPIED = (
-    Situation("inside their blocks, 3 of them in a block that they share", forked_twice, n=6),
-    SIMPLE[2],
-    FULL[5],
-)
-PLAIN = (
-    *(at for at in (*SIMPLE, *FULL) if at not in COPIED),
-    Situation("at the same slot", of(always(5))),
-    Situation("at the same slot of first, second and third blocks", of(same_slot(5)), n=5),
-)
-MIXED = (
-    gated("inside their blocks, with a threshold of 4", of(any_blocks), 4, None),
-    gated("of whose last blocks half are full, with a threshold of 2", of(half_full), 2, None, n=3),
-)
-LEVEL = (
-    gated("at the same slot, with a threshold of 4", of(always(5)), 4, None),
-    gated("at the same slot, with a threshold of 5, and of 4 for whole batches", of(always(5)), 5, 4),
-)
-BELOW = (gated("inside their blocks, with a threshold of 5", of(any_blocks), 5, None),)
-
-
-def _copies_by_layer(at: Situation, seen: Seen, right: int) -> str:
-    """Whether each of the blocks is copied layer by layer, and all else is stored as in the course's part."""
-    copied = right - 2 * at.layers  # K and V of each block, for all layers at once
-    by_layer = seen.stores - right == copied * (at.layers - 1)
-    return "a shared block is copied in each layer" if by_layer else ""
-
-
-def lists(spare: int) -> Cost:
-    """Index tensors: one for each list and not one for all of them, but none that each layer makes anew."""
-    return replace(INDEX_TENSORS, spare=spare)
-
-
-def rows(spare: int) -> Cost:
-    """Copies of rows: K and V of all layers may be put together for one store, and so may all copies of blocks."""
-    return replace(COPIES, spare=spare)
-
-
-BLOCKS = replace(STORES, hint=_copies_by_layer)
+PLAIN, COPIED = (INSIDE, NEARLY_FULL, FULL, SAME_SLOT), (INSIDE_FORKED, FULL_SHARED)
+GATED = tuple(with_gates(step, *gates) for step in (SAME_SLOT, INSIDE) for gates in ((4, None), (5, 4), (5, None)))
 
 COURSE = Course(
     number="062",
-    world=KV_APPEND_ONE_TABLE,
+    world=KVAppend,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(
-        *ideas(PLAIN, lists(1), STORES, rows(2)),
-        *ideas(COPIED, BLOCKS, lists(3), rows(4)),
-        *ideas((at for at in (*PLAIN, *COPIED) if at.can_be_halved), LOOP),
-        *ideas(MIXED, lists(2)),
-        *ideas((*MIXED, *LEVEL), NO_LAUNCH),
-        *ideas((*MIXED, *LEVEL, *BELOW), LAUNCHES),
+    idea=(
+        Bound("stores of K and V", (*PLAIN, *COPIED), stores),
+        Bound("index tensors", PLAIN, index_tensors, spare=1),
+        Bound("index tensors", (*COPIED, *GATED), index_tensors, spare=3),
+        Bound("copies of rows of K and V", PLAIN, rows, spare=2),
+        Bound("copies of rows of K and V", COPIED, rows, spare=4),
+        Bound("operations more than a step of half the sessions", (*PLAIN, *COPIED), growth),
+        Bound("layers without a kernel", GATED[:2], no_launch),
+        Bound("kernels launched", GATED, launches),
     ),
     let_in="the kernels of large batches",
 )

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.situations import FULL, SIMPLE, always, any_blocks, gated, half_full, of
-from ..world.worlds import KV_APPEND_BY_TABLE
+from ..checking.costs import (
+    FULL,
+    INSIDE,
+    INSIDE_FORKED,
+    NEARLY_FULL,
+    SAME_SLOT,
+    Bound,
+    arrays,
+    growth,
+    index_tensors,
+    launches,
+    no_launch,
+    rows,
+    stores,
+    with_gates,
+)
+from ..checking.models.by_table import AppendByTable
 from . import starts
-from .costs import COPIES, INDEX_TENSORS, LAUNCHES, LOOP, STORES, Cost, ideas
 from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
 
@@ -140,14 +153,14 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request whose prompt ends exactly with a block has a fork. The fork goes on, and the request waits. The "
-        "fork is wrong from its second step on. When the request goes on, its own tokens are wrong too, although "
-        "it has not made a step in between. By then a third request, whose prompt ended inside a block, is wrong too."
+        "A request whose prompt ends exactly with a block has a fork. The fork continues, and the request waits. The "
+        "fork is wrong from its second step on. When the request continues, its own tokens are wrong too, although it "
+        "made no step in between. By then a third request, whose prompt ended inside a block, is wrong too."
     ),
     tools=(KEY_AT,),
     questions={
-        "position": "the position at which a key of `A` has changed while `A` waited, a number",
-        "belongs": "the position of the fork's token whose key lies there now, a number",
+        "position": "the position at which a key of `A` has changed while `A` waited",
+        "belongs": "the position of the fork's token whose key lies there now",
         "line": LINE,
     },
     hints={
@@ -162,41 +175,34 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "`context_lens` counts the tokens in the cache, and so it is the position of the next one. The colleague looks "
-        "up the block of the last token and takes the slot of the next one. Inside a block these are the same block. "
-        "At its end they are not: `lengths % block_size` is 0, and the new key goes into slot 0 of the block that has "
-        "just been filled, over the key that lies there. The block made for it stays empty. A full block may be "
-        "shared, and copy-on-write does not protect it, because nobody is supposed to write there. So the fork's step "
-        "changes a key of the request that waits."
+        "`context_lens` counts the tokens in the cache, so it is the position of the next one. The colleague looks "
+        "up the block of the last token and takes the slot of the next one. Inside a block this is the same block. "
+        "At its end it is not: `lengths % block_size` is 0, and the new key overwrites slot 0 of the block that has "
+        "just been filled. The new block stays empty. A full block may be shared, and copy-on-write does not protect "
+        "it, because nothing should write there. So the fork's step changes a key of the request that waits."
     ),
 )
 
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-ANY = (*SIMPLE, *FULL)
-LARGE = (
-    gated("inside their blocks, with a threshold of 4", of(any_blocks), 4, None),
-    gated("at the same slot, with a threshold of 2", of(always(5)), 2, None),
-    gated("of whose last blocks half are full, with a threshold of 2", of(half_full), 2, None, n=3),
-    gated("inside their blocks, one of them shared, with a threshold of 4", of(always(13), forks=1), 4, None, n=5),
-    gated("inside its block, with a threshold of 1", of(always(11)), 1, None, n=1),
-)
-TENSORS = Cost("tensor(s) built from Python lists", lambda seen: seen.list_tensors)
-ARRAYS = Cost("NumPy array(s) built from Python lists", lambda seen: seen.arrays)
-ONCE = replace(INDEX_TENSORS, spare=2)  # one more for heads, say; those of each layer are more
+ANY = (INSIDE, NEARLY_FULL, FULL, SAME_SLOT, INSIDE_FORKED)
+GATED = tuple(with_gates(step, 4, None) for step in (INSIDE, SAME_SLOT, NEARLY_FULL))
+BELOW = with_gates(INSIDE, 5, None)
 
 COURSE = Course(
     number="063",
-    world=KV_APPEND_BY_TABLE,
+    world=AppendByTable,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(
-        *ideas(ANY, TENSORS, ARRAYS),
-        *ideas((at for at in ANY if at.can_be_halved), LOOP),
-        *ideas(ANY, STORES, COPIES, ONCE),
-        *ideas(LARGE, TENSORS, COPIES, LAUNCHES),
-        *ideas(ANY[:1], LAUNCHES),  # none below the threshold
+    idea=(
+        Bound("tensors of integers", (*ANY, *GATED), index_tensors, spare=2),
+        Bound("arrays built of Python numbers", ANY, arrays),
+        Bound("stores of K and V", ANY, stores),
+        Bound("copies of rows of K and V", (*ANY, *GATED), rows),
+        Bound("operations more than a step of half the sessions", ANY, growth),
+        Bound("kernels launched", (*GATED, BELOW), launches),
+        Bound("layers without a kernel", GATED, no_launch),
     ),
     unseen="reads behind a row, and whether a GPU gets the kernel for every batch",
 )

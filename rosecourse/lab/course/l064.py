@@ -9,12 +9,9 @@ from typing import Any
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.oracle import Oracle
-from ..world.pool import Tracked
-from ..world.situations import SIMPLE, Situation, always, any_blocks, half_full, of
-from ..world.worlds import ROWS_THAT_STAY
+from ..checking.costs import FULL, INSIDE, INSIDE_FORKED, Bound, N, Step, built, growth, uploaded
+from ..checking.models.rows import RowsThatStay
 from . import starts
-from .costs import INDEX_TENSORS, LOOP, Cost, Seen, ideas
 from .form import LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side, start, start_lengths, steps
 
@@ -90,223 +87,111 @@ def truth(hunt: Played, model: Model) -> Truth:
 
 
 COLLEAGUES_FILE = '''\
-import torch
-
-from rosecourse.decode import DecodeInputs
-from rosecourse.decode.rows import SamplingMetadata, sampling_fields
+from rosecourse.decode.rows import sampling_fields
 from rosecourse.kv.buffers import index_tensor
-
-# Columns of the board; from BLOCKS on they are blocks.
-LAST, PLACE, HEAT, FEW, MASS, SEED, BLOCKS = range(7)
+from rosecourse.lessons.l064 import Rows
 
 
-class Board:
-    """The board lies on the device; `copy` is what the
-    host believes to stand on it, a list for each row."""
+class Board(Rows):
+    """The rows of lesson 064; the colleague has written who moves where."""
 
-    def __init__(self, model, kv, config):
-        self.kv = kv
-        size = config.max_batch_size, BLOCKS + config.max_blocks
-        self.board = torch.zeros(size, dtype=torch.int64, device=kv.device)
-        self.forget()
+    def _assign_rows(self, sessions, tables, changes):
+        row_of = {id(table): row for row, table in enumerate(self.tables)}
+        origins = [row_of.get(id(table)) for table in tables]
+        newcomers = {row: sessions[row] for row, seat in enumerate(origins) if seat is None}
+        self.seat(newcomers)
+        self.move(origins)
+        self.remember(sessions, origins, newcomers)
 
-    def forget(self):
-        self.owners, self.copy = [], []
-
-    def plan(self, sessions):
-        news = self.owners, self.copy
-        self.owners = [session.table for session in sessions]
-        self.copy = [self.line(session) for session in sessions]
-        seats = self.seats(news[0])
-        known = [[] if seat is None else news[1][seat] for seat in seats]
-        self.send(self.differences(known))
-        self.move(seats)
-        used = self.board[: len(sessions)]
-        tables = used[:, BLOCKS:].expand(self.kv.num_layers, -1, -1)
-        most = max(line[PLACE] for line in self.copy)
-        last, place = used[:, LAST].contiguous(), used[:, PLACE].contiguous()
-        return DecodeInputs(last, place, most, tables, sessions)
-
-    def line(self, session):
-        return [
-            session.token_ids[-1],
-            session.num_cached_tokens,
-            *sampling_fields(session.params),
-            *session.table,
+    def seat(self, newcomers):
+        """Upload token, position and sampling of the sessions that join, a row each."""
+        rows = [
+            (row, one.token_ids[-1], one.num_cached_tokens, *sampling_fields(one.params))
+            for row, one in newcomers.items()
         ]
+        if rows:
+            row, *fields = index_tensor(rows, self.kv.device).unbind(dim=1)
+            for field, numbers in zip(self.fields, fields, strict=True):
+                field[row] = numbers
 
-    def seats(self, owners):
-        """For each session the row in which it was, if it was in one."""
-        before = {id(owner): row for row, owner in enumerate(owners)}
-        return [before.get(id(owner)) for owner in self.owners]
-
-    def differences(self, known):
-        """(row, column, number) of all that the board does not say yet."""
-        for row, (old, new) in enumerate(zip(known, self.copy, strict=True)):
-            old = old + [None] * len(new)
-            yield from ((row, column, n) for column, n in enumerate(new) if n != old[column])
-
-    def send(self, differences):
-        if found := list(differences):
-            rows, columns, numbers = index_tensor(
-                list(zip(*found, strict=True)), self.kv.device
-            )
-            self.board[rows, columns] = numbers
-
-    def move(self, seats):
-        moves = [
-            (row, seat) for row, seat in enumerate(seats) if seat is not None and seat != row
-        ]
+    def move(self, origins):
+        moves = [(row, seat) for row, seat in enumerate(origins) if seat not in (None, row)]
         if moves:
-            to, origin = index_tensor(moves, self.kv.device).unbind(dim=1)
-            self.board[to] = self.board[origin]
+            row, seat = index_tensor(moves, self.kv.device).unbind(dim=1)
+            self.fields[:, row] = self.fields[:, seat]
+            self.block_tables[row] = self.block_tables[seat]
 
-    def advance(self):
-        self.board[: len(self.copy), PLACE] += 1
-        for line in self.copy:
-            line[PLACE] += 1
-
-    def asked(self):
-        used = self.board[: len(self.copy)]
-        heat, mass = used.view(torch.float64)[:, HEAT], used.view(torch.float64)[:, MASS]
-        sampled = any(line[HEAT] for line in self.copy)
-        return (
-            SamplingMetadata(used[:, PLACE], heat, used[:, FEW], mass, used[:, SEED])
-            if sampled
-            else None
-        )
-
-    def holds(self, sessions):
-        theirs = [session.table for session in sessions]
-        return len(theirs) == len(self.owners) and all(
-            a is b for a, b in zip(theirs, self.owners, strict=True)
-        )
-
-    def take(self, chosen, token_ids):
-        self.board[: len(self.copy), LAST] = chosen
-        for line, token_id in zip(self.copy, token_ids, strict=True):
-            line[LAST] = token_id
+    def remember(self, sessions, origins, newcomers):
+        self.tokens = [
+            newcomers[row].token_ids[-1] if seat is None else self.tokens[seat]
+            for row, seat in enumerate(origins)
+        ]
+        self.ends = [-1 if seat is None else self.ends[seat] for seat in origins]
+        self.num_blocks = [0 if seat is None else self.num_blocks[seat] for seat in origins]
+        self.sampling = any(session.params.temperature > 0 for session in sessions)
+        self._look()
 '''
 
 
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Requests come and go, and all is well. But if one request ends and another begins in the same step, then a "
-        "third one, which has been there for long and did nothing but stay, goes on with words that are not its own. "
-        "If there is a step between the end of the one and the beginning of the other, nothing happens."
+        "Requests come and go, and all is well. But if one request ends and another begins in the same step, a third, "
+        "which was there before and stays, continues with words that are not its own. With a step in between, nothing "
+        "happens."
     ),
     tools=(
-        "`engine.decode_step.plan(list(sessions.values()))` gives the inputs of the next step at any moment: "
-        "`token_ids`, `context_lens` and `block_tables[0]`, a row for each session in the order of the batch. It may "
-        "be asked as often as you like. The truth is each session's `token_ids[-1]`, `num_cached_tokens` and `table`.",
-        "Moment 5 comes after no step: since moment 4 one session has left, and another one has come.",
+        "`engine.decode_step.plan(list(sessions.values()))` gives the next step's `token_ids`, `context_lens` and "
+        "`block_tables[0]`. The truth is `token_ids[-1]`, `num_cached_tokens` and `table` of each session.",
     ),
     questions={
-        "session": "which session is given a row that is another session's",
-        "whose": "whose row it is given, the name of a session",
-        "moment": "the first moment of the scene, a number, at which the next step's inputs are wrong",
+        "session": "which session gets a row that is another session's",
+        "whose": "the session whose row it is",
+        "moment": "the first moment at which the next step's inputs are wrong",
         "line": LINE,
     },
     hints={
-        "session": "Put the rows that the plan gives beside what each session says, at every moment.",
+        "session": "Put the rows of the plan beside what each session says, at every moment.",
         "whose": "Last tokens, lengths and blocks: of which session in the same batch are these?",
-        "moment": "Ask for the plan at every moment, moment 0 included, which comes before the first step.",
+        "moment": "Ask for the plan at every moment. Between moments 4 and 5 there is no step: one session leaves, and "
+        "another comes.",
         "line": "Take the rows of one step in your hand: which are written, which are read, and in which order?",
     },
     source=COLLEAGUES_FILE,
-    fault="        self.send(self.differences(known))\n        self.move(seats)\n",
-    mended=(
-        "        self.move(seats)  # first: the rows are still what they were\n"
-        "        self.send(self.differences(known))\n"
-    ),
+    fault="        self.seat(newcomers)\n        self.move(origins)\n",
+    mended="        self.move(origins)  # first: the rows are still what they were\n        self.seat(newcomers)\n",
     config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
     explanation=(
-        "The colleague sends what is new, and then moves the rows of those that stay. A newcomer gets the last row, "
-        "in which somebody else still is: the one that is about to move up. Its row is overwritten before it has been "
-        "read, so the move copies the newcomer's row into the place of the one that stayed. The host believes that "
-        "both are right, so that nothing is ever mended. If nobody joins in the step in which rows move, nothing is "
-        "sent, and no harm is done; a new block for a row that moves in the same step would be lost as well. Whoever "
-        "moves rows reads them all before anybody writes one."
+        "The colleague sends what is new, and then moves the rows of the sessions that stay. A newcomer gets the last "
+        "row, which still belongs to a session that is about to move up. The upload overwrites that row before the "
+        "move has read it, so the move copies the newcomer's row to the session that stayed. The host believes that "
+        "both are right, so no later step repairs them. If no session joins in the step in which rows move, nothing "
+        "is sent, and no harm is done. A part that moves rows must read them all before it writes one."
     ),
 )
 
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-
-def one_joins(oracle: Oracle, n: int) -> list[Tracked]:
-    made = of(any_blocks)(oracle, n - 1)
-    return [*made, oracle.start(19)]
-
-
-def one_leaves_at_the_end(oracle: Oracle, n: int) -> list[Tracked]:
-    return of(any_blocks)(oracle, n + 1)[:-1]
-
-
-def some_leave(oracle: Oracle, n: int) -> list[Tracked]:
-    made = of(any_blocks)(oracle, n + 3)
-    return [t for b, t in enumerate(made) if b not in (0, 2, n)]
-
-
-def two_change_places(oracle: Oracle, n: int) -> list[Tracked]:
-    made = of(any_blocks)(oracle, n)
-    return [made[-1], *made[1:-1], made[0]]
-
-
-def one_is_told_another_word(oracle: Any, n: int) -> list[Tracked]:
-    made = of(any_blocks)(oracle, n)
-    oracle.say(made[n // 2])
-    return made
-
-
-NUMBER = 16  # bytes that the course's part hands over for one: its address and itself
-NOTHING_NEW = tuple(at for at in SIMPLE if "shared" not in at.name and "others" not in at.name)
-CHANGES = {  # what changes in a step -> how many numbers these are at most, with the index of a gather
-    Situation("inside their blocks, 2 of which are shared", of(any_blocks, forks=2)): 2,
-    Situation("whose last blocks are full", of(always(16))): 16,
-    Situation("whose last blocks are full", of(always(40)), n=5, layers=3): 5,
-    Situation("of whose last blocks half are full", of(half_full)): 8,
-    Situation("whose last block is full", of(always(24)), n=1, layers=3): 1,
-    Situation("one of which has got another word from a user", one_is_told_another_word): 1,
-    Situation("one of which joins", one_joins): 9 + 16,
-    Situation("one of which joins", one_joins, n=4): 9 + 4,
-    Situation("after one at the end of the batch has left", one_leaves_at_the_end, n=8): 8,
-    Situation("after 3 have left", some_leave, n=12): 12,
-    Situation("after 3 have left", some_leave, n=6, layers=3): 6,
-    Situation("two of which have changed places", two_change_places, n=8): 8,
-}
-BYTES = "{found} {words} in {situation}; the course's part of lesson {lesson} hands over {right}"
-
-
-def known_anyway(at: Situation, seen: Seen, right: int) -> str:
-    """What a number for each session is likely to be, in a step in which nothing is new."""
-    each = (seen.counts.device_bytes - right) / at.n
-    known = "one number for each session: the token, which `take` has brought, or the position, which `advance` counts?"
-    return known if at in NOTHING_NEW and each in (NUMBER / 2, NUMBER, 3 * NUMBER / 2) else ""
-
-
-def uploaded(numbers: int) -> Cost:
-    """What is handed to the device, where so many numbers have changed: other styles take up to twice as much."""
-    words = "byte(s) handed to the device"
-    return Cost(words, lambda seen: seen.counts.device_bytes, NUMBER * numbers, BYTES, known_anyway)
-
-
-ARRAYS = Cost("NumPy array(s) built from Python lists", lambda seen: seen.arrays)
-MOVES = replace(LOOP, spare=2)
+JOINED = Step(f"{N} sessions, after one has joined", INSIDE.lengths, joins=1)
+LEFT = Step(f"{N - 3} sessions, after three have left", INSIDE.lengths, leave=3)
+TURNED = replace(INSIDE, words=f"{N} sessions in another order", order=-1)
+CHANGES = {JOINED: 9 + N, LEFT: N - 3, TURNED: N, FULL: N, INSIDE_FORKED: 3}  # at most so many numbers change
+NUMBER = 16  # bytes that the course's part uploads for one: its address and itself
 
 COURSE = Course(
     number="064",
-    world=ROWS_THAT_STAY,
+    world=RowsThatStay,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(
-        *ideas(NOTHING_NEW, uploaded(0), ARRAYS, replace(INDEX_TENSORS, spare=0)),
-        *(idea for at, numbers in CHANGES.items() for idea in ideas((at,), uploaded(numbers))),
-        *ideas(CHANGES, replace(INDEX_TENSORS, spare=4)),
-        *ideas((at for at in (*NOTHING_NEW, *CHANGES) if at.can_be_halved), MOVES),
+    idea=(
+        Bound("bytes uploaded", (INSIDE,), uploaded),
+        *(Bound("bytes uploaded", (step,), uploaded, NUMBER * numbers) for step, numbers in CHANGES.items()),
+        Bound("tensors of integers", (INSIDE,), built),
+        Bound("tensors of integers", tuple(CHANGES), built, spare=4),
+        Bound("operations more than a step of half the sessions", (INSIDE, *CHANGES), growth, spare=2),
     ),
     unseen="a wait of the host for the device, and what is written through NumPy into memory that a GPU has elsewhere",
 )

@@ -8,10 +8,8 @@ from dataclasses import replace
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.copy_situations import FIVE, SAMPLES, SIXTEEN
-from ..world.situations import SIMPLE
-from ..world.worlds import COPY_BLOCKS
-from .costs import LOOP, STORES, Cost, ideas
+from ..checking.costs import INSIDE, Bound, N, growth, operations, stores
+from ..checking.models.copies import CopyBlocks
 from .form import KEY_AT, LINE, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
 
@@ -102,14 +100,14 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "With two samples of a prompt all is right, and the colleague's tests try two. With three, one of them goes "
-        "wrong in the first step after they were forked, and the other two stay right. If the three make their first "
-        "steps one after another, all are right."
+        "wrong in the first step after the fork, and the other two stay right. If the three make their first steps one "
+        "after another, all are right."
     ),
     tools=(KEY_AT,),
     questions={
-        "session": "the name of the session whose keys are the first to be wrong",
-        "first": "the first position at which its key is wrong then, a number",
-        "last": "the last position at which its key is wrong then, a number",
+        "session": "the first session with wrong keys",
+        "first": "the first position at which its key is wrong then",
+        "last": "the last position at which its key is wrong then",
         "line": LINE,
     },
     hints={
@@ -126,12 +124,11 @@ BUG = Bug(
     truth=truth,
     explanation=(
         "Three sessions own the block, and all of them write in this step. The first two get copies, and the third "
-        "then has the block to itself. So the list shows one source twice, with two destinations. The colleague keeps "
-        "the copies by their sources, and the second replaces the first, whose destination is never written. The "
-        "session that owns it reads whatever lies there for the tokens of its last block. Its newest key is right, "
-        "because the forward writes it into the same block, behind the copies. With two samples there is one copy, and "
-        "a part that loses all but the last copy of a source loses nothing. What a copy is for is its destination: no "
-        "two copies have the same one."
+        "keeps the block. So the list has one source twice, with two destinations. The colleague keys the copies by "
+        "their sources: the second replaces the first, whose destination is never written. Its session reads whatever "
+        "lies there for the tokens of its last block. Its newest key is right, because the forward writes it after the "
+        "copies. With two samples there is one copy, and nothing is lost. What identifies a copy is its destination: "
+        "no two copies have the same one."
     ),
 )
 
@@ -151,24 +148,20 @@ SAMPLED_STEP = Track(
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-GROWING = (
-    "the {many} grow with the copies: {situation} makes {found} more than one of {half}; copies that are made "
-    "together need no more"
+COPIES = (
+    replace(INSIDE, words=f"{N} sessions, of which 9 write into blocks of others", forks=9),
+    replace(INSIDE, words="6 sessions, of which 4 write into blocks of others", lengths=INSIDE.lengths[:6], forks=4),
 )
-OPERATIONS = replace(LOOP, sentence=GROWING)
-NONE = Cost("torch operation(s)", lambda seen: seen.moves)
-# A loop over layers, or over layers and heads, is not counted: it is as long for one copy as for all.
-ONE_BY_ONE = replace(STORES, spare=12)
 
 COURSE = Course(
     number="065",
-    world=COPY_BLOCKS,
+    world=CopyBlocks,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(
-        *ideas((*SIXTEEN, *FIVE, SAMPLES), OPERATIONS),
-        *ideas(SIXTEEN, ONE_BY_ONE),
-        *ideas(SIMPLE[:2], NONE),
+    idea=(
+        Bound("operations more than a step of half the copies", COPIES, growth),
+        Bound("stores of K and V", COPIES[:1], stores, spare=12),  # a loop over layers and heads does not grow
+        Bound("torch operations", (INSIDE,), operations),
     ),
     track=SAMPLED_STEP,
 )

@@ -14,7 +14,7 @@ from ..world.situations import Situation
 from ..world.worlds import RUNNER
 from . import ends, starts
 from .costs import Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ from rosecourse.lab.world.graph_makers import graphs_for
 
 
 class Jukebox:
-    """A tape for each width; the one on the player stays there as long as it fits."""
+    """A tape for each width; the one on the player stays while it fits."""
 
     def __init__(self, model, kv, config):
         self.best = argmax
@@ -125,7 +125,6 @@ class Jukebox:
                 self.tape(width, False)
 
     def tape(self, width, draws):
-        """The tape of a width from the shelf; a new one if it is asked for the first time."""
         if (width, draws) not in self.shelf:
             self.shelf[width, draws] = self.recorded(width, draws)
         return self.shelf[width, draws]
@@ -160,26 +159,24 @@ class Jukebox:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "A request that asks for a temperature gets the words of that temperature, alone or beside others. Now and "
-        "then one does not: it gets the most probable word each time, as if it had asked for nothing. Nobody else's "
-        "words are wrong. If the same request comes a step later or earlier, it is served as it should be."
+        "A request with a temperature gets the words of that temperature, alone or beside others. Now and then one "
+        "does not: it gets the most probable word each time. All other requests are right, and so is the same "
+        "request if it comes a step later or earlier."
     ),
     tools=(
-        "`engine.decode_step.runner` is the runner, and `engine.decode_step.rows.sampling` says whether any of the "
-        "sessions of the last step samples. `session.params` are what a session asks for.",
-        "On a CPU the engines have graphs of a CPU, and a forward that these can hold.",
+        "`engine.decode_step.runner` is the runner; `engine.decode_step.rows.sampling` says whether a session of the "
+        "last step samples.",
     ),
     questions={
-        "session": "the name of the session whose words are wrong",
-        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
-        "left": "the name of the session without whose leaving it would have got the right ones",
+        "session": "the session whose words are wrong",
+        "moment": FIRST_WRONG,
+        "left": "the session that has to stay for it to get the right ones",
         "line": LINE,
     },
     hints={
-        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
-        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
-        "left": "Who was there at the moment before, and is not there any more? How many sessions does a step have "
-        "before and after?",
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
+        "left": "Which session has just left? How many sessions does a step have before and after?",
         "line": "Which tape is played in that step, and when was it chosen? Print what it was recorded for.",
     },
     source=COLLEAGUES_FILE,
@@ -193,14 +190,13 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "Whether a step samples is decided in Python, when its graph is captured, so there are two graphs of each "
-        "bucket. The colleague looks for the graph only if the number of sessions has changed. Mostly it has, where "
-        "one joins or leaves. But if one leaves and another joins in the same step, the number stays, and so does the "
-        "graph. If those that were there were greedy and the newcomer is not, its temperature stands in its row, and "
-        "the graph that is replayed never reads it. From the next change of the number on all is well, so that the "
-        "newcomer's later words are drawn again, behind words that were not. The other way round nothing shows: a "
-        "graph that samples gives greedy rows their most probable token. All that was decided at a capture has to be "
-        "asked again for each replay."
+        "Python decides during the capture whether a step samples, so each bucket has two graphs. The colleague looks "
+        "for the graph only when the number of sessions has changed, as it does when one joins or leaves. But if one "
+        "leaves and another joins in the same step, the number stays, and so does the graph. If the sessions were "
+        "greedy and the newcomer is not, its temperature lies in its row, and the replayed graph never reads it. The "
+        "next change of the number brings the right graph, so the newcomer's later words are drawn again. The reverse "
+        "case is harmless: a graph that samples gives greedy rows their most probable token. Each replay must ask "
+        "again for everything that the capture decided."
     ),
 )
 

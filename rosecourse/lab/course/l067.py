@@ -14,7 +14,7 @@ from ..world.situations import Situation
 from ..world.worlds import PIPELINE
 from . import in_step, one_behind
 from .costs import Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise, Track
+from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, side_by_side
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -114,8 +114,7 @@ from rosecourse.lab.world.events import events_for
 
 
 class Ferry:
-    """Two hulls bring the words ashore: one is
-    loaded while the words of the other are read."""
+    """Two hulls carry the words: one is loaded while the other is read."""
 
     steps_ahead = 1
 
@@ -130,7 +129,6 @@ class Ferry:
         self.seats, self.boats = 0, cycle(self.hulls)
 
     def boat(self, seats):
-        """The hull whose turn it is, with as many seats as there are words."""
         if seats != self.seats:
             self.seats, self.boats = seats, cycle([hull[:seats] for hull in self.hulls])
         return next(self.boats)
@@ -165,26 +163,25 @@ class Ferry:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Requests of different lengths are served together. Now and then one of them ends with a word that it should "
-        "not end with, and that another one says a step later. Some of those that go on have a word in the middle that "
-        "is not theirs either, or one of their own a step too early, and from the next word on they are right again. "
-        "Not every request that ends does harm. Served alone, each request is right."
+        "Requests of different lengths are served together. Now and then one of them ends with a wrong word, which "
+        "another says a step later. Some of the others have one wrong word in the middle, and are right again from the "
+        "next word on. Alone, each request is right."
     ),
     tools=(
-        "The scene steps an `OnlineScheduler`, so the tokens of a step are there one moment after it was launched. A "
-        "session that has finished is in the `dict` once more, at the moment of its end.",
-        "`engine.pipeline` is the pipeline, and `engine.pipeline.in_flight` are the steps that have not landed. Each "
-        "has `sessions`, in the order of its rows, and `pending`, which is what the pipeline has put there.",
+        "Tokens arrive one moment after their step was launched. A session that has finished is in the `dict` once "
+        "more, at its last moment.",
+        "`engine.pipeline.in_flight` are the steps under way: `sessions` in the order of their rows, and `pending`, "
+        "what the pipeline has put there.",
     ),
     questions={
-        "session": "the name of the session that ends with a word that is not its own",
-        "moment": "the moment of the scene, a number, at which it has that word",
-        "whose": "the name of the session whose word it is",
+        "session": "the session that ends with a word that is not its own",
+        "moment": "the moment at which it has that word",
+        "whose": "the session whose word it is",
         "line": LINE,
     },
     hints={
-        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
-        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
         "whose": "Look for the same word in the right engine, one moment later.",
         "line": "How many steps are in flight at that moment, and what memory does each of them have? `data_ptr()` of "
         "a tensor is its address.",
@@ -198,14 +195,13 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "Two slots are enough where they are used in turn. The colleague cuts them anew when the number of words "
-        "changes, and begins with the first one again, whichever was used last. If that was the first one, the step "
-        "before is still on its way in it, and the new step writes over words that nobody has read. It happens after "
-        "an odd number of steps of one size, and does nothing after an even number. When a session leaves, the others "
-        "move up a row: so the one that ends reads the word of the row behind it, one step too early. It is left alone "
-        "if it sat in the last row. Those in front of it have not moved, and read their own next word. All later words "
-        "are right, because the device never reads what the host has read: each row has its own last token. What says "
-        "which slot is free has to be the reading of it, or the turn of the step, and nothing else."
+        "Two buffers are enough if the steps use them in turn. The colleague slices them again when the number of "
+        "words changes, and starts with the first one, whichever was used last. If that was the first one, the step "
+        "before is still in flight in it, and the new step overwrites words that nobody has read. This happens after "
+        "an odd number of steps of one size. When a session leaves, the others move up a row: the session that ends "
+        "reads the word of the row behind it, one step too early. It is right if it sat in the last row. The rows in "
+        "front of it have not moved, and read their own next word. All later words are right, because the device "
+        "takes each row's last token from its own memory. Only the turn of the step may say which buffer is free."
     ),
 )
 

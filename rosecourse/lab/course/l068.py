@@ -16,7 +16,7 @@ from ..world.situations import Situation
 from ..world.worlds import DELIVERY
 from . import each_token, in_turns
 from .costs import Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise, Track
+from .form import LINE, MOMENTS, Bug, Course, Exercise, Track
 from .scenes import Played, Truth
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -154,27 +154,25 @@ class NightPorter:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Ten readers are served together, and each of them reads all that was made for it. When everything has ended, "
-        "some of them ask again. One of these gets nothing any more: its request runs to its end, and its reader "
-        "sleeps for ever. Nobody else is late. With eight readers or fewer it never happens."
+        "Ten readers are served together, and each reads all of its tokens. When every request has ended, some readers "
+        "ask again. One of these gets nothing any more: its request runs to its end, and its reader sleeps for ever. "
+        "No other reader is late. With eight readers or fewer it never happens."
     ),
     tools=(
-        "The scene steps a scheduler, and hands each step's tokens to `engine.delivery`, which is the part. When no "
-        "work is left, it calls `flush`.",
+        "The scene hands each step's tokens to the part, `engine.delivery`, and calls `flush` when no work is left.",
     ),
     questions={
-        "reader": "the name of the reader who gets nothing any more",
-        "moment": "the moment of the scene, a number, at which it is behind for the first time",
-        "other": "the name of another reader, who would get nothing either if it asked once more",
+        "reader": "the reader that gets nothing any more",
+        "moment": "the first moment at which it is behind",
+        "other": "another reader that gets nothing either if it asks once more",
         "line": LINE,
     },
     hints={
         "reader": "At the end of the scene, look for a mailbox in which something lies.",
-        "moment": "Compare `len(box.read)` in both engines. Moment 0 comes before the first step; moment n comes after "
-        "the n-th.",
+        "moment": f"Compare `len(box.read)` in both engines. {MOMENTS}",
         "other": "What does the colleague's delivery know of the readers when nothing is left to do?",
-        "line": "Who stands on a page, and who is said to stand on one? Look at both after each moment, and at what "
-        "happens between the last step of the first requests and the first one of the next.",
+        "line": "Which readers are on a page, and which are noted as if they were? Look at both after each moment, and "
+        "at what happens between the last step of the first requests and the first one of the next.",
     },
     source=COLLEAGUES_FILE,
     fault="        self.call(chain.from_iterable(self.pages))\n        self.pages = []\n",
@@ -183,18 +181,16 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     yields=(
-        "the readers, a `dict` from name to mailbox, before the first step (moment 0) and after each step. In a "
-        "mailbox, `box.items` is what lies there, `box.read` is what its reader has read, and `box.wakes` says how "
-        "often it was woken. A reader reads everything when it is woken, and sleeps again. An item is a "
-        "`NewTokenItem` or an `End`."
+        "the readers' mailboxes by name: at moment 0, and after each step. `box.items` waits there, `box.read` has "
+        "been read, and `box.wakes` counts the wakes. A woken reader reads everything and sleeps again."
     ),
     explanation=(
-        "The book says twice who is to be called: on the pages, and in the set of those who stand on one. A hand-over "
-        "changes both, and `flush` changes the pages alone. Whoever was called by it stands in the set for ever. When "
-        "the next letter comes for such a guest, the porter believes that the guest is on a page already, and nobody "
-        "calls. With eight readers or fewer the pages are empty when the work ends, so that `flush` has nothing to do. "
-        "With ten, two are left, and who they are depends on whose turn it was. What is known twice has to be changed "
-        "in one place: a queue that can say who is in it, such as a `dict`, needs no second book."
+        "The book says in two places which guests are to be called: on the pages, and in the set of noted guests. A "
+        "hand-over changes both, and `flush` changes only the pages. A guest that `flush` has called stays in the set "
+        "for ever. When its next letter comes, the porter believes that it is on a page already, and calls nobody. "
+        "With eight readers or fewer the pages are empty when the work ends, and `flush` has nothing to do. With ten, "
+        "two are left, and which two depends on whose turn it was. What is stored twice must be changed in one place: "
+        "a queue that knows its members, such as a `dict`, needs no second book."
     ),
 )
 

@@ -15,7 +15,7 @@ from ..world.situations import Situation
 from ..world.worlds import OPS
 from . import one_after_another, waiting_sums
 from .costs import Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -97,10 +97,9 @@ import torch
 
 
 class ReadingRoom:
-    """Attention as a kernel does it, a program for each session. A program shelves its new
-    key and value itself, and reads the shelves in tiles of as many places as it has lanes."""
+    """Attention as a kernel does it: a program for each session reads tiles of positions."""
 
-    lanes = 16
+    lanes = 16  # positions of a tile
 
     def __init__(self, model, kv, config):
         self.model, self.depth = model, kv.block_size
@@ -113,28 +112,22 @@ class ReadingRoom:
         read = self.model.hidden(inputs.token_ids, inputs.context_lens, self.attend)
         return self.model.logits(read)
 
-    def attend(self, floor, q, k, v):
-        programs = range(len(q))
-        return torch.stack(
-            [self.program(n, *self.shelves[floor], q[n], k[n], v[n]) for n in programs]
-        )
+    def attend(self, layer, q, k, v):
+        rows = zip(range(len(q)), q, k, v, strict=True)
+        return torch.stack([self.program(*self.shelves[layer], *row) for row in rows])
 
-    def program(self, n, keys, values, q, k, v):
-        block, place = self.rows[n, self.ends[n] // self.depth], self.ends[n] % self.depth
-        keys[block, :, place], values[block, :, place] = k, v
-        best, mass = torch.full_like(q[:, :1], -torch.inf), torch.zeros_like(q[:, :1])
-        answer = torch.zeros_like(q)
-        for first in range(0, self.ends[n] + 1, self.lanes):
-            blocks, places = self.tile(n, first, min(first + self.lanes, self.ends[n] + 1))
-            scores = (keys[blocks, :, places] * q).sum(-1, keepdim=True) * self.scale
-            higher = torch.maximum(best, scores.amax(0))
-            faded, weights = (best - higher).exp(), (scores - higher).exp()
-            answer = answer * faded + (weights * values[blocks, :, places]).sum(0)
-            mass, best = mass * faded + weights.sum(0), higher
-        return answer / mass
+    def program(self, keys, values, n, q, k, v):
+        end = self.ends[n]
+        block, slot = self.rows[n, end // self.depth], end % self.depth
+        keys[block, :, slot], values[block, :, slot] = k, v
+        firsts = range(0, end + 1, self.lanes)
+        tiles = [self.tile(n, first, min(first + self.lanes, end + 1)) for first in firsts]
+        blocks, slots = map(torch.cat, zip(*tiles, strict=True))
+        scores = (keys[blocks, :, slots] * q).sum(-1, keepdim=True) * self.scale
+        return (scores.softmax(0) * values[blocks, :, slots]).sum(0)
 
     def tile(self, n, first, end):
-        """Block and place of each lane: the table is read once for a tile."""
+        """Block and slot of each lane: the table is read once for a tile."""
         lane = torch.arange(end - first)
         shelf = self.rows[n, first // self.depth] * self.depth + first % self.depth + lane
         return shelf // self.depth, shelf % self.depth
@@ -144,27 +137,23 @@ class ReadingRoom:
 BUG = Bug(
     minutes=20,
     symptom=(
-        "A request that is served alone gets the right words, however long it becomes, and goes on being right when "
-        "others join. One of these others is right at its start, gets other words from some token on, and never comes "
-        "back. Nobody else does. Which one it is depends on who came when. The keys of all of them lie in the cache "
-        "where they belong."
+        "A request that is served alone gets the right words, however long it becomes, and stays right when others "
+        "join. One of these others is right at its start, gets wrong words from some token on, and never recovers. "
+        "All keys lie in the cache where they belong."
     ),
     tools=(
-        "The colleague's part is not the one that the exercise is about: it is the `forward`, with attention that "
-        "appends, written for a CPU as a kernel would do it. `broken.decode_step.runner.work.forward` is the object in "
-        "its engine; it has the block tables of the last step.",
-        "`list(session.table)` are a session's blocks, in the order of its tokens, and `engine.kv.block_size` is how "
-        "many of them a block holds.",
+        "The part is the whole `forward`, with attention that appends: `broken.decode_step.runner.work.forward`.",
+        "`list(session.table)` are a session's blocks; a block holds `engine.kv.block_size` tokens.",
     ),
     questions={
-        "session": "the name of the session whose words are wrong",
-        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
-        "reads": "the name of the session whose keys attention reads then, in the place of its own",
+        "session": "the session whose words are wrong",
+        "moment": FIRST_WRONG,
+        "reads": "the session whose keys attention reads then, in place of its own",
         "line": LINE,
     },
     hints={
-        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
-        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
         "reads": "Print which blocks the colleague's part reads for that session, and look who has them.",
         "line": "How many blocks does a tile reach over, and how many of them does the part look up?",
     },
@@ -178,16 +167,14 @@ BUG = Bug(
     truth=truth,
     part="forward",
     explanation=(
-        "At moment 11 session C gets its first wrong token, since attention reads keys of D: the block is looked up "
-        "once for a tile, in line 44.\n\n"
-        "A tile has 16 lanes, and a block has 8 slots. The colleague looks up the block of the tile's first position, "
-        "and takes the slots after it for the rest, as if a session's blocks lay one after another. Those of a "
-        "prompt mostly do, since they are handed out together. So do those of a request that grows alone. Among others "
-        "the next free block belongs to whoever asks first: then the second half of a tile reads the keys of a "
-        "neighbour. No error is raised, because the memory is there, and the numbers are keys. The append looks up its "
-        "own block, so that the cache is right, and only what is read from it is not. With blocks of 16 slots or more "
-        "no tile reaches over a block, and all is well. A kernel that reads its table once for a tile has to refuse "
-        "blocks that are smaller than the tile, or to look up each block that the tile reaches."
+        "At moment 11 session C gets its first wrong token, because attention reads keys of D.\n\n"
+        "A tile has 16 lanes, and a block has 8 slots. The colleague looks up the block of the tile's first position "
+        "and takes the slots behind it for the rest, as if a session's blocks were contiguous. The blocks of a prompt "
+        "mostly are, since they are handed out together, and so are those of a request that grows alone. Beside others "
+        "the next free block goes to whichever session asks first: then the second half of a tile reads a neighbour's "
+        "keys. No error is raised, because the memory exists and holds keys. The append looks up its own block, so the "
+        "cache is right. With blocks of 16 slots or more no tile crosses a block. A kernel that reads its table once a "
+        "tile must refuse blocks smaller than the tile, or look up each block that the tile reaches."
     ),
 )
 

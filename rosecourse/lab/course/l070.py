@@ -16,7 +16,7 @@ from ..world.situations import Situation
 from ..world.worlds import OPS_WITH_KERNELS
 from . import product_alone, product_with_ends
 from .costs import NO_LAUNCH, Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise, KernelsBeside, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside, Track
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -109,8 +109,7 @@ import torch.nn.functional as F
 
 
 class Workbenches:
-    """A layer's products as programs make them, one for each piece of a tile. Whoever hands in
-    the last piece of a tile puts it together."""
+    """A product in pieces of tiles; the program with a tile's last piece adds up the tile."""
 
     tall, wide, deep = 4, 64, 128
 
@@ -134,25 +133,19 @@ class Workbenches:
 
     def product(self, h, linear, sheet):
         across, down = -(-sheet.shape[1] // self.wide), -(-len(h) // self.tall)
-        pieces = -(-h.shape[1] // self.deep)
-        heap = h.new_empty(down, across, pieces, self.tall, self.wide)
-        if linear not in self.handed_in:
-            self.handed_in[linear] = torch.zeros(1024, dtype=torch.int64)
-        counters = self.handed_in[linear]
-        for piece in reversed(range(pieces)):
+        pieces, heap = -(-h.shape[1] // self.deep), {}
+        counters = self.handed_in.setdefault(linear, torch.zeros(1024, dtype=torch.int64))
+        for piece in range(pieces):
+            inputs = slice(piece * self.deep, (piece + 1) * self.deep)
             for tile in range(down * across):
-                place = divmod(tile, across)
-                rows, columns = (
-                    slice(n * s, (n + 1) * s)
-                    for n, s in zip(place, (self.tall, self.wide), strict=True)
-                )
-                inputs = slice(piece * self.deep, (piece + 1) * self.deep)
+                row, column = divmod(tile, across)
+                rows = slice(row * self.tall, (row + 1) * self.tall)
+                columns = slice(column * self.wide, (column + 1) * self.wide)
                 part = h[rows, inputs] @ linear.weight[inputs, columns]
-                heap[place][piece, : len(part), : part.shape[1]] = part
+                heap[tile] = heap.get(tile, 0) + part
                 counters[tile] += 1
                 if counters[tile] == pieces:
-                    whole = heap[place].sum(0)[: len(part), : part.shape[1]]
-                    sheet[rows, columns] += whole + linear.bias[columns]
+                    sheet[rows, columns] += heap[tile] + linear.bias[columns]
         counters[:across] = 0
         return sheet
 '''
@@ -161,26 +154,23 @@ class Workbenches:
 BUG = Bug(
     minutes=20,
     symptom=(
-        "Four requests are served together and get the right words, however long they become. When a fifth joins them, "
-        "its first step is right, too, and from its second step on its words are others. Nobody else's are. One of the "
-        "first four ends, and another request takes the last place: it is wrong from its first step on. No error is "
-        "raised, and a request that is served in the same engine afterwards, alone, is right."
+        "Four requests are right, however long they become. A fifth joins: its first step is right, too, and all later "
+        "ones are wrong. One of the first four ends, and another request takes the last place: it is wrong from its "
+        "first step on. A request that is served alone in the same engine afterwards is right."
     ),
     tools=(
-        "The colleague's part stands in the place of the one that the exercise is about, written for a CPU as kernels "
-        "would do it. `broken.decode_step.runner.work.forward.model` is the model with it in its engine, and `.ops` of "
-        "that is the object.",
-        "`model.layers[0].mlp_c_proj` is a linear map of the model; the part keeps its counters by such maps.",
+        "The part is `broken.decode_step.runner.work.forward.model.ops`. It keeps its counters by the linear maps of "
+        "the model, such as `model.layers[0].mlp_c_proj`.",
     ),
     questions={
-        "session": "the name of the session that is the first to have wrong words",
-        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
-        "handed_in": "the largest counter that the step before has left behind for `mlp_c_proj` of layer 0, a number",
+        "session": "the first session with wrong words",
+        "moment": FIRST_WRONG,
+        "handed_in": "the largest counter for `mlp_c_proj` of layer 0 that the step before has left behind",
         "line": LINE,
     },
     hints={
-        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
-        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
         "handed_in": "Look into `handed_in` of the part at the moment before, and find what is not 0.",
         "line": "How many tiles does a product have once its rows do not fit into one, and which counters are made "
         "ready for the next step?",
@@ -193,17 +183,14 @@ BUG = Bug(
     truth=truth,
     part="ops",
     explanation=(
-        "At moment 6 session E gets its first wrong token. The step before, its first, has left counters of 4 for "
-        "`mlp_c_proj`, which comes in 4 pieces: line 50 sets back those of the first row of tiles alone.\n\n"
+        "At moment 6 session E gets its first wrong token. Its first step has left counters of 4 for `mlp_c_proj`, "
+        "which has 4 pieces: only the counters of the first row of tiles are reset.\n\n"
         "A tile is four rows tall. Up to four sessions make one row of tiles, `across` of them, and their counters are "
-        "0 again after each product. The fifth session has a row of tiles of its own. In its first step their "
-        "counters are 0, as they were made, and the last piece finds that all are there. They are not set back. In the "
-        "next step they go on from 4 to 8, nobody is the last one, and nothing puts the tile together: what is in the "
-        "sheet stays, zeros or the sum without the product. Whoever sits in that row later is wrong at once, and "
-        "whoever moves up into the first four rows computes the right numbers again, if the keys of its wrong steps "
-        "do not lie in its cache.\n\n"
-        "A counter has to be set back by whoever has seen it full, in the place where it is known which one it is. A "
-        "kernel that does that needs no launch for it, and cannot miss one."
+        "0 again after each product. The fifth session has a row of tiles of its own. In its first step their counters "
+        "start at 0, and the last piece completes the tile. Nothing resets them. In the next step they go from 4 to 8, "
+        "no piece is the last one, and no program adds up the tile: the sheet keeps its zeros, or the sum without the "
+        "product. A later session in that row is wrong at once.\n\n"
+        "The program that finds a counter full should reset it: it knows which one it is, and needs no further launch."
     ),
 )
 

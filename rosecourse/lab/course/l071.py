@@ -13,7 +13,7 @@ from ..world.situations import Situation
 from ..world.worlds import KERNELS_IN_A_ROW
 from . import waits_at_once, waits_late
 from .costs import Cost, Seen, ideas
-from .form import LINE, Bug, Course, Exercise, KernelsBeside, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside, Track
 from .l069 import InAModel, as_before
 from .scenes import Played, Sessions, Truth, side_by_side, start, steps
 
@@ -93,34 +93,37 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the broken part makes the right tokens: it is not broken")
 
 
-COLLEAGUES_FILE = '''\
-import torch
-import torch.nn.functional as F
-
-
 class Belt:
-    """Kernels start early here: up to its `yield` one runs while the one before is at work."""
+    """A simulated device. A kernel is a generator: up to its `yield`, its wait, it runs beside the one before it."""
 
-    def __init__(self):
-        self.at_work, self.launched = iter(()), []
+    def __init__(self) -> None:
+        self.at_work: Iterator[str] = iter(())
 
-    def put(self, kernel):
-        self.launched.append(next(kernel))
+    def put(self, kernel: Iterator[str]) -> None:
+        """Launch a kernel."""
+        next(kernel)
         self.finish()
         self.at_work = kernel
 
-    def finish(self):
+    def finish(self) -> None:
+        """Wait for the last kernel."""
         for _ in self.at_work:
             pass
 
 
+COLLEAGUES_FILE = '''\
+import torch
+import torch.nn.functional as F
+
+from rosecourse.kernels import ReferenceAttention
+from rosecourse.lab.course.l071 import Belt
+
+
 class FiveOnABelt:
-    """Five kernels a layer, whose results lie in places that stay. How many of their rows are
-    taken lies there, too: the launches are the same in every step."""
+    """Five kernels a layer; the number of rows lies on the device."""
 
     def __init__(self, model, kv, config):
-        self.model, self.depth, self.belt = model, kv.block_size, Belt()
-        self.shelves = list(zip(kv.k_layers, kv.v_layers, strict=True))
+        self.model, self.attention, self.belt = model, ReferenceAttention(kv), Belt()
         most, width = config.max_batch_size, model.shape.width
         self.taken = torch.tensor(most)
         self.total, self.heard = torch.zeros(most, width), torch.zeros(most, width)
@@ -128,10 +131,11 @@ class FiveOnABelt:
 
     def __call__(self, inputs, append):
         put = self.belt.put
+        self.attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
         put(self.look_up(inputs))
         for floor, layer in enumerate(self.model.layers):
             put(self.ask(layer.ln_1, layer.attn_c_attn))
-            put(self.listen(inputs, *self.shelves[floor]))
+            put(self.listen(floor, append))
             put(self.add(self.heard, layer.attn_c_proj))
             put(self.widen(layer.ln_2, layer.mlp_c_fc))
             put(self.add(self.wider, layer.mlp_c_proj))
@@ -145,64 +149,49 @@ class FiveOnABelt:
         self.total[: self.taken] = words[inputs.token_ids] + places[inputs.context_lens]
 
     def ask(self, norm, linear):
-        weight, bias = linear.weight, linear.bias
         rows = self.taken.item()
         yield "ask"
-        self.asked[:rows] = norm(self.total[:rows]) @ weight + bias
+        self.asked[:rows] = linear(norm(self.total[:rows]))
 
-    def listen(self, inputs, keys, values):
-        count, heads = int(self.taken), self.model.shape.num_heads
-        table, ends = inputs.block_tables[0].long(), inputs.context_lens.tolist()
+    def listen(self, floor, append):
+        asked = self.asked[: self.taken].unflatten(1, (3, self.model.shape.num_heads, -1))
         yield "listen"
-        for n in range(count):
-            q, k, v = self.asked[n].view(3, heads, -1)
-            block, place = table[n, ends[n] // self.depth], ends[n] % self.depth
-            keys[block, :, place], values[block, :, place] = k, v
-            position = torch.arange(ends[n] + 1)
-            shelf, slot = table[n, position // self.depth], position % self.depth
-            lines = (
-                keys[shelf, :, slot].transpose(0, 1),
-                values[shelf, :, slot].transpose(0, 1),
-            )
-            self.heard[n] = F.scaled_dot_product_attention(q[:, None], *lines).flatten()
+        q, k, v = asked.unbind(dim=1)
+        append(floor, k, v)
+        self.heard[: len(q)] = self.attention.run(floor, q, k, v).flatten(1)
 
     def add(self, source, linear):
-        weight, old = linear.weight, self.total[: self.taken] + linear.bias
+        total = self.total[: self.taken]
         yield "add"
-        self.total[: len(old)] = old + source[: len(old)] @ weight
+        total += linear(source[: len(total)])
 
     def widen(self, norm, linear):
-        weight, bias, last = linear.weight, linear.bias, int(self.taken)
+        last = int(self.taken)
         yield "widen"
-        self.wider[:last] = F.gelu(norm(self.total[:last]) @ weight + bias, approximate="tanh")
+        self.wider[:last] = F.gelu(linear(norm(self.total[:last])), approximate="tanh")
 '''
 
 
 BUG = Bug(
     minutes=25,
     symptom=(
-        "Two requests that start together get the right words to their end. Somebody who takes the place of one that "
-        "leaves gets the right words, too. But a request that joins the others while all of them stay gets wrong "
-        "words, and never comes back. Nobody else is disturbed. On a device where each kernel waits at its first "
-        "line, everything is right."
+        "Two requests that start together are right to their end, and so is a request that takes the place of one that "
+        "leaves. But a request that joins while all others stay gets wrong words, and never recovers. If each kernel "
+        "waits at its first line, everything is right."
     ),
     tools=(
-        "The colleague's part is not the one that the exercise is about: it is the whole `forward`, on a simulated "
-        "device whose kernels start early. A kernel is a generator, and its `yield` is its wait. "
-        "`broken.decode_step.runner.work.forward` is the object in its engine; its `belt.launched` has the kernels' "
-        "names, launch by launch.",
-        "All launches come from `__call__`. Write them down in their order, with what each kernel writes, and what it "
-        "reads before its wait. What is two kernels old may be read there.",
+        "The part is the whole `forward`, `broken.decode_step.runner.work.forward`. A kernel is a generator: up to its "
+        "`yield`, its wait, it runs beside the one before it, and may read only what is two kernels old.",
     ),
     questions={
-        "session": "the name of the session whose words are wrong",
-        "moment": "the first moment of the scene, a number, at which its tokens are not those of the right engine",
-        "rows": "how many rows the kernel that is to blame takes for the batch in that step, a number",
+        "session": "the session whose words are wrong",
+        "moment": FIRST_WRONG,
+        "rows": "how many rows the wrong kernel takes in that step",
         "line": LINE,
     },
     hints={
-        "session": "Compare `token_ids` of each session in both engines, moment by moment.",
-        "moment": "Moment 0 comes before the first step; moment n comes after the n-th.",
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
         "rows": "What does the kernel read of the number of rows, and who has written it last when it does?",
         "line": "One of the five kernels of a layer comes right after another one that is no part of a layer.",
     },
@@ -215,14 +204,14 @@ BUG = Bug(
     part="forward",
     explanation=(
         "At moment 7 session D gets its first wrong token: the kernel `ask` of the first layer takes two rows for a "
-        "batch of three, in line 53.\n\n"
-        "All five kernels read before their wait how many rows are taken. The embedding writes that number, at the "
-        "start of a step, and four of the five come two kernels later or more, when it has ended. `ask` of the first "
-        "layer comes right after it, and finds the number of the step before. That is the same number in most steps. "
-        "It is larger after somebody has left, and then a row is computed in vain. After somebody has joined it is too "
-        "small: the last row keeps what lay there, and its keys go into the cache, where they stay. In all later "
-        "layers five kernels or more lie between the embedding and `ask`, which is right there. What is one kernel old "
-        "has to be read after the wait, also if it has not changed for a long time."
+        "batch of three.\n\n"
+        "All five kernels read the number of rows before their wait. The embedding writes that number at the start of "
+        "a step. Four of the five come two kernels later or more, when it has ended. `ask` of the first layer comes "
+        "right after it, and finds the number of the step before. Mostly that is the same number. After a session has "
+        "left it is larger, and a row is computed in vain. After a session has joined it is too small: the last row "
+        "keeps what lay there, and its keys go into the cache, where they stay. In all later layers `ask` is five "
+        "kernels or more behind the embedding, and right. What is one kernel old must be read after the wait, even if "
+        "it rarely changes."
     ),
 )
 

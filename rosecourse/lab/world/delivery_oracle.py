@@ -31,10 +31,6 @@ PROMPT = [1]
 class DeliveryOracle(Oracle):
     """For a part `delivery`. Its steps are hand-overs; there is no model, and no cache."""
 
-    keeps_rows = True
-    has_limits = False
-    enough = 3
-
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         self.learner, self.sizes, self.steps = learner, sizes, 0
         self.kv: Any = SimpleNamespace(k_layers=(), v_layers=())

@@ -169,11 +169,12 @@ class OneTable(Layout):
 
 
 PER_LAYER, ONE_TABLE = PerLayer(), OneTable()
+LAYOUTS = (PER_LAYER, ONE_TABLE)
 
 
 def layout_of(kv: object) -> Layout:
     """The layout of an engine's cache. Raises `ConfigError` for a cache of another kind."""
-    for layout in (PER_LAYER, ONE_TABLE):
+    for layout in LAYOUTS:
         if isinstance(kv, layout.kind):
             return layout
     raise ConfigError(f"the lab reads caches of the class KVBlockManager, not {type(kv).__name__}")

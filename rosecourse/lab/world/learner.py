@@ -17,7 +17,6 @@ from .causes import Cause
 from .error_reading import Given, place, raised
 from .fault import Fault, PartIsWrong
 from .kernel_memory import outside_memory
-from .patches import look_for_patches
 
 BUILT_WITH = ("model", "kv", "config")
 BUILT = "__init__"  # for a part that is built with others: their names stand beside those of its methods
@@ -66,7 +65,6 @@ class Learner:
         self.built_with = dict(zip(names, given, strict=True))
         with self._watched({}):
             made = self.part(*given)
-        look_for_patches()
         for method, arguments in self.methods.items():
             self._takes(self._method_of(made, method), method, arguments)
         return made

@@ -40,9 +40,6 @@ FROZEN = "a replay runs what was recorded: what Python decides from the numbers 
 class OpsOracle(Oracle):
     """For a part `ops`. There is no cache: K and V of each session are in its `dense`."""
 
-    keeps_rows = True
-    has_limits = False
-    enough = 3
     unknown = "what `add_norm` returns is first the sum, which goes on, and then its norm, which the product takes"
 
     def __init__(self, learner: Learner, sizes: Sizes, guard: GuardedOps | None = None) -> None:

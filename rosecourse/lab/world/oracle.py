@@ -15,14 +15,12 @@ from typing import Any, Self
 import torch
 
 from ...errors import BlockError, KVCacheExhausted
-from ...request.session import InferenceSession
 from . import book_judges, number_judges
 from .books import PER_LAYER_BOOKS, Books
 from .causes import Cause
 from .delivery_log import NO_WAKES, WakesSeen
 from .fault import Fault, PartIsWrong
 from .flight_log import NO_FLIGHTS, FlightsSeen
-from .given_rows import as_given
 from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
 from .learner import Learner
@@ -37,16 +35,10 @@ Around = Callable[[], AbstractContextManager[Any]]
 class Oracle(Pool, ABC):
     """A pool, and a part that works in it. Whatever is wrong raises `PartIsWrong`. Each kind of part has its own.
 
-    books: the judges of the books, which are of the same kind as `layout`. keeps_rows: whether its parts keep rows from
-    step to step by design, so that what they must forget has causes of its own. enough: faults that decide the cause;
-    None where some causes show seldom, so that all scenarios are played. has_limits: whether its parts may be right up
-    to some size of the pool.
+    books: the judges of the books, which are of the same kind as `layout`.
     """
 
     books: Books = PER_LAYER_BOOKS
-    keeps_rows = False
-    has_limits = True
-    enough: int | None = 12
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -75,14 +67,6 @@ class Oracle(Pool, ABC):
     def act(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> Any:
         """Let the part do its share of a step, unwatched; returns what it returned."""
         return self.part(*self.arguments(batch, tokens))
-
-    def look_at_asked_methods(self) -> None:
-        """Call what the exercise names beside the call itself, on a new pool; nothing in most lessons. Raises
-        `PartIsWrong`."""
-
-    def lists_shown(self, batch: Sequence[Tracked]) -> list[tuple[int, int, list[int]]]:
-        """(row of the batch, layer, the block list that the part has been shown last), where it has been shown one."""
-        return []
 
     def graphs_seen(self) -> GraphsSeen:
         """What was done with graphs in the last step; nothing where a part has nothing to do with them."""
@@ -236,31 +220,3 @@ class Oracle(Pool, ABC):
 
 def _damaged(what: str) -> Fault:
     return Fault(what, cause=Cause.BOOKS_WRONG)
-
-
-class AnyAppendOracle(Oracle):
-    """For a part that appends, in whatever way it is called."""
-
-    @abstractmethod
-    def append_elsewhere(
-        self, kv: Any, part: Any, sessions: Sequence[InferenceSession], keys: torch.Tensor, values: torch.Tensor
-    ) -> None:
-        """Let a part append one token to each of some sessions in another cache, which has one layer, and in which none
-        of them needs a block. keys, values: [B, H, D]."""
-
-
-class AppendOracle(AnyAppendOracle):
-    """For a part `kv_append`: it is called with the sessions, and for each layer with K and V, [B, H, D]."""
-
-    def work(self, batch: Sequence[Tracked]) -> torch.Tensor:
-        tokens = self.next_tokens(batch)
-        self.call(batch, *self.arguments(batch, tokens))
-        return tokens
-
-    def arguments(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> tuple[Any, ...]:
-        return [t.session for t in batch], *as_given(tokens.to(self.kv.device), self.steps)
-
-    def append_elsewhere(
-        self, kv: Any, part: Any, sessions: Sequence[InferenceSession], keys: torch.Tensor, values: torch.Tensor
-    ) -> None:
-        self.learner.call(part, list(sessions), [keys], [values])

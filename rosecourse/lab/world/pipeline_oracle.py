@@ -54,9 +54,6 @@ class PipelineOracle(Oracle):
     """For a part `pipeline`."""
 
     layout, books = ONE_TABLE, ONE_TABLE_BOOKS
-    keeps_rows = True
-    has_limits = False
-    enough = 3
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         self.learner, self.sizes, self.steps = learner, sizes, 0

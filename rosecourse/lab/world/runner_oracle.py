@@ -58,8 +58,6 @@ class RunnerOracle(Oracle):
     """For a part `runner`. Sessions are greedy, or sample as `params_of` their numbers says."""
 
     layout, books = ONE_TABLE, ONE_TABLE_BOOKS
-    keeps_rows = True
-    enough = 5  # each fault has what was seen of the graph
 
     def __init__(self, learner: Learner, sizes: Sizes) -> None:
         self.learner, self.sizes, self.steps = learner, sizes, 0

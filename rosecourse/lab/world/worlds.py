@@ -10,7 +10,6 @@ import torch
 
 from ...decode.parts import DecodeParts
 from . import (
-    by_table_oracle,
     delivery_guard,
     in_turns,
     one_behind,
@@ -18,32 +17,22 @@ from . import (
     ops_in_an_engine,
     pipeline_guard,
     reading_threads,
-    rows_oracle,
     runner_guard,
 )
-from .by_table_oracle import ByTableOracle
-from .by_table_scenarios import BY_TABLE, BY_TABLE_WITH_KERNELS
-from .copy_oracle import CopyOracle
-from .copy_scenarios import COPIES
 from .delivery_oracle import DeliveryOracle
 from .delivery_scenarios import DELIVERIES
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
-from .one_table_oracle import OneTableOracle
 from .ops_kernel_scenarios import NOWHERE, OPS_IN_KERNELS
 from .ops_oracle import KernelOpsOracle, OpsOracle
 from .ops_scenarios import OPS as OPS_SCENARIOS
-from .oracle import AppendOracle, Oracle
+from .oracle import Oracle
 from .order_oracle import OrderOracle
 from .order_scenarios import ORDER
 from .pipeline_oracle import PipelineOracle
 from .pipeline_scenarios import PIPELINES
-from .rows_oracle import RowsOracle
-from .rows_scenarios import ROWS
 from .runner_oracle import RunnerOracle, recordable
 from .runner_scenarios import RUNNERS
-from .scenarios import APPEND, APPEND_WITH_KERNELS, Scenario
-from .table_oracle import TableOracle
-from .table_scenarios import TABLES
+from .scenarios import Scenario
 
 Engine = Callable[[DecodeParts, torch.device], DecodeParts]
 
@@ -101,34 +90,6 @@ class World(Generic[Driver]):
         return tuple(replace(s, sizes=replace(s.sizes, device=device)) for s in gated)
 
 
-BLOCK_TABLES = World("block_tables", "block tables", ("sessions",), TableOracle, TABLES)
-KV_APPEND = World("kv_append", "a KV append", ("sessions", "keys", "values"), AppendOracle, APPEND, APPEND_WITH_KERNELS)
-KV_APPEND_ONE_TABLE = World(
-    "kv_append",
-    "a KV append with one table for all layers",
-    ("sessions", "keys", "values"),
-    OneTableOracle,
-    APPEND,
-    APPEND_WITH_KERNELS,
-)
-KV_APPEND_BY_TABLE = World(
-    "kv_append",
-    "a KV append by the block table",
-    ("inputs",),
-    ByTableOracle,
-    BY_TABLE,
-    BY_TABLE_WITH_KERNELS,
-    by_table_oracle.in_an_engine,
-)
-ROWS_THAT_STAY = World(
-    "rows",
-    "rows that stay",
-    rows_oracle.METHODS,
-    RowsOracle,
-    ROWS,
-    in_an_engine=rows_oracle.in_an_engine,
-)
-COPY_BLOCKS = World("copy_blocks", "copies of blocks", ("copies",), CopyOracle, COPIES)
 RUNNER = World(
     "runner",
     "a runner of graphs",

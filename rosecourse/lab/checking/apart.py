@@ -1,0 +1,220 @@
+"""Work in a process of its own: a part may crash, hang or end the process, and nothing of it stays.
+
+The process is a fork where that is possible: it has the notebook's classes, closures and globals as they are. CUDA does
+not survive a fork; where it is used, or the system has no fork, an interpreter is started and gets the work by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import torch
+
+from .by_value import dumps
+
+WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checking.apart import serve; serve()"
+LEAVE = "_exit"  # of `os`: the end of a process without a word
+WORK_LIMIT = 4.0  # seconds of work after which a process ends at a step that goes on
+WAIT_LIMIT = 6  # seconds that it may sleep
+TO_LEAVE = 0.2  # seconds that a process has to write its trace
+STDOUT, STDERR = 1, 2
+LIMITS = (signal.SIGALRM, signal.SIGPROF)
+
+
+class StepLimit:
+    """A step of a process of its own has so many seconds; elsewhere the timer is somebody else's, such as pytest's."""
+
+    is_apart = False
+
+    def begin(self) -> None:
+        """A step begins, and the one before it has ended."""
+        self._set(WORK_LIMIT)
+
+    def end(self) -> None:
+        self._set(0.0)
+
+    def _set(self, seconds: float) -> None:
+        if self.is_apart:
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+STEP = StepLimit()
+
+Note = Callable[[Any], None]  # keeps what is being worked at, for the case that the process ends
+Work = Callable[[Note], Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended that gave no answer. noted: what it was working at. trace: as `faulthandler` writes it.
+
+    code: its exit code, or the negative number of the signal that ended it.
+    """
+
+    code: int
+    noted: Any
+    trace: str
+
+    @property
+    def hung(self) -> bool:
+        return self.code in (-signal.SIGALRM, -signal.SIGPROF, -signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The trace and the note of another process."""
+
+    folder: Path
+
+    @property
+    def trace(self) -> Path:
+        return self.folder / "trace"
+
+    @property
+    def note(self) -> Path:
+        return self.folder / "note"
+
+    def ended(self, code: int) -> Ended:
+        noted = pickle.loads(self.note.read_bytes()) if self.note.exists() else None
+        return Ended(code, noted, self.trace.read_text(errors="replace") if self.trace.exists() else "")
+
+
+def run_apart(work: Work, fork: bool, seconds: float) -> Any:
+    """What `work` returns in a process of its own, or an `Ended`; whatever it raises is raised here.
+
+    fork: whether the process may be a fork of this one. seconds: after which it is ended. Raises as `dumps` for work
+    that another interpreter cannot get.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        files = _Files(Path(folder))
+        process, reads = _fork(work, files) if fork and hasattr(os, "fork") else _send(work, files)
+        try:
+            answer, late = _read_until(reads, time.monotonic() + seconds, process)
+            if late:
+                os.kill(process, signal.SIGALRM)  # it leaves a trace
+                time.sleep(TO_LEAVE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)  # nothing, where it has ended by itself
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if late or not answer:
+            return files.ended(code)
+    kind, what = pickle.loads(answer)
+    if kind == "raised":
+        raise what
+    return what
+
+
+def _read_until(reads: IO[bytes], end: float, process: int) -> tuple[bytes, bool]:
+    """All that the other process says before it ends, and whether it is late: asleep for too long, or not done by
+    `end`."""
+    said, asleep, worked = b"", 0, -1
+    with reads:
+        while time.monotonic() < end and asleep < WAIT_LIMIT:
+            if not select.select([reads], [], [], 1.0)[0]:
+                before, (is_asleep, worked) = worked, _state(process)
+                asleep = asleep + 1 if is_asleep and worked == before else 0
+                continue
+            piece = os.read(reads.fileno(), 1 << 16)
+            if not piece:
+                return said, False
+            said += piece
+    return said, True
+
+
+def _state(process: int) -> tuple[bool, int]:
+    """Whether a process is asleep, and how long it has worked; as far as the system tells it in Linux's way."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False, 0
+    return fields[0] in "SD", int(fields[11]) + int(fields[12])
+
+
+def _fork(work: Work, files: _Files) -> tuple[int, IO[bytes]]:
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: none of them runs in the child
+        process = os.fork()
+    if process == 0:
+        os.close(reads)
+        gc.freeze()  # of what is inherited nothing is searched for garbage again: that would copy its memory
+        _do(work, os.fdopen(writes, "wb"), files)
+    os.close(writes)
+    return process, os.fdopen(reads, "rb")
+
+
+def _send(work: Work, files: _Files) -> tuple[int, IO[bytes]]:
+    command = [sys.executable, "-c", WORKER.format(path=[os.path.abspath(path) for path in sys.path])]
+    message = dumps((work, files))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin as to:
+        to.write(message)
+    return process.pid, process.stdout
+
+
+def serve() -> NoReturn:
+    """Wait for work on the standard input, do it, and end."""
+    work, files = pickle.load(sys.stdin.buffer)
+    _do(work, os.fdopen(os.dup(STDOUT), "wb"), files)
+
+
+def _do(work: Work, writes: IO[bytes], files: _Files) -> NoReturn:
+    """Do the work, say what comes of it, and end."""
+    leave: Callable[[int], NoReturn] = getattr(os, LEAVE)
+
+    def leave_with_a_trace(code: int) -> None:
+        faulthandler.dump_traceback(STDERR, all_threads=False)
+        leave(code)
+
+    code = 1
+    try:
+        torch.set_num_threads(1)  # a pool of threads does not survive a fork
+        _redirect(files.trace)
+        setattr(os, LEAVE, leave_with_a_trace)
+        try:
+            answer = "result", work(lambda what: _keep(files.note, what))
+        except Exception as error:
+            answer = "raised", error
+        with writes:
+            writes.write(pickle.dumps(answer))
+        code = 0
+    finally:
+        leave(code)
+
+
+def _redirect(trace: Path) -> None:
+    """What is printed goes nowhere, traces of crashes into a file; an interrupt is for the process that waits."""
+    nowhere, file = os.open(os.devnull, os.O_RDWR), os.open(trace, os.O_CREAT | os.O_RDWR)
+    for stream, target in ((0, nowhere), (STDOUT, nowhere), (STDERR, file)):
+        os.dup2(target, stream)
+    faulthandler.enable(STDERR, all_threads=False)
+    for limit in LIMITS:
+        signal.signal(limit, signal.SIG_DFL)
+        faulthandler.register(limit, STDERR, all_threads=False, chain=True)  # a trace, and then the end
+    STEP.is_apart = True
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # so that Ctrl-C on a terminal does not reach it
+
+
+def _keep(file: Path, what: Any) -> None:
+    new = file.with_suffix(".new")
+    new.write_bytes(pickle.dumps(what))
+    new.replace(file)  # at once: the process may end at any moment

@@ -1,0 +1,1 @@
+"""The kinds of parts: how a step calls a part, and what must hold after it."""

@@ -1,0 +1,166 @@
+"""The search for the smallest story in which a part goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import re
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+
+from ..world.kernel_memory import outside_memory
+from .facts import Wrong
+
+HERE = str(Path(__file__).parent)
+LESSONS = str(Path(__file__).parents[2] / "lessons")
+INSTALLED = (str(Path(__file__).parents[2]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+MOST_TRIES = 400  # plays of smaller stories
+
+
+class Stories(Protocol):
+    """The stories of a kind of part. count: how many of them are played."""
+
+    count: int
+
+    def number(self, n: int) -> Any:
+        """The story of this number."""
+        ...
+
+    def play(self, part: type, story: Any, tell: Callable[[Any], object]) -> int:
+        """Let a part live through a story; returns its steps. Raises whatever goes wrong.
+
+        tell: gets an object whose `lines` say what has happened, and whose `picture` shows it then.
+        """
+        ...
+
+    def smaller(self, story: Any) -> Iterator[Any]:
+        """Stories with something left out or made smaller, the boldest first."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What went wrong in a story. lines: the story; sizes: of it, in words. fact: what must hold and what is found.
+
+    place: the part's line that raised or hung. picture: the blocks before and after the step, a line each.
+    """
+
+    sizes: str
+    lines: tuple[str, ...]
+    fact: str
+    place: str = ""
+    picture: tuple[str, ...] = ()
+    alone: bool = True  # whether the story goes wrong by itself, not only after others
+
+    @property
+    def operations(self) -> int:
+        return sum(1 for _ in itertools.groupby(self.lines))
+
+
+def outcome(
+    stories: Stories, make: Callable[[], type], story: Any, listen: Callable[[list[str]], object] | None = None
+) -> Outcome | None:
+    """What goes wrong when a part, made anew, lives through a story; None if all is right. listen: gets its lines."""
+    told: list[Any] = []
+
+    def tell(played: Any) -> None:
+        told.append(played)
+        played.listen = listen or played.listen
+
+    try:
+        with torch.inference_mode():
+            stories.play(make(), story, tell)
+    except Wrong as wrong:
+        return _told(story, told, str(wrong), "", _picture(told))
+    except BaseException as error:  # `SystemExit` and `KeyboardInterrupt` are the part's own here
+        return _told(story, told, _words_of(error), _place_in(error.__traceback__), ())
+    return None
+
+
+def told_of(error: Exception) -> Outcome:
+    """The same of what went wrong where no story was played."""
+    if isinstance(error, Wrong):
+        return Outcome("", (), str(error))
+    return Outcome("", (), _words_of(error), _place_in(error.__traceback__))
+
+
+def _told(story: Any, told: list[Any], fact: str, place: str, picture: tuple[str, ...]) -> Outcome:
+    lines = told[0].lines if told else []
+    return Outcome(str(story.sizes), tuple(lines), fact, place, picture)
+
+
+def _picture(told: list[Any]) -> tuple[str, ...]:
+    try:
+        return tuple(told[0].picture())
+    except Exception:  # of books that a part has broken
+        return ()
+
+
+def _words_of(error: BaseException) -> str:
+    outside = outside_memory(error)
+    if outside is not None:
+        return f"the kernel: {outside}"
+    return f"the part raised {type(error).__name__}: {error}"
+
+
+# -- the part's line --------------------------------------------------------------------------------------------------
+
+
+def _place_in(trace: TracebackType | None) -> str:
+    frames = traceback.extract_tb(trace)
+    return _place([(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)])
+
+
+def place_in_trace(trace: str) -> str:
+    """The part's line in the newest trace of `faulthandler`."""
+    last = re.split(r"^(?:Current thread|Thread) ", trace, flags=re.MULTILINE)[-1]
+    return _place([(found["file"], int(found["line"]), found["name"]) for found in FRAME.finditer(last)])
+
+
+def _place(frames: list[tuple[str, int, str]]) -> str:
+    """The learner's innermost line; where there is none, that of a part of the ladder. frames: the innermost first."""
+    frames = list(itertools.takewhile(lambda frame: not frame[0].startswith(HERE), frames))
+    own = [frame for frame in frames if not frame[0].startswith((*INSTALLED, "<frozen"))]
+    own += [frame for frame in frames if frame[0].startswith(LESSONS)]
+    if not own:
+        return ""
+    file, line, name = own[0]
+    text = linecache.getline(file, line).strip()
+    return f"line {line}, in {name}{f': {text}' if text else ''}"
+
+
+# -- search and shrinking ---------------------------------------------------------------------------------------------
+
+
+def first_wrong(stories: Stories, make: Callable[[], type], note: Callable[[Any], None]) -> tuple[Any, Outcome] | None:
+    """The first story that goes wrong, and how. note: keeps the story that is being played."""
+    for n in range(stories.count):
+        story = stories.number(n)
+        note(story)
+        found = outcome(stories, make, story)
+        if found:
+            return story, found
+    return None
+
+
+def smallest(
+    stories: Stories, story: Any, found: Outcome, try_it: Callable[[Any], Outcome | None], tries: int = MOST_TRIES
+) -> tuple[Any, Outcome]:
+    """What is left of a story that goes wrong when nothing can be left out or made smaller any more."""
+    left = itertools.repeat(None, tries)
+    while True:
+        for smaller, _ in zip(stories.smaller(story), left, strict=False):
+            now = try_it(smaller)
+            if now:
+                story, found = smaller, now
+                break
+        else:
+            return story, found

@@ -1,0 +1,127 @@
+"""Whole engines with a part: the same greedy tokens as the baseline, with shared prefixes, forks and too few blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ...config import EngineConfig, SamplingParams
+from ...decode import DecodeParts
+from ...engine.engine import InferenceEngine
+from ...engine.scheduler import OnlineScheduler
+from ...lessons import BASELINE
+from ...request.session import InferenceSession
+from ..world.layout import layout_of
+from ..world.tiny_gpt2 import attentive_gpt2
+from .apart import STEP
+from .facts import Wrong
+
+STEPS = 600  # more than any of the engines needs
+MIXED = (9, 1, 11, 10, 4, 3, 17, 2, 8, 12, 5, 7, 6, 13, 1, 9)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """An engine and its requests, of which one comes in each step. lengths: of the prompts, in tokens.
+
+    stem: tokens with which every third prompt begins. forks: step -> the place in the batch of the session that is
+    forked then. samples: of each prompt.
+    """
+
+    name: str
+    sizes: tuple[int, int, int, int]  # slots of a block, blocks, sessions at a time, tokens of a session
+    gates: tuple[int, int | None]
+    lengths: tuple[int, ...]
+    stem: int
+    new_tokens: int
+    forks: dict[int, int]
+    heads: int = 2
+    samples: int = 1
+
+    def config(self) -> EngineConfig:
+        block_size, num_blocks, batch, most = self.sizes
+        return EngineConfig(
+            block_size=block_size,
+            num_blocks=num_blocks,
+            max_batch_size=batch,
+            max_seq_len=most,
+            triton_kv_append_min_batch=self.gates[0],
+            triton_kv_append_full_batch_min_batch=self.gates[1],
+        )
+
+    def prompts(self) -> list[list[int]]:
+        dice, words = random.Random(len(self.lengths)), range(1, 97)
+        stem = dice.choices(words, k=self.stem)
+        begun = [stem[: length - 1] if n % 3 == 0 else [] for n, length in enumerate(self.lengths)]
+        return [begin + dice.choices(words, k=n - len(begin)) for begin, n in zip(begun, self.lengths, strict=True)]
+
+
+TRAFFIC = (
+    Traffic("blocks of 4 slots, room for all", (4, 120, 8, 48), (128, None), MIXED, 8, 14, {3: 0, 5: 2, 6: 1}),
+    Traffic("blocks of 4 slots, too few of them", (4, 14, 8, 40), (2, None), MIXED, 8, 14, {3: 0, 5: 2, 6: 1}),
+    Traffic("equal prompts, blocks of 8 slots", (8, 90, 16, 48), (128, 2), (6,) * 16, 0, 12, {9: 4}, heads=3),
+    Traffic("4 samples of each prompt", (8, 90, 16, 48), (128, None), (5, 9, 16, 3), 8, 12, {2: 0, 5: 1}, samples=4),
+)
+
+
+def same_tokens(parts: DecodeParts, device: str) -> str:
+    """What was compared, in words. Raises `Wrong` with the first token that differs."""
+    tokens = requests = 0
+    for number, traffic in enumerate(TRAFFIC):
+        right, found = _baseline(number, device), _play(traffic, device, parts)
+        _compare(right, found, traffic.name)
+        tokens, requests = tokens + sum(map(len, right)), requests + len(right)
+    return f"{len(TRAFFIC)} whole engines: {tokens} tokens of {requests} requests are the baseline's"
+
+
+@lru_cache
+def _baseline(number: int, device: str) -> list[list[int]]:
+    return _play(TRAFFIC[number], device, BASELINE)
+
+
+def _play(traffic: Traffic, device: str, parts: DecodeParts) -> list[list[int]]:
+    """The tokens of all requests of a traffic, by an engine with these parts; the cache is audited at the end."""
+    engine = InferenceEngine(attentive_gpt2(2, traffic.heads, 8, 160, device), traffic.config(), parts)
+    scheduler, sessions = OnlineScheduler(engine), list[InferenceSession]()
+    params = SamplingParams(max_new_tokens=traffic.new_tokens, stop_on_eos=False)
+    prompts = traffic.prompts()
+
+    def submit(session: InferenceSession, samples: int = 1) -> None:
+        sessions.append(session)
+        scheduler.submit(session, (params,) * (samples - 1))
+
+    for step in range(STEPS):
+        STEP.begin()
+        if step < len(prompts):
+            submit(engine.new_session(prompts[step], params), traffic.samples)
+        if step in traffic.forks:
+            _fork(engine, scheduler.running, traffic.forks[step], step, submit)
+        if step >= len(prompts) and not scheduler.has_work:
+            break
+        scheduler.step()
+    cached = engine.prefix_cache.entries() if engine.prefix_cache else []
+    layout_of(engine.kv).audit(engine.kv, [], cached)
+    return [sample.completion_ids for session in sessions for sample in session.samples]
+
+
+def _fork(engine: InferenceEngine, running: Any, place: int, step: int, submit: Callable[..., None]) -> None:
+    """A running session is forked, and the fork goes on with another word."""
+    engine.settle()  # so that those that have ended do not run any more
+    if place < len(running) and not running[place].finished:
+        child = engine.fork(running[place])
+        child.token_ids[-1] = 11 + step
+        submit(child)
+
+
+def _compare(right: list[list[int]], found: list[list[int]], where: str) -> None:
+    for request, (tokens, theirs) in enumerate(zip(right, found, strict=True)):
+        if tokens != theirs:
+            pairs = enumerate(zip(tokens, theirs, strict=False))
+            n = next((n for n, (token, other) in pairs if token != other), min(len(tokens), len(theirs)))
+            raise Wrong(
+                f"in a whole engine ({where}) request {request} gets other tokens from new token {n} on:\n"
+                f"must be {tokens[n : n + 6]}; found: {theirs[n : n + 6]}"
+            )

@@ -1,0 +1,59 @@
+"""`check` is fed wrong parts: small differences against a part of the course, and those of the later lessons."""
+
+import pytest
+
+from rosecourse import lesson
+from rosecourse.kernels import TRITON_AVAILABLE
+from rosecourse.lab.checking.search import outcome
+from rosecourse.lab.checks.checking import judged_apart
+from rosecourse.lab.checks.judging import trial_of
+from tests.support import by_table_parts, one_table_parts, wrong_copies, wrong_rows
+from tests.support.wrong_parts import cases, damaged
+from tests.support.wrong_parts_append import APPEND
+from tests.support.wrong_parts_ideas import IDEAS
+from tests.support.wrong_parts_partial import FITTING, PARTIAL
+from tests.support.wrong_parts_tables import TABLES
+
+if TRITON_AVAILABLE:
+    from tests.support import kernel_parts
+
+NOT_SEEN = {"the manager's method replaced"}  # whoever patches the course fools only themselves
+CASES = [
+    case
+    for case in cases(TABLES + APPEND + IDEAS + PARTIAL + FITTING)
+    if (TRITON_AVAILABLE or case[0] != "061") and case[1].fault not in NOT_SEEN
+]
+
+
+def judged(part, number):
+    return judged_apart(part, lesson(number))
+
+
+@pytest.mark.parametrize(("number", "wrong"), CASES, ids=str)
+def test_a_wrong_part_is_refused(number, wrong):
+    part = damaged(number, wrong)
+    if not wrong.correct:
+        verdict = judged(part, number)
+        assert not verdict.correct, verdict
+    else:  # right, and without all of the idea
+        trial = trial_of(number)
+        assert not any(outcome(trial.stories, lambda: part, trial.stories.number(n)) for n in range(8))
+        assert any(trial.missing(part))
+
+
+LATER = {"062": one_table_parts.WRONG, "063": by_table_parts.WRONG, "064": wrong_rows.WRONG, "065": wrong_copies.WRONG}
+
+
+@pytest.mark.parametrize(("number", "part"), [(n, part) for n in LATER for part in LATER[n]], ids=str)
+def test_a_wrong_part_of_a_later_lesson_is_refused(number, part):
+    assert not judged(part, number).correct
+
+
+@pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
+def test_a_wrong_kernel_is_refused_and_a_costly_one_lacks_the_idea():
+    for function in kernel_parts.WRONG:
+        assert not judged(kernel_parts.with_kernel(function), "061").correct, function.__name__
+    for function in kernel_parts.COSTLY:
+        verdict = judged(kernel_parts.with_kernel(function), "061")
+        assert verdict.correct
+        assert verdict.missing, function.__name__
