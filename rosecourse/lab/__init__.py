@@ -5,21 +5,29 @@ from .checks.checking import check
 from .checks.verdict import Verdict
 from .exercises.cells import exercise, hints, solution
 from .exercises.changing import change
+from .exercises.hunting import explanation, hunt
+from .exercises.own_run import your_run
+from .exercises.page import counts, forecast, result, start, step
 from .exercises.predictions import predict, reveal
 from .exercises.racing import race
-from .hunts.hunting import explanation, hunt
 
 __all__ = [
     "Verdict",
     "change",
     "check",
+    "counts",
     "exercise",
     "explanation",
     "finish",
+    "forecast",
     "hints",
     "hunt",
     "predict",
     "race",
+    "result",
     "reveal",
     "solution",
+    "start",
+    "step",
+    "your_run",
 ]

@@ -1,4 +1,4 @@
-"""Triton full-batch append: one kernel with next to no arguments."""
+"""Triton full-batch append: one kernel that is told only blocks and one slot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .l035_blocks import KVBlockInfo, KVBlockManager
 
 
 class KVAppend:
-    """One `append_token_batch` a layer; large batches by a Triton kernel, whole ones by a kernel with few arguments."""
+    """One `append_token_batch` a layer, in which Triton kernels write large batches."""
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
         self.kv = kv
@@ -57,17 +57,17 @@ class KVAppend:
         self, layer_idx: int, batch_idx: list[int], infos: list[KVBlockInfo], key_new: Tensor, value_new: Tensor
     ) -> None:
         """Write the K and V of the sessions batch_idx into the next slot of their blocks."""
-        device, n = self.kv.device, len(batch_idx)
+        device = self.kv.device
         k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
-        full_fast = n == len(key_new)  # the whole batch, in order: nothing to select
+        full_fast = len(batch_idx) == len(key_new)  # the whole batch, in order: nothing to select
         positions = [info.length for info in infos]
         pos0 = positions[0]
         const_pos = all(pos == pos0 for pos in positions)  # the same slot in every block: a number will do
         blk_t = index_tensor([info.block_index for info in infos], device)
-        if self.triton and full_fast and const_pos and n >= self.full_batch_min_batch:
+        if self.triton and full_fast and const_pos and len(infos) >= self.full_batch_min_batch:
             kv_append_triton_full_batch(k_layer, v_layer, key_new, value_new, blk_t, pos0)
             return
-        if self.triton and n >= self.min_batch:
+        if self.triton and len(infos) >= self.min_batch:
             idx_t, pos_t = index_tensor([batch_idx, positions], device)
             kv_append_triton(k_layer, v_layer, key_new, value_new, idx_t, blk_t, pos_t)
             return

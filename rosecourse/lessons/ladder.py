@@ -155,7 +155,7 @@ LESSONS = ladder(
         "workload": C,
         "kernels": ("kv_append_triton_full_batch",),
         "counted": ("index_put",),
-        "about": "one kernel with next to no arguments",
+        "about": "one kernel that is told only blocks and one slot",
         "headline": ("total throughput", "mean"),
     },
     {

@@ -194,9 +194,17 @@ def compare(
     and `RosecourseError` as soon as their tokens differ: in float16 only as far as rounding cannot be the reason, and
     `conditions.same_tokens` says whether it showed. runner: one of `measure.workload`.
     """
-    engines = {"before": before, "after": after, "control": before}
-    (one, other, control), conditions = _measure(engines, workload, pairs, runner)
-    return Comparison(one, other, conditions, control=control)
+    return compare_with({"before": before, "after": after}, workload, pairs, runner)[0]
+
+
+def compare_with(
+    engines: Mapping[str, InferenceEngine], workload: Workload, pairs: int = 5, runner: Runner = run_scheduler
+) -> tuple[Comparison, dict[str, Samples]]:
+    """Like `compare`, with further engines in the same rounds. engines: `before`, `after`, and the others by name."""
+    samples, conditions = _measure({**engines, "control": engines["before"]}, workload, pairs, runner)
+    by_name = {side.name: side for side in samples}
+    before, after, control = (by_name.pop(name) for name in ("before", "after", "control"))
+    return Comparison(before, after, conditions, control=control), by_name
 
 
 def compare_ladder(

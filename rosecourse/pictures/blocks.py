@@ -182,7 +182,7 @@ def _changes(then: BlockState, now: BlockState) -> list[str]:
     if then.free != now.free:
         return ["freed" if now.free else "new"]
     if now.start != then.start or now.length < then.length:  # freed and taken again: a block only fills up
-        return ["used anew"]
+        return ["used again"]
     notes = []
     if now.length > then.length:
         notes.append("+" + counted(now.length - then.length, "token"))
@@ -199,7 +199,7 @@ def _cell(now: Snapshot, state: BlockState, notes: Sequence[str] | None) -> Cell
     """A block, with a thick outline where there are notes, be they none."""
     number, mark = f"#{state.block_index}", "" if notes is None else INK
     if state.free:
-        return Cell("\n".join([number, "free", *(notes or ())]), EMPTY, mark, True, title=f"block {number}: free")
+        return Cell("\n".join([number, "free", *(notes or ())]), EMPTY, mark, True)
     full, others = f"{state.length} of {now.block_size}", state.owners - len(state.names)
     names = " + ".join([*state.names, *(["other"] if others == 1 else [f"{others} others"] if others else [])])
     colours = [now.colour(name) for name in state.names] + [OTHER_COLOUR] * bool(others)
@@ -211,7 +211,6 @@ def _cell(now: Snapshot, state: BlockState, notes: Sequence[str] | None) -> Cell
         mark=mark,
         faint=not state.owners,
         bar=Bar(state.length, now.block_size, colours[:BANDS] or [SHARED]),
-        title=f"block {number}: {full} slots, from position {state.start}; {owners}, {names}",
     )
 
 

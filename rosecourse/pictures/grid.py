@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import ceil
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
 from .colours import EMPTY, FAINT_INK, INK, LINE, USED, text_on
-from .sheet import BOLD, GAP, LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, fit, plain, shape, text, text_width, wrapped
+from .sheet import BOLD, GAP, LINE_HEIGHT, MARGIN, TEXT, WIDTH, Picture, fit, shape, text, text_width, wrapped
 
 PAD, BAR, BETWEEN = 5, 12, 3  # the room around a text, the height of a bar, the room between cells
 SWATCH = 18  # a swatch and the room behind it
@@ -33,7 +32,7 @@ class Cell:
     """One cell. A cell without a fill is a label, and has no frame.
 
     text: lines; several of them begin on the left, the first in bold. mark: the colour of a thick outline. faint:
-    nobody reads it. left: the text begins on the left. swatch: the colour of a square before it. title: a tooltip.
+    nobody reads it. left: the text begins on the left. swatch: the colour of a square before it.
     """
 
     text: str = ""
@@ -43,7 +42,6 @@ class Cell:
     left: bool = False
     swatch: str = ""
     bar: Bar | None = None
-    title: str = ""
 
     @property
     def width(self) -> int:
@@ -56,7 +54,7 @@ class Cell:
 
     def draw(self, x: int, y: int, width: int, height: int) -> str:
         """Its elements, in a rectangle of this size."""
-        parts, edge = [shape("title", escape(plain(self.title)))] if self.title else [], bool(self.mark)
+        parts, edge = [], bool(self.mark)
         if self.fill:
             box = {"x": x + edge, "y": y + edge, "width": width - 2 * edge, "height": height - 2 * edge}
             parts.append(shape("rect", **box, fill=self.fill, stroke=self.mark or LINE, stroke_width=3 if edge else 1))

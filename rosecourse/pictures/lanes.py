@@ -27,6 +27,6 @@ def lanes_to_addresses(H: int, D: int, block_size: int, block: int, pos: int, BL
     for h in range(H):
         first = (block * H + h) * block_size * D
         rows.append([label(f"head {h}"), *(cell(first + n, h if n // D == pos else None) for n in elements)])
-    title = f"One program of {BLOCK_HD} lanes, head = hd // {D}, dim = hd % {D}, and the addresses in block {block}"
-    said = f"{title}. Below the lanes a row of addresses for each of {H} heads: the lanes write those of slot {pos}"
-    return draw_grids(title, [Grid(rows)], [(EMPTY, "masked, for hd >= H · D; or not written")], said)
+    title = f"One program of {BLOCK_HD} lanes, and the addresses in block {block}"
+    said = f"{title}: a row for each of {H} heads. The lanes write those of slot {pos}"
+    return draw_grids(title, [Grid(rows)], [(EMPTY, "masked (hd >= H · D), or not written")], said)

@@ -23,12 +23,14 @@ from .steps import effect as effect
 from .steps import ladder_of_steps as ladder_of_steps
 from .steps import name_rows
 from .steps import step_anatomies as step_anatomies
+from .steps import step_shares as step_shares
 
 PANELS = [("total throughput", "p50"), ("ITL", "p50"), ("ITL", "p95"), ("ITL", "p99")]
 NAMES = {"control": f"before again\n({SAME})"}
 ROOM_FOR_LABELS = 1.62  # times the longest bar of a ladder
 SCALE = 0.7  # of the limit: where the scale ends, the same in all ladders, so that their bars can be compared
 SETTLED = 4  # gaps after which all requests of a batch are running
+OTHER_TWICE = "one engine of this recording twice, as a ratio"
 WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
 
 
@@ -42,7 +44,7 @@ def lesson_figure(figure: Figure, comparison: Comparison, title: str, yours: Sam
     sides = [side for side in (comparison.before, comparison.control, comparison.after, yours) if side]
     handles: dict[str, Any] = {}
     claim = comparison.claim(comparison.speedup)
-    figure.suptitle(f"{title}\n{claim}\n{comparison.conditions.device}", fontsize="medium")
+    figure.suptitle(f"{title}\nthroughput: {claim}\n{comparison.conditions.device}", fontsize="medium")
     for ax, (metric, statistic) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         for place, side in enumerate(sides):
             style, middle = SIDES[side.name], side.interval(metric, statistic)
@@ -55,7 +57,7 @@ def lesson_figure(figure: Figure, comparison: Comparison, title: str, yours: Sam
             told = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL, "color": INK}
             ax.annotate(format(middle.value, digits), (place, above), (0, 4), **told)
         if (band := _same_again(comparison, metric, statistic)) is not None:
-            handles[SAME] = ax.axhspan(*band, color=SIDES["control"]["color"], alpha=0.35, zorder=0)
+            handles[OTHER_TWICE] = ax.axhspan(*band, color=SIDES["control"]["color"], alpha=0.35, zorder=0)
         ax.set_title(f"{figure_name(metric, statistic).removeprefix('total ')}\n({UNITS[metric]})", fontsize=SMALL + 1)
         ax.set_xticks([])
         ax.set_ylim(0, 1.08 * ax.get_ylim()[1])

@@ -53,6 +53,18 @@ def step_anatomies(ax: Axes, times: StepTimes, title: str) -> None:
     legend_below(ax, ax.get_legend_handles_labels()[0], ncols=2)
 
 
+def step_shares(ax: Axes, times: StepTimes, title: str) -> None:
+    """A bar for each engine, from the top: the shares of the parts of its step in %, and the step's time behind it.
+
+    Figures of 8.2 x 3 inches suit two engines, with `layout="constrained"`.
+    """
+    bars = {name: {part: 100 * times.share(name, part) for part in times.milliseconds(name)} for name in times.turns}
+    names = {part: PART_NAMES[part] for part in times.parts}
+    _draw(ax, bars, [f"{times.step_ms(name):.2f} ms" for name in bars], names, digits=0)
+    ax.set(title=title, xlabel="% of the step (mean of the turns)")
+    legend_below(ax, ax.get_legend_handles_labels()[0], ncols=4)
+
+
 def effect(ax: Axes, steps: RecordedSteps, before: str, after: str, title: str) -> None:
     """What the lesson `after` took away from the rung `before` it: both steps on one scale.
 
@@ -142,13 +154,13 @@ def _with_times(bars: Bars) -> dict[str, str]:
     return {part: f"{PART_NAMES[part]}: {' → '.join(told)} ms" for part, told in times.items()}
 
 
-def _draw(ax: Axes, bars: Bars, ends: Sequence[str], names: Mapping[str, str]) -> None:
-    """The bars, with the time of a part on it where there is room. names: of the parts, for a legend."""
+def _draw(ax: Axes, bars: Bars, ends: Sequence[str], names: Mapping[str, str], digits: int = 2) -> None:
+    """The bars, with the length of a part on it where there is room. names: of the parts, for a legend."""
     there = [part for part in names if any(part in bar for bar in bars.values())]
     named = {name: {names[part]: ms for part, ms in parts.items()} for name, parts in bars.items()}
     colours = {names[part]: COLOURS[part] for part in there}
     for part, drawn in zip(there, _draw_parts(ax, named, colours, ends, HOST), strict=True):
-        fitting = [text if fits(ax, text := f"{one.get_width():.2f}", one.get_width()) else "" for one in drawn]
+        fitting = [text if fits(ax, text := f"{one.get_width():.{digits}f}", one.get_width()) else "" for one in drawn]
         box = {"facecolor": COLOURS[part], "edgecolor": "none", "pad": 1}
         ink = text_on(COLOURS[part])
         ax.bar_label(drawn, fitting, label_type="center", fontsize=SMALL, color=ink, bbox=box, zorder=3)

@@ -121,7 +121,7 @@ def test_the_control_of_another_rung_is_a_band_around_before(tmp_path):
     figure.canvas.draw()
     band = figure.axes[1].patches[-1].get_extents().transformed(figure.axes[1].transData.inverted())
     assert (band.y0, band.y1) == pytest.approx((1.5 * 8.2, 1.5 * 8.2))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["before", "after", plots.SAME]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["before", "after", plots.OTHER_TWICE]
     plt.close(figure)
 
 

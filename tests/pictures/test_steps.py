@@ -115,6 +115,15 @@ def test_each_engine_has_a_bar_of_its_parts_in_milliseconds_on_one_scale(figure)
     assert len(assert_readable(ax)) > 10
 
 
+def test_shares_are_of_each_step_alone(figure):
+    ax = figure.add_subplot()
+    plots.step_shares(ax, StepTimes({"here": turn((1, 4, 4, 1)), "recorded": turn((2, 2, 12, 4))}), "title")
+    assert bars(ax, "forward") == [pytest.approx((10, 40)), pytest.approx((10, 10))]
+    assert bars(ax, "rest") == [pytest.approx((90, 10)), pytest.approx((80, 20))]
+    assert {"10.00 ms", "20.00 ms", "40", "60"} <= set(texts(ax))
+    assert_readable(ax)
+
+
 @pytest.mark.parametrize("rungs", [["035"], ["061"], ["035", "061"], ["035", "036", "061"]])
 def test_the_legend_has_each_part_with_its_time_in_every_bar(figure, rungs):
     figure.set_size_inches(8.2, 1.4 + 0.8 * len(rungs))

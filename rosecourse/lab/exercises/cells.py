@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent, indent, wrap
 from typing import TypeVar
@@ -45,6 +45,10 @@ def exercise(number: str) -> str:
     course, rung = _course(number), lesson(number)
     asked, kernel_code = course.exercise, course.exercise.kernel_code
     before, after = course.begins_as(rung.before), course.ends_as(rung.after)
+    if asked.given:
+        bodies = {name: _stub(_member(after, name), body) if body else "" for name, body in asked.methods.items()}
+        methods = [bodies[name] or _member(before, name) for name in asked.methods]
+        return narrowed(_derived(asked, after, asked.docstring, methods, _empty_kernels(kernel_code)))
     code = _renamed(before, asked.name, asked.docstring)
     for member, body in asked.stubs.items():
         code += "\n" + indent(_stub(_member(after, member), body), "    ")
@@ -62,6 +66,10 @@ def solution(number: str) -> str:
     """Source of a cell with the part as it is after the lesson, under the name that the exercise has."""
     course = _course(number)
     kernel_code, after = course.exercise.kernel_code, course.ends_as(lesson(number).after)
+    if course.exercise.given:
+        methods = [_member(after, name) for name in vars(after) if _is_new(name, after, course.exercise)]
+        kernels_written = [_kernel_source(kernel_code, name) for name in kernel_code.kernels]
+        return _derived(course.exercise, after, "", methods, kernels_written)
     docstring = _docstring_of(_definition(inspect.getsource(after), ast.ClassDef))
     code = _renamed(after, course.exercise.name, inspect.cleandoc(docstring))
     code = "".join(f"{helper}\n\n\n" for helper in _classes_beside(after)) + code
@@ -85,6 +93,37 @@ def hints(number: str) -> str:
     for title, body in reversed(steps):
         text = f"<details><summary>{title}</summary>\n\n{body}\n{text and chr(10) + text}\n</details>"
     return text + "\n"
+
+
+def _is_new(name: str, after: type, asked: Exercise) -> bool:
+    """Whether the learner writes this member of the class after the lesson, or the given class lacks it."""
+    return name in asked.methods or (callable(vars(after)[name]) and not hasattr(asked.given, name))
+
+
+def _derived(asked: Exercise, after: type, docstring: str, methods: Sequence[str], kernels: Sequence[str]) -> str:
+    """A cell with a class that derives from the given one: imports, kernels with their launches, the methods."""
+    if asked.given is None:
+        raise LessonError(f"the exercise of {asked.name} has no class to derive from")
+    code_of = asked.kernel_code
+    decorated = zip(code_of.kernels.values(), kernels, strict=True)
+    code = "".join(f"{decorator}\n{kernel}\n\n" for decorator, kernel in decorated)
+    for function, body in code_of.launches.items():
+        code += _stub(_kernel_source(code_of, function), body) + "\n\n"
+    code += f"class {asked.name}({asked.given.__name__}):\n"
+    code += f"{_docstring(docstring, 4)}\n" if docstring else ""
+    code += "\n".join(indent(method, "    ") for method in methods)
+    return _imports((after, asked.given), asked, code, asked.wanted) + "\n\n" + code
+
+
+def _empty_kernels(kernel_code: KernelCode) -> list[str]:
+    """The kernels that the learner writes: their signatures, and no body."""
+    found = []
+    for name in kernel_code.kernels:
+        source = _kernel_source(kernel_code, name)
+        function = _definition(source, ast.FunctionDef)
+        head = source.splitlines(keepends=True)[: function.body[0].lineno - 1]
+        found.append("".join(head) + "    pass  # your kernel\n")
+    return found
 
 
 # -- from the sources ---------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...pages.source import diff_html
-from ..checks.passed import PASSED
-from ..checks.trial import lesson_with_a_part
+from ..checks.passed import PASSED, lesson_with_a_part
 
 SUMMARY = "The change: open it when you have tried, or let check pass"
 
@@ -30,10 +29,6 @@ class Change:
     def _repr_html_(self) -> str:
         state = " open" if self.number in PASSED else ""
         return f"<details{state}><summary>{SUMMARY}</summary>{diff_html(self.diff)}</details>"
-
-    def _repr_markdown_(self) -> str:
-        state = " open" if self.number in PASSED else ""
-        return f"<details{state}><summary>{SUMMARY}</summary>\n\n```diff\n{self.diff}```\n\n</details>\n"
 
 
 def change(lesson_number: str) -> Change:

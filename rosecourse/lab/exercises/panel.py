@@ -9,7 +9,6 @@ from typing import Any
 from ...models.shape import Model
 from ...pages.say import say
 from ...pages.shell import watched_shell
-from ...pictures.blocks import moments
 from ...pictures.sheet import Picture
 from .playground import MOST_SESSIONS, Playground, Setting
 
@@ -109,14 +108,8 @@ def _view(widget: Any) -> dict[str, Any]:
 
 
 def still(model: Model) -> Picture:
-    """What the panel shows at the beginning, and after each of a step, a fork and another step."""
+    """What the panel shows after a step and a fork of B."""
     ground = Playground(model)
-    shown = [("at the start", ground.picture)]
-    for title, act in (
-        ("after a step", ground.step),
-        ("after a fork of B", lambda: ground.fork("B")),
-        ("after another step", ground.step),
-    ):
-        act()
-        shown.append((title, ground.picture))
-    return moments(*shown)
+    ground.step()
+    ground.fork("B")
+    return ground.picture

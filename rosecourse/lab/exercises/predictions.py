@@ -36,7 +36,10 @@ class Revealed:
         lines = [_row("th", "", "predicted", "found", "")]
         for name, said, found in self.rows:
             lines.append(_row("td", name, _shown(said) or "–", _shown(found) or "–", sentence(said, found)))
-        return "<table>\n" + "\n".join(lines) + "\n</table>"
+        table = "<table>\n" + "\n".join(lines) + "\n</table>"
+        if all(map(_is_open, (said for _, said, _ in self.rows))):  # the answer is not in sight before a prediction
+            return f"<details><summary>Not predicted yet. Open this for the answer.</summary>{table}</details>"
+        return table
 
 
 class Predictions:

@@ -1,0 +1,117 @@
+"""What the pages of the lessons show in the same way: result, forecast, counts, and sessions driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...config import EngineConfig, SamplingParams
+from ...engine.engine import InferenceEngine
+from ...errors import ConfigError, LessonError
+from ...lessons import lesson
+from ...lessons.workloads import name_of_steps
+from ...measure.anatomy import PART_NAMES, touched
+from ...measure.counters import Counts, count_step, counts_table
+from ...models.load import load_model
+from ...pages.say import say
+from ...pictures.drawing import new_figure
+from ...pictures.plots import lesson_figure
+from ...records.runs import recorded_comparison
+from ...records.steps import recorded_steps
+from ...request.session import InferenceSession, Prompt
+
+COUNTED_SESSIONS = 16
+
+
+def result(number: str, workload: str | None = None) -> None:
+    """Show what was recorded of a lesson: a sentence on its headline, its figure, and the command that records it.
+
+    workload: the name of another one than the lesson's own, such as `C-scheduler`. Raises `ConfigError` where nothing
+    is recorded.
+    """
+    rung = lesson(number)
+    found = recorded_comparison(rung.number, workload)
+    if found is None:
+        raise ConfigError(f"lesson {rung.number} is not recorded: `python tools/record/runs.py` records it on a GPU")
+    say(found.effect(*rung.headline))
+    with new_figure(3.6) as figure:
+        lesson_figure(figure, found, f"Lesson {rung.number}, recorded: {rung.title}")
+    say(f"Recorded with `{found.recording.document['command']}` at commit {found.recording.document['commit'][:12]}.")
+
+
+def forecast(number: str) -> None:
+    """Say what share of a recorded step the lesson can remove, and so the most that it can gain (Amdahl's law).
+
+    The step is one inside a block, before the lesson. Raises `LessonError` for a lesson that changes nothing,
+    and `ConfigError` where no steps are recorded.
+    """
+    rung = lesson(number)
+    steps = recorded_steps(name_of_steps(rung.workload))
+    if not rung.changes:
+        raise LessonError(f"lesson {rung.number} changes nothing: give 036 or a later one")
+    if steps is None or rung.number not in steps.titles:
+        raise ConfigError(f"the steps of lesson {rung.number} are not recorded: `tools/record/steps.py` records them")
+    names = list(steps.titles)
+    step = steps.between(names[names.index(rung.number) - 1], rung.number)
+    changed = touched(step.turns["before"], step.turns["after"], rung.changes)
+    parts = [part for part in step.turns["before"] if part in changed]
+    share, whole = step.share("before", *parts), step.step_ms("before")
+    where = f"{steps.device}, workload {rung.workload.name}, recorded apart from the runs"
+    say(
+        f"A step before the lesson: {whole:.2f} ms ({where}).",
+        f"Of this, {' and '.join(PART_NAMES[part] for part in parts)}: {share * whole:.2f} ms, {share:.0%}.",
+        f"Without it a step would be 1 / (1 - {share:.2f}) = {1 / (1 - share):.2f} times as fast: the most to gain.",
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Counted:
+    """What one step of the part that a lesson changes does, before and after; a table in a notebook."""
+
+    before: Counts
+    after: Counts
+
+    def __str__(self) -> str:
+        return str(counts_table({"before": self.before, "after": self.after}))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return str(counts_table({"before": self.before, "after": self.after}).to_html())
+
+
+def counts(number: str, part: str | None = None, prompt_tokens: int = 3) -> Counted:
+    """Count what the second decode step of 16 sessions does before and after a lesson.
+
+    It runs on the CPU; a lesson with a Triton kernel runs on a GPU if there is one. part: the stage to count in, such
+    as `kv_append`; None is the part that the lesson replaces. prompt_tokens: of each session, for blocks of 64 tokens:
+    with 63 the counted step begins a block.
+    """
+    rung = lesson(number)
+    n = COUNTED_SESSIONS
+    config = EngineConfig(block_size=64, max_batch_size=n, prefix_cache=False, triton_kv_append_min_batch=n)
+    model = load_model(device="cuda" if rung.kernels and torch.cuda.is_available() else "cpu")
+    found = []
+    for engine in rung.engines(model, config):
+        sessions = start(engine, [[token] * prompt_tokens for token in range(1, n + 1)])
+        step(engine, sessions)
+        found.append(count_step(engine, sessions, part or rung.changes[0]))
+    return Counted(*found)
+
+
+def start(engine: InferenceEngine, prompts: Iterable[Prompt], new_tokens: int = 64) -> list[InferenceSession]:
+    """Sessions that are prefilled and have their first token: ready for decode steps.
+
+    prompts: texts or token ids. new_tokens: the most that each may have, the first one counted.
+    """
+    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
+    sessions = [engine.new_session(prompt, params) for prompt in prompts]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
+
+
+def step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> None:
+    """One decode step: each session has one more token."""
+    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
