@@ -16,7 +16,7 @@ ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 PLAIN_TRACES := c.InteractiveShell.colors = "nocolor"
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab reset test browser-test notebooks book wheel soak mutants coverage adversary lint format doctor constraints clean
+.PHONY: help env lab reset test browser-test notebooks book wheel soak mutants coverage lint format doctor constraints clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,13 +36,14 @@ $(STAMP): pyproject.toml constraints.txt
 
 # Jupyter's root is the repository, so that sources and tests are at hand; it opens the learner's copy of the first page.
 # Of a notebook that is not trusted it shows no SVG picture until the cell is run.
-COPIES = $(patsubst notebooks/%,my/%,$(wildcard notebooks/*.ipynb))
+NOTEBOOKS = $(wildcard notebooks/*.ipynb notebooks/*/*.ipynb)
+COPIES = $(patsubst notebooks/%,my/%,$(NOTEBOOKS))
 lab: env  ## Open my/, your copy of the notebooks, in Jupyter Lab (ARGS='--no-browser --port 8899')
 	$(BIN)/python -m rosecourse desk
 	@$(IN_VENV) jupyter trust $(COPIES) >/dev/null
 	$(IN_VENV) jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my/000_start_here.ipynb $(ALLOW_ROOT) $(ARGS)
 
-reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours beside it (LESSON=038)
+reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours beside it (LESSON=038 or hunts/038)
 	$(BIN)/python -m rosecourse desk --reset '$(LESSON)'
 
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
@@ -80,11 +81,8 @@ coverage: env  ## Run the tests and say how many branches of each folder they ta
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
 	$(BIN)/python -m tests.support.coverage_by_folder
 
-adversary: env  ## Check all parts written without a look at the checker: it takes long (ARGS='038_ring 061')
-	$(BIN)/python -m tests.support.adversary $(ARGS)
-
 notebooks: env  ## Execute all notebooks and write their outputs
-	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	$(IN_VENV) jupyter nbconvert --to notebook --execute --inplace $(NOTEBOOKS)
 
 # With warnings as errors: a link to a heading that is gone, a docstring that cannot be read.
 book: env  ## Make pages of the notebooks as they are, and of the docstrings: build/book/index.html

@@ -1,5 +1,6 @@
 """Time limits, and settings for the notebooks (`pytest --nbval`). Without these plugins the other tests still run."""
 
+import json
 import signal
 from importlib.util import find_spec
 
@@ -8,6 +9,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # inherited, as under nohup: tests and notebooks send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LIVE = ("036", "038", "059", "060", "061")  # lessons whose page measures where it is read, and shows the figure
 LIMIT = 180  # seconds, for each test and for each cell of a notebook
 
 # Triton exists for Linux only.
@@ -17,6 +19,7 @@ NEED_TRITON = [
     "notebooks/069_fewer_kernels.ipynb",
     "notebooks/070_five_kernels.ipynb",
     "notebooks/071_gaps_between_kernels.ipynb",
+    "notebooks/hunts/061_hunt.ipynb",
     "tests/decode/test_five_kernels.py",
     "tests/engine/test_gpu.py",
     "tests/kernels/test_add_norm.py",
@@ -58,3 +61,15 @@ def pytest_itemcollected(item):
     """For a cell nbval keeps the limit: it stops the kernel and says which cell it was."""
     if item.path.suffix == ".ipynb" and item.config.pluginmanager.hasplugin("timeout"):
         item.add_marker(pytest.mark.timeout(0))
+
+
+def pytest_runtest_setup(item):
+    """The first cell of a page fails for it: a page of `LIVE` without its live figure."""
+    page = item.path
+    if page.suffix == ".ipynb" and page.name[:3] in LIVE and item.name == "Cell 0" and not has_live_figure(page):
+        pytest.fail(f"{page.name} lacks its live figure: a cell with `your_run(` that is executed and shows a PNG")
+
+
+def has_live_figure(page):
+    cells = [cell for cell in json.loads(page.read_text())["cells"] if "your_run(" in "".join(cell["source"])]
+    return any("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))

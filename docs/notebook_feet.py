@@ -1,4 +1,4 @@
-"""Put the end into each notebook: the cell that notes that a lesson was read, and the links to its neighbours.
+"""Put the end into each lesson: the link to its hunt, the cell that notes that it was read, and its neighbours.
 
 python docs/notebook_feet.py
 """
@@ -9,7 +9,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from rosecourse import lesson
-from rosecourse.desk.notebooks import END, START, notebooks_in
+from rosecourse.desk.notebooks import END, HUNTS, START, notebooks_in
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
@@ -24,6 +24,11 @@ def title_of(number: str) -> str:
     return END[4:].partition(".")[0].replace("_", " ") if number == END[:3] else lesson(number).title
 
 
+def hunt_link(number: str) -> str:
+    """A lesson's link to its bug hunt."""
+    return f"**Bug hunt:** [hunt {number}]({HUNTS}/{number}_hunt.ipynb)"
+
+
 def foot(number: str, files: dict[str, str]) -> str:
     """Links to the next lesson, the previous one and the start page. files: of the lessons, by their numbers."""
     numbers = ["", *sorted(files), ""]
@@ -34,12 +39,14 @@ def foot(number: str, files: dict[str, str]) -> str:
 
 
 def with_end(notebook: NotebookNode, number: str, files: dict[str, str]) -> None:
-    """Write the two cells, anew where they are there already; what the first one showed is kept."""
+    """Write the cells, anew where they are there already; what the code cell showed is kept."""
     there = {cell.id: cell for cell in notebook.cells}
     finish = there.get("finish", nbformat.v4.new_code_cell(id="finish"))
     finish.source = finish_code(number)
     last = nbformat.v4.new_markdown_cell(foot(number, files), id="foot")
     ends = [last] if number == END[:3] else [finish, last]  # which is no lesson, and so not counted
+    if number != END[:3] and lesson(number).changes:
+        ends.insert(0, nbformat.v4.new_markdown_cell(hunt_link(number), id="hunt"))
     notebook.cells = [cell for cell in notebook.cells if cell.id not in [end.id for end in ends]] + ends
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How often `compare` tells a difference where there is none: an engine with itself, again and again, beside a load.
 
-    python tools/false_alarms.py               100 comparisons, with a program that works on and off beside them
+    python tools/false_alarms.py > data/false_alarms.csv     100 comparisons, beside a program that works on and off
     python tools/false_alarms.py --count 20
 
-Prints, for each figure of a table, how many verdicts name a difference: with the control, and by the interval alone.
+Prints a row for each figure of a table: how many verdicts name a difference, with the control and without.
 Exit status 1 where more than 5 in 100 verdicts on a figure do.
 """
 
@@ -16,9 +16,14 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from datetime import date
+
+import pandas as pd
+import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, load_model
 from rosecourse.measure.compare import HEADLINES, compare
+from rosecourse.measure.provenance import git
 from rosecourse.measure.samples import figure_name
 from rosecourse.measure.stats import NO_DIFFERENCE
 from rosecourse.measure.workload import Workload
@@ -39,6 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=100, help="comparisons")
     count = parser.parse_args().count
+    torch.set_num_threads(1)  # as in the notebooks: threads that wait for each other would be most of the time
     model, config = load_model(), EngineConfig(max_batch_size=8, prefix_cache=False)
     rng = random.Random(0)
     prompts = [[rng.randrange(model.shape.vocab_size) for _ in range(8)] for _ in range(8)]
@@ -55,8 +61,11 @@ def main() -> int:
                 alone[figure] += replace(better, control=None).verdict != NO_DIFFERENCE
     finally:
         load.kill()
-    for figure in HEADLINES:
-        print(f"{figure_name(*figure):18} {told[figure]:3} of {count}, without a control {alone[figure]:3}")
+    names = [figure_name(*figure) for figure in HEADLINES]
+    rows = pd.DataFrame({"figure": names, "comparisons": count, "pairs": found.pairs})
+    rows["with control"], rows["without control"] = ([one[figure] for figure in HEADLINES] for one in (told, alone))
+    rows = rows.assign(device=found.conditions.device, torch=found.conditions.torch, commit=git("rev-parse", "HEAD"))
+    rows.assign(date=date.today()).to_csv(sys.stdout, index=False)
     return int(max(told.values()) > MOST * count)
 
 

@@ -5,6 +5,8 @@ import re
 from html import unescape
 from typing import Any
 
+import rosecourse
+
 MOST_LINES = 24  # of code that is shown unfolded
 TITLE = re.compile(r"<svg\b[^>]*>\s*<title>(.*?)</title>", re.DOTALL)
 FIELD = re.compile(r"\*{0,2}[A-Za-z_]\w*(?:, \*{0,2}\w+)*: ")  # of a docstring: `name: what it is`
@@ -21,8 +23,16 @@ def alternative_text(output: dict[str, Any]) -> str:
     return unescape(title[1]) if title else output.get("metadata", {}).get("image/png", {}).get("alt", "")
 
 
+def public_names() -> str:
+    """A list of links, in reStructuredText."""
+    return "\n".join(
+        f"* :py:obj:`{name} <rosecourse.{rosecourse.MODULE_OF[name]}.{name}>`" for name in rosecourse.__all__
+    )
+
+
 def read_source(app: Any, docname: str, source: list[str]) -> None:
-    """Fold the long code of a notebook, but for an exercise, and give its pictures their alternative texts."""
+    """Fold the long code of a notebook, but for an exercise, and give its pictures texts; list the public names."""
+    source[0] = source[0].replace("PUBLIC_NAMES", public_names())
     if app.env.doc2path(docname).suffix != ".ipynb":
         return
     notebook = json.loads(source[0])

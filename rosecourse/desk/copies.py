@@ -14,7 +14,7 @@ from pathlib import Path
 from ..checks import shown
 from ..errors import LessonError
 from ..records.files import write_whole
-from .notebooks import DESK, NOTEBOOKS, notebooks_in, source_of
+from .notebooks import DESK, NOTEBOOKS, all_notebooks_in, short_name, source_of
 
 MADE_FROM = ".course"
 NEW, RENEWED = "new", "renewed, as nothing was written there"
@@ -28,7 +28,7 @@ def renew(root: Path) -> list[str]:
     root: the folder of `notebooks/` and `my/`. Raises `OSError` where a file cannot be read or written.
     """
     first = not (root / DESK).exists()
-    states = {path.name[:3]: _renewed(path, root / DESK) for path in notebooks_in(root / NOTEBOOKS)}
+    states = {name: _renewed(path, root) for name, path in _notebooks(root).items()}
     if first:
         return [f"{DESK}/ is your copy of the notebooks: work there, and git leaves it alone"]
     lines = []
@@ -40,33 +40,40 @@ def renew(root: Path) -> list[str]:
 
 
 def reset(root: Path, number: str) -> str:
-    """Bring one lesson's notebook back as the course has it, and keep the old one beside it; returns what was done.
+    """Bring one notebook back as the course has it, and keep the old one beside it; returns what was done.
 
-    number: 38 is 038. Raises `LessonError` for a number that no notebook has, and `OSError` where a file cannot be
-    written.
+    number: a short name, such as `038` or `hunts/038`; 38 is 038. Raises `LessonError` for a name that no notebook
+    has, and `OSError` where a file cannot be written.
     """
-    known = {path.name[:3]: path for path in notebooks_in(root / NOTEBOOKS)}
-    original = known.get(number and number.zfill(3))
-    if original is None:
+    known = _notebooks(root)
+    name = number.zfill(3) if number.isdigit() else number
+    if name not in known:
         told = f"there is no lesson {shown(number)}: give one of {', '.join(known)}"
         raise LessonError(f"{told}, as in `make reset LESSON=038`")
-    copy, old = root / DESK / original.name, ""
-    if copy.exists() and copy.read_bytes() != original.read_bytes():
-        names = (copy.with_name(f"{copy.name[:3]}_yours_{n}.ipynb") for n in count(1))
-        kept = copy.rename(next(name for name in names if not name.exists()))
-        old = f"; the old one is {DESK}/{kept.name}, and your progress stays ticked; {OPEN}"
-    _renewed(original, root / DESK)
-    return f"{DESK}/{copy.name} is as the course has it{old}"
+    path, desk, old = known[name], root / DESK, ""
+    if (desk / path).exists() and (desk / path).read_bytes() != (root / NOTEBOOKS / path).read_bytes():
+        kept = next(kept for n in count(1) if not (desk / (kept := f"{name}_yours_{n}.ipynb")).exists())
+        (desk / path).rename(desk / kept)
+        old = f"; the old one is {DESK}/{kept}, and your progress stays ticked; {OPEN}"
+    _renewed(path, root)
+    return f"{DESK}/{path.as_posix()} is as the course has it{old}"
 
 
-def _renewed(original: Path, folder: Path) -> str:
+def _notebooks(root: Path) -> dict[str, Path]:
+    """The course's notebooks by their short names, each as its path in `notebooks/` and in `my/`."""
+    folder = root / NOTEBOOKS
+    return {short_name(path): path for path in (path.relative_to(folder) for path in all_notebooks_in(folder))}
+
+
+def _renewed(path: Path, root: Path) -> str:
     """Bring one copy up to date where that loses nothing; returns what there is to tell of it."""
-    copy, made = folder / original.name, folder / MADE_FROM / original.name
+    original, copy, made = (root / folder / path for folder in (NOTEBOOKS, DESK, f"{DESK}/{MADE_FROM}"))
     course, now, before = (path.read_bytes() if path.exists() else b"" for path in (original, copy, made))
     written, theirs, mine = _written(before), _written(course), _written(now)
     if copy.exists() and mine != theirs and not (mine == written and made.exists()):
         return "" if theirs == written else LEFT
-    made.parent.mkdir(parents=True, exist_ok=True)
+    for one in (copy, made):
+        one.parent.mkdir(parents=True, exist_ok=True)
     if now != course and (mine != theirs or now == before):  # else the outputs of a run here say more
         write_whole(copy, course)
     if before != course:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 
 NOTEBOOKS, DESK = "notebooks", "my"
+HUNTS, APPENDIX = "hunts", "appendix"  # folders in both
 START = "000_start_here.ipynb"
 END = "072_the_whole_ladder.ipynb"  # it looks back: no rung of the ladder, and nothing to build in it
 
 
 class Head(NamedTuple):
-    """What the first cell of a notebook says. minutes: to read, for the exercise and for the bug hunt, together."""
+    """What the first cell of a lesson says. minutes: to read, for the exercise and for the bug hunt, together."""
 
     number: str
     link: str  # with number and title, in markdown
@@ -32,23 +33,36 @@ def repository(folder: Path) -> Path:
 
 
 def desk_here() -> Path | None:
-    """The learner's folder, if this process works in it, as the kernel of a notebook in it does; None elsewhere."""
-    folder = Path.cwd()
-    return folder if folder.name == DESK and (folder.parent / NOTEBOOKS / START).is_file() else None
+    """The learner's folder, if this process works in it or in one of its folders, as a kernel does; None elsewhere."""
+    here = Path.cwd()
+    desks = [folder for folder in (here, here.parent) if folder.name == DESK]
+    return next((desk for desk in desks if (desk.parent / NOTEBOOKS / START).is_file()), None)
 
 
 def notebooks_in(folder: Path) -> list[Path]:
-    """The course's notebooks in a folder by their numbers, the start page first. Other notebooks are left out."""
+    """The lessons in a folder by their numbers, the start page first. Other notebooks are left out."""
     return sorted(folder.glob("[0-9][0-9][0-9]_*.ipynb"))
 
 
+def all_notebooks_in(folder: Path) -> list[Path]:
+    """The lessons in a folder, and then its bug hunts and its appendix."""
+    more = [path for name in (HUNTS, APPENDIX) for path in sorted((folder / name).glob("*.ipynb"))]
+    return notebooks_in(folder) + more
+
+
+def short_name(path: Path) -> str:
+    """What a learner calls the notebook at this path in the folder: `038`, `hunts/038` or `appendix/statistics`."""
+    return path.with_name(re.sub(r"^(\d{3})_.*", r"\1", path.stem)).as_posix()
+
+
 def heads_in(folder: Path) -> list[Head]:
-    """The heads of a folder's notebooks but the start page, in order. Raises `OSError` or `ValueError`."""
+    """The heads of a folder's lessons but the start page, in order. Raises `OSError` or `ValueError`."""
     heads = []
     for path in notebooks_in(folder)[1:]:  # after the start page
         text = source_of(cells_of(path)[0])
         number, _, title = text.splitlines()[0].removeprefix("# ").partition(" · ")
-        minutes = re.findall(r"(\d+) (?:minutes to read|minutes for the exercise|for the bug\s+hunt)", text)
+        text += "".join(source_of(cells_of(hunt)[0]) for hunt in folder.glob(f"{HUNTS}/{number}_*.ipynb"))
+        minutes = re.findall(r"(\d+) minutes (?:to read|for the exercise|to hunt)", text)
         heads.append(Head(number, f"[{number} {title}]({path.name})", title, sum(map(int, minutes))))
     return heads
 

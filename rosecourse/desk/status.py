@@ -33,16 +33,17 @@ def lesson_map(folder: Path | None = None, results: Path = RESULTS) -> Markdown:
 
 
 def my_status() -> Markdown:
-    """The learner's progress, for the page that this process runs; an empty table outside the learner's folder."""
+    """The learner's progress, for the page that this process runs: a row for each lesson that is begun."""
     numbers = [rung.number for rung in LESSONS]
     lessons = [head for head in heads_in(repository(Path.cwd()) / NOTEBOOKS) if head.number in numbers]
     progress = my_progress()
-    columns = ["lesson", "read", "part built", "last race against before", "bug found"]
-    table = markdown_table([columns, *(_row(head, progress.get(head.number, {})) for head in lessons)])
+    rows = [_row(head, progress[head.number]) for head in lessons if progress.get(head.number)]
+    columns = ["lesson", "read", "part built", "last run against before", "bug found"]
+    table = markdown_table([columns, *rows]) + "\n" if rows else ""
     read, built, found = (sum(what in done for done in progress.values()) for what in ("read", "built", "found"))
     unread = (f" Next: {one.number}, {one.title}." for one in lessons if "read" not in progress.get(one.number, {}))
     said = f"{read} of {len(lessons)} lessons read, {built} parts built, {found} bugs found.{next(unread, '')}"
-    return Markdown(f"{table}\n{said if desk_here() else NOT_KEPT}")
+    return Markdown(table + (said if desk_here() else NOT_KEPT))
 
 
 def _row(head: Head, done: Done) -> list[str]:
@@ -59,7 +60,7 @@ def finish(number: str) -> None:
     rung = lesson(number)
     note(rung.number, "read")
     done = my_progress().get(rung.number, {})
-    steps = {"pass its check": "built", "race your part": "race", "find its bug": "found"}
+    steps = {"pass its check": "built", "measure your part": "race", "find its bug": "found"}
     to_do = [step for step, what in steps.items() if what not in done and rung.changes]
     left = f"Still to do: {', '.join(to_do)}." if to_do else "You have done all of it. ✓"
     say(f"The end of lesson {rung.number}, {rung.title}.", left if desk_here() else NOT_KEPT)

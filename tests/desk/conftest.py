@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-HEAD = "# {0} · Lesson {0}\n\n**Time:** about 30 minutes to read; 40 minutes for the exercise and 15 for the bug\nhunt."
+HEAD = "# {0} · Lesson {0}\n\n**Time:** about 30 minutes to read; 40 minutes for the exercise."
 
 
 def write_notebook(path, *sources, outputs=()):

@@ -168,6 +168,20 @@ def test_reset_says_what_to_do_with_a_tab_that_shows_the_old_one(copies):
     assert old in copies.reset("038")
 
 
+def test_hunts_and_the_appendix_are_copied_renewed_and_reset_too(copies):
+    hunt, page = "hunts/036_hunt.ipynb", "appendix/statistics.ipynb"
+    for name in (hunt, page):
+        (copies.originals / name).parent.mkdir()
+        write_notebook(copies.originals / name, "a = 1")
+    assert copies.renew() == ["my/: hunts/036, appendix/statistics new"]
+    write_notebook(copies.originals / page, "a = 2")
+    assert copies.renew() == ["my/: appendix/statistics renewed, as nothing was written there"]
+    write_notebook(copies.folder / hunt, "mine")
+    assert "the old one is my/hunts/036_yours_1.ipynb" in copies.reset("hunts/036")
+    assert (copies.folder / hunt).read_text() == (copies.originals / hunt).read_text()
+    assert copies.reset("appendix/statistics") == f"my/{page} is as the course has it"
+
+
 @pytest.mark.parametrize("number", ["", "39", "999", "../x", "038_append.ipynb"])
 def test_reset_of_a_lesson_that_is_not_there(copies, number):
     before = texts(copies.folder)

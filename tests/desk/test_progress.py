@@ -36,6 +36,14 @@ def test_what_is_done_at_the_desk_is_stored(desk):
     assert (desk / noting.FILE).read_text().count("\n") == 4
 
 
+def test_a_bug_that_is_found_in_a_folder_of_the_desk_is_stored_in_the_desk(desk, monkeypatch):
+    (desk / "hunts").mkdir()
+    monkeypatch.chdir(desk / "hunts")
+    note("036", "found")
+    assert [path.parent for path in desk.rglob(noting.FILE)] == [desk]
+    assert rows()[0][-1] == "✓"
+
+
 @pytest.mark.parametrize("place", [".", "notebooks", "elsewhere/my"])
 def test_nothing_is_stored_elsewhere(root, place, monkeypatch):
     (root / "my").mkdir()
@@ -103,11 +111,11 @@ def said(number, capsys):
 
 def test_the_end_of_a_lesson_says_what_is_still_to_do(desk, capsys):
     assert said("038", capsys) == (
-        "The end of lesson 038, batched KV append. Still to do: pass its check, race your part, find its bug."
+        "The end of lesson 038, batched KV append. Still to do: pass its check, measure your part, find its bug."
     )
     assert my_progress()["038"]["read"] == TODAY
     note("038", "built")
-    assert said("038", capsys).endswith(" Still to do: race your part, find its bug.")
+    assert said("038", capsys).endswith(" Still to do: measure your part, find its bug.")
     note_all("038")
     assert said("038", capsys) == "The end of lesson 038, batched KV append. You have done all of it. ✓"
     assert said("035", capsys).endswith("You have done all of it. ✓")  # there is nothing to build
@@ -130,8 +138,10 @@ def test_the_table_shows_what_is_done(desk):
     assert my_status()._repr_markdown_() == repr(my_status()) == str(my_status())
 
 
-def test_the_table_says_what_is_next(desk):
+def test_a_lesson_that_is_not_begun_has_no_row(desk):
+    assert my_status() == "0 of 2 lessons read, 0 parts built, 0 bugs found. Next: 036, Lesson 036."
     note("036", "read")
+    assert len(rows()) == 1
     assert my_status().endswith(" Next: 038, Lesson 038.")
 
 
@@ -141,6 +151,5 @@ def test_the_page_shows_nothing_where_nothing_is_kept(root, monkeypatch, capsys)
     monkeypatch.chdir(root / "my")
     note_all("036")
     monkeypatch.chdir(root / "notebooks")
-    assert {cell for row in rows() for cell in row[1:]} == {"·"}
-    assert "Progress is kept for your own copy of the notebooks, in `my/`" in my_status()
+    assert my_status().startswith("Progress is kept for your own copy of the notebooks, in `my/`")
     assert "Progress is kept for your own copy" in said("036", capsys)

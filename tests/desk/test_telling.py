@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from rosecourse.lab.hunts import hunting
 
 from rosecourse import lesson
 from rosecourse.desk.noting import my_progress
@@ -11,7 +12,6 @@ from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.exercises import racing
 from rosecourse.lab.exercises.wait_race import WaitRace
-from rosecourse.lab.hunts import hunting
 from tests.lab.test_lab_race import ladder_of
 
 Part = lesson("038").after.kv_append
