@@ -5,5 +5,5 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["rosecourse*"]), "rosecourse.data"],
     package_dir={"rosecourse.data": "data"},
-    package_data={"rosecourse.data": ["**/*"]},
+    package_data={"rosecourse": ["py.typed"], "rosecourse.data": ["**/*"]},
 )

@@ -41,15 +41,13 @@ def caption() -> str:
     said = []
     for name, ladder in ladders().items():
         first, last, times = ladder.rungs[0], ladder.rungs[-1], ladder.speedups[-1]
-        rates = f"from {first.throughput.value:,.0f} to {last.throughput.value:,.0f} tokens a second"
-        interval = f"95 % interval {times.low:.0f} to {times.high:.0f}"
-        said.append(f"{name} ({ladder.conditions.work}): {rates}, **{times.value:.0f} times** ({interval}).")
+        rates = f"{first.throughput.value:,.0f} to {last.throughput.value:,.0f} tokens/s"
+        interval = f"[{times.low:.0f}, {times.high:.0f}]"
+        said.append(f"{name} ({ladder.conditions.work}): {rates}, **{times.value:.0f}x** {interval}.")
     one = ladders()["A"]
     return (
-        f"{BEGINS}{one.conditions.device}, {one.document['date'][:10]}, with a model of GPT-2's shape (124M) in "
-        f"float16: the median of {one.conditions.rounds} whole runs of each lesson, in turns. {' '.join(said)} The "
-        "scale is the share of what the memory allows if each step reads the weights and the cache once and nothing "
-        "else takes time.*"
+        f"{BEGINS}{one.conditions.device}, {one.document['date'][:10]}: GPT-2's shape (124M), float16, the median of "
+        f"{one.conditions.rounds} runs. {' '.join(said)} The scale is the share of what the memory allows.*"
     )
 
 

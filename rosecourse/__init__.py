@@ -31,16 +31,16 @@ _NAMES_IN = {
     "request.session": ["InferenceSession"],
     "engine.streaming": ["AsyncTokenStream", "SchedulerManager", "TokenReader", "TokenStream"],
 }
-_MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
+MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)
+__all__ = sorted(MODULE_OF)
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in MODULE_OF:
         raise AttributeError(f"module 'rosecourse' has no attribute {name!r}")
-    return getattr(import_module(f"rosecourse.{_MODULE_OF[name]}"), name)
+    return getattr(import_module(f"rosecourse.{MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..lessons import LESSONS, Lesson
@@ -13,24 +13,30 @@ from .noted import published_figures
 from .results import RESULTS
 from .runs import RecordedComparison, recorded_comparison
 
-NOTES = {"061": "(its kernel never ran in these runs)"}  # the positions differ, as its notebook counts
 
-
-def lessons_table(notebooks: Path, races: Mapping[str, str], folder: Path = RESULTS) -> str:
+def lessons_table(notebooks: Path, folder: Path = RESULTS) -> str:
     """The README's table of lessons, in markdown: a row for each rung of the ladder.
 
-    A lesson's `headline` is the figure that it is about; its cell is empty where nothing is before the lesson.
-    notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows link. races: what a race on
-    a CPU compares, by the number of the lesson.
+    Its last cell has the workload and the recorded ratio of the lesson's `headline`; it is empty where nothing is
+    before the lesson. notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows link.
     """
     recordings = {rung.number: recorded_comparison(rung.number, folder=folder) for rung in LESSONS}
-    lines = [["lesson", "what changes", "workload", recorded_head(recordings.values()), "race on a CPU"]]
+    lines = [["lesson", recorded_head(recordings.values())]]
     for rung in LESSONS:
         (notebook,) = notebooks.glob(f"{rung.number}_*.ipynb")
-        number = f"[{rung.number}]({notebooks.name}/{notebook.name})"
-        figures = named_cell(rung, recordings[rung.number])
-        lines.append([f"{number} {rung.title}", rung.about, rung.workload.name, figures, races.get(rung.number, "")])
+        link = f"[{rung.number} {rung.title}]({notebooks.name}/{notebook.name})"
+        lines.append([link, ratio_cell(rung, recordings[rung.number])])
     return markdown_table(lines)
+
+
+def ratio_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
+    """The workload, the figure that a lesson is about, and how many times better it becomes; empty for the first."""
+    if not rung.changes:
+        return ""
+    worth = "not recorded yet"
+    if recording is not None:
+        worth = recording.ratio(*rung.headline).shown(2)
+    return f"{rung.workload.name}: {headline_name(rung)} {worth}"
 
 
 def recorded_head(recordings: Iterable[RecordedComparison | None]) -> str:
@@ -100,7 +106,7 @@ def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     digits = ",.0f" if unit == "tokens/s" else ".2f"
     before, after = (format(side.typical(metric, statistic), digits) for side in recording.sides)
     better = recording.ratio(metric, statistic)
-    return f"{before} to {after} {unit}: {better.shown(2)} {NOTES.get(rung.number, '')}".rstrip()
+    return f"{before} to {after} {unit}: {better.shown(2)}"
 
 
 def named_cell(rung: Lesson, recording: RecordedComparison | None) -> str:

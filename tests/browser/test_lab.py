@@ -1,4 +1,4 @@
-"""Jupyter Lab in Chromium: what a learner does in it, from the first click to a race, a found bug and the progress."""
+"""Jupyter Lab in Chromium: what a learner does in it, from the first click to a run, a found bug and the progress."""
 
 import re
 
@@ -12,11 +12,11 @@ from tests.browser.notebook import Notebook, use_theme
 
 pytestmark = pytest.mark.timeout(600)  # a machine with other work
 
-START, LESSON = "my/000_start_here.ipynb", "my/038_batched_append.ipynb"
+START, LESSON, HUNT = "my/000_start_here.ipynb", "my/038_batched_append.ipynb", "my/hunts/038_hunt.ipynb"
 FIRST = "035, paged decode baseline"
 PART, CHECK = "class MyKVAppend", 'check(MyKVAppend, "038")'
-LONG, SHORT = "found = compare(", "times = decode_anatomies("
-RACE, HUNT, ANSWER = "raced = race(MyKVAppend", 'bug = hunt("038")', "bug.answer("
+RUN, SHORT = "found = your_run(", "def is_simple("
+BUG, ANSWER = 'bug = hunt("038")', "bug.answer("
 IMPORTS, PROGRESS = "import rosecourse as rc", "my_status()"
 
 
@@ -34,7 +34,7 @@ def test_make_lab_opens_the_start_page_and_a_lesson_runs_from_its_first_cell_to_
     notebook = Notebook(new_page(), lab)
     assert notebook.path() == START
     notebook.run_menu("Run All Cells")
-    assert row_of("035", notebook)[1] == "·"
+    assert notebook.rows(PROGRESS) == []
     assert notebook.errors() == []
     notebook.picture(pictures / "000_new.png", "# Start here")
 
@@ -71,10 +71,10 @@ def test_a_learner_fails_the_check_mends_the_part_and_passes(lab, new_page, pict
     assert "✗" not in said
     notebook.picture(pictures / "038_passed.png", CHECK)
 
-    assert "MyKVAppend" in notebook.run(RACE)
-    assert notebook.cell(RACE).query_selector(".jp-OutputArea img")
-    assert "runs:" not in notebook.shown(RACE)  # the bar has gone
-    notebook.picture(pictures / "038_raced.png", RACE)
+    assert "Your part against before" in notebook.run(RUN)
+    assert notebook.cell(RUN).query_selector(".jp-OutputArea img")
+    assert "runs:" not in notebook.shown(RUN)  # the bar has gone
+    notebook.picture(pictures / "038_run.png", RUN)
     notebook.save()
 
     notebook.follow("# 038", "Start page")
@@ -85,13 +85,12 @@ def test_a_learner_fails_the_check_mends_the_part_and_passes(lab, new_page, pict
 
 
 def test_a_bug_is_hunted_with_a_wrong_answer_and_then_the_right_one(lab, new_page, pictures):
-    notebook = Notebook(new_page(), lab, LESSON)
+    notebook = Notebook(new_page(), lab, HUNT)
     found = hunt("038")
     right = {name: min(values) for name, values in found.bug.truth(found, load_model(device="cpu")).items()}
     right["line"] = found.bug.fault.splitlines()[0].strip()
 
-    notebook.run(IMPORTS)
-    notebook.run(HUNT)
+    notebook.run(BUG)
     notebook.write(ANSWER, answer(right | {"line": "class"}))
     said = notebook.run(ANSWER)
     assert said.count("✓") == len(right) - 1
@@ -105,7 +104,7 @@ def test_a_bug_is_hunted_with_a_wrong_answer_and_then_the_right_one(lab, new_pag
     notebook.picture(pictures / "038_found.png", ANSWER)
     notebook.save()
 
-    notebook.follow("# 038", "Start page")
+    notebook.follow("# Bug hunt 038", "Start page")
     notebook.run_menu("Run All Cells")
     assert row_of("038", notebook)[4] == "✓"
 
@@ -113,8 +112,9 @@ def test_a_bug_is_hunted_with_a_wrong_answer_and_then_the_right_one(lab, new_pag
 def test_a_long_measurement_is_interrupted_and_the_kernel_restarted(lab, new_page, pictures):
     notebook = Notebook(new_page(), lab, LESSON)
     notebook.run(IMPORTS)
+    notebook.run(PART)
     notebook.run(SHORT)
-    assert "KeyboardInterrupt" in notebook.interrupt(LONG)
+    assert "KeyboardInterrupt" in notebook.interrupt(RUN)
     notebook.run(SHORT)
     assert len(notebook.errors()) == 1  # the interrupt
 
@@ -140,7 +140,7 @@ def test_pages_fit_their_width_in_both_themes(lab, new_page, pictures, width, th
     use_theme(page, lab, f"JupyterLab {theme}")
     for path, cells in {
         START: {"top": "# Start here", "progress": PROGRESS, "glossary": "## Glossary"},
-        LESSON: {"top": "# 038", "part": PART, "verdict": CHECK, "change": 'change("038")', "race": "race(MyKVAppend"},
+        LESSON: {"top": "# 038", "part": PART, "verdict": CHECK, "change": 'change("038")', "run": RUN},
     }.items():
         notebook = Notebook(page, lab, path)
         assert page.evaluate("document.body.dataset.jpThemeLight") == str(theme == "Light").lower()

@@ -6,8 +6,8 @@ import pytest
 
 from rosecourse.commands import lab, options
 from rosecourse.commands.benchmark import READERS
+from rosecourse.lab.checking.models.appends import KVAppend
 from rosecourse.lab.course import COURSES
-from rosecourse.lab.world.worlds import KV_APPEND
 from rosecourse.lessons import LESSONS, lesson
 from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.measure import readers
@@ -37,7 +37,7 @@ def test_the_lessons_are_those_of_the_ladder():
 
 
 def test_the_lab_takes_a_kv_append_without_kernels_unless_told_otherwise():
-    appends = [n for n, course in COURSES.items() if course.world is KV_APPEND and not lesson(n).kernels]
+    appends = [n for n, course in COURSES.items() if course.world is KVAppend and not lesson(n).kernels]
     assert appends[-1] == lab.DEFAULT_LESSON
 
 

@@ -9,12 +9,11 @@ from PIL.ImageColor import getrgb
 
 from rosecourse import lesson
 from rosecourse.lab import hunt
+from rosecourse.lab.checking.search import Outcome
 from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.changing import Change
 from rosecourse.lab.exercises.racing import Race
-from rosecourse.lab.world.causes import Cause
-from rosecourse.lab.world.fault import Fault
 from rosecourse.pages.html import bullets, headline, prose, values
 from rosecourse.pages.source import BEHIND, Listing, diff_html, listing
 from rosecourse.pictures.colours import (
@@ -62,7 +61,7 @@ def over(page, rgba):
         diff_html(NASTY),
         Listing(NASTY)._repr_html_(),
         Race("038", "Mine", None, NASTY)._repr_html_(),
-        Verdict("Mine", "038", (Fault(NASTY, (NASTY, f"in line 3, in f: {NASTY}"), NASTY, NASTY),))._repr_html_(),
+        Verdict("Mine", "038", Outcome(NASTY, (NASTY,), NASTY, NASTY, (NASTY,)))._repr_html_(),
     ],
 )
 def test_everything_is_escaped(page):
@@ -117,23 +116,14 @@ def test_a_listing_keeps_its_lines_whatever_colours_them():
     assert str(shown).startswith("def __call__(self")  # no indentation of the class that it stands in
     assert stripped(shown._repr_html_()).pre.get_text() == str(shown)
     assert str(listing("def f(")) == "def f("
-    bug = hunt("036")
-    assert stripped(bug.listing._repr_html_()).pre.get_text().split() == str(bug.listing).split()
-    assert repr(bug.listing) == str(bug.listing)
-    assert '<span class="k">class</span>' in bug.listing._repr_html_()
 
 
-def test_a_verdict_tells_the_learners_line_as_code_and_the_rest_in_words():
-    details = ("in line 12, in write: cache[0] = k", "expected: [1, 2]", "because: the row is old")
-    fault = Fault("it is wrong", details, "a reason", "a scenario", cause=Cause.WRONG_SLOT)
-    verdict = Verdict("Mine", "038", (fault, Fault("more", tried="another scenario")))
+def test_a_verdict_tells_its_story_as_it_is_printed():
+    wrong = Outcome("heads=2", ("start A with 1 token", "step [A]"), "K must be A1", "line 3, in f: x", ("block 0",))
+    verdict = Verdict("Mine", "038", wrong)
     page = stripped(verdict._repr_html_())
-    assert page.p.b.get_text() == "✗ Mine, lesson 038: not right yet: the right block, and the wrong slot in it."
-    assert page.pre.get_text().strip() == "cache[0] = k"
-    assert [cell.get_text() for cell in page.table.find_all(["th", "td"])] == ["expected", "[1, 2]"]
-    assert page.td.code
-    assert "because: the row is old" in [p.get_text() for p in page.find_all("p")]
-    assert [li.get_text() for li in page.find_all("li")] == ["another scenario: more"]
+    assert page.p.b.get_text() == "✗ Mine, lesson 038: not right yet."
+    assert page.pre.get_text().split() == str(verdict).split("yet.")[1].split()
 
 
 def test_a_verdict_that_has_passed_says_what_is_next():
@@ -153,11 +143,8 @@ def test_the_section_that_a_verdict_names_is_there(number):
     )
 
 
-def test_a_hunt_and_its_answers():
+def test_the_answers_to_a_hunt():
     bug = hunt("036")
-    page = stripped(bug._repr_html_())
-    assert bug.symptom in page.get_text()
-    assert {li.code.get_text() for li in page.find_all("ul")[-1].find_all("li")} == set(bug.questions)
     answers = stripped(bug.answer(line=1, moment=None)._repr_html_()).find_all("li")
     assert sorted(li.get_text()[0] for li in answers) == sorted(
         "✗" + "".join(n[0] for n in bug.questions if n != "line")

@@ -5,8 +5,10 @@ import math
 import pytest
 
 from rosecourse import LESSONS, LessonError
+from rosecourse.measure.compare import HEADLINES
 from rosecourse.measure.metrics import UNITS
-from rosecourse.records.noted import prototype_facts, published_figures, recorded_prefills
+from rosecourse.measure.samples import figure_name
+from rosecourse.records.noted import noted, prototype_facts, published_figures, recorded_prefills
 
 ARTICLES = ["036", "038", "059", "060", "061"]
 
@@ -110,3 +112,10 @@ def test_every_table_of_prefills_has_its_figures_and_its_provenance(table):
 
 def test_facts_of_the_prototype_are_those_of_one_lesson():
     assert [len(prototype_facts(number)) for number in ("070", "071", "072")] == [5, 10, 0]
+
+
+def test_false_verdicts_are_noted_of_the_figures_of_a_table_and_are_few():
+    rows = noted("false_alarms")
+    assert rows.figure.tolist() == [figure_name(*one) for one in HEADLINES]
+    assert (rows["with control"] <= 0.05 * rows.comparisons).all()
+    assert (rows["without control"] <= rows.comparisons).all()

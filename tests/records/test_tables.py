@@ -5,7 +5,8 @@ import re
 import pytest
 
 from rosecourse import LESSONS
-from rosecourse.records.tables import articles_table, lessons_table, workloads_table
+from rosecourse.records.runs import recorded_comparison
+from rosecourse.records.tables import articles_table, lessons_table, named_cell, workloads_table
 from tests.support.recordings import STEPS, steady, twice_as_fast, write_recording
 
 
@@ -28,32 +29,12 @@ def cells_of(table):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
-def test_the_table_has_a_row_for_each_rung_with_what_it_changes_its_workload_and_its_race(results, notebooks):
-    header, line, *rows = cells_of(lessons_table(notebooks, {"036": "time"}, folder=results))
-    assert header == [
-        "lesson",
-        "what changes",
-        "workload",
-        "recorded (NVIDIA H200)",
-        "race on a CPU",
-    ]
+def test_the_table_has_a_row_for_each_rung(results, notebooks):
+    header, line, *rows = cells_of(lessons_table(notebooks, folder=results))
+    assert header == ["lesson", "recorded (NVIDIA H200)"]
     assert set(line) == {"---"}
-    links = [f"[{rung.number}](notebooks/{rung.number}_a_name.ipynb) {rung.title}" for rung in LESSONS]
+    links = [f"[{rung.number} {rung.title}](notebooks/{rung.number}_a_name.ipynb)" for rung in LESSONS]
     assert [row[0] for row in rows] == links
-    assert [row[1] for row in rows] == [rung.about for rung in LESSONS]
-    assert all(rung.about for rung in LESSONS)
-    workloads = {row[0][1:4]: row[2] for row in rows}
-    assert (workloads["064"], workloads["065"], workloads["066"]) == ("C", "E", "A")
-    assert [row[-1] for row in rows] == ["", "time", *[""] * (len(LESSONS) - 2)]
-
-
-def test_a_note_stands_behind_the_figures_in_every_table(results, notebooks):
-    write_recording(results, {number: [steady(step) for step in STEPS] for number in ("060", "061")}, "C")
-    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=results))
-    noted = {row[0][1:4]: row[3] for row in rows if row[3].endswith(")")}
-    assert noted == {"061": "throughput 488 to 488 tokens/s: 1.00x [1.00, 1.00] (its kernel never ran in these runs)"}
-    _, _, *rows = cells_of(articles_table(folder=results))
-    assert [row[0][:3] for row in rows if row[3].endswith(" (its kernel never ran in these runs)")] == ["061"]
 
 
 def test_the_legend_has_every_workload_that_is_recorded_for_the_readme_and_the_last_page():
@@ -67,11 +48,15 @@ def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
     """By hand: the recorded TPOT is 2 x 4 .. 4.4 ms before and 4 .. 4.4 ms after, 4.10 ms in the median run."""
     rungs = {"038": 4, "059": 2, "060": 1}
     write_recording(results, {number: [steady(n * step) for step in STEPS] for number, n in rungs.items()}, "B")
-    _, _, *rows = cells_of(lessons_table(notebooks, {}, folder=results))
-    figures = {row[0][1:4]: row[3] for row in rows}
+    _, _, *rows = cells_of(lessons_table(notebooks, folder=results))
+    figures = {row[0][1:4]: row[1] for row in rows}
+    assert figures["035"] == ""
+    assert figures["036"] == "A: TPOT 2.00x [2.00, 2.00]"
+    assert figures["062"] == "A: TPOT not recorded yet"
+    rungs = {rung.number: rung for rung in LESSONS}
+    figures = {number: named_cell(rungs[number], recorded_comparison(number, folder=results)) for number in rungs}
     assert figures["035"] == ""
     assert figures["036"] == "TPOT 8.20 to 4.10 ms: 2.00x [2.00, 2.00]"
-    assert figures["062"] == "TPOT not recorded yet"
     # 2 x 4 tokens in 4 steps: the mean of 2 / step over the five runs
     assert figures["060"] == "throughput 244 to 488 tokens/s: 2.00x [2.00, 2.00]"
 
@@ -85,18 +70,18 @@ def test_the_tables_show_the_figure_that_a_lesson_is_about(results, notebooks):
 
 
 def test_the_table_without_any_recording(tmp_path, notebooks):
-    header, _, *rows = cells_of(lessons_table(notebooks, {}, folder=tmp_path / "none"))
-    assert header[3] == "recorded"
-    assert rows[0][3] == ""
-    assert all(row[3].endswith(" not recorded yet") for row in rows[1:])
+    header, _, first, *rows = cells_of(lessons_table(notebooks, folder=tmp_path / "none"))
+    assert header[1] == "recorded"
+    assert first[1] == ""
+    assert all(row[1].endswith(" not recorded yet") for row in rows)
 
 
 def test_a_recording_of_the_first_lesson_alone_has_nothing_to_compare(tmp_path, notebooks):
     write_recording(tmp_path, {"035": [steady(0.01)] * 5})
-    _, _, first, *_ = cells_of(lessons_table(notebooks, {}, folder=tmp_path))
-    assert first[3:] == ["", ""]
+    _, _, first, *_ = cells_of(lessons_table(notebooks, folder=tmp_path))
+    assert first[1:] == [""]
 
 
 def test_every_line_of_the_table_is_one_of_markdown(results, notebooks):
-    lines = lessons_table(notebooks, {}, folder=results).splitlines()
-    assert all(re.fullmatch(r"\|( [^|]+ \|| \|){5}", line) for line in lines), lines
+    lines = lessons_table(notebooks, folder=results).splitlines()
+    assert all(re.fullmatch(r"\|( [^|]+ \|| \|){2}", line) for line in lines), lines

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rosecourse.desk.notebooks import END, START
+from rosecourse.desk.notebooks import END, START, all_notebooks_in, notebooks_in
 from tests.support.scripts import script
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = all_notebooks_in(ROOT / "notebooks")
 
 # A number with a unit that only a measurement gives. A product such as 12 × 64 is arithmetic, and allowed.
 MEASURED = re.compile(
@@ -95,8 +95,8 @@ def test_a_page_shows_the_tables_that_the_ladder_and_the_records_make(path):
 
 
 def test_every_notebook_has_a_row_in_the_readme():
-    assert NOTEBOOKS[0].name == START
-    links = re.findall(r"(?m)^\| \[(\d{3})\]\(notebooks/(.*?)\)", (ROOT / "README.md").read_text())
-    lessons = [path for path in NOTEBOOKS if path.name not in (START, END)]
+    start, *lessons, end = notebooks_in(ROOT / "notebooks")
+    assert (start.name, end.name) == (START, END)
+    links = re.findall(r"(?m)^\| \[(\d{3}) [^]]+\]\(notebooks/(.*?)\)", (ROOT / "README.md").read_text())
     assert links == [(path.stem[:3], path.name) for path in lessons]  # no other notebook without a rung
     assert f"](notebooks/{END})" in (ROOT / "README.md").read_text()

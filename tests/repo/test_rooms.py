@@ -12,7 +12,7 @@ from tests.support.house import House, circle
 FLOORS = [
     *("__init__", "errors", "checks", "config", "pages"),
     *("models", "kv", "request", "kernels", "decode", "engine", "lessons", "measure", "records", "pictures", "desk"),
-    *("lab/world", "lab/course", "lab/checks", "lab/hunts", "lab/exercises", "lab"),
+    *("lab/world", "lab/checking", "lab/course", "lab/checks", "lab/exercises", "lab"),
     *("commands", "__main__"),
 ]
 MOST_ROOMS = 21

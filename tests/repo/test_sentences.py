@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+from rosecourse.desk.notebooks import all_notebooks_in
+
+NOTEBOOKS = all_notebooks_in(Path(__file__).parents[2] / "notebooks")
 MOST_COLUMNS = 70
 VALUE = "0.00"  # what a value is counted as, whose width is not known here
 FEWEST_WORDS = 6  # fewer are a label beside values

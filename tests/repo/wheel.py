@@ -45,13 +45,14 @@ def make_wheel(python: Path, folder: Path) -> Path:
 
 
 def check_files(wheel: Path) -> None:
-    """The wheel has the modules, the data and the license, and nothing else."""
+    """The wheel has the modules, the mark that they are typed, the data and the license, and nothing else."""
     names = set(ZipFile(wheel).namelist())
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rosecourse").rglob("*.py")}
     files = (path.relative_to(ROOT) for path in (ROOT / "data").rglob("[!.]*") if path.is_file())
     data = {f"rosecourse/{path.as_posix()}" for path in files}
     about = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
-    assert names - about == modules | data, (names - about) ^ (modules | data)
+    wanted = modules | data | {"rosecourse/py.typed"}
+    assert names - about == wanted, (names - about) ^ wanted
     assert any(name.endswith("/licenses/LICENSE") for name in about), about
 
 
