@@ -20,7 +20,6 @@ from ..records.runs import RecordedLadder
 from .colours import BOUNDARY, INK, LINES, SIDES
 from .labels import BEHIND, SMALL, legend_below
 from .steps import effect as effect
-from .steps import ladder_of_steps as ladder_of_steps
 from .steps import name_rows
 from .steps import step_anatomies as step_anatomies
 from .steps import step_shares as step_shares

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
 
 from ..lessons import lesson
 from ..measure import kernels as classes
@@ -18,8 +16,6 @@ from ..records.steps import RecordedSteps
 from .colours import COLOURS, INK, text_on
 from .labels import APART, BEHIND, SMALL, fits, legend_below, points_wide, text_points
 
-ZOOM = 3  # rungs whose step is this many times shorter than the longest are drawn again, on a scale of their own
-ROW, AROUND = 0.42, 0.85  # inches: of a bar, and of a panel's title and axis
 # The device's time is a sum over kernels that are spread over the step: an open bar, so that it does not look like a
 # part of the host's, which begins at 0 and ends there.
 DEVICE: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": "////", "linewidth": 0.8}
@@ -79,29 +75,6 @@ def effect(ax: Axes, steps: RecordedSteps, before: str, after: str, title: str) 
                 ax.barh(row, parts[part], HOST, left=sum([*parts.values()][:number]), **CHANGED)
     ax.set(title=f"{title}\n{_conditions(steps)}", xlabel="ms a step (mean of the turns); crosshatched: what changes")
     legend_below(ax, ax.get_legend_handles_labels()[0], ncols=2)
-
-
-def ladder_of_steps(figure: Figure, steps: RecordedSteps, title: str) -> None:
-    """A bar for each rung of the ladder: the parts of the host's step, below it the device's, and the floor.
-
-    Steps that would be too short to read are drawn again below, on a scale of their own. The function draws on the
-    whole figure, made with `layout="constrained"`, and sets its height; 9 inches suit as width.
-    """
-    panels, rungs = [], list(steps.times.turns)
-    while rungs:
-        panels.append(rungs)
-        longest = max(map(steps.times.step_ms, rungs))
-        rungs = [rung for rung in rungs if steps.times.step_ms(rung) * ZOOM < longest]
-    heights = [ROW * len(rungs) + AROUND for rungs in panels]
-    figure.set_size_inches(figure.get_figwidth(), sum(heights) + 1.2)
-    figure.suptitle(f"{title}\n{_conditions(steps)}")
-    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    names = {part: PART_NAMES[part] for part in steps.times.parts}
-    for ax, rungs in zip(axes, panels, strict=True):
-        bars = {fill(f"{rung} {steps.titles[rung]}", 24): steps.times.milliseconds(rung) for rung in rungs}
-        _draw_rungs(ax, steps, rungs, bars, names)
-        ax.set_title("all rungs" if ax is axes[0] else f"steps up to {steps.times.step_ms(rungs[0]):.2f} ms again")
-    legend_below(axes[-1], axes[0].get_legend_handles_labels()[0], -0.25, ncols=2)
 
 
 def draw_stacked(ax: Axes, bars: Bars, colours: Mapping[str, str], title: str, unit: str = "µs") -> None:

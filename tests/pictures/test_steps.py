@@ -10,7 +10,6 @@ from rosecourse.pictures import plots
 from rosecourse.pictures.colours import COLOURS
 from rosecourse.pictures.labels import SMALL, text_points
 from rosecourse.pictures.steps import draw_stacked
-from rosecourse.pictures.tables import steps_table
 from rosecourse.records.steps import RecordedSteps
 from tests.support.drawn import assert_readable, texts_drawn
 
@@ -35,7 +34,6 @@ SECOND_HALF = {
     "065": dict(zip(FROM_064, (0.05, 0.01, 0.08, 2.6, 0.3), strict=True)),
     "066": dict(zip(FROM_066, (0.05, 0.01, 0.08, 0.4, 0.9), strict=True)),
 }
-LATER = {f"0{number}": tuple(0.75**place * ms for ms in SIX["061"]) for place, number in enumerate(range(62, 70), 1)}
 
 
 def turn(milliseconds):
@@ -180,19 +178,6 @@ def test_at_066_the_runner_comes_for_the_forward_and_the_copies_are_as_they_were
     assert_readable(ax)
 
 
-def test_the_ladder_has_each_rung_with_its_own_stages(figure):
-    plots.ladder_of_steps(figure, steps_of(SIX | SECOND_HALF), "The ladder")
-    first, *_ = figure.axes
-    assert [len(bars(first, part)) for part in TIMED] == [4, 4, 3, 8, 10, 7, 1, 11]
-    assert bars(first, "plan") == [pytest.approx((0.06, 0.08))] * 3
-    assert [text.get_text() for text in figure.axes[-1].get_legend().get_texts()] == [
-        "floor 0.20 ms: weights, K and V read once",
-        *(PART_NAMES[part] for part in TIMED if part in steps_of(SIX | SECOND_HALF).times.parts),
-        "device busy (kernels and copies)",
-    ]
-    assert_readable(*figure.axes)
-
-
 def test_the_device_has_a_track_of_its_own_below_the_host(figure):
     ax = figure.add_subplot()
     plots.effect(ax, steps_of(SIX), "036", "038", "title")
@@ -215,35 +200,6 @@ def test_parts_are_stacked_with_their_sum_behind_them(figure):
     assert_readable(ax)
 
 
-# -- the ladder ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rungs", [{"035": SIX["035"]}, SIX, SIX | LATER])
-def test_the_ladder_shows_each_rung_on_one_scale_and_can_be_read(figure, rungs):
-    plots.ladder_of_steps(figure, steps_of(rungs), "The ladder")
-    first, *_ = figure.axes
-    assert [label.get_text()[:3] for label in first.get_yticklabels()] == list(rungs)
-    assert bars(first, "forward") == [pytest.approx((ms[0], ms[1])) for ms in rungs.values()]
-    assert hatched(first, "////") == [pytest.approx((0, sum(ms) / 4)) for ms in rungs.values()]
-    for ms in rungs.values():
-        assert any(text.startswith(f"{sum(ms):.2f} ms device {sum(ms) / 4:.2f} ms, 5,") for text in texts(first))
-    assert_readable(*figure.axes)
-    assert figure.get_suptitle() == "The ladder\n64 requests with a mean of 256 tokens each, NVIDIA H200"
-
-
-@pytest.mark.parametrize("rungs", [SIX, SIX | LATER])
-def test_a_rung_too_short_to_read_is_drawn_again_on_its_own_scale(figure, rungs):
-    plots.ladder_of_steps(figure, steps_of(rungs), "The ladder")
-    assert len(figure.axes) == (2 if rungs is SIX else 4)
-    _, second, *_ = figure.axes
-    assert [label.get_text()[:3] for label in second.get_yticklabels()] == [*rungs][3:]
-    assert bars(second, "kv_append") == [pytest.approx((sum(ms[:2]), ms[2])) for ms in [*rungs.values()][3:]]
-    assert second.get_title() == "steps up to 4.65 ms again"
-    for ax in figure.axes:
-        (floor,) = (line for line in ax.lines if line.get_linestyle() == "--")
-        assert list(floor.get_xdata()) == [0.2, 0.2]
-
-
 # -- labels --------------------------------------------------------------------------------------------------------
 
 
@@ -254,27 +210,3 @@ def test_the_width_of_a_text_is_what_it_takes_when_drawn(figure):
     points = 72 * drawn.get_window_extent().width / figure.dpi
     assert text_points("sample and the rest\n0.60 ms") == pytest.approx(points, rel=0.05)
     assert text_points("") == 0
-
-
-# -- as a table ----------------------------------------------------------------------------------------------------
-
-
-def test_the_table_has_a_row_for_each_rung():
-    table = steps_table(steps_of(SIX))
-    assert (table.columns.name, list(table.index)) == ("rung", list(SIX))
-    row = table.loc["038"]
-    assert [row[f"{name} (ms)"] for name in NAMES] == pytest.approx(SIX["038"])
-    assert row["step (ms)"] == pytest.approx(5.75)
-    assert row["device busy (ms)"] == pytest.approx(5.75 / 4)
-    assert (row["kernels and copies"], row["floor (ms)"]) == (5208, 0.2)
-    assert row["times the floor"] == pytest.approx(5.75 / 0.2)
-
-
-def test_a_part_that_a_rung_does_not_have_is_no_number_in_the_table():
-    table = steps_table(steps_of(SIX | SECOND_HALF))
-    names = [f"{PART_NAMES[part]} (ms)" for part in TIMED]
-    assert list(table.columns) == [*names, "step (ms)", *steps_table(steps_of(SIX)).columns[5:]]
-    there = table[names].notna().sum().tolist()
-    assert there == [4, 4, 3, 8, 10, 7, 1, 11]
-    assert table.loc["064", "plan rows (ms)"] == pytest.approx(0.08)
-    assert table.loc["064", "step (ms)"] == pytest.approx(3.04)
