@@ -3,14 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
-from rosecourse.lab.hunts import hunting
 
 from rosecourse import lesson
 from rosecourse.desk.noting import my_progress
 from rosecourse.lab import check, hunt, race
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
-from rosecourse.lab.exercises import racing
+from rosecourse.lab.exercises import hunting, racing
 from rosecourse.lab.exercises.wait_race import WaitRace
 from tests.lab.test_lab_race import ladder_of
 

@@ -17,7 +17,11 @@ from tests.support.wrong_parts_tables import TABLES
 if TRITON_AVAILABLE:
     from tests.support import kernel_parts
 
-NOT_SEEN = {"the manager's method replaced"}  # whoever patches the course fools only themselves
+NOT_SEEN = {  # whoever patches the course fools only themselves, and only the first steps are counted
+    "the manager's method replaced",
+    "the manager's class changed",
+    "simple for the first 60 calls",
+}
 CASES = [
     case
     for case in cases(TABLES + APPEND + IDEAS + PARTIAL + FITTING)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rosecourse.lab.hunts import hunting as bug_hunt
 
 from rosecourse import ConfigError, InferenceEngine
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.scenes import key_at, side_by_side, start
+from rosecourse.lab.exercises import hunting as bug_hunt
 from rosecourse.lab.exercises.hunting import hunt
 
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")

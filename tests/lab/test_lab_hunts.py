@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rosecourse.lab.hunts import hunting as bug_hunt
 
 from rosecourse import ConfigError, LessonError, lesson
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.course.scenes import key_at
+from rosecourse.lab.exercises import hunting as bug_hunt
 from rosecourse.lab.exercises.hunting import explanation, hunt
 
 pytestmark = pytest.mark.grid

@@ -106,7 +106,7 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
 def test_the_command_takes_the_solution_and_says_what_was_tried(tmp_path, capsys, monkeypatch, small_model):
     monkeypatch.setattr(racing, "load_model", lambda: small_model)
     said = command_on_solution("071", tmp_path, capsys)
-    assert f"{len(WORLD.scenarios)} scenarios" in said
+    assert f"{len(WORLD.scenarios)} stories" in said
     assert "in each program of each kernel the right order" in said
     assert "not to be seen on a CPU: how long a kernel would wait" in said
     assert "by your part: 0 of the weights and biases" in said

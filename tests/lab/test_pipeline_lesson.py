@@ -107,8 +107,7 @@ def test_what_costs_more_than_the_idea_leaves_is_told(part):
 
 
 def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
-    said = assert_untouched_is_right("067")
-    assert "Perhaps:  `steps_ahead` is 0, so that the engine lands each step before the next launch" in said
+    assert_untouched_is_right("067")
 
 
 def test_the_hunts_mended_pipeline_lives_through_every_story():

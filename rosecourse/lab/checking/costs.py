@@ -24,17 +24,20 @@ FROM_LISTS = ("array", "fromiter", "from_iter")  # NumPy's functions that make a
 class Step:
     """A step that is counted. words: which it is. lengths: of its sessions, in tokens, when it begins.
 
-    forks: so many of the sessions are forked just before it; the forks are not in it. joins, leave: sessions that are
+    forks: so many of the sessions are forked just before it; the forks are not in it. parted:
+    so many were forked before the step before, and have parted since. joins, leave: sessions that are
     in it and were not in the step before, or the other way round. order: of the batch, the step of a slice.
     """
 
     words: str
     lengths: tuple[int, ...]
     forks: int = 0
+    parted: int = 0
     joins: int = 0
     leave: int = 0
     order: int = 1
     layers: int = 3
+    block_size: int = 8
     any_batch: int = Sizes.any_batch
     whole_batch: int | None = None
 
@@ -43,7 +46,9 @@ class Step:
         return replace(self, lengths=self.lengths[: len(self.lengths) // 2], forks=self.forks // 2)
 
     def sizes(self) -> Sizes:
-        return Sizes(8, self.layers, 2, 4, 200, 128, "float32", self.any_batch, self.whole_batch, shuffle=1)
+        return Sizes(
+            self.block_size, self.layers, 2, 4, 200, 128, "float32", self.any_batch, self.whole_batch, shuffle=1
+        )
 
 
 @dataclass
@@ -199,6 +204,9 @@ def watched(stories: PoolStories, part: type, step: Step) -> Seen:
     for live in batch:
         engine.started(live)
 
+    for n in range(step.parted):
+        engine.started(pool.fork(batch[n]), batch[n])
+
     def one_step(batch: list[Live]) -> Seen:
         watch = Watch(pool, _files_of(part))
         engine.around = lambda: watch
@@ -300,6 +308,10 @@ NEARLY_FULL = Step(f"{N} sessions, some with full blocks", tuple(8 - i % 2 + 8 *
 SAME_SLOT = Step(f"{N} sessions at one slot", tuple(3 + 8 * (i % 3) for i in range(N)))
 FULL = Step(f"{N} sessions with full blocks", tuple(8 + 8 * (i % 3) for i in range(N)))
 INSIDE_FORKED = replace(INSIDE, words=f"{INSIDE.words}, three of them shared", forks=3)
+FEW = Step("5 sessions inside their blocks", (3, 19, 18, 40, 9), block_size=16)
+FEW_FULL = Step("5 sessions with full blocks", (16, 32, 16, 48, 32), block_size=16)
+ALONE, ALONE_FULL = Step("1 session inside its block", (11,)), Step("1 session with a full block", (16,), block_size=1)
+PARTED = replace(INSIDE, words=f"{INSIDE.words}, behind blocks that others own too", parted=6)
 FIRST = Step(f"{N} sessions without a block", (0,) * N)
 SAME_SLOT_FORKED = replace(SAME_SLOT, words=f"{SAME_SLOT.words}, two of them shared", forks=2)
 FULL_SHARED = replace(FULL, words=f"{FULL.words}, three of them shared", forks=3)

@@ -8,7 +8,7 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...lessons import l038
 from ...models.shape import Model
-from ..checking.costs import FIRST, FULL, FULL_SHARED, Bound, calls, growth, stores
+from ..checking.costs import ALONE_FULL, FEW_FULL, FIRST, FULL, FULL_SHARED, Bound, calls, growth, stores
 from ..checking.models.appends import KVAppend
 from ..world.layout import layout_of
 from .form import LINE, MOMENTS, Bug, Course, Exercise, Track
@@ -171,7 +171,7 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("append_token calls", (FULL, FIRST, FULL_SHARED), calls),
+        Bound("append_token calls", (FULL, FIRST, FEW_FULL, ALONE_FULL, FULL_SHARED), calls),
         Bound("stores of K and V", (FULL, FIRST), stores),
         Bound("operations more than a step of half the sessions", (FULL, FIRST), growth),
     ),

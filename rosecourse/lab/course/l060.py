@@ -8,7 +8,18 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...lessons import l059
 from ...models.shape import Model
-from ..checking.costs import FULL, INSIDE, INSIDE_FORKED, SAME_SLOT, SAME_SLOT_FORKED, Bound, index_tensors, rows
+from ..checking.costs import (
+    FEW,
+    FEW_FULL,
+    FULL,
+    INSIDE,
+    INSIDE_FORKED,
+    SAME_SLOT,
+    SAME_SLOT_FORKED,
+    Bound,
+    index_tensors,
+    rows,
+)
 from ..checking.models.appends import KVAppend
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_lengths, steps
@@ -158,13 +169,15 @@ BUG = Bug(
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
+ANY = (SAME_SLOT, INSIDE, FULL, FEW, FEW_FULL, SAME_SLOT_FORKED, INSIDE_FORKED)
+
 COURSE = Course(
     number="060",
     world=KVAppend,
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("index tensors", (SAME_SLOT, INSIDE, FULL, SAME_SLOT_FORKED, INSIDE_FORKED), index_tensors, spare=2),
-        Bound("copies of rows of K and V", (SAME_SLOT, INSIDE, FULL, SAME_SLOT_FORKED, INSIDE_FORKED), rows),
+        Bound("index tensors", ANY, index_tensors, spare=2),
+        Bound("copies of rows of K and V", ANY, rows),
     ),
 )

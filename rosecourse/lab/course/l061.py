@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
@@ -168,14 +169,16 @@ BUG = Bug(
 GATES = ((1, None), (10**6, 4), (4, 10**6), (4, 4))  # thresholds: of any batch, of a whole one at one slot
 LARGE = tuple(with_gates(step, *gates) for step in (SAME_SLOT, INSIDE) for gates in GATES)
 
+SHARED = tuple(replace(with_gates(SAME_SLOT, gate, None), forks=1) for gate in (3, 4))
+
 COURSE = Course(
     number="061",
     world=KVAppend,
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("kernels launched", LARGE, launches),
-        Bound("layers without a kernel", LARGE, no_launch),
+        Bound("kernels launched", (*LARGE, *SHARED), launches),
+        Bound("layers without a kernel", (*LARGE, *SHARED), no_launch),
         Bound("stores of K and V", LARGE, stores),
         Bound("index tensors", LARGE, index_tensors, spare=1),
         Bound("copies of rows of K and V", LARGE, rows),
