@@ -75,7 +75,7 @@ WITHOUT_THE_IDEA = {
     l035.Delivery: "still 20 wakes at one hand-over in a step of 20 sessions with a reader each",
     WakesEachOnce: "still 20 wakes at one hand-over in a step of 20 sessions with a reader each",
     OneMore: "still 9 wakes at one hand-over in a step of 20 sessions with a reader each",
-    WakesWithEachItem: "a reader reads all that lies in its mailbox: one wake is enough for all its requests",
+    WakesWithEachItem: "12 wakes at one hand-over",
     WakesInAHurry: "wakes at one hand-over in a step of 16 sessions after the ends of others",
     SavesUp: "wakes at one hand-over in a step of",
     WakesTheLastOnesToo: "wakes of readers for whom nothing had come",

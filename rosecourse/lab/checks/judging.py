@@ -17,6 +17,7 @@ from ..checking.by_value import copies_of
 from ..checking.costs import Bound, more_than_the_course
 from ..checking.far_offsets import far_offsets
 from ..checking.interrupted import look_at_interrupts
+from ..checking.models.appends import KVAppend
 from ..checking.pool import Sizes
 from ..checking.scenario_stories import ScenarioStories
 from ..checking.search import Outcome, first_wrong, outcome, smallest, told_of
@@ -136,7 +137,7 @@ def _beyond_stories(trial: Trial, make: Callable[[], type]) -> dict[str, Any]:
     done = [f"{stories.count} stories: every number in its place, every block with its owners"]
     unchecked = [stories.untried] if isinstance(stories, ScenarioStories) and stories.untried else []
     try:
-        if trial.kernels_on and isinstance(stories, PoolStories):
+        if trial.kernels_on and trial.course.world is KVAppend:  # others are called in other ways
             far_offsets(stories, make())
         if isinstance(stories, PoolStories):
             look_at_interrupts(stories, make)
