@@ -58,7 +58,15 @@ def copies_of(what: Any) -> Callable[[], Any] | None:
         except Exception:  # of any object that it reaches
             return None
         whole = out.getvalue()
-    return lambda: _SharingUnpickler(io.BytesIO(whole), pickler.shared).load()
+
+    def copy() -> Any:
+        return _SharingUnpickler(io.BytesIO(whole), pickler.shared).load()
+
+    try:
+        copy()
+    except Exception:  # such as a structure of ctypes
+        return None
+    return copy
 
 
 class _Whole:
