@@ -20,8 +20,7 @@ STORIES, KERNEL_STORIES = 400, 120  # that a part lives through; where kernels a
 MOST_STEPS, MOST_INTERPRETED = 240, 30  # of a story; with kernels that are interpreted
 MOST_NUMBERS = 2**17  # in a cache: a large one takes long to compare
 TOGETHER = {"start": "many", "fork": "family"}
-APART = 0.2  # of the stories have sessions whose lengths are 2, 4, ... apart
-HUGE = 20  # of so many stories one has a huge size
+HUGE = 20  # of so many stories one has a huge size, and one large blocks
 CHOICES: dict[str, list[Any]] = {  # the first four of each are drawn in most stories, all of them in every fourth
     "block_size": [4, 2, 1, 8, 16, 64, 256],
     "layers": [1, 2, 3, 2],
@@ -43,7 +42,11 @@ class Story(NamedTuple):
 def story_number(number: int, kernels: bool, more: tuple[str, ...] = ()) -> Story:
     """The story of this number. kernels: whether batches come to the gates of kernels. more: kinds of operations."""
     dice, wild = random.Random(number), number % 4 == 3
-    sizes = _huge(dice, kernels) if number % HUGE == HUGE - 1 else _draw_sizes(dice, wild, kernels)
+    sizes = _draw_sizes(dice, wild, kernels)
+    if number % HUGE == HUGE - 1:
+        sizes = _huge(dice, kernels)
+    elif number % HUGE == HUGE // 2:
+        sizes = sizes.with_(block_size=64, heads=1, head_dim=2, num_blocks=24, max_seq_len=300)
     draw = _Draws(dice, wild, sizes)
     known = (*draw.KINDS, *more)
     kinds = ["step", "step", *dice.sample(known, dice.choice([2, 3, 5, len(known)]))]  # few, and more of each
@@ -82,8 +85,8 @@ class _Draws:
         self.lengths = [
             dice.choice([0, 1, 1, 2]) * size + dice.choice([dice.randrange(size), size - 1, 0]) for _ in range(3)
         ]
-        if dice.random() < APART:  # slots of which some bits are the same
-            self.lengths[1] = self.lengths[0] + 2 ** dice.randrange(1, 6)
+        if size == 64:  # sessions at slots of which the lower bits are the same
+            self.lengths = [self.lengths[0], self.lengths[0] + 2 ** dice.randrange(3, 6)]
 
     def op(self, kind: str) -> Op:
         return (kind, *getattr(self, f"_{kind}")())
