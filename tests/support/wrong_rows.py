@@ -58,24 +58,6 @@ class KnowsSessions(Rows):
         return inputs
 
 
-class KnowsIds(Rows):
-    """The numbers of tables are kept, and not the tables."""
-
-    def forget(self):
-        super().forget()
-        self.numbers = []
-
-    def plan(self, sessions):
-        now = {id(session.table): session.table for session in sessions}
-        self.tables = [now.get(number) for number in self.numbers]
-        inputs = super().plan(sessions)
-        self.numbers, self.tables = [id(session.table) for session in sessions], [None] * len(sessions)
-        return inputs
-
-    def holds(self, sessions):
-        return [id(session.table) for session in sessions] == self.numbers
-
-
 class KnowsLists(Rows):
     """A table is known by how its blocks begin."""
 
@@ -280,7 +262,6 @@ WRONG = (
     AdvancesTheFirst,
     AdvancesTwice,
     KnowsSessions,
-    KnowsIds,
     KnowsLists,
     ComparesLengths,
     ForgetsNewBlocks,

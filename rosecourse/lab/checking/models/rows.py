@@ -25,7 +25,7 @@ class RowsThatStay(PartOfAStep):
     part, words = "rows", "rows that stay"
     takes_blocks = shows_blocks = False
     operations = ("say", "broken")
-    steps = 0
+    steps = fails = 0
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,10 @@ class RowsThatStay(PartOfAStep):
     def broken(self, batch: list[Live]) -> str:
         """A step whose forward fails: from here on nobody knows what is on the device."""
         self._plan(batch)
+        self.fails += 1
         with self.around():
+            if self.fails % 2:  # the interrupt comes behind the forward
+                self.made.advance()
             self.made.forget()
         return f"a step of [{', '.join(live.name for live in batch)}] fails in its forward"
 
@@ -85,7 +88,8 @@ class RowsThatStay(PartOfAStep):
             given = list(tokens)
             with self.around():
                 self.made.take(torch.tensor(tokens), given)
-            given[0] = -7 if self.steps % OFTEN == LIST_USED_AGAIN else given[0]  # its maker goes on with the list
+            if self.steps % OFTEN == LIST_USED_AGAIN:  # its maker goes on with the list, and a user with another word
+                given[0] = tokens[0] = self._new()
         for live, token in zip(batch, tokens, strict=True):
             self._tell(live, [*live.session.token_ids, token])
 
