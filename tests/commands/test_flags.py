@@ -37,8 +37,8 @@ def test_the_lessons_are_those_of_the_ladder():
 
 
 def test_the_lab_takes_a_kv_append_without_kernels_unless_told_otherwise():
-    appends = [n for n, course in COURSES.items() if course.world is KVAppend and not lesson(n).kernels]
-    assert appends[-1] == lab.DEFAULT_LESSON
+    assert COURSES[lab.DEFAULT_LESSON].world is KVAppend
+    assert not lesson(lab.DEFAULT_LESSON).kernels
 
 
 @pytest.mark.parametrize(

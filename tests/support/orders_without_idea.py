@@ -123,7 +123,7 @@ class NoKernel(Base):
 
 
 WITHOUT_THE_IDEA = {
-    with_kernel(weights_late): "`w_ptr` of `weights_late` was there before the step",
+    with_kernel(weights_late): "4 times a kernel asks for weights or a bias only after its wait",
     with_kernel(bias_late): "4 times a kernel asks for weights or a bias only after its wait",
     with_kernel(one_weight): "4 times a kernel asks for weights or a bias only after its wait",
     BroughtNear: "8 times a kernel reads weights or a bias once more after its wait",

@@ -163,17 +163,17 @@ PARTIAL = [
     partial(
         "the gate asks for all sessions",
         "061",
-        (("n >= self.min_batch:", "len(key_new) >= self.min_batch:"),),
+        (("len(infos) >= self.min_batch:", "len(key_new) >= self.min_batch:"),),
     ),
     partial(
         "one gate for both kernels",
         "061",
-        (("n >= self.min_batch:", "n >= min(self.min_batch, self.full_batch_min_batch):"),),
+        (("len(infos) >= self.min_batch:", "len(infos) >= min(self.min_batch, self.full_batch_min_batch):"),),
     ),
     partial(
         "more than the gate",
         "061",
-        (("n >= self.", "n > self."),),
+        (("len(infos) >= self.", "len(infos) > self."),),
     ),
 ]
 

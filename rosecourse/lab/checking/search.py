@@ -127,7 +127,8 @@ def place_in_trace(trace: str) -> str:
 
 def _place(frames: list[tuple[str, int, str]]) -> str:
     """The learner's innermost line; where there is none, that of a part of the ladder. frames: the innermost first."""
-    frames = list(itertools.takewhile(lambda frame: not frame[0].startswith(HERE), frames))
+    inner = itertools.dropwhile(_is_here, frames)  # of a part that ends the process, our own function ends it
+    frames = list(itertools.takewhile(lambda frame: not _is_here(frame), inner))
     own = [frame for frame in frames if not frame[0].startswith((*INSTALLED, "<frozen"))]
     own += [frame for frame in frames if frame[0].startswith(LESSONS)]
     if not own:
@@ -135,6 +136,10 @@ def _place(frames: list[tuple[str, int, str]]) -> str:
     file, line, name = own[0]
     text = linecache.getline(file, line).strip()
     return f"line {line}, in {name}{f': {text}' if text else ''}"
+
+
+def _is_here(frame: tuple[str, int, str]) -> bool:
+    return frame[0].startswith(HERE)
 
 
 # -- search and shrinking ---------------------------------------------------------------------------------------------
