@@ -231,7 +231,7 @@ LESSONS = ladder(
         "prefill": BEST.prefill,
         "delivery": BEST.delivery,
         "workload": C_ONE,
-        "about": "readers are woken in turns; prefills wait for nothing and make no plans",
+        "about": "readers are woken in turns; prefills wait for nothing and plan nothing",
         "headline": ("total throughput", "mean"),
     },
     {

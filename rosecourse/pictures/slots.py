@@ -43,7 +43,7 @@ def rows_to_blocks(
     left = [[label("rows of key_new", faint=True)]]
     for number, name in enumerate(names):
         out = number not in batch_idx
-        left.append([label(f"[{number}] {name}{': not here' * out}", now.colour(name), faint=out)])
+        left.append([label(f"[{number}] {name}{': not in this write' * out}", now.colour(name), faint=out)])
     right = [[label("block", faint=True), *heads(range(now.block_size))], *map(strip, blocks)]
     lines = {state.block_index: line for line, state in enumerate(blocks, start=1)}
     arrows = [Arrow((1 + row, 0), (lines[block], 2)) for block, (row, _) in writes.items()]

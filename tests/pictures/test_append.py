@@ -46,7 +46,7 @@ def targets(picture):
 def test_each_row_that_is_given_points_at_its_block(engine):
     sessions = [start(engine, n) for n in (1, 4, 6, 2)]  # B's block is full: the batch is not whole
     picture = draw(engine, sessions, [0, 2, 3])
-    assert [row[0].text for row in rows_of(picture)[1:5]] == ["[0] A", "[1] B: not here", "[2] C", "[3] D"]
+    assert [row[0].text for row in rows_of(picture)[1:5]] == ["[0] A", "[1] B: not in this write", "[2] C", "[3] D"]
     assert targets(picture) == {0: (1, "0"), 3: (2, "2"), 4: (2, "3")}
     line_of = {block: line for block, (line, _, _) in strips(picture).items()}
     assert arrows(picture) == [(1, line_of[0]), (3, line_of[3]), (4, line_of[4])]

@@ -245,7 +245,7 @@ def more_than_the_course(stories: PoolStories, part: type, right: type, bounds: 
         for step in bound.steps:
             found, most = bound.amount(mine, step), bound.amount(theirs, step)
             if found > most + bound.spare:
-                yield f"a step of {step.words} has {found} {bound.words}; that of the course's part has {most}"
+                yield f"{bound.words} in a step of {step.words}: {found}; with the course's part: {most}"
                 break
 
 
@@ -304,7 +304,7 @@ def no_launch(cost: Cost, step: Step) -> int:
 
 N, GATED, LONGER = 12, 4, 8
 INSIDE = Step(f"{N} sessions inside their blocks", tuple(2 + i % 6 + 8 * (i % 3) for i in range(N)))
-NEARLY_FULL = Step(f"{N} sessions, some with full blocks", tuple(8 - i % 2 + 8 * (i % 3) for i in range(N)))
+NEARLY_FULL = Step(f"{N} sessions, some of whose blocks are full", tuple(8 - i % 2 + 8 * (i % 3) for i in range(N)))
 SAME_SLOT = Step(f"{N} sessions at one slot", tuple(3 + 8 * (i % 3) for i in range(N)))
 FULL = Step(f"{N} sessions with full blocks", tuple(8 + 8 * (i % 3) for i in range(N)))
 INSIDE_FORKED = replace(INSIDE, words=f"{INSIDE.words}, three of them shared", forks=3)
@@ -319,7 +319,8 @@ FULL_SHARED = replace(FULL, words=f"{FULL.words}, three of them shared", forks=3
 
 def with_gates(step: Step, any_batch: int, whole_batch: int | None) -> Step:
     """The first sessions of a step, where kernels take batches from these thresholds on."""
-    words = f"{GATED}{step.words.removeprefix(str(N))}, thresholds {any_batch} and {whole_batch}"
+    gates = f"kernels from {any_batch}" + ("" if whole_batch is None else f", for whole batches from {whole_batch}")
+    words = f"{GATED}{step.words.removeprefix(str(N))} ({gates} on)"
     return replace(
         step, words=words, lengths=step.lengths[:GATED], layers=1, any_batch=any_batch, whole_batch=whole_batch
     )

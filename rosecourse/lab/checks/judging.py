@@ -149,7 +149,7 @@ def _beyond_stories(trial: Trial, make: Callable[[], type]) -> dict[str, Any]:
     except Exception as error:
         return {"wrong": told_of(error)}
     if trial.device == "cpu":
-        done.append(f"not to be seen on a CPU: {trial.course.unseen}")
+        done.append(f"cannot be tested on a CPU: {trial.course.unseen}")
     if trial.rung.kernels and not trial.kernels_on:
         unchecked = unchecked or [NO_KERNELS]
     return {"missing": tuple(missing), "done": tuple(done), "unchecked": tuple(unchecked)}
