@@ -13,8 +13,8 @@ from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.course import COURSES
 from rosecourse.lessons import l036, l038, l059
+from tests.lab.damage import load, whole_parts
 from tests.support import by_table_parts, right_copies, right_rows
-from tests.support.adversary import right_parts
 from tests.support.right_parts import RIGHT
 
 NUMBERS = ("036", "038", "059", "060")
@@ -45,11 +45,12 @@ def test_parts_of_later_lessons_in_other_styles_are_right(number, part):
         assert found is None, (n, found)
 
 
-@pytest.mark.parametrize("found", right_parts(), ids=lambda found: found.path.stem)
-def test_right_parts_by_eyes_that_have_not_seen_the_check_pass(found):
-    if found.lesson == "061" and not TRITON_AVAILABLE:
+@pytest.mark.parametrize("path", whole_parts("right"), ids=lambda path: path.stem)
+def test_right_parts_by_eyes_that_have_not_seen_the_check_pass(path):
+    number = path.name[:3]
+    if number == "061" and not TRITON_AVAILABLE:
         pytest.skip("Triton exists for Linux only")
-    is_right(found.load(), found.lesson)
+    is_right(load(path), number)
 
 
 @pytest.mark.parametrize("number", ["036", "038", "059", "060", "062", "063", "064", "065"])

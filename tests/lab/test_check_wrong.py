@@ -7,12 +7,9 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.checking import judged_apart
 from rosecourse.lab.checks.judging import trial_of
+from tests.lab.damage import cases, damaged, load, whole_parts
+from tests.lab.wrong_036_061 import WRONG
 from tests.support import by_table_parts, one_table_parts, wrong_copies, wrong_rows
-from tests.support.wrong_parts import cases, damaged
-from tests.support.wrong_parts_append import APPEND
-from tests.support.wrong_parts_ideas import IDEAS
-from tests.support.wrong_parts_partial import FITTING, PARTIAL
-from tests.support.wrong_parts_tables import TABLES
 
 if TRITON_AVAILABLE:
     from tests.support import kernel_parts
@@ -22,11 +19,7 @@ NOT_SEEN = {  # whoever patches the course fools only themselves, and only the f
     "the manager's class changed",
     "simple for the first 60 calls",
 }
-CASES = [
-    case
-    for case in cases(TABLES + APPEND + IDEAS + PARTIAL + FITTING)
-    if (TRITON_AVAILABLE or case[0] != "061") and case[1].fault not in NOT_SEEN
-]
+CASES = [case for case in cases(WRONG) if (TRITON_AVAILABLE or case[0] != "061") and case[1].fault not in NOT_SEEN]
 
 
 def judged(part, number):
@@ -43,6 +36,15 @@ def test_a_wrong_part_is_refused(number, wrong):
         trial = trial_of(number)
         assert not any(outcome(trial.stories, lambda: part, trial.stories.number(n)) for n in range(8))
         assert any(trial.missing(part))
+
+
+@pytest.mark.parametrize("path", whole_parts("wrong, which a CPU can show"), ids=lambda path: path.stem)
+def test_a_wrong_part_by_eyes_that_have_not_seen_the_check_is_refused(path):
+    number = path.name[:3]
+    if number == "061" and not TRITON_AVAILABLE:
+        pytest.skip("Triton exists for Linux only")
+    verdict = judged(load(path), number)
+    assert not verdict.passed, verdict
 
 
 LATER = {"062": one_table_parts.WRONG, "063": by_table_parts.WRONG, "064": wrong_rows.WRONG, "065": wrong_copies.WRONG}

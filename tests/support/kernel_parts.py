@@ -6,7 +6,7 @@ import sys
 import triton
 import triton.language as tl
 
-from tests.support.wrong_parts import part_of
+from tests.lab.damage import part_of
 
 
 @triton.jit
