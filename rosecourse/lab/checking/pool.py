@@ -17,7 +17,7 @@ from ..world.layout import layout_of
 from .tokens import Tokens
 
 GUARD = 4096  # numbers before each cache and behind it
-MOST_SESSIONS, MOST_SHUFFLED = 140, 1000
+MOST_SESSIONS, MOST_SHUFFLED, MOST_OTHERS = 140, 1000, 200
 Lists = list[list[int]]  # for each layer the ids of a session's blocks
 
 
@@ -100,6 +100,7 @@ class Pool:
         self.tokens = Tokens((2, s.layers, s.heads, s.head_dim), self.dtype)
         self.live: list[Live] = []
         self._started = 0
+        self._was_at: tuple[type, int] | None = None  # the table that was freed last
 
     def caches_in(self, memory: Tensor) -> Tensor:
         """[2, L, num_blocks, H, block_size, D] of a memory such as `self.memory`."""
@@ -144,6 +145,7 @@ class Pool:
 
     def free(self, live: Live) -> None:
         self.live.remove(live)
+        self._was_at = type(live.session.table), id(live.session.table)
         self.kv.free(live.session.table)
         live.session.table = None
 
@@ -180,8 +182,23 @@ class Pool:
         return chr(ord("A") + self._started - 1) if self._started <= 26 else f"S{self._started}_"
 
     def _fill(self, live: Live) -> None:
+        others = self._others_until_an_address_is_free()
         live.session.table, live.session.num_cached_tokens = self.kv.allocate(live.length), live.length
+        del others
         self.write(self.memory, [(live, 0)])
+
+    def _others_until_an_address_is_free(self) -> list[object]:
+        """Objects of the kind of a table, until the next one comes to lie where the one that was freed last has lain: a
+        part that knows tables by their addresses errs then, and not by chance."""
+        others: list[object] = []
+        if self._was_at:
+            kind, address = self._was_at
+            for _ in range(MOST_OTHERS):
+                others.append(kind.__new__(kind))
+                if id(others[-1]) == address:
+                    others.pop()
+                    break
+        return others
 
     def write(self, memory: Tensor, places: list[tuple[Live, int]]) -> None:
         """The tokens of sessions, each from a position on, into a memory, where their tables say."""

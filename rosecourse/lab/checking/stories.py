@@ -224,8 +224,11 @@ class Played:
         length = live.length if length is None else length
         own = sum(pool.layout.info_in_use(pool.kv, block).owners == 1 for block in pool.lists(live)[0])
         if pool.kv.num_available() + own >= pool.blocks_for(length):
-            self.say(f"free {live.name} and compute it again, {length} tokens on other blocks")
+            had = [ids[-1:] for ids in pool.lists(live)]
             pool.again(live, length, bool(same_last))
+            last = any(ids and ids[-1:] == end for ids, end in zip(pool.lists(live), had, strict=True))
+            others = "all its blocks but the last" if last else "its blocks"
+            self.say(f"free {live.name} and compute it again with {_tokens(length)}; {others} are others")
             self.engine.started(live)
 
     def _other(self) -> None:
@@ -248,7 +251,7 @@ class Played:
         self.steps += 1
         needed = self.pool.blocks_needed(batch)
         room = None if room is not None and needed + room < 0 else room
-        free = "" if room is None else f", with {needed + room} free block(s) for the {needed} that it needs"
+        free = "" if room is None else f", with {needed + room} block(s) free; it needs {needed or 'none'}"
         self.say(f"step [{', '.join(live.name for live in batch)}]{free}")
         STEP.begin()
         self.engine.step(batch, room)
