@@ -100,7 +100,7 @@ class Pool:
         self.tokens = Tokens((2, s.layers, s.heads, s.head_dim), self.dtype)
         self.live: list[Live] = []
         self._started = 0
-        self._was_at: tuple[type, int] | None = None  # the table that was freed last
+        self._was_at: tuple[Any, int] | None = None  # the table that was freed last
 
     def caches_in(self, memory: Tensor) -> Tensor:
         """[2, L, num_blocks, H, block_size, D] of a memory such as `self.memory`."""
