@@ -66,7 +66,8 @@ def pytest_itemcollected(item):
 def pytest_runtest_setup(item):
     """The first cell of a page fails for it: a page of `LIVE` without its live figure."""
     page = item.path
-    if page.suffix == ".ipynb" and page.parent.name == "notebooks" and page.name[:3] in LIVE and item.name == "Cell 0" and not has_live_figure(page):
+    is_live = page.suffix == ".ipynb" and page.parent.name == "notebooks" and page.name[:3] in LIVE
+    if is_live and item.name == "Cell 0" and not has_live_figure(page):
         pytest.fail(f"{page.name} lacks its live figure: a cell with `your_run(` that is executed and shows a PNG")
 
 

@@ -20,7 +20,6 @@ def lanes_to_addresses(H: int, D: int, block_size: int, block: int, pos: int, BL
     lanes = [cell(hd, hd // D if hd < H * D else None) for hd in range(BLOCK_HD)]
     elements = range(block_size * D)
     rows = [
-        [label("lane hd"), *lanes],
         [label("slot", faint=True), *heads([n // D for n in elements])],
         [label("dim", faint=True), *heads([n % D for n in elements])],
     ]
@@ -29,4 +28,6 @@ def lanes_to_addresses(H: int, D: int, block_size: int, block: int, pos: int, BL
         rows.append([label(f"head {h}"), *(cell(first + n, h if n // D == pos else None) for n in elements)])
     title = f"One program of {BLOCK_HD} lanes, and the addresses in block {block}"
     said = f"{title}: a row for each of {H} heads. The lanes write those of slot {pos}"
-    return draw_grids(title, [Grid(rows)], [(EMPTY, "masked (hd >= H · D), or not written")], said)
+    return draw_grids(
+        title, [Grid([[label("lane hd"), *lanes]]), Grid(rows)], [(EMPTY, "masked (hd >= H · D), or not written")], said
+    )

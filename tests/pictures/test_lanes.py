@@ -5,7 +5,7 @@ import torch
 
 from rosecourse.pictures.colours import EMPTY, HEADS, OWNER_COLOURS
 from rosecourse.pictures.lanes import lanes_to_addresses
-from tests.support.diagram_reader import rows_of
+from tests.support.diagram_reader import grids
 
 
 @pytest.mark.parametrize(
@@ -13,9 +13,8 @@ from tests.support.diagram_reader import rows_of
 )
 def test_a_lane_and_the_element_that_it_writes_have_one_colour(H, D, block_size, block, pos):
     cache = torch.arange((block + 1) * H * block_size * D).view(block + 1, H, block_size, D)
-    lanes, slots, dims, *heads = (
-        list(row.values())[1:] for row in rows_of(lanes_to_addresses(H, D, block_size, block, pos, BLOCK_HD=32))
-    )
+    picture = lanes_to_addresses(H, D, block_size, block, pos, BLOCK_HD=32)
+    lanes, slots, dims, *heads = (list(row.values())[1:] for rows in grids(picture) for row in rows)
     assert [cell.fill for cell in lanes] == [HEADS[hd // D % 3] if hd < H * D else EMPTY for hd in range(32)]
     for h, row in enumerate(heads):
         assert [int(cell.text) for cell in row] == cache[block, h].flatten().tolist()
