@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
@@ -226,21 +226,23 @@ def _files_of(part: type) -> frozenset[str]:
     return frozenset(value.__code__.co_filename for value in methods if isinstance(value, FunctionType))
 
 
-Cost = Callable[[Step], Seen]
+Cost = Callable[[Any], Any]  # a step -> what a part does in it
 
 
 class Bound(NamedTuple):
     """What a step may cost: as much as the course's part, and `spare` more. words: what is counted, after a number."""
 
     words: str
-    steps: tuple[Step, ...]
-    amount: Callable[[Cost, Step], int]
+    steps: tuple[Any, ...]
+    amount: Callable[[Cost, Any], int]
     spare: int = 0
 
 
-def more_than_the_course(stories: PoolStories, part: type, right: type, bounds: tuple[Bound, ...]) -> Iterator[str]:
-    """What a part has more of than the course's, a sentence each."""
-    mine, theirs = (cache(lambda step, which=which: watched(stories, which, step)) for which in (part, right))
+def more_than_the_course(
+    watch: Callable[[type, Any], Any], part: type, right: type, bounds: tuple[Bound, ...]
+) -> Iterator[str]:
+    """What a part has more of than the course's, a sentence each. watch: what a part does in a step."""
+    mine, theirs = (cache(partial(watch, which)) for which in (part, right))
     for bound in bounds:
         for step in bound.steps:
             found, most = bound.amount(mine, step), bound.amount(theirs, step)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from ..world.interrupts import Interrupt, Lines
 from .apart import STEP
 from .facts import Wrong
@@ -14,6 +16,7 @@ SIZES = Sizes(layers=2)
 MOST_LINES = 40  # of a part, at which interrupts come
 
 
+@torch.inference_mode()
 def look_at_interrupts(stories: PoolStories, make: Callable[[], type]) -> None:
     """An interrupt at each line of a step: sessions in all states, a cache and a part of its own. Raises `Wrong`."""
     for at in _step(stories, make(), Lines()).firsts()[:MOST_LINES]:

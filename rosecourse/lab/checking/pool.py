@@ -35,6 +35,7 @@ class Sizes:
     any_batch: int = 10**6  # rows from which on a kernel takes a batch
     whole_batch: int | None = None  # the same of a whole batch at one slot
     shuffle: int = 0
+    rows: int = 4  # of the largest batch, for a part that is built for it
 
     def __str__(self) -> str:
         """What differs from the defaults."""

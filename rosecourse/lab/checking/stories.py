@@ -42,19 +42,19 @@ class Story(NamedTuple):
 def story_number(number: int, kernels: bool, more: tuple[str, ...] = ()) -> Story:
     """The story of this number. kernels: whether batches come to the gates of kernels. more: kinds of operations."""
     dice, wild = random.Random(number), number % 4 == 3
-    sizes = _draw_sizes(dice, wild, kernels)
+    sizes = draw_sizes(dice, wild, kernels)
     if number % HUGE == HUGE - 1:
         sizes = _huge(dice, kernels)
     elif number % HUGE == HUGE // 2:
         sizes = sizes.with_(block_size=64, heads=1, head_dim=2, num_blocks=24, max_seq_len=300)
-    draw = _Draws(dice, wild, sizes)
+    draw = Draws(dice, wild, sizes)
     known = (*draw.KINDS, *more)
     kinds = ["step", "step", *dice.sample(known, dice.choice([2, 3, 5, len(known)]))]  # few, and more of each
     ops = [draw.op(kind) for kind in dice.choices(kinds, k=dice.randint(2, 16))]
     return Story(sizes, (("start", draw.length()), *ops))
 
 
-def _draw_sizes(dice: random.Random, wild: bool, kernels: bool) -> Sizes:
+def draw_sizes(dice: random.Random, wild: bool, kernels: bool) -> Sizes:
     drawn = {name: dice.choice(values if wild else values[:4]) for name, values in CHOICES.items()}
     gates = dice.choice(GATES) if kernels else (10**6, None)
     sizes = Sizes(**drawn, any_batch=gates[0], whole_batch=gates[1])
@@ -74,7 +74,7 @@ def _huge(dice: random.Random, kernels: bool) -> Sizes:
     return dice.choice(large)
 
 
-class _Draws:
+class Draws:
     """Draws operations. Sessions have a few lengths only: they are to be alike."""
 
     KINDS = ("step", "start", "fork", "free", "again", "tight", "many", "other", "family")
@@ -154,7 +154,7 @@ class Played:
         return self.engine.pool
 
     def picture(self) -> list[str]:
-        return self.engine.before.picture() if self.engine.shows_blocks else []
+        return self.engine.picture()
 
     def say(self, line: str) -> None:
         self.lines.append(f"engine {self.at + 1}: {line}" if len(self.engines) > 1 else line)
@@ -267,7 +267,7 @@ class Played:
             batch = live[:] if chosen == "all" else live[::-1]
         else:
             batch = list(dict.fromkeys(self._who(number) for number in chosen)) if live else []
-        batch = [one for one in batch if one.length < self.sizes.max_seq_len]
+        batch = [one for one in batch if one.length < self.sizes.max_seq_len][: self.engine.most]
         while batch and self.pool.blocks_needed(batch) > self.pool.kv.num_available():
             batch.pop()
         return batch
@@ -300,11 +300,11 @@ class PoolStories:
 
     def smaller(self, story: Story) -> Iterator[Story]:
         """Stories with something left out or made smaller, the boldest first."""
-        yield from (Story(story.sizes, ops) for ops in _fewer(story.ops))
+        yield from (Story(story.sizes, ops) for ops in fewer(story.ops))
         yield from (Story(story.sizes, ops) for ops in _together(story.ops))
         yield from (Story(sizes, story.ops) for sizes in _smaller_sizes(story.sizes))
         for at, op in enumerate(story.ops):
-            for other in _smaller_op(op):
+            for other in smaller_op(op):
                 yield Story(story.sizes, (*story.ops[:at], other, *story.ops[at + 1 :]))
 
 
@@ -315,7 +315,7 @@ def _tokens(count: int) -> str:
 # -- smaller stories --------------------------------------------------------------------------------------------------
 
 
-def _fewer(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
+def fewer(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
     for size in dict.fromkeys((len(ops) // 2, len(ops) // 4, 2, 1)):
         for at in range(len(ops) - size, -1, -1) if size else ():
             yield ops[:at] + ops[at + size :]
@@ -341,7 +341,7 @@ def _smaller_sizes(sizes: Sizes) -> Iterator[Sizes]:
             yield from (sizes.with_(**{name: lower}) for lower in halved if least < lower)
 
 
-def _smaller_op(op: Op) -> Iterator[Op]:
+def smaller_op(op: Op) -> Iterator[Op]:
     kind, *arguments = op
     if kind == "many":
         yield ("start", arguments[0])
@@ -350,7 +350,7 @@ def _smaller_op(op: Op) -> Iterator[Op]:
     if kind == "tight":
         yield ("step", arguments[0], 1)
     for n, argument in enumerate(arguments):
-        least = 1 if (kind, n) == ("step", 1) else 0
+        least = 1 if (kind, n) in (("step", 1), ("launch", 1)) else 0
         for lower in _smaller_argument(argument, least):
             yield (kind, *arguments[:n], lower, *arguments[n + 1 :])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from ...kernels import triton_runs_on
 from ...lessons import LESSONS, Lesson, lesson
 from ..checking.apart import STEP
 from ..checking.by_value import copies_of
-from ..checking.costs import Bound, more_than_the_course
+from ..checking.costs import Bound, more_than_the_course, watched
 from ..checking.far_offsets import far_offsets
 from ..checking.interrupted import look_at_interrupts
 from ..checking.models.appends import KVAppend
+from ..checking.models.part_of_a_step import PartOfAStep
 from ..checking.pool import Sizes
 from ..checking.scenario_stories import ScenarioStories
 from ..checking.search import Outcome, first_wrong, outcome, smallest, told_of
@@ -58,6 +59,8 @@ class Trial:
         world = self.course.world
         if isinstance(world, World):
             return ScenarioStories(world, self.kernels_on)
+        if not issubclass(world, PartOfAStep):
+            return world()
         cache = next(layout.cache for layout in LAYOUTS if self.rung.after.cache is layout.kind)
         return PoolStories(world, cache, bool(self.kernels_on), self.device)
 
@@ -80,7 +83,8 @@ class Trial:
         right = self.course.ends_as(self.rung.after)
         if isinstance(self.course.world, World):
             return lacking(self.course, part, right, self.kernels_on)
-        return more_than_the_course(self.stories, part, right, self.ideas)
+        watch = getattr(self.stories, "watched", partial(watched, self.stories))
+        return more_than_the_course(watch, part, right, self.ideas)
 
     @property
     def ideas(self) -> tuple[Bound, ...]:
@@ -134,7 +138,7 @@ def _limits(story: Any, try_it: Callable[[Any], Outcome | None]) -> tuple[str, .
 def _beyond_stories(trial: Trial, make: Callable[[], type]) -> dict[str, Any]:
     """What is tried of a part that is right in all stories."""
     stories = trial.stories
-    done = [f"{stories.count} stories: every number in its place, every block with its owners"]
+    done = [f"{stories.count} stories: {trial.course.world.holds}"]
     unchecked = [stories.untried] if isinstance(stories, ScenarioStories) and stories.untried else []
     try:
         if trial.kernels_on and trial.course.world is KVAppend:  # others are called in other ways

@@ -78,8 +78,6 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         codes=frozenset(calls.codes),
         kernels=frozenset(calls.kernels),
         binaries=frozenset(calls.binaries),
-        graphs=oracle.graphs_seen(),
-        flight=oracle.flights_seen(),
         wakes=oracle.wakes_seen(),
         ops=oracle.ops_seen(),
     )

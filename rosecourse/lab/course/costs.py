@@ -13,9 +13,7 @@ from types import CodeType
 
 from ...measure.counters import Counts
 from ..world.delivery_log import NO_WAKES, WakesSeen
-from ..world.flight_log import NO_FLIGHTS, FlightsSeen
 from ..world.ops_log import NO_OPS, OpsSeen
-from ..world.runner_log import NO_GRAPHS, GraphsSeen
 from ..world.situations import Situation
 
 Binary = tuple[str, ...]  # the kernel's module and name, and each of its constants with its value
@@ -32,9 +30,8 @@ class Seen:
     indexed: those of them that come of an indexing by a list. arrays: NumPy arrays made.
     launched: calls of Triton's launchers.
     codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those
-    compiled for this step and the next. graphs: what was done with graphs, which only a runner's world notes. flight:
-    what was sent and waited for, which only a pipeline's world notes. wakes: who was woken until the end of the step,
-    which only a delivery's world notes. ops: what the operations around attention cost, which only their world notes.
+    compiled for this step and the next. wakes: who was woken until the end of the step, which only a delivery's world
+    notes. ops: what the operations around attention cost, which only their world notes.
     """
 
     counts: Counts
@@ -50,8 +47,6 @@ class Seen:
     codes: frozenset[CodeType]
     kernels: frozenset[tuple[str, str]]
     binaries: frozenset[Binary]
-    graphs: GraphsSeen = NO_GRAPHS
-    flight: FlightsSeen = NO_FLIGHTS
     wakes: WakesSeen = NO_WAKES
     ops: OpsSeen = NO_OPS
 

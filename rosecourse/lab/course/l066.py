@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
 
 from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.pool import Sizes, Tracked
-from ..world.situations import Situation
-from ..world.worlds import RUNNER
+from ..checking.runs import IDEA, RunnerStories
 from . import ends, starts
-from .costs import Cost, Seen, ideas
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
@@ -201,112 +196,14 @@ BUG = Bug(
 )
 
 
-# -- what is counted --------------------------------------------------------------------------------------------------
-
-STEPPED = 3  # steps that a batch makes before the one that is counted
-
-
-def _stepped(oracle: Any, batch: list[Tracked]) -> list[Tracked]:
-    for _ in range(STEPPED):
-        oracle.step(*batch)
-    return batch
-
-
-def as_before(oracle: Any, n: int) -> list[Tracked]:
-    return _stepped(oracle, [oracle.start(2 + i % 6) for i in range(n)])
-
-
-def more_than_before(oracle: Any, n: int) -> list[Tracked]:
-    return [*_stepped(oracle, [oracle.start(3)]), *(oracle.start(2 + i % 5) for i in range(n - 1))]
-
-
-def fewer_than_before(oracle: Any, n: int) -> list[Tracked]:
-    return _stepped(oracle, [oracle.start(2 + i % 5) for i in range(3 * n)])[:n]
-
-
-def sampling_as_before(oracle: Any, n: int) -> list[Tracked]:
-    return _stepped(oracle, [oracle.start(2 + i % 6, sampled=i % 2 == 0) for i in range(n)])
-
-
-def sampling_first(oracle: Any, n: int) -> list[Tracked]:
-    batch = _stepped(oracle, [oracle.start(2 + i % 6) for i in range(n)])
-    return [*batch[1:], oracle.start(3, sampled=True)]
-
-
-STEPS = tuple(
-    Situation(name, batch, n, layers=1, once=True)
-    for name, batch, n in (
-        ("after steps with the same sessions", as_before, 1),
-        ("after steps with the same sessions", as_before, 3),
-        ("after steps with the same sessions", as_before, 16),
-        ("that are more than in the step before", more_than_before, 5),
-        ("that are fewer than in the step before", fewer_than_before, 2),
-        ("some of which sample, after steps with the same sessions", sampling_as_before, 4),
-    )
-)
-
-
-@dataclass(frozen=True)
-class ElevenRows(Situation):
-    """In an engine whose largest batch is no power of two, and no multiple of 8."""
-
-    def sizes(self, device: str) -> Sizes:
-        return replace(super().sizes(device), max_batch_size=11)
-
-
-ALL_ROWS = ElevenRows("in an engine of 11 rows", as_before, 11, layers=1, once=True)
-FIRST_SAMPLED = Situation("one of which is the first that samples", sampling_first, 3, layers=1, once=True)
-
-
-def by_itself(at: Situation, seen: Seen, right: int) -> str:
-    """What a few operations beside a replay are likely to be."""
-    few = "copy the outcome inside the captured work, and let a step return views: slices of your buffers are no work"
-    graphs = seen.graphs
-    return few if graphs.replays and not graphs.captures and graphs.outside <= 4 else ""
-
-
-OUTSIDE = Cost("operation(s) that the host launches outside a replay", lambda seen: seen.graphs.outside, hint=by_itself)
-CAPTURES = Cost("graph(s) captured", lambda seen: seen.graphs.captures)
-REPLAYS = Cost("replay(s)", lambda seen: seen.graphs.replays)
-ROWS = Cost(
-    "row(s) that a graph runs over",
-    lambda seen: seen.graphs.rows,
-    sentence="the graph runs over {found} row(s) in {situation}; in the course's part of lesson {lesson} over {right}",
-)
-SHARED = Cost(
-    "tensor(s) of the outcome in the memory of a graph",
-    lambda seen: seen.graphs.shared,
-    sentence="{found} {words} in {situation}; all graphs of a GPU share one memory",
-)
-COLD = Cost(
-    "graph(s) captured before a step of the same kind has run",
-    lambda seen: seen.graphs.cold,
-    sentence="{found} graph(s) (was/were) captured until {situation}, before a step of the same kind had run once; on "
-    "a GPU kernels are compiled and libraries set up in the first run, which a capture cannot hold",
-)
-IN_ALL = Cost(
-    "graph(s) captured in all",
-    lambda seen: seen.graphs.made,
-    sentence="{found} graph(s) (was/were) captured until {situation}, and {right} in the course's part of lesson "
-    "{lesson}: one for each bucket, and one that samples where somebody has asked",
-)
-NEEDLESS = Cost(
-    "replay(s) that (samples/sample) although nobody asks",
-    lambda seen: seen.graphs.needless,
-    sentence="{found} {words} in {situation}; a graph that samples sorts the whole vocabulary",
-)
-
 UNTIMED = "a graph of a CPU is for learning. It replays one operation after another, and says nothing of a GPU's time"
 
 COURSE = Course(
     number="066",
-    world=RUNNER,
+    world=RunnerStories,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(
-        *ideas((*STEPS, ALL_ROWS), OUTSIDE, CAPTURES, REPLAYS, ROWS, SHARED, NEEDLESS, IN_ALL),
-        *ideas((FIRST_SAMPLED,), replace(CAPTURES, words="graph(s) captured at first need"), REPLAYS, COLD),
-    ),
+    idea=IDEA,
     track=Track(untimed=UNTIMED),
     unseen="how long a step takes, memory that all graphs share, and what a GPU does while the host goes on",
 )

@@ -9,11 +9,8 @@ from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...models.shape import Model
-from ..world.pool import Tracked
-from ..world.situations import Situation
-from ..world.worlds import PIPELINE
+from ..checking.flights import IDEA, PipelineStories
 from . import in_step, one_behind
-from .costs import Cost, Seen, ideas
 from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course, Exercise, Track
 from .scenes import Played, Sessions, Truth, side_by_side
 
@@ -206,74 +203,14 @@ BUG = Bug(
 )
 
 
-# -- what is counted --------------------------------------------------------------------------------------------------
-
-STEPPED = 3  # steps that a batch makes before the one that is counted
-
-
-def _stepped(oracle: Any, batch: list[Tracked]) -> list[Tracked]:
-    for _ in range(STEPPED):
-        oracle.step(*batch)
-    return batch
-
-
-def as_before(oracle: Any, n: int) -> list[Tracked]:
-    return _stepped(oracle, [oracle.start(2 + i % 6, sampled=i % 2 == 0) for i in range(n)])
-
-
-def more_than_before(oracle: Any, n: int) -> list[Tracked]:
-    return [*_stepped(oracle, [oracle.start(3)]), *(oracle.start(2 + i % 5) for i in range(n - 1))]
-
-
-def fewer_than_before(oracle: Any, n: int) -> list[Tracked]:
-    return _stepped(oracle, [oracle.start(2 + i % 5) for i in range(3 * n)])[:n]
-
-
-def after_all_have_landed(oracle: Any, n: int) -> list[Tracked]:
-    batch = as_before(oracle, n)
-    oracle.settle()
-    return batch
-
-
-BEHIND = tuple(
-    Situation(name, batch, n, layers=1, once=True)
-    for name, batch, n in (
-        ("after steps with the same sessions", as_before, 1),
-        ("after steps with the same sessions", as_before, 3),
-        ("after steps with the same sessions", as_before, 16),
-        ("that are more than in the step before", more_than_before, 5),
-        ("that are fewer than in the step before", fewer_than_before, 2),
-    )
-)
-LANDED = Situation("after all steps have landed", after_all_have_landed, 4, layers=1, once=True)
-
-
-def in_step_here(at: Situation, seen: Seen, right: int) -> str:
-    return "" if seen.flight.ahead else "`steps_ahead` is 0, so that the engine lands each step before the next launch"
-
-
-IDLE = Cost(
-    "wait(s) for the step that was launched last",
-    lambda seen: seen.flight.idle,
-    sentence="in {situation} the host makes {found} {words}, and leaves the device with nothing to do; the course's "
-    "part of lesson {lesson} makes {right}",
-    hint=in_step_here,
-)
-COPIES = Cost("(copy/copies) of tokens to the host", lambda seen: seen.flight.copies)
-BYTES = Cost(
-    "byte(s) handed to the device",
-    lambda seen: seen.counts.device_bytes,
-    hint=lambda at, seen, right: "`has_read` tells the rows which tokens the device has, so that nobody sends them",
-)
-
 UNTIMED = "a CPU runs each operation inside the call, so that there is nobody to wait for and nothing to run ahead of"
 
 COURSE = Course(
     number="067",
-    world=PIPELINE,
+    world=PipelineStories,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=(*ideas(BEHIND, IDLE, COPIES), *ideas((LANDED,), BYTES)),
+    idea=IDEA,
     track=Track(untimed=UNTIMED, counted="waits"),
     unseen="memory that is not pinned, for which a copy waits, and how long the device and the host take",
 )

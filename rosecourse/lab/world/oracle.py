@@ -20,13 +20,11 @@ from .books import PER_LAYER_BOOKS, Books
 from .causes import Cause
 from .delivery_log import NO_WAKES, WakesSeen
 from .fault import Fault, PartIsWrong
-from .flight_log import NO_FLIGHTS, FlightsSeen
 from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
 from .learner import Learner
 from .ops_log import NO_OPS, OpsSeen
 from .pool import Before, Pool, Sizes, Tracked
-from .runner_log import NO_GRAPHS, GraphsSeen
 from .tiny_gpt2 import random_gpt2
 
 Around = Callable[[], AbstractContextManager[Any]]
@@ -67,14 +65,6 @@ class Oracle(Pool, ABC):
     def act(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> Any:
         """Let the part do its share of a step, unwatched; returns what it returned."""
         return self.part(*self.arguments(batch, tokens))
-
-    def graphs_seen(self) -> GraphsSeen:
-        """What was done with graphs in the last step; nothing where a part has nothing to do with them."""
-        return NO_GRAPHS
-
-    def flights_seen(self) -> FlightsSeen:
-        """What was launched, sent and waited for in the last step; nothing where a part has no step in flight."""
-        return NO_FLIGHTS
 
     def wakes_seen(self) -> WakesSeen:
         """Who was woken until now; nothing where a part has no readers."""

@@ -12,12 +12,9 @@ from ...decode.parts import DecodeParts
 from . import (
     delivery_guard,
     in_turns,
-    one_behind,
     ops_guard,
     ops_in_an_engine,
-    pipeline_guard,
     reading_threads,
-    runner_guard,
 )
 from .delivery_oracle import DeliveryOracle
 from .delivery_scenarios import DELIVERIES
@@ -28,10 +25,6 @@ from .ops_scenarios import OPS as OPS_SCENARIOS
 from .oracle import Oracle
 from .order_oracle import OrderOracle
 from .order_scenarios import ORDER
-from .pipeline_oracle import PipelineOracle
-from .pipeline_scenarios import PIPELINES
-from .runner_oracle import RunnerOracle, recordable
-from .runner_scenarios import RUNNERS
 from .scenarios import Scenario
 
 Engine = Callable[[DecodeParts, torch.device], DecodeParts]
@@ -90,24 +83,6 @@ class World(Generic[Driver]):
         return tuple(replace(s, sizes=replace(s.sizes, device=device)) for s in gated)
 
 
-RUNNER = World(
-    "runner",
-    "a runner of graphs",
-    runner_guard.METHODS,
-    RunnerOracle,
-    RUNNERS,
-    in_an_engine=runner_guard.in_an_engine,
-    engine=recordable,
-)
-PIPELINE = World(
-    "pipeline",
-    "a pipeline of steps",
-    pipeline_guard.METHODS,
-    PipelineOracle,
-    PIPELINES,
-    in_an_engine=pipeline_guard.in_an_engine,
-    engine=one_behind.ahead,
-)
 DELIVERY = World(
     "delivery",
     "a delivery",

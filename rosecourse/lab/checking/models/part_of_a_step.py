@@ -19,15 +19,17 @@ from ..pool import Live, Pool, Sizes
 class PartOfAStep:
     """A part in an engine's pool, and what a story does with it.
 
-    part: its name in `DecodeParts`. words: what a page calls it. takes_blocks: whether it takes blocks itself.
-    shows_blocks: whether a picture of the blocks says something.
+    part: its name in `DecodeParts`. words: what a page calls it. holds: what is right in all stories. takes_blocks:
+    whether it takes blocks itself. shows_blocks: whether a picture of the blocks says something.
     """
 
     part: str
     words: str
+    holds = "every number in its place, every block with its owners"
     takes_blocks = True
     shows_blocks = True
     operations: tuple[str, ...] = ()  # of its stories, beyond those of every pool
+    most: int | None = None  # sessions of a batch
 
     def __init__(self, part: type, cache: type[KVPool], sizes: Sizes, device: str = "cpu") -> None:
         self.pool = Pool(cache, sizes, device)
@@ -51,6 +53,10 @@ class PartOfAStep:
 
     def started(self, live: Live, parent: Live | None = None) -> None:
         """A session has begun, or has been computed again. parent: of a fork."""
+
+    def picture(self) -> list[str]:
+        """What helps to see what has gone wrong."""
+        return self.before.picture() if self.shows_blocks else []
 
     def append(self, batch: list[Live]) -> None:
         """Write the next token of each session as a model does, where room has been made for it, and count it."""

@@ -33,7 +33,7 @@ class RowsThatStay(PartOfAStep):
         known = live.session if parent is None else parent.session
         if live.number < 0:
             live.number = self._next("_sessions")
-            live.session.params = _params(live.number)
+            live.session.params = params_of(live.number)
         self._tell(live, [*known.token_ids[: live.length], *[0] * (live.length - len(known.token_ids)), self._new()])
 
     def say(self, live: Live) -> str:
@@ -162,7 +162,7 @@ class RowsThatStay(PartOfAStep):
                 raise Wrong(f"asked() must say {name} {value} of {live.name}, row {b}; found: {found}")
 
 
-def _params(number: int) -> SamplingParams:
+def params_of(number: int) -> SamplingParams:
     """What a session asks for; every third is greedy."""
     return SamplingParams(
         temperature=(0.0, 0.7, 1.3)[number % 3],

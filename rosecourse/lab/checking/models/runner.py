@@ -1,0 +1,295 @@
+"""The part `runner` of lesson 066: how the operations of a step come to the device.
+
+What the device does in a step is the model's own: integers alone, so that every order of additions gives the same
+numbers. Each step is run once more as a host launches it, from the same state, and everything is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....decode.inputs import DecodeInputs
+from ....decode.parts import DecodeParts
+from ....decode.rows import LIVE, POSITION, TOKEN
+from ....decode.runner import Outcome
+from ....errors import CaptureError
+from ....kv.pool import KVPool
+from ....lessons import l066
+from ...world.cpu_graph import CPUGraph
+from ...world.cpu_runners import FixedWidthForward
+from ...world.graph_makers import cpu_graphs_by
+from ..facts import Wrong
+from ..holding import Before
+from ..pool import Live, Pool, Sizes
+from .part_of_a_step import PartOfAStep
+from .rows import params_of
+
+VOCAB = 32
+TENSORS = ("token_ids", "context_lens", "block_tables")
+NAMES = {POSITION: "position", TOKEN: "last token", LIVE: "mark"}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a graph holds: the work over so many rows. others: which of its inputs are not the rows' own tensors."""
+
+    rows: int
+    sampled: bool
+    max_context_len: int
+    others: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kind = "samples" if self.sampled else "is greedy"
+        told = f"over {self.rows} row(s), which {kind}, with max_context_len {self.max_context_len}"
+        return told + "".join(f"; its {name} are not the tensor of the rows" for name in self.others)
+
+
+class Work(l066.DeviceStep):
+    """What a runner is to run. A capture of it, and a run by the host, are noted."""
+
+    def __init__(self, model: RunnerOfGraphs, rows: l066.Rows, best: Any) -> None:
+        super().__init__(self._forward, lambda inputs: None, rows, best)
+        kv, config = model.pool.kv, model.config
+        self.model = model
+        self.cache = torch.zeros(kv.num_blocks + 1, kv.block_size, dtype=torch.int64)
+        self.places = torch.arange(config.max_blocks * kv.block_size)
+        self.blocks, self.slots = self.places // kv.block_size, self.places % kv.block_size
+        self.primes = torch.arange(VOCAB) * 37 + 11
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        self.model.noted(inputs, bool(sampled))
+        outcome = self.eager(inputs, sampled)
+        if self.model.capturing:
+            self.model.memory += outcome
+        return outcome
+
+    def eager(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        """One more token for each row, which goes on: as the lesson's own step, with draws that are short."""
+        view = self.rows.view(len(inputs.token_ids))
+        logits = self.forward(inputs, self.kv_append(inputs))
+        inputs.context_lens.add_(view.live)
+        tokens = self.best(logits)
+        if sampled:
+            drawn = (tokens + view.metadata.keys + view.metadata.positions) % VOCAB
+            tokens = torch.where(view.metadata.temperature > 0, drawn, tokens)
+        inputs.token_ids.copy_(tokens)
+        return Outcome(logits, tokens)
+
+    def _forward(self, inputs: DecodeInputs, append: None) -> Tensor:
+        """Logits [B, VOCAB] by all tokens of a row, of which the newest is written into the cache here."""
+        positions, tables = inputs.context_lens, inputs.block_tables[0].long()
+        blocks = tables.gather(1, self.blocks[positions][:, None])[:, 0]
+        self.cache[blocks, self.slots[positions]] = inputs.token_ids + VOCAB * positions
+        seen = self.cache[tables].flatten(1)[:, : inputs.max_context_len + 1]
+        places = self.places[: seen.shape[1]]
+        total = (seen * (places + 1) * (places <= positions[:, None])).sum(1)
+        return (total[:, None] * self.primes % 1021).float() / 256
+
+
+class WatchedGraph(CPUGraph):
+    """A graph of a CPU that notes what is done with it, and whose warm-up runs the work, as that of a GPU does."""
+
+    def __init__(self, model: RunnerOfGraphs) -> None:
+        super().__init__()
+        self.model = model
+        self.held: Held | None = None
+
+    def warm_up(self, work: Callable[[], None]) -> None:
+        with self.model.aside():
+            work()
+
+    def capture(self, work: Callable[[], None]) -> None:
+        with self.model.aside(self):
+            super().capture(work)
+
+    def replay(self) -> None:
+        self.model.done.append(f"a replay of a graph {self.held}")
+        self.model.replays.append(self.held)
+        with self.model.aside():
+            super().replay()
+
+
+class RunnerOfGraphs(PartOfAStep):
+    """A runner, its rows and its work.
+
+    done: what has been done since the step began, a line each. captures, replays: what the graphs of them hold, those
+    of `start` among them. memory: what captured work has made. cold: captures before a step of their kind had run.
+    """
+
+    part, words = "runner", "a runner of graphs"
+    holds = "each step makes what it makes where the host launches it"
+    takes_blocks = shows_blocks = False
+
+    def __init__(self, part: type, cache: type[KVPool], sizes: Sizes, device: str = "cpu") -> None:
+        self.done: list[str] = []
+        self.captures: list[Held] = []
+        self.replays: list[Held | None] = []
+        self.memory: list[Tensor] = []
+        self.warm: set[bool] = set()
+        self.cold = 0
+        self.capturing: WatchedGraph | None = None
+        self.is_aside = False
+        self.batch: list[Live] = []
+        self.returned: tuple[Tensor, ...] = ()
+        self.sessions = 0
+        self.pool = Pool(cache, sizes, device)
+        self.config, self.most = replace(sizes.config(), max_batch_size=sizes.rows), sizes.rows
+        self.before = Before(self.pool)
+        self.around = nullcontext
+        shape = SimpleNamespace(**vars(sizes.model().shape), vocab_size=VOCAB)
+        model: Any = SimpleNamespace(shape=shape, dtype=torch.float32, device=self.pool.kv.device)
+        self.rows = l066.Rows(model, self.pool.kv, self.config)
+        with self._graphs():
+            self.made = part(model, self.pool.kv, self.config)
+            best = getattr(self.made, "best", None)
+            if not callable(best):
+                raise Wrong("a runner must have `best`, by which a step finds the most probable tokens; it has none")
+            self.work = Work(self, self.rows, best)
+            self.made.start(self.work)
+
+    @staticmethod
+    def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:
+        """The parts, with a forward that a graph can hold on this device too."""
+        return parts.with_(forward=FixedWidthForward) if device.type == "cpu" else parts
+
+    @property
+    def shared(self) -> int:
+        """Tensors of the last outcome that lie in the memory of a graph."""
+        made = {tensor.untyped_storage().data_ptr() for tensor in self.memory}
+        return sum(tensor.untyped_storage().data_ptr() in made for tensor in self.returned)
+
+    def started(self, live: Live, parent: Live | None = None, samples: bool | None = None) -> None:
+        """samples: whether the session does; None: every third does."""
+        known = live.session if parent is None else parent.session
+        if live.number < 0:
+            live.number, self.sessions = self.sessions, self.sessions + 1
+            samples = live.number % 3 == 2 if samples is None else samples
+            live.session.params = params_of(3 * live.number + 2 if samples else 0)
+        tokens = [*known.token_ids[: live.length], *[0] * (live.length + 1 - len(known.token_ids))]
+        live.session.token_ids = [*tokens[: live.length], (7 * live.number + live.length) % VOCAB]
+        live.session.prompt_ids = [*live.session.token_ids]
+
+    # -- what graphs do -----------------------------------------------------------------------------------------------
+
+    def _graphs(self) -> Any:
+        return cpu_graphs_by(lambda: WatchedGraph(self))
+
+    @contextmanager
+    def aside(self, capturing: WatchedGraph | None = None) -> Iterator[None]:
+        """In here operations are a graph's own, or its warm-up's."""
+        before = self.is_aside, self.capturing
+        self.is_aside, self.capturing = True, capturing
+        try:
+            yield
+        finally:
+            self.is_aside, self.capturing = before
+
+    def noted(self, inputs: DecodeInputs, sampled: bool) -> None:
+        """The work is run, or captured."""
+        rows = len(inputs.token_ids)
+        own = self.rows.view(rows).inputs
+        others = tuple(n for n in TENSORS if getattr(inputs, n).data_ptr() != getattr(own, n).data_ptr())
+        held = Held(rows, sampled, inputs.max_context_len, others)
+        if self.capturing:
+            self.done.append(f"a capture {held}")
+            self.cold += sampled not in self.warm
+            self.captures.append(held)
+            self.capturing.held = held
+        else:
+            try:
+                live = int(self.rows.view(rows).live.sum())
+            except CaptureError:
+                raise Wrong("a graph that captures the work must come of graphs_for(kv.device); it does not") from None
+            self.done.append(f"a run by the host over {rows} row(s), {live} of them with sessions")
+        self.warm.add(sampled)
+
+    # -- a step -------------------------------------------------------------------------------------------------------
+
+    def call(self, batch: list[Live]) -> None:
+        self.batch, self.done, tables = batch, [], [live.session.table for live in batch]
+        for source, destination in self.pool.kv.place(tables):
+            for cache in (self.pool.kv.keys.transpose(0, 1), self.pool.kv.values.transpose(0, 1), self.work.cache):
+                cache[destination] = cache[source]
+        inputs = self.rows.plan([live.session for live in batch])
+        sampled = self.rows.sampling
+        before = self.rows.state.clone(), self.work.cache.clone()
+        with self._graphs(), self.around():
+            returned = self.made(inputs, sampled)
+        outcome = self._outcome(returned, len(batch))
+        found = self.rows.state.clone(), self.work.cache.clone()
+        for now, was in zip((self.rows.state, self.work.cache), before, strict=True):
+            now.copy_(was)
+        self.expected = self.work.eager(inputs, sampled)
+        self._look_at_rows(found[0], batch)
+        self._look_at_cache(found[1], batch)
+        self._look_at_outcome(outcome, batch)
+
+    def advance(self, batch: list[Live]) -> None:
+        self.append(batch)
+        tokens = self.expected.tokens.tolist()
+        self.rows.read(tokens)
+        for live, token in zip(batch, tokens, strict=True):
+            live.session.token_ids = [*live.session.token_ids, token]
+            live.session.prompt_ids = [*live.session.token_ids]
+
+    def _outcome(self, returned: Any, rows: int) -> Outcome:
+        """What the part has returned, which the next replay may overwrite."""
+        if not isinstance(returned, tuple) or len(returned) != 2 or not all(isinstance(t, Tensor) for t in returned):
+            raise Wrong(f"the part must return Outcome(logits, tokens), two tensors; found: {type(returned).__name__}")
+        outcome = self.returned = Outcome(*returned)
+        found = [f"{list(t.shape)} of {str(t.dtype).removeprefix('torch.')}" for t in outcome]
+        must = [f"[{rows}, {VOCAB}] of float32", f"[{rows}] of int64"]
+        for name, one, other in zip(Outcome._fields, found, must, strict=True):
+            if one != other:
+                raise Wrong(f"the {name} that are returned must be {other}; found: {one}")
+        return Outcome(*(t.clone() for t in outcome))
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    def _look_at_rows(self, found: Tensor, batch: list[Live]) -> None:
+        count, n = self.rows.max_rows, len(batch)
+        fields, expected = found[: (LIVE + 1) * count].view(LIVE + 1, count), self.rows.fields
+        for field, name in NAMES.items():
+            for row in range(count if field != TOKEN else n):
+                if fields[field, row] != expected[field, row]:
+                    who = batch[row].name if row < n else "nobody"
+                    raise Wrong(
+                        f"after the step the {name} in row {row}, of {who}, must be {expected[field, row]}; found: "
+                        f"{fields[field, row]}"
+                    )
+        tables = found[(LIVE + 1) * count :].view(count, -1)
+        if not torch.equal(tables[:n], self.rows.block_tables[:n]) or not torch.equal(fields[:, :n], expected[:, :n]):
+            raise Wrong("the step must leave the block tables of the rows, and what sampling is told, as they were")
+
+    def _look_at_cache(self, found: Tensor, batch: list[Live]) -> None:
+        differs = (found != self.work.cache)[:-1].nonzero()  # the last block is that of pads
+        if len(differs):
+            block, slot = differs[0].tolist()
+            owners = "".join(live.name for live in self.pool.live if block in live.session.table) or "nobody"
+            must, is_now = (divmod(int(cache[block, slot]), VOCAB) for cache in (self.work.cache, found))
+            raise Wrong(
+                f"block {block} of {owners}, slot {slot}: must hold token {must[1]} at position {must[0]}; "
+                f"found: token {is_now[1]} at position {is_now[0]}"
+            )
+
+    def _look_at_outcome(self, outcome: Outcome, batch: list[Live]) -> None:
+        must, found = self.expected.tokens.tolist(), outcome.tokens.tolist()
+        if found != must:
+            raise Wrong(f"the tokens that are returned must be {must}\n{'found: ':>35}{found}")
+        wrong = (outcome.logits != self.expected.logits).any(1).nonzero().flatten().tolist()
+        if wrong:
+            row = wrong[0]
+            must, found = (logits[row, :4].tolist() for logits in (self.expected.logits, outcome.logits))
+            raise Wrong(f"the logits of row {row}, {batch[row].name}, must begin with {must}; found: {found}")
+
+    def picture(self) -> list[str]:
+        """Who sits where, and what has been done in the step."""
+        names = [live.name + (" (samples)" if live.session.params.temperature > 0 else "") for live in self.batch]
+        return [f"the rows: {', '.join(names)}", *(f"done: {line}" for line in self.done)]
