@@ -15,11 +15,11 @@ import pytest
 from rosecourse import EngineConfig, InferenceEngine, LessonError, SamplingParams, lesson
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
+from rosecourse.lab.checking.mailboxes import Box
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
 from rosecourse.lab.exercises.operation_race import operations_of
 from rosecourse.lab.exercises.order_race import asks_of
-from rosecourse.lab.world.mailboxes import Box
 from rosecourse.measure.anatomy import one_step
 from rosecourse.measure.counters import count_step
 from rosecourse.pages.source import narrowed

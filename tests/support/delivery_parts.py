@@ -1,4 +1,4 @@
-"""Deliveries as learners write them: right ones in other styles, and the one that wrong ones change one thing of."""
+"""Deliveries as learners write them, right ones in other styles."""
 
 from collections import deque
 from itertools import islice
@@ -102,35 +102,3 @@ class WakesAsItPuts:
 
 
 RIGHT = (QueueAndSet, Carousel, ByTheTime, WakesAsItPuts)
-
-
-class Base:
-    """What the others change one thing of."""
-
-    most_wakes = 8
-
-    def __init__(self, config):
-        self.waiting = {}
-
-    def hand_over(self, items):
-        for box, item in items:
-            self.put(box, item)
-            self.enter(box)
-        self.turns()
-
-    def put(self, box, item):
-        box.put(item)
-
-    def enter(self, box):
-        self.waiting.setdefault(box, True)
-
-    def turns(self):
-        self.wake(self.most_wakes)
-
-    def flush(self):
-        self.wake(len(self.waiting))
-
-    def wake(self, most):
-        for box in list(self.waiting)[:most]:
-            del self.waiting[box]
-            box.wake()

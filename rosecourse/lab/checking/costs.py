@@ -234,7 +234,7 @@ class Bound(NamedTuple):
 
     words: str
     steps: tuple[Any, ...]
-    amount: Callable[[Cost, Any], int]
+    amount: Callable[..., int]
     spare: int = 0
 
 

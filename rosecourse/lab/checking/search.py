@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ LESSONS = str(Path(__file__).parents[2] / "lessons")
 INSTALLED = (str(Path(__file__).parents[2]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 MOST_TRIES = 400  # plays of smaller stories
+Found = TypeVar("Found")
 
 
 class Stories(Protocol):
@@ -157,8 +158,8 @@ def first_wrong(stories: Stories, make: Callable[[], type], note: Callable[[Any]
 
 
 def smallest(
-    stories: Stories, story: Any, found: Outcome, try_it: Callable[[Any], Outcome | None], tries: int = MOST_TRIES
-) -> tuple[Any, Outcome]:
+    stories: Stories, story: Any, found: Found, try_it: Callable[[Any], Found | None], tries: int = MOST_TRIES
+) -> tuple[Any, Found]:
     """What is left of a story that goes wrong when nothing can be left out or made smaller any more."""
     left = itertools.repeat(None, tries)
     while True:

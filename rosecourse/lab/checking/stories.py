@@ -351,11 +351,11 @@ def smaller_op(op: Op) -> Iterator[Op]:
         yield ("step", arguments[0], 1)
     for n, argument in enumerate(arguments):
         least = 1 if (kind, n) in (("step", 1), ("launch", 1)) else 0
-        for lower in _smaller_argument(argument, least):
+        for lower in smaller_argument(argument, least):
             yield (kind, *arguments[:n], lower, *arguments[n + 1 :])
 
 
-def _smaller_argument(argument: Any, least: int) -> Iterator[Any]:
+def smaller_argument(argument: Any, least: int) -> Iterator[Any]:
     if isinstance(argument, int):
         lower = dict.fromkeys((least, argument // 2, argument - 1))
         yield from (value for value in lower if least <= value < argument)

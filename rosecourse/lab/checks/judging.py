@@ -60,7 +60,7 @@ class Trial:
         if isinstance(world, World):
             return ScenarioStories(world, self.kernels_on)
         if not issubclass(world, PartOfAStep):
-            return world()
+            return world.stories(world) if hasattr(world, "stories") else world()
         cache = next(layout.cache for layout in LAYOUTS if self.rung.after.cache is layout.kind)
         return PoolStories(world, cache, bool(self.kernels_on), self.device)
 
@@ -72,7 +72,8 @@ class Trial:
         """What was compared in whole engines, in words. Raises what goes wrong."""
         world = self.course.world
         if not isinstance(world, World):
-            return same_tokens(self.parts_with(part), self.device)
+            whole = getattr(world, "whole", same_tokens)
+            return whole(self.parts_with(part), self.device)
         learner = Learner(part, world.called_with)
         if world.whole:
             return world.whole.play(learner, self.parts_with)
@@ -83,6 +84,8 @@ class Trial:
         right = self.course.ends_as(self.rung.after)
         if isinstance(self.course.world, World):
             return lacking(self.course, part, right, self.kernels_on)
+        if hasattr(self.stories, "missing"):
+            return self.stories.missing(part, right, self.ideas)
         watch = getattr(self.stories, "watched", partial(watched, self.stories))
         return more_than_the_course(watch, part, right, self.ideas)
 

@@ -78,7 +78,6 @@ def observe_step(oracle: Oracle, batch: list[Tracked]) -> Seen:
         codes=frozenset(calls.codes),
         kernels=frozenset(calls.kernels),
         binaries=frozenset(calls.binaries),
-        wakes=oracle.wakes_seen(),
         ops=oracle.ops_seen(),
     )
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import CodeType
 
 from ...measure.counters import Counts
-from ..world.delivery_log import NO_WAKES, WakesSeen
 from ..world.ops_log import NO_OPS, OpsSeen
 from ..world.situations import Situation
 
@@ -29,9 +28,8 @@ class Seen:
     made of host data or of one number, or by which K and V are indexed. list_tensors: tensors made of Python lists;
     indexed: those of them that come of an indexing by a list. arrays: NumPy arrays made.
     launched: calls of Triton's launchers.
-    codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those
-    compiled for this step and the next. wakes: who was woken until the end of the step, which only a delivery's world
-    notes. ops: what the operations around attention cost, which only their world notes.
+    codes: of the functions that ran. kernels: (module, name) of those launched. binaries: those compiled for this step
+    and the next. ops: what the operations around attention cost, which only their world notes.
     """
 
     counts: Counts
@@ -47,7 +45,6 @@ class Seen:
     codes: frozenset[CodeType]
     kernels: frozenset[tuple[str, str]]
     binaries: frozenset[Binary]
-    wakes: WakesSeen = NO_WAKES
     ops: OpsSeen = NO_OPS
 
 

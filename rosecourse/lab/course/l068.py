@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.delivery_scenarios import of_one, of_own, play_by_chance
-from ..world.mailboxes import Box, HandedByHand
-from ..world.pool import Tracked
-from ..world.situations import Situation
-from ..world.worlds import DELIVERY
+from ..checking.costs import Bound
+from ..checking.delivery_stories import Played
+from ..checking.mailboxes import Box, HandedByHand
+from ..checking.models.delivery import DeliveryInTurns
 from . import each_token, in_turns
-from .costs import Cost, Seen, ideas
 from .form import LINE, MOMENTS, Bug, Course, Exercise, Track
-from .scenes import Played, Truth
+from .scenes import Played as Hunted
+from .scenes import Truth
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +88,7 @@ def _served(served: HandedByHand, readers: dict[str, Box], burst: Mapping[str, i
         yield readers
 
 
-def truth(hunt: Played, model: Model) -> Truth:
+def truth(hunt: Hunted, model: Model) -> Truth:
     right, broken = hunt.engines(model)
     behind: list[tuple[int, str]] = []
     moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
@@ -100,7 +98,7 @@ def truth(hunt: Played, model: Model) -> Truth:
     return {"reader": {reader}, "moment": {str(first)}, "other": _who_hears_nothing(hunt, model) - {reader}}
 
 
-def _who_hears_nothing(hunt: Played, model: Model) -> set[str]:
+def _who_hears_nothing(hunt: Hunted, model: Model) -> set[str]:
     """The readers who would not be woken if a further request of each came after the scene."""
     _, broken = hunt.engines(model)
     *_, readers = hunt.scene(broken)
@@ -198,81 +196,13 @@ BUG = Bug(
 # -- what is counted --------------------------------------------------------------------------------------------------
 
 
-def each_with_a_reader(oracle: Any, n: int) -> list[Tracked]:
-    batch = of_own(oracle, n)
-    oracle.step(*batch)
-    return batch
+def wakes(played: Played) -> int:
+    return max(model.most for model in played.engines)
 
 
-def one_reader_of_all(oracle: Any, n: int) -> list[Tracked]:
-    batch = of_one(oracle, n)
-    oracle.step(*batch)
-    return batch
+def wakes_for_nothing(played: Played) -> int:
+    return sum(model.for_nothing for model in played.engines)
 
-
-def some_readers_of_several(oracle: Any, n: int) -> list[Tracked]:
-    batch = [t for _ in range(n // 4) for t in (*of_one(oracle, 3), *of_own(oracle, 1))]
-    oracle.step(*batch[::2], *batch[1::2])
-    return batch[::-1]
-
-
-def after_the_ends_of_others(oracle: Any, n: int) -> list[Tracked]:
-    batch = of_own(oracle, 2 * n)
-    oracle.step(*batch)
-    oracle.end(*batch[n:], others=batch[:n])
-    oracle.cancel(batch[0])
-    return batch[1:n]
-
-
-def after_a_flush(oracle: Any, n: int) -> list[Tracked]:
-    batch = of_own(oracle, n)
-    for m in (n, 3, n):
-        oracle.step(*batch[:m])
-        oracle.flush()
-    return batch
-
-
-def after_nothing_came(oracle: Any, n: int) -> list[Tracked]:
-    batch = of_own(oracle, n)
-    oracle.step(*batch)
-    for _ in range(12):
-        oracle.hand([])
-    return batch
-
-
-def in_traffic_by_chance(oracle: Any, n: int) -> list[Tracked]:
-    play_by_chance(oracle, random.Random(n), 40)
-    return [*oracle.sessions, *of_own(oracle, n)][:n]
-
-
-TURNS = tuple(
-    Situation(name, batch, n, layers=1, once=True)
-    for name, batch, n in (
-        ("with a reader each", each_with_a_reader, 20),
-        ("with a reader each", each_with_a_reader, 3),
-        ("with a reader each", each_with_a_reader, 150),
-        ("with one reader of all", one_reader_of_all, 12),
-        ("some of which have one reader together", some_readers_of_several, 24),
-        ("after the ends of others", after_the_ends_of_others, 16),
-        ("after a flush", after_a_flush, 15),
-        ("after hand-overs that brought nothing", after_nothing_came, 18),
-        ("in traffic by chance", in_traffic_by_chance, 13),
-        ("in traffic by chance", in_traffic_by_chance, 29),
-    )
-)
-
-
-def one_reader_many_wakes(at: Situation, seen: Seen, right: int) -> str:
-    shared = right < min(at.n, in_turns.Delivery.most_wakes)
-    return "a reader reads all that lies in its mailbox: one wake is enough for all its requests" if shared else ""
-
-
-WAKES = Cost(
-    "wake(s) at one hand-over",
-    lambda seen: seen.wakes.most,
-    hint=one_reader_many_wakes,
-)
-FOR_NOTHING = Cost("wake(s) of readers for whom nothing had come", lambda seen: seen.wakes.for_nothing)
 
 UNTIMED = (
     "what a wake costs depends on the machine, on its threads and on what they do when they wake; the lesson measures "
@@ -281,10 +211,13 @@ UNTIMED = (
 
 COURSE = Course(
     number="068",
-    world=DELIVERY,
+    world=DeliveryInTurns,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=ideas(TURNS, WAKES, FOR_NOTHING),
+    idea=(
+        Bound("wakes at one hand-over", (), wakes),
+        Bound("wakes of readers for whom nothing had come", (), wakes_for_nothing),
+    ),
     track=Track(untimed=UNTIMED, counted="wakes"),
     unseen="how long readers wait for Python's one lock, and for how long they keep it",
 )

@@ -1,24 +1,23 @@
 """Bug hunts: one broken part for each lesson, described by its symptom; a checked answer, and a folded explanation.
 
 The broken class is a colleague's version of the lesson's part, written in another style, so that it must be read and
-watched: beside the course's source everything differs. The right answers are found by playing the same scene with the
-lesson's part and with the broken one; they are written down nowhere.
+watched. The right answers are found by playing the same scene with the lesson's part and with the broken one.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import unified_diff
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 
 from ...checks import require, shown
-from ...config import EngineConfig
 from ...decode import DecodeParts
 from ...desk.noting import note
 from ...engine.engine import InferenceEngine
@@ -33,15 +32,15 @@ from ...pages.html import bullets as html_bullets
 from ...pages.say import Markdown
 from ...request.session import InferenceSession
 from ..course import course_of
-from ..course.form import Bug
 from ..course.scenes import key_at
 
 
+@dataclass(frozen=True, repr=False)
 class Answer:
     """What an answer is worth, a line for each question: right, or a hint, or that nothing was said."""
 
-    def __init__(self, lines: list[str], found: bool) -> None:
-        self.lines, self.found = lines, found
+    lines: list[str]
+    found: bool = False
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -49,7 +48,9 @@ class Answer:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return html_bullets(map(_marked, self.lines))
+        ticks = [RIGHT if line.endswith(": right") or self.found else WRONG for line in self.lines]
+        marked = zip(ticks, self.lines, strict=True)
+        return html_bullets(line if "no answer yet" in line else f"{tick} {line}" for tick, line in marked)
 
 
 class Hunt:
@@ -62,32 +63,28 @@ class Hunt:
 
     def __init__(self, number: str) -> None:
         course, rung = course_of(number, "bug hunt"), lesson(number)
-        self.number = number
+        self.number, self.bug = number, course.bug
         self._engine_of = course.world.engine
-        self.bug = course.bug
-        self.symptom, self.questions = self.bug.symptom, dict(self.bug.questions)
-        let_in = self.bug.config.triton_kv_append_min_batch <= self.bug.config.max_batch_size
+        self.config, self.symptom, self.questions = self.bug.config, self.bug.symptom, dict(self.bug.questions)
+        let_in = self.config.triton_kv_append_min_batch <= self.config.max_batch_size
         self.needs_triton = bool(rung.kernels) and let_in
-        self.right: DecodeParts = rung.after
-        self.source, self.mended_source = self.bug.source, _mended(self.bug)
-        self.part: type = _class_from(self.source, f"<bug hunt {number}>")
-        self.mended: type = _class_from(self.mended_source, f"<bug hunt {number}, mended>")
+        self.source, times = self.bug.source, self.bug.source.count(self.bug.fault)
+        if times != 1:
+            raise LessonError(f"{self.bug.fault!r} stands {times} times in the source, not once")
+        self.mended_source = self.source.replace(self.bug.fault, self.bug.mended)
+        self.part = _class_from(self.source, f"<bug hunt {number}>")
+        self.mended = _class_from(self.mended_source, f"<bug hunt {number}, mended>")
         self.replaces = self.bug.part or course.world.part
+        self.right: DecodeParts = rung.after
         self.broken: DecodeParts = self.right.with_(**{self.replaces: self.part})
         self._made: WeakKeyDictionary[InferenceEngine, DecodeParts] = WeakKeyDictionary()
-        self._played: WeakSet[InferenceEngine] = WeakSet()
 
     def __str__(self) -> str:
-        tools = bullets(f"`bug.scene(engine)` yields {self.bug.yields}", *self.bug.tools)
-        asked = bullets(*(f"`{name}`: {question}" for name, question in self.questions.items()))
+        tools = _bullets(f"`bug.scene(engine)` yields {self.bug.yields}", *self.bug.tools)
+        asked = _bullets(*(f"`{name}`: {question}" for name, question in self.questions.items()))
         return f"{self.symptom}\n\nWhat helps:\n\n{tools}\nFind:\n\n{asked}"
 
     __repr__ = _repr_markdown_ = __str__
-
-    @property
-    def config(self) -> EngineConfig:
-        """The configuration in which the scene is played."""
-        return self.bug.config
 
     @property
     def listing(self) -> Markdown:
@@ -95,6 +92,8 @@ class Hunt:
         lines = enumerate(self.source.splitlines(), start=1)
         numbered = "\n".join(f"{number:3}  {line}" if line else "" for number, line in lines)
         return Markdown(f"```python\n{numbered}\n```")
+
+    # -- watching -----------------------------------------------------------------------------------------------------
 
     def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
         """A right engine and a broken one over the same weights; their caches hold zeros where nothing is written.
@@ -120,9 +119,8 @@ class Hunt:
 
         An engine of `engines` begins as a new one each time: who looks twice sees the same blocks.
         """
-        if engine in self._made and engine in self._played:
+        if engine in self._made:
             vars(engine).update(vars(self._engine(engine.model, self._made[engine])))
-        self._played.add(engine)
         return self.bug.scene(engine)
 
     def key_at(self, kv: KVPool, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
@@ -135,78 +133,62 @@ class Hunt:
         require(0 <= position <= last, f"position {shown(position)} is not in the cache: give one of 0 to {last}")
         return key_at(kv, session, position, layer_idx)
 
+    # -- answering ----------------------------------------------------------------------------------------------------
+
     def answer(self, *unnamed: Any, **said: Any) -> Answer:
         """Check an answer such as `answer(session="A", position=64, line=12)`; None and `...` are placeholders.
 
         line: its number in `listing`, or its text. An answer of the wrong kind gets a line that says which is wanted,
         and so does one to a question that the hunt does not ask, or without the name of its question.
         """
+        names = ", ".join(self.questions)
         if unnamed:
-            names = ", ".join(f"{name}=..." for name in self.questions)
-            return Answer([f"say what each answer is to: bug.answer({names}), with yours in place of the dots"], False)
+            named = names.replace(",", "=...,")
+            return Answer([f"say what each answer is to: bug.answer({named}=...), with yours in place of the dots"])
         strange = [name for name in said if name not in self.questions]
         if strange:
-            asked = f"not asked for; give {', '.join(self.questions)}"
-            return Answer([f"{name}: {asked}" for name in strange], False)
-        given = {name: value for name, value in said.items() if value is not None and value is not ...}
+            return Answer([f"{name}: not asked for; give {names}" for name in strange])
+        given = {name: _plain(value) for name, value in said.items() if value is not None and value is not ...}
         if not given:
-            return Answer([f"no answer yet: say {', '.join(self.questions)}"], False)
-        given = {name: _plain(value) for name, value in given.items()}
-        right = {name: _reads_as(given[name], self._truth[name]) for name in given}
-        if "line" in given:
-            right["line"] = right["line"] or self._blames(given["line"])
-        lines = [self._line(name, given, right) for name in self.questions]
-        found = len(given) == len(self.questions) and all(right.values())
-        if found:
-            note(self.number, "found")
-        return Answer([*lines, "Found. Compare with the explanation below."] if found else lines, found)
+            return Answer([f"no answer yet: say {names}"])
+        lines = [self._judge(name, given.get(name)) for name in self.questions]
+        if not all(line.endswith(": right") for line in lines):
+            return Answer(lines)
+        note(self.number, "found")
+        return Answer([*lines, "Found. Compare with the explanation below."], True)
 
-    def _line(self, name: str, given: Mapping[str, Any], right: Mapping[str, bool]) -> str:
-        if name not in given:
+    def _judge(self, name: str, said: Any) -> str:
+        """What an answer to one question is worth."""
+        if said is None:
             return f"{name}: no answer yet"
-        if right[name]:
-            return f"{name}: right"
-        wanted = self._wanted(name, given[name])
-        if wanted:
-            return f"{name}: give {wanted}, not {shown(given[name])}"
-        said = " ".join(str(given[name]).split())[:60]
-        places = self._lines_with(given[name]) if name == "line" else []
-        if len(places) > 1:
-            return f"{name}: {said} stands on lines {', '.join(map(str, places))}. Say which, by its number."
-        return f"{name}: it is not {said}. {self.bug.hints[name]}"
-
-    def _wanted(self, name: str, said: Any) -> str:
-        """The kind of answer that a question asks for, in words; empty for an answer that is of this kind."""
-        is_text = isinstance(said, str) and bool(said.strip())
-        is_number = (isinstance(said, int) and not isinstance(said, bool)) or (is_text and said.strip().isdigit())
+        text, truth = " ".join(str(said).split()), {right.casefold() for right in self._truth[name]}
+        is_text, is_number = isinstance(said, str) and bool(text), text.isdigit()
+        kind, fits = "a name, in quotes", is_text
         if name == "line":
-            return "" if is_text or is_number else "the number of a line, or its text"
-        if all(right.isdigit() for right in self._truth[name]):
-            return "" if is_number else "a whole number"
-        return "" if is_text else "a name, in quotes"
+            kind, fits = "the number of a line, or its text", is_text or is_number
+        elif all(map(str.isdigit, truth)):
+            kind, fits = "a whole number", is_number
+        if not fits:
+            return f"{name}: give {kind}, not {shown(said)}"
+        places = self._lines_with(text) if name == "line" and not is_number else []
+        if (places and {*places} <= {*self._wrong_lines}) or text.casefold() in truth:
+            return f"{name}: right"
+        if len(places) > 1:
+            return f"{name}: {text[:60]} stands on lines {', '.join(map(str, places))}. Say which, by its number."
+        return f"{name}: it is not {text[:60]}. {self.bug.hints[name]}"
 
-    def _blames(self, said: Any) -> bool:
-        """Whether a piece of text stands on lines that are to blame, and on no other."""
-        places = self._lines_with(said)
-        return bool(places) and set(places) <= set(self._wrong_lines)
-
-    def _lines_with(self, said: Any) -> list[int]:
-        """The numbers of the lines that hold a piece of text, whatever its spaces; none for a number."""
-        piece = " ".join(said.split()) if isinstance(said, str) else ""
-        if not piece or piece.isdigit():
-            return []
-        return [n for n, line in enumerate(self.source.splitlines(), 1) if piece in " ".join(line.split())]
+    def _lines_with(self, text: str) -> list[int]:
+        """The numbers of the lines that are a piece of text, or else that hold it, whatever its spaces."""
+        lines = [" ".join(line.split()) for line in self.source.splitlines()]
+        same = [n for n, line in enumerate(lines, 1) if text == line]
+        return same or [n for n, line in enumerate(lines, 1) if text in line]
 
     @cached_property
     def _truth(self) -> dict[str, set[str]]:
         """What may be answered to each question, found by playing the scene with both engines."""
         on_cpu = not self.needs_triton or triton_runs_on(torch.device("cpu"))
         truth = self.bug.truth(self, load_model(device="cpu" if on_cpu else "auto", dtype="float32"))
-        lines = self.source.splitlines()
-        return {
-            **truth,
-            "line": {str(n) for n in self._wrong_lines} | {lines[n - 1].strip() for n in self._wrong_lines},
-        }
+        return {**truth, "line": {str(n) for n in self._wrong_lines}}
 
     @property
     def _wrong_lines(self) -> list[int]:
@@ -231,24 +213,8 @@ def explanation(number: str) -> str:
     )
 
 
-def bullets(*items: str) -> str:
-    """A list in Markdown."""
+def _bullets(*items: str) -> str:
     return "".join(f"* {item}\n" for item in items)
-
-
-def _marked(line: str) -> str:
-    """A line of an answer behind a tick or a cross; one on a question without an answer as it is."""
-    if "no answer yet" in line:
-        return line
-    right = line.endswith(": right") or line.startswith("Found.")
-    return f"{RIGHT if right else WRONG} {line}"
-
-
-def _mended(bug: Bug) -> str:
-    """The colleague's source without its fault. Raises `LessonError` unless the fault is found exactly once."""
-    if bug.source.count(bug.fault) != 1:
-        raise LessonError(f"{bug.fault!r} stands {bug.source.count(bug.fault)} times in the source, not once")
-    return bug.source.replace(bug.fault, bug.mended)
 
 
 def _class_from(source: str, file: str) -> type:
@@ -265,8 +231,3 @@ def _plain(said: Any) -> Any:
     if isinstance(said, torch.Tensor) and said.numel() == 1:
         said = said.item()
     return int(said) if isinstance(said, float) and said.is_integer() else said
-
-
-def _reads_as(said: Any, truth: set[str]) -> bool:
-    """Whether an answer is one of those that are right, whatever its spaces and its case."""
-    return " ".join(str(said).split()).casefold() in {" ".join(right.split()).casefold() for right in truth}

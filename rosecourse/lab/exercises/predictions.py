@@ -6,15 +6,16 @@ and `reveal` are its methods.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 from ...errors import ConfigError
 
 Value = Any  # a number, a text, a list: whatever can be said of the thing that is predicted
-NOT_PREDICTED, NOT_COUNTED = "not predicted yet", "not counted yet"
+NOTHING = 'nothing is predicted yet: predict("append_token calls in a step", 16), for instance'
+LONGEST_TEXT = 60
 
 
 class Revealed:
@@ -24,20 +25,18 @@ class Revealed:
         self.rows = rows
 
     def __str__(self) -> str:
-        if not self.rows:
-            return 'nothing is predicted yet: predict("append_token calls in a step", 16), for instance'
-        return "\n".join(f"{name}: {sentence(said, found)}" for name, said, found in self.rows)
+        return "\n".join(f"{name}: {sentence(said, found)}" for name, said, found in self.rows) or NOTHING
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         if not self.rows:
-            return f"<p>{html.escape(str(self))}</p>"
+            return f"<p>{escape(NOTHING)}</p>"
         lines = [_row("th", "", "predicted", "found", "")]
         for name, said, found in self.rows:
             lines.append(_row("td", name, _shown(said) or "–", _shown(found) or "–", sentence(said, found)))
         table = "<table>\n" + "\n".join(lines) + "\n</table>"
-        if all(map(_is_open, (said for _, said, _ in self.rows))):  # the answer is not in sight before a prediction
+        if all(_is_open(said) for _, said, _ in self.rows):  # the answer is not in sight before a prediction
             return f"<details><summary>Not predicted yet. Open this for the answer.</summary>{table}</details>"
         return table
 
@@ -55,7 +54,7 @@ class Predictions:
         Raises `ConfigError` for more than one value, such as 12,288.
         """
         if more:
-            raise ConfigError(_one_value(value, *more))
+            raise ConfigError("`predict` takes one value: write a number without a comma, and several as a list")
         self.said[name] = value
 
     def reveal(self, found: Mapping[str, Value] | None = None) -> Revealed:
@@ -71,35 +70,24 @@ class Predictions:
 def sentence(said: Value, found: Value) -> str:
     """What may be said of a prediction, such as "you said 16, it is 96: 6 times as many"."""
     if _is_open(said):
-        return NOT_PREDICTED + ("" if _is_open(found) else f"; it is {_shown(found)}")
+        return "not predicted yet" + ("" if _is_open(found) else f"; it is {_shown(found)}")
     if _is_open(found):
-        return f"you said {_shown(said)}; {NOT_COUNTED}"
+        return f"you said {_shown(said)}; not counted yet"
     one, other = _number(said), _number(found)
-    if one is None or other is None:
-        if other is not None:
-            return f"you said {_shown(said)!r}, it is {_shown(found)}: give a number, and they can be compared"
-        return "right" if _equal(said, found) else f"you said {_shown(said)}, it is {_shown(found)}"
-    return "exactly" if one == other else f"you said {_shown(said)}, it is {_shown(found)}: {_difference(one, other)}"
+    if one is not None and other is not None:
+        return "exactly" if one == other else f"you said {_shown(said)}, it is {_shown(found)}: {_compared(one, other)}"
+    if other is not None:
+        return f"you said {_shown(said)!r}, it is {_shown(found)}: give a number, and they can be compared"
+    return "right" if _plain(said) == _plain(found) else f"you said {_shown(said)}, it is {_shown(found)}"
 
 
-def _one_value(*values: Value) -> str:
-    """What is said where more than one value was given: mostly it is a single number, with commas in it."""
-    first, *groups = values
-    if all(type(value) is int for value in values) and all(group == 0 or 100 <= group <= 999 for group in groups):
-        number = f"{first}{''.join(f'{group:03}' for group in groups)}"
-        return f"a comma in a number makes two numbers of it: write {number}, without a comma"
-    return "`predict` takes one value: write a number without a comma, such as 12288 or 1.5, and several as a list"
-
-
-def _difference(said: float, found: float) -> str:
+def _compared(said: float, found: float) -> str:
     """The difference of two different numbers in words."""
     if said == 0:
         return "more than none" if found > 0 else "less than none"
-    if found == 0:
-        return "none at all"
     times = found / said
-    if times < 0:
-        return "on the other side of 0"
+    if times <= 0:
+        return "on the other side of 0" if times else "none at all"
     if 0.9 <= times <= 1.1:
         return "close, within 10 %"
     return f"{times:.3g} times as much" if times > 1 else f"you said {1 / times:.3g} times too much"
@@ -111,35 +99,29 @@ def _is_open(value: Value) -> bool:
 
 def _number(value: Value) -> float | None:
     """The value as a finite number, from a number, a text that is one, or a tensor of one element; else None."""
-    if isinstance(value, bool) or _is_open(value):
-        return None
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
 
-def _equal(said: Value, found: Value) -> bool:
-    """Whether they read alike: `[64, 128]` and `(64, 128)` do, so do "No" and "no"."""
-    plain = [list(value) if isinstance(value, list | tuple) else value for value in (said, found)]
-    one, other = (" ".join(str(value).split()).casefold() for value in plain)
-    return one == other
+def _plain(value: Value) -> str:
+    """As it reads: `[64, 128]` and `(64, 128)` are alike, and so are "No" and "no"."""
+    return " ".join(str(list(value) if isinstance(value, tuple) else value).split()).casefold()
 
 
 def _shown(value: Value) -> str:
-    """A value as it is read: numbers with three digits of their fraction, texts in one line of at most 60 letters."""
-    if _is_open(value):
-        return ""
-    number = _number(value)
-    if number is not None and not isinstance(value, str):
+    """A value as it is read: numbers with three digits of their fraction, texts in one short line."""
+    number = None if isinstance(value, str) or _is_open(value) else _number(value)
+    if number is not None:
         return f"{int(number):,}" if number == int(number) else f"{number:,.4g}"
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
+    text = "" if _is_open(value) else " ".join(str(value).split())
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 3] + "..."
 
 
 def _row(tag: str, *cells: str) -> str:
-    return "<tr>" + "".join(f'<{tag} style="text-align: left">{html.escape(cell)}</{tag}>' for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f'<{tag} style="text-align: left">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
 
 
 _of_this_notebook = Predictions()

@@ -9,7 +9,7 @@ from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ...pictures.sheet import counted
-from ..world.mailboxes import Box, HandedByHand
+from ..checking.mailboxes import Box, HandedByHand
 from .count_race import CountRace
 
 READERS = 20  # each with a request

@@ -45,13 +45,6 @@ class Cause(StrEnum):
     SLOTS_TOO_FEW = "slots-too-few"
     STILL_IN_FLIGHT = "still-in-flight"
     CHANGED_TOO_EARLY = "changed-too-early"
-    ITEM_LOST = "item-lost"
-    ITEM_TWICE = "item-twice"
-    ITEM_LATE = "item-late"
-    ITEM_ORDER = "item-order"
-    WRONG_READER = "wrong-reader"
-    TURN_MISSED = "turn-missed"
-    LEFT_ASLEEP = "left-asleep"
     RESIDUAL_LOST = "residual-lost"
     RESIDUAL_TWICE = "residual-twice"
     WRONG_NORM = "wrong-norm"
@@ -115,13 +108,6 @@ HEADLINES = {
     Cause.SLOTS_TOO_FEW: "the ring has too few slots",
     Cause.STILL_IN_FLIGHT: "a step is still in flight that must not be",
     Cause.CHANGED_TOO_EARLY: "something has changed before it could no longer fail",
-    Cause.ITEM_LOST: "an item never comes to its reader",
-    Cause.ITEM_TWICE: "an item comes that has come before",
-    Cause.ITEM_LATE: "an item is put off",
-    Cause.ITEM_ORDER: "the items of a reader are in another order",
-    Cause.WRONG_READER: "an item comes to another reader",
-    Cause.TURN_MISSED: "a reader sleeps longer than its turn takes",
-    Cause.LEFT_ASLEEP: "a reader is left asleep",
     Cause.RESIDUAL_LOST: "something that was added to the residual stream is missing in it",
     Cause.RESIDUAL_TWICE: "something is added to the residual stream twice",
     Cause.WRONG_NORM: "the norm is not the one that was asked for",

@@ -18,7 +18,6 @@ from ...errors import BlockError, KVCacheExhausted
 from . import book_judges, number_judges
 from .books import PER_LAYER_BOOKS, Books
 from .causes import Cause
-from .delivery_log import NO_WAKES, WakesSeen
 from .fault import Fault, PartIsWrong
 from .input_judges import Inputs
 from .interrupts import Lines, call_interrupted
@@ -65,10 +64,6 @@ class Oracle(Pool, ABC):
     def act(self, batch: Sequence[Tracked], tokens: torch.Tensor) -> Any:
         """Let the part do its share of a step, unwatched; returns what it returned."""
         return self.part(*self.arguments(batch, tokens))
-
-    def wakes_seen(self) -> WakesSeen:
-        """Who was woken until now; nothing where a part has no readers."""
-        return NO_WAKES
 
     def ops_seen(self) -> OpsSeen:
         """What the operations of the last step cost; nothing where a part is not made of them."""

@@ -9,15 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from ...decode.parts import DecodeParts
-from . import (
-    delivery_guard,
-    in_turns,
-    ops_guard,
-    ops_in_an_engine,
-    reading_threads,
-)
-from .delivery_oracle import DeliveryOracle
-from .delivery_scenarios import DELIVERIES
+from . import ops_guard, ops_in_an_engine
 from .learner import CalledWith, Learner, Names, in_an_engine, methods_of
 from .ops_kernel_scenarios import NOWHERE, OPS_IN_KERNELS
 from .ops_oracle import KernelOpsOracle, OpsOracle
@@ -83,17 +75,6 @@ class World(Generic[Driver]):
         return tuple(replace(s, sizes=replace(s.sizes, device=device)) for s in gated)
 
 
-DELIVERY = World(
-    "delivery",
-    "a delivery",
-    delivery_guard.METHODS,
-    DeliveryOracle,
-    DELIVERIES,
-    in_an_engine=delivery_guard.in_an_engine,
-    engine=in_turns.by_hand_overs,
-    holds="each item once and at its hand-over, every reader in its turn",
-    whole=WholeEngine(reading_threads.NAME, reading_threads.read_by_threads),
-)
 OPS = World(
     "ops",
     "the operations of a layer",

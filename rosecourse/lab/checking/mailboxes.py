@@ -11,9 +11,6 @@ from ...engine.scheduler import OnlineScheduler
 from ...engine.stepper import End, NewTokenItem
 from ...request.session import InferenceSession
 
-Handed = list[tuple[Any, Any]]  # (mailbox, item), as a delivery gets them
-MOST_STEPS = 1000  # no story takes more
-
 
 class Box:
     """A mailbox and its reader. items: what lies there. read: what its reader has read. wakes: how often it was woken.
@@ -55,7 +52,6 @@ class HandedByHand:
     def __init__(self, engine: InferenceEngine) -> None:
         self.engine, self.scheduler = engine, OnlineScheduler(engine)
         self.boxes: dict[InferenceSession, Box] = {}  # of the requests that have not ended
-        self.steps = 0
 
     def submit(self, box: Box, prompt: list[int], new_tokens: int) -> InferenceSession:
         """A greedy request of a reader."""
@@ -66,10 +62,9 @@ class HandedByHand:
 
     def step(self) -> None:
         """One step, and what it has made is handed over. Where no work is left, the readers hear of it."""
-        self.steps += 1
         new_tokens = self.scheduler.step()
         last = {session: number for number, (session, _) in enumerate(new_tokens)}
-        handed: Handed = []
+        handed: list[tuple[Any, Any]] = []
         for number, (session, token_id) in enumerate(new_tokens):
             reason = session.finish_reason if last[session] == number else None
             handed.append((self.boxes[session], NewTokenItem(session, token_id, reason)))
@@ -81,8 +76,6 @@ class HandedByHand:
 
     def run(self, after_each: Callable[[], object] = lambda: None) -> None:
         """Step until nothing is left to do; what is given is called after each step."""
-        for _ in range(MOST_STEPS):
-            if not self.scheduler.has_work:
-                return
+        while self.scheduler.has_work:
             self.step()
             after_each()

@@ -1,0 +1,212 @@
+"""Stories of deliveries: readers who join, sleep, stop reading and go, hand-overs that bring something or nothing."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .apart import STEP
+from .search import smallest
+from .stories import fewer, smaller_argument
+
+if TYPE_CHECKING:
+    from .models.delivery import DeliveryInTurns, Reader
+
+Op = tuple[Any, ...]
+READERS = ("asleep", "asleep", "awake", "gone")
+KINDS = ("start", "join", "end", "cancel", "nothing", "flush", "leave", "other")
+BY_COST = 60  # stories in which wakes are counted
+MOST_REQUESTS = 150
+
+
+class Story(NamedTuple):
+    ops: tuple[Op, ...]
+    sizes: str = ""  # it has none
+
+
+class Played:
+    """A story that is being played. lines: what has happened so far; listen: gets them whenever there is another."""
+
+    def __init__(self, make: Callable[[], DeliveryInTurns]) -> None:
+        self.make, self.engines, self.at = make, [make()], 0
+        self.lines: list[str] = []
+        self.listen: Callable[[list[str]], object] = lambda lines: None
+
+    @property
+    def model(self) -> DeliveryInTurns:
+        return self.engines[self.at]
+
+    def picture(self) -> list[str]:
+        return []
+
+    def say(self, line: str) -> None:
+        self.lines.append(f"engine {self.at + 1}: {line}" if len(self.engines) > 1 else line)
+        self.listen(self.lines)
+
+    def do(self, op: Op) -> None:
+        STEP.begin()
+        kind, *arguments = op
+        getattr(self, f"_{kind}")(*arguments)
+
+    def _start(self, kind: str, number: int) -> None:
+        new = [self.model.start(kind) for _ in range(min(number, MOST_REQUESTS - len(self.model.requests())))]
+        if new:
+            are = {"asleep": "", "awake": " (never asleep)", "gone": " (never read)"}[kind]
+            self.say(f"{'readers' if len(new) > 1 else 'reader'} {_to(new)}{are}, a request each")
+
+    def _join(self, number: int, times: int) -> None:
+        if self.model.readers:
+            reader = self.model.readers[number % len(self.model.readers)]
+            for _ in range(times):
+                self.model.join(reader)
+            self.say(f"{times} more request(s) of {reader.name}")
+
+    def _step(self, chosen: Any, times: int) -> None:
+        for _ in range(times):
+            batch = self._batch(chosen)
+            if batch:
+                self.say(f"a token each for [{_those(batch)}]")
+                self.model.hand_over([self.model.token(request) for request in batch])
+
+    def _end(self, chosen: Any, others: int) -> None:
+        """The last tokens of some requests; others: whether the rest have a token, too."""
+        ending = self._batch(chosen)
+        rest = [request for request in self.model.requests() if others and request not in ending]
+        if ending:
+            self.say(
+                f"a token each for [{_those(rest)}], " * bool(rest)
+                + f"the last token and the end for [{_those(ending)}]"
+            )
+            asked = [self.model.token(request) for request in rest]
+            for request in ending:
+                asked += [self.model.token(request, "length"), self.model.end(request)]
+            self.model.hand_over(asked)
+
+    def _cancel(self, chosen: Any) -> None:
+        """They end without another token."""
+        batch = self._batch(chosen)
+        if batch:
+            self.say(f"the end for [{_those(batch)}]")
+            self.model.hand_over([self.model.end(request) for request in batch])
+
+    def _nothing(self, times: int) -> None:
+        for _ in range(times):
+            self.say("a hand-over that brings nothing")
+            self.model.hand_over([])
+
+    def _flush(self) -> None:
+        self.say("flush")
+        self.model.flush()
+
+    def _leave(self) -> None:
+        self.say("nothing comes, flush, and readers without requests go")
+        self.model.leave()
+
+    def _other(self) -> None:
+        if len(self.engines) == 1:
+            self.engines.append(self.make())
+        self.at = 1 - self.at
+
+    def _batch(self, chosen: Any) -> list[Any]:
+        """Requests, in the order of a hand-over."""
+        requests = self.model.requests()
+        if chosen in ("all", "reversed"):
+            return requests if chosen == "all" else requests[::-1]
+        numbers = dict.fromkeys(number % len(requests) for number in chosen) if requests else []
+        return [requests[number] for number in numbers]
+
+
+def _to(readers: list[Reader]) -> str:
+    names = [reader.name for reader in readers]
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} to {names[-1]}"
+
+
+def _those(batch: list[Any]) -> str:
+    names = [reader.name for reader, _ in batch]
+    return ", ".join(names) if len(names) < 13 else f"{', '.join(names[:5])}, ... {names[-1]}: {len(names)} requests"
+
+
+class DeliveryStories:
+    """The stories of deliveries. model: what a part is tried by."""
+
+    count = 400
+
+    def __init__(self, model: type[DeliveryInTurns]) -> None:
+        self.model = model
+
+    def number(self, n: int) -> Story:
+        """The story of this number; in every fourth there are many readers."""
+        dice, large = random.Random(n), n % 4 == 3
+
+        def some() -> Any:
+            few = tuple(dice.sample(range(40), dice.choice([1, 2, 3, 8, 13])))
+            return dice.choice(["all", "all", "reversed", few, few])
+
+        draws: dict[str, Callable[[], Op]] = {
+            "step": lambda: (some(), dice.choice([1, 1, 1, 2, 3, 12])),
+            "start": lambda: (dice.choice(READERS), dice.choice([1, 2, 8, 9, 10, 18, *[30, MOST_REQUESTS] * large])),
+            "join": lambda: (dice.randrange(12), dice.choice([1, 1, 3, 11])),
+            "end": lambda: (some(), dice.randrange(2)),
+            "cancel": lambda: (some(),),
+            "nothing": lambda: (dice.choice([1, 1, 2, 5]),),
+        }
+        kinds = ["step", "step", *dice.sample(KINDS, dice.choice([2, 3, 5, len(KINDS)]))]  # few, and more of each
+        chosen = ["start", *dice.choices(kinds, k=dice.randint(2, 16))]
+        return Story(tuple((kind, *draws.get(kind, tuple)()) for kind in chosen))
+
+    def play(self, part: type, story: Story, tell: Callable[[Played], object]) -> int:
+        """Let a part live through a story; returns its hand-overs. tell: gets the story as it is being played. Raises
+        what goes wrong."""
+        return self._played(part, story, tell).model.number
+
+    def _played(self, part: type, story: Story, tell: Callable[[Played], object]) -> Played:
+        STEP.begin()
+        try:
+            played = Played(lambda: self.model(part))
+            tell(played)
+            for op in story.ops:
+                played.do(op)
+        finally:
+            STEP.end()
+        return played
+
+    def smaller(self, story: Story) -> Iterator[Story]:
+        """Stories with something left out or made smaller, the boldest first."""
+        ops = story.ops
+        yield from (Story(left) for left in fewer(ops))
+        for at, (first, second) in enumerate(itertools.pairwise(ops)):
+            if first[:2] == second[:2] and first[0] in ("start", "step", "join"):
+                yield Story((*ops[:at], (*first[:2], first[2] + second[2]), *ops[at + 2 :]))
+        for at, (kind, *arguments) in enumerate(ops):
+            for n, argument in enumerate(arguments):
+                least = 1 if (kind, n) in (("start", 1), ("join", 1), ("step", 1), ("nothing", 0)) else 0
+                for less in smaller_argument(argument, least):
+                    yield Story((*ops[:at], (kind, *arguments[:n], less, *arguments[n + 1 :]), *ops[at + 1 :]))
+            if kind == "start" and arguments[0] != READERS[0]:
+                yield Story((*ops[:at], ("start", READERS[0], arguments[1]), *ops[at + 1 :]))
+
+    # -- what wakes cost ----------------------------------------------------------------------------------------------
+
+    def missing(self, part: type, right: type, bounds: tuple[Any, ...]) -> Iterator[str]:
+        """What a part has more of than the course's, a sentence for each bound, with the smallest story."""
+        stories = [self.number(n) for n in range(BY_COST)]
+        for bound in bounds:
+
+            def cost(which: type, story: Story, bound: Any = bound) -> tuple[int, list[str]]:
+                played = self._played(which, story, lambda played: None)
+                return bound.amount(played), played.lines
+
+            most = max(cost(right, story)[0] for story in stories)
+
+            def costs_more(story: Story, most: int = most) -> tuple[int, list[str]] | None:
+                found = cost(part, story)
+                return found if found[0] > most else None
+
+            for story in stories:
+                found = costs_more(story)
+                if found:
+                    number, lines = smallest(self, story, found, costs_more)[1]
+                    yield f"{bound.words}: {number}; with the course's part at most {most} ({'; '.join(lines)})"
+                    break
