@@ -2,7 +2,7 @@
 
     rosecourse lab examples/my_kv_append.py:MyKVAppend
 
-checks it, and races it against the course's. Copy the file and change it: nothing is subclassed, and nothing is used
+checks it, and measures it against the course's. Copy the file and change it: nothing is subclassed, and nothing is used
 that is not public. This one is written in another way than the course's. The cache of a layer, [num_blocks, H,
 block_size, D], is seen as one long list of rows [num_blocks * H * block_size, D], and each new token is told its rows
 by one list of numbers, the *slots*, as in vLLM. Then there is no question of a constant position.

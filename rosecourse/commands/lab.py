@@ -1,4 +1,4 @@
-"""rosecourse lab FILE.py:CLASS: check a part that is written in a file of its own, and race it."""
+"""rosecourse lab FILE.py:CLASS: check a part that is written in a file of its own, and measure it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import click
 import rosecourse
 
 from ..checks import require
-from ..errors import ConfigError
-from .late import checking, engines, guard, part_file, racing
+from .late import checking, engines, guard, own_run, part_file
 from .options import LESSONS, Flags, command, threads_option
 
-LONGEST_RACE = 900.0  # seconds: a race takes ten to thirty, and on a slow machine a few minutes
+LONGEST_RUN = 900.0  # seconds: a run takes ten to thirty, and on a slow machine a few minutes
 LESSON = click.Choice(LESSONS[1:])  # those with a course, as in `lab.course`
 DEFAULT_LESSON = "060"  # the last lesson about a KV append whose part launches no kernels: it is about Python alone
 
@@ -29,23 +28,20 @@ def file_and_class(context: click.Context, param: click.Parameter, text: str) ->
 @command
 @click.argument("part", metavar="FILE.py:CLASS", callback=file_and_class)
 @click.option("--lesson", type=LESSON, default=DEFAULT_LESSON, metavar="NNN", help="The lesson that asks for the part.")
-@click.option("--no-race", is_flag=True, help="Check it, and time nothing.")
+@click.option("--no-run", is_flag=True, help="Check it, and measure nothing.")
 @threads_option
 def lab(flags: Flags) -> int:
-    """Check a part that you have written, and race it.
+    """Check a part that you have written, and measure it.
 
     The exit code is 0 for a part that passes, 1 for one that does not.
     """
     part = part_file.load_part(*flags.part)
     verdict = checking.check(part, flags.lesson)
     print(verdict, flush=True)
-    if not flags.no_race and verdict.correct:
-        print(f"\nRacing against lesson {flags.lesson} ...", flush=True)
+    if not flags.no_run and verdict.correct:
+        print(f"\nMeasuring lesson {flags.lesson} ...", flush=True)
         model = rosecourse.load_model()
         engines.set_threads(flags.threads, model.shape)
-        with guard.guarded(part.__name__, LONGEST_RACE, part_file.end_late):
-            raced = racing.race(part, flags.lesson, model)
-        if raced.trouble:  # a request failed, say: there are no figures
-            raise ConfigError(raced.trouble)
-        print(raced)
+        with guard.guarded(part.__name__, LONGEST_RUN, part_file.end_late):
+            own_run.your_run(part, flags.lesson, model)
     return 0 if verdict.passed else 1

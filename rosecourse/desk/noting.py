@@ -1,7 +1,7 @@
 """What the learner has done, in `my/progress.jsonl`: a line of JSON for each thing done, added at the end.
 
 It is stored only by a process that works in the learner's folder, `my/`: a notebook of the learner's copy, or a command
-that is run there. Of each thing done the first date counts, and of the races the latest: the best of several would be
+that is run there. Of each thing done the first date counts, and of the runs the latest: the best of several would be
 a lucky one. A line is added in one write, as two notebooks may write at the same time.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 from .notebooks import desk_here
 
 FILE = "progress.jsonl"
-Done = dict[str, Any]  # of a lesson: the dates `read`, `built` and `found`, and `race`, which has `said` and `date`
+Done = dict[str, Any]  # of a lesson: the dates `read`, `built` and `found`, and `run`, which has `said` and `date`
 
 
 def note(number: str, what: str, said: str = "") -> None:
     """Store what was done, if this is the learner's process. What cannot be stored costs a line, and no lesson.
 
-    what: a key of `Done`. said: how a race has ended; it counts once the lesson's part is built.
+    what: a key of `Done`. said: how a run has ended; it counts once the lesson's part is built.
     """
     if (folder := desk_here()) is None:
         return
@@ -47,8 +47,8 @@ def my_progress() -> dict[str, Done]:
         with suppress(ValueError, TypeError, KeyError):
             one = json.loads(line)
             done = lessons.setdefault(str(one["lesson"]), {})
-            if one["what"] != "race":
+            if one["what"] != "run":
                 done.setdefault(one["what"], one["date"])
             elif "built" in done:
-                done["race"] = {"said": one["said"], "date": one["date"]}
+                done["run"] = {"said": one["said"], "date": one["date"]}
     return lessons

@@ -47,9 +47,9 @@ def my_status() -> Markdown:
 
 
 def _row(head: Head, done: Done) -> list[str]:
-    race = "{said} ({date})".format(**done["race"]) if "race" in done else "·"
+    run = "{said} ({date})".format(**done["run"]) if "run" in done else "·"
     read, built, found = ("✓" if what in done else "·" for what in ("read", "built", "found"))
-    return [head.link, read, *([built, race, found] if lesson(head.number).changes else ["", "", ""])]
+    return [head.link, read, *([built, run, found] if lesson(head.number).changes else ["", "", ""])]
 
 
 def finish(number: str) -> None:
@@ -60,7 +60,7 @@ def finish(number: str) -> None:
     rung = lesson(number)
     note(rung.number, "read")
     done = my_progress().get(rung.number, {})
-    steps = {"pass its check": "built", "measure your part": "race", "find its bug": "found"}
+    steps = {"pass its check": "built", "measure your part": "run", "find its bug": "found"}
     to_do = [step for step, what in steps.items() if what not in done and rung.changes]
     left = f"Still to do: {', '.join(to_do)}." if to_do else "You have done all of it. ✓"
     say(f"The end of lesson {rung.number}, {rung.title}.", left if desk_here() else NOT_KEPT)

@@ -1,4 +1,4 @@
-"""The learner's lab: predict, build the part, have it checked, race it, see the change, hunt the bug, and finish."""
+"""The learner's lab: predict, build the part, have it checked, run it, see the change, hunt the bug, and finish."""
 
 from ..desk.status import finish
 from .checks.checking import check
@@ -9,7 +9,6 @@ from .exercises.hunting import explanation, hunt
 from .exercises.own_run import your_run
 from .exercises.page import counts, forecast, result, start, step
 from .exercises.predictions import predict, reveal
-from .exercises.racing import race
 
 __all__ = [
     "Verdict",
@@ -23,7 +22,6 @@ __all__ = [
     "hints",
     "hunt",
     "predict",
-    "race",
     "result",
     "reveal",
     "solution",

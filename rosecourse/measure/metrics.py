@@ -69,7 +69,6 @@ def per_request(runs: Iterable[Sequence[SessionTimes]]) -> dict[str, list[float]
 # The metrics that tables and files name, and the unit in which they show them.
 UNITS = {
     "decode time": "s",
-    "last step": "s",  # between the last two tokens of the first request
     "total time": "s",
     "decode throughput": "tokens/s",
     "total throughput": "tokens/s",

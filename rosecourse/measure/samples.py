@@ -15,7 +15,6 @@ from .workload import Run
 # The metrics of `UNITS` that a run has one sample of; of the others each request has its own.
 OF_A_RUN: dict[str, Callable[[Run], float]] = {
     "decode time": attrgetter("stats.decode_seconds"),
-    "last step": lambda run: float(np.diff([np.nan, *run.times[0].tokens])[-1]),  # NaN for a single token
     "total time": attrgetter("total_seconds"),
     "decode throughput": lambda run: throughput(run.num_tokens, run.stats.decode_seconds),
     "total throughput": lambda run: throughput(run.num_tokens, run.total_seconds),

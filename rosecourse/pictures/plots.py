@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from ..measure.compare import SAME, Comparison, Ladder
 from ..measure.metrics import UNITS
 from ..measure.samples import Samples, figure_name
-from ..measure.stats import FEWEST_PAIRS, Interval, median_interval
+from ..measure.stats import Interval, median_interval
 from ..records.runs import RecordedLadder
 from .colours import BOUNDARY, INK, LINES, SIDES
 from .labels import BEHIND, SMALL, legend_below
@@ -137,27 +137,6 @@ def draw_ladder(ax: Axes, ladder: RecordedLadder, title: str, named: bool = True
     ax.spines["left"].set_visible(True)
     ax.set_title(title, fontsize=SMALL + 1, loc="left")
     ax.set_xlabel("of what the memory allows", fontsize=SMALL)
-
-
-def race_runs(ax: Axes, ladder: Ladder, metric: str, title: str) -> None:
-    """The runs of a race from the top, their medians, and what may be said of each against the first.
-
-    metric: `total time`, which is shown as throughput, or another time, in milliseconds. The ratios are of the
-    medians, with intervals from pairs of runs that were made in turns. Figures of 8.2 x 3.8 inches suit it.
-    """
-    whole = metric == "total time"
-    (first, *others), (_, *ratios) = list(zip(ladder.rungs, ladder.titles, strict=True)), ladder.ratios(metric)
-    rows = [first, *([(ladder.control, SAME)] if len(ladder.control) else []), *others]
-    values = [rung.throughputs if whole else [1e3 * s for s in rung.each(metric)] for rung, _ in rows]
-    texts = [f"{np.median(runs):,.0f} tokens/s" if whole else f"{np.median(runs):,.2f} ms" for runs in values]
-    for row, times in enumerate(ratios, start=len(rows) - len(ratios)):
-        few = ladder.conditions.rounds < FEWEST_PAIRS
-        verdict = "too few runs to tell" if few else times.verdict.removesuffix(" here")
-        texts[row] += f"\n{times.shown(2)}, {verdict}"
-    _draw_runs(ax, values, [f"{rung.name}: {name}" for rung, name in rows], texts)
-    what = "throughput (tokens/s)" if whole else f"{metric} (ms, less is better)"
-    ax.set(title=f"{title}\n{ladder.conditions.device}")
-    ax.set_xlabel(f"{what}\n{WHISKERS}\nratios: of the medians, to before, with their 95 % interval", fontsize=SMALL)
 
 
 def _draw_runs(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], texts: Sequence[str]) -> None:

@@ -107,8 +107,8 @@ def test_a_model_whose_finite_weights_overflow_is_refused_too(tmp_path, capsys, 
     assert written(tmp_path) == before
 
 
-def test_the_lab_races_nothing_over_failed_requests(monkeypatch, capsys, model, tmp_path):
-    """All racers fail alike, and so agree: behind the few tokens that are compared before a race."""
+def test_the_lab_measures_nothing_over_failed_requests(monkeypatch, capsys, model, tmp_path):
+    """All engines fail alike, and so agree."""
     path = tmp_path / "part.py"
     path.write_text("from rosecourse.lessons import lesson\n\n\nclass Mine(lesson('038').after.kv_append):\n    pass\n")
     monkeypatch.setattr(checking, "check", lambda part, number: Verdict("Mine", "038", done=("it was tried",)))
@@ -116,7 +116,7 @@ def test_the_lab_races_nothing_over_failed_requests(monkeypatch, capsys, model, 
     assert lab.main([f"{path}:Mine", "--lesson", "038"]) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
-    assert re.search(r"before: request 0 gave \d+ of \d+ tokens \(error: its logits are NaN", line)
+    assert re.search(r"request 0 gave \d+ of \d+ tokens \(error: its logits are NaN", line)
     assert "Your part" not in captured.out
 
 

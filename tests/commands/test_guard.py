@@ -1,4 +1,4 @@
-"""A learner's file that misbehaves when `rosecourse lab` imports it, or races its part: one line, and exit code 2."""
+"""A learner's file that misbehaves when `rosecourse lab` imports it, or is measured: one line, and exit code 2."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import rosecourse
 from rosecourse import ConfigError
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
-from rosecourse.lab.exercises import guard, part_file, racing
+from rosecourse.lab.exercises import guard, own_run, part_file
 from tests.support.commands import lab
 
 MUTE = "class Mute({}):\n    def __str__(self):\n        raise GeneratorExit\n    __repr__ = __str__\n\nraise Mute\n"
@@ -99,15 +99,14 @@ def test_as_a_process_what_does_not_end_is_ended(work):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "x is still at work after 0.2 seconds\n")
 
 
-def test_a_race_is_guarded_too(tmp_path, capsys, monkeypatch):
-    """A part that has passed the check, and ends the process or closes the output in the race."""
+def test_a_run_is_guarded_too(tmp_path, capsys, monkeypatch):
+    """A part that has passed the check, and ends the process or closes the output in its run."""
 
-    def race(part, number, model):
+    def your_run(part, number, model):
         os.close(1)
-        return "a race"
 
     monkeypatch.setattr(checking, "check", lambda part, number: Verdict("Mine", number, done=("tried",)))
-    monkeypatch.setattr(racing, "race", race)
+    monkeypatch.setattr(own_run, "your_run", your_run)
     (tmp_path / "part.py").write_text(MINE)
     assert lab.main([f"{tmp_path}/part.py:Mine"]) == 2
     assert capsys.readouterr().err == "rosecourse lab: error: Mine closes stdout, which a part leaves open\n"

@@ -24,14 +24,14 @@ def clock(monkeypatch):
 def note_all(number):
     note(number, "read")
     note(number, "built")
-    note(number, "race", "2.00x [1.90, 2.10]")
+    note(number, "run", "2.00x [1.90, 2.10]")
     note(number, "found")
 
 
 def test_what_is_done_at_the_desk_is_stored(desk):
     note_all("038")
-    race = {"said": "2.00x [1.90, 2.10]", "date": TODAY}
-    done = {"read": TODAY, "built": TODAY, "found": TODAY, "race": race}
+    run = {"said": "2.00x [1.90, 2.10]", "date": TODAY}
+    done = {"read": TODAY, "built": TODAY, "found": TODAY, "run": run}
     assert my_progress() == {"038": done}
     assert (desk / noting.FILE).read_text().count("\n") == 4
 
@@ -57,20 +57,20 @@ def test_nothing_is_stored_elsewhere(root, place, monkeypatch):
 
 
 def test_the_first_date_and_the_last_race_stay(desk, monkeypatch):
-    """Not the best race: of several it would be a lucky one."""
+    """Not the best run: of several it would be a lucky one."""
     for day, said in (("2026-02-02", "2x"), ("2026-03-03", "3x"), ("2026-04-04", "2x"), ("2026-04-04", "1x")):
         monkeypatch.setattr(noting, "date", SimpleNamespace(today=lambda day=day: date.fromisoformat(day)))
         note("038", "built")
-        note("038", "race", said)
-    assert my_progress()["038"] == {"built": "2026-02-02", "race": {"said": "1x", "date": "2026-04-04"}}
+        note("038", "run", said)
+    assert my_progress()["038"] == {"built": "2026-02-02", "run": {"said": "1x", "date": "2026-04-04"}}
 
 
 def test_a_race_counts_when_the_part_has_passed(desk):
-    note("038", "race", "9x")
-    assert my_progress()["038"].get("race") is None
+    note("038", "run", "9x")
+    assert my_progress()["038"].get("run") is None
     note("038", "built")
-    note("038", "race", "2x")
-    assert my_progress()["038"]["race"]["said"] == "2x"
+    note("038", "run", "2x")
+    assert my_progress()["038"]["run"]["said"] == "2x"
 
 
 def test_two_notebooks_that_write_at_the_same_time_lose_nothing(desk):

@@ -66,12 +66,6 @@ def test_what_the_page_links_to_is_there():
     assert all((FOLDER / link).is_file() for link in links if not link.startswith("#"))
 
 
-def test_the_races_that_count_on_a_cpu_are_those_that_are_named():
-    first, last = re.search(r"On a CPU the races of (\d+) to (\d+) count", TEXT).groups()
-    counting = [number for number, course in COURSES.items() if course.track.untimed]
-    assert counting == [number for number in COURSES if first <= number <= last]
-
-
 def words():
     return re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", TEXT)
 

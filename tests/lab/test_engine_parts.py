@@ -1,4 +1,4 @@
-"""The lab reads the insides of one cache and of one decode step, and refuses others by their names."""
+"""The lab reads the insides of two kinds of cache, and refuses others by their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from rosecourse import ConfigError, lesson
 from rosecourse.config import EngineConfig
 from rosecourse.engine.engine import InferenceEngine
 from rosecourse.lab.course.scenes import key_at
-from rosecourse.lab.world.engine_parts import block_tables_of
 from rosecourse.lab.world.layout import ONE_TABLE, PER_LAYER, layout_of
 
 
@@ -20,7 +19,6 @@ def test_an_engines_own_are_given_back(small_model):
     engine = InferenceEngine(small_model, EngineConfig(), lesson("061").after)
     assert layout_of(engine.kv) is PER_LAYER
     assert layout_of(InferenceEngine(small_model, EngineConfig()).kv) is ONE_TABLE
-    assert block_tables_of(engine.decode_step) is engine.decode_step.block_tables
 
 
 def test_another_cache_is_refused_by_name(small_model):
@@ -31,8 +29,3 @@ def test_another_cache_is_refused_by_name(small_model):
     engine.prefill([session])
     with pytest.raises(ConfigError, match="not OtherCache"):
         key_at(OtherCache(), session, 0)
-
-
-def test_another_step_is_refused_by_name():
-    with pytest.raises(ConfigError, match="the lab reads decode steps of the class AppendAfterForward, not function"):
-        block_tables_of(lambda sessions: None)

@@ -1,4 +1,4 @@
-"""rosecourse lab: a part in a file is checked and raced; what cannot be loaded costs one line and code 2."""
+"""rosecourse lab: a part in a file is checked and measured; what cannot be loaded costs one line and code 2."""
 
 import ast
 import subprocess
@@ -8,39 +8,28 @@ from pathlib import Path
 import pytest
 import torch
 
+from rosecourse import lesson
 from rosecourse.lab.checking.search import Outcome
 from rosecourse.lab.checks import checking
 from rosecourse.lab.checks.verdict import Verdict
-from rosecourse.lab.exercises import part_file, racing
-from rosecourse.lab.exercises.racing import Race, race
+from rosecourse.lab.exercises import own_run, part_file
+from rosecourse.lab.exercises.own_run import trouble_with
 from tests.support.commands import lab
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_kv_append.py"
 PART = f"{EXAMPLE}:MyKVAppend"
 
 
-class Raced(str):
-    """A race with figures, as far as the command looks at it."""
-
-    ladder = object()
-    trouble = ""
-
-
 @pytest.fixture
 def calls(monkeypatch):
-    """What the command asks of `check` and `race`, which answer at once; `verdict` and `race` are the answers."""
+    """What the command asks of `check` and `your_run`, which answer at once; `verdict` is the answer."""
 
     class Calls(list):
         verdict = Verdict("MyKVAppend", "060", done=("it was tried",))
-        race = Raced("the figures")
 
     made = Calls()
     monkeypatch.setattr(checking, "check", lambda part, number: made.append(("check", part, number)) or made.verdict)
-    monkeypatch.setattr(
-        racing,
-        "race",
-        lambda part, number, model: made.append(("race", part, number)) or made.race,
-    )
+    monkeypatch.setattr(own_run, "your_run", lambda part, number, model: made.append(("run", part, number)))
     return made
 
 
@@ -57,15 +46,15 @@ def bad_call(capsys, *argv):
 def test_the_example_passes_the_real_check():
     """As it is called from a shell, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "rosecourse", "lab", PART, "--no-race"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "rosecourse", "lab", PART, "--no-run"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("✓ MyKVAppend, lesson 060: passed.")
-    assert "Racing" not in done.stdout
+    assert "Measuring" not in done.stdout
 
 
 @pytest.mark.parametrize(("flags", "expected"), [([], 1), (["--threads", "2"], 2)])
-def test_the_race_has_the_threads_that_suit_the_model(calls, flags, expected):
+def test_the_run_has_the_threads_that_suit_the_model(calls, flags, expected):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
@@ -73,49 +62,44 @@ def test_the_race_has_the_threads_that_suit_the_model(calls, flags, expected):
         assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
-    assert [name for name, *_ in calls] == ["check", "race"]
+    assert [name for name, *_ in calls] == ["check", "run"]
 
 
-def test_the_example_is_its_own_and_races(small_model):
+def test_the_example_is_its_own_and_can_be_measured(small_model):
     part = part_file.load_part(EXAMPLE, "MyKVAppend")
     assert part.__bases__ == (object,)
     names = {node.attr for node in ast.walk(ast.parse(EXAMPLE.read_text())) if isinstance(node, ast.Attribute)}
     assert not any(name.startswith("_") for name in names)
-    assert race(part, "060", small_model, rounds=1).ladder is not None
+    rung = lesson("060")
+    assert trouble_with(rung.after.with_(kv_append=part), rung, small_model, "Mine") == ""
 
 
-def test_a_part_is_checked_then_raced(calls, capsys):
+def test_a_part_is_checked_then_measured(calls, capsys):
     assert lab.main([PART, "--lesson", "038"]) == 0
     assert [(what, part.__name__, number) for what, part, number in calls] == [
         ("check", "MyKVAppend", "038"),
-        ("race", "MyKVAppend", "038"),
+        ("run", "MyKVAppend", "038"),
     ]
     out = capsys.readouterr().out
-    assert out.startswith("✓ MyKVAppend, lesson 060: passed.\n  it was tried\n\nRacing against lesson 038")
-    assert out.endswith("the figures\n")
+    assert out.startswith("✓ MyKVAppend, lesson 060: passed.\n  it was tried\n\nMeasuring lesson 038")
 
 
 def test_the_default_is_the_last_lesson_without_triton(calls):
-    assert lab.main([PART, "--no-race"]) == 0
+    assert lab.main([PART, "--no-run"]) == 0
     assert [(what, number) for what, _, number in calls] == [("check", "060")]
 
 
-def test_a_race_that_was_not_timed_is_told_in_one_line_with_exit_code_2(calls, capsys):
-    calls.race = Race("060", "x", None, "before: request 0 gave 3 of 8 tokens. Nothing was timed.")
-    assert bad_call(capsys, PART) == calls.race.trouble
-
-
-def test_a_wrong_part_is_not_raced_and_gives_exit_code_1(calls, capsys):
+def test_a_wrong_part_is_not_measured_and_gives_exit_code_1(calls, capsys):
     calls.verdict = Verdict("MyKVAppend", "060", wrong=Outcome("", (), "it is wrong"))
     assert lab.main([PART]) == 1
     assert [what for what, *_ in calls] == ["check"]
     assert "it is wrong" in capsys.readouterr().out
 
 
-def test_a_right_part_without_the_idea_is_raced_and_gives_exit_code_1(calls):
+def test_a_right_part_without_the_idea_is_measured_and_gives_exit_code_1(calls):
     calls.verdict = Verdict("MyKVAppend", "060", missing=("still 192 calls",))
     assert lab.main([PART]) == 1
-    assert [what for what, *_ in calls] == ["check", "race"]
+    assert [what for what, *_ in calls] == ["check", "run"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +143,7 @@ def test_a_file_that_is_not_text_costs_one_line(capsys, tmp_path):
         (["missing.py:Mine"], "'missing.py' is no file: give one that is there"),
         ([f"{EXAMPLE.parent}:Mine"], "is no file: give one that is there"),
         (["--lessn", "036"], "No such option '--lessn'. Did you mean '--lesson'? (see --help)"),
-        (["--no-race"], "Missing argument 'FILE.py:CLASS'. (see --help)"),
+        (["--no-run"], "Missing argument 'FILE.py:CLASS'. (see --help)"),
         ([PART, "--laps", "3"], "No such option '--laps'."),
     ],
 )

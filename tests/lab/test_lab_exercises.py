@@ -11,6 +11,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from rosecourse.lab.exercises.operation_race import operations_of
+from rosecourse.lab.exercises.order_race import asks_of
 
 from rosecourse import EngineConfig, InferenceEngine, LessonError, SamplingParams, lesson
 from rosecourse.kernels import TRITON_AVAILABLE
@@ -18,8 +20,6 @@ from rosecourse.lab import check
 from rosecourse.lab.checking.mailboxes import Box
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
-from rosecourse.lab.exercises.operation_race import operations_of
-from rosecourse.lab.exercises.order_race import asks_of
 from rosecourse.measure.anatomy import one_step
 from rosecourse.measure.counters import count_step
 from rosecourse.pages.source import narrowed

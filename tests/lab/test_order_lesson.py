@@ -1,6 +1,5 @@
 """Lesson 071's kernel is watched: right ones pass, whoever wrote them; one wrong moment is refused with its cause."""
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -8,9 +7,7 @@ from rosecourse import InferenceEngine
 from rosecourse.kernels import INTERPRETED, TRITON_AVAILABLE
 from rosecourse.lab.course.l071 import Belt, words
 from rosecourse.lab.course.scenes import side_by_side, start, steps
-from rosecourse.lab.exercises import order_race, racing
 from rosecourse.lab.exercises.hunting import hunt
-from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.ops_models import ModelSizes
@@ -100,11 +97,9 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
 
 @interpreted
 def test_the_command_takes_the_solution_and_says_what_was_tried(tmp_path, capsys, monkeypatch, small_model):
-    monkeypatch.setattr(racing, "load_model", lambda: small_model)
     said = command_on_solution("071", tmp_path, capsys)
     assert f"{len(WORLD.scenarios)} stories" in said
     assert "not to be seen on a CPU: how long a kernel would wait" in said
-    assert "by your part: 0 of the weights and biases" in said
 
 
 # -- what is watched --------------------------------------------------------------------------------------------------
@@ -153,34 +148,6 @@ def test_places_are_tensors_and_addresses():
     wanted = torch.tensor([8, 12, start, end - 4, end]).numpy().astype("uint64")
     assert places.has(wanted).tolist() == [True, False, True, True, False]
     assert span_of(torch.zeros(0)) == (torch.zeros(0).data_ptr(),) * 2
-
-
-# -- the race ---------------------------------------------------------------------------------------------------------
-
-
-@interpreted
-def test_late_asks_race_and_time_does_not(small_model):
-    layers = small_model.shape.num_layers
-    found = race(Masked, "071", small_model)
-    assert list(found.counts) == ["the untouched cell", "Masked", "lesson 071"]
-    assert [(one.kernels, one.late) for one in found.counts.values()] == [
-        (2 * layers, 4 * layers),
-        (2 * layers, 0),
-        (2 * layers, 0),
-    ]
-    assert f"before: {4 * layers} of the weights and biases of {2 * layers} kernels" in str(found)
-    assert "Nothing is timed: the interpreter runs one program after another" in str(found)
-    assert found.table()["asked for after a wait"].tolist() == [4 * layers, 0, 0]
-    _, ax = plt.subplots()
-    found.draw(ax)
-    assert [text.get_text() for text in ax.texts] == ["0", "0", str(4 * layers)]
-    plt.close()
-
-
-@interpreted
-def test_where_kernels_are_compiled_nothing_is_raced(small_model, monkeypatch):
-    monkeypatch.setattr(order_race, "INTERPRETED", False)
-    assert race(Masked, "071", small_model).trouble.startswith(order_race.NOT_INTERPRETED)
 
 
 @interpreted

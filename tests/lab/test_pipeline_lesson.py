@@ -2,29 +2,26 @@
 
 from collections import Counter
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
-
-from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.engine.scheduler import OnlineScheduler
-from rosecourse.lab import check
-from rosecourse.lab.course import in_step
-from rosecourse.lab.exercises.hunting import hunt
-from rosecourse.lab.exercises.racing import race
-from rosecourse.lab.world.causes import Cause
-from rosecourse.lab.world.fault import PartIsWrong
-from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.one_behind import OneBehind
 from rosecourse.lab.world.pipeline_oracle import PipelineOracle
 from rosecourse.lab.world.pipeline_scenarios import NEVER_LATE, PACES, STORIES, failing_launches
 from rosecourse.lab.world.server import Server
+
+from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.engine.scheduler import OnlineScheduler
+from rosecourse.lab import check
+from rosecourse.lab.exercises.hunting import hunt
+from rosecourse.lab.world.causes import Cause
+from rosecourse.lab.world.fault import PartIsWrong
+from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.worlds import PIPELINE as WORLD
 from tests.support.cells import assert_untouched_is_right, command_on_solution
 from tests.support.costly_pipelines import WITHOUT_THE_IDEA
-from tests.support.pipeline_parts import RIGHT, Base, NewMemory, RingOfThree
+from tests.support.pipeline_parts import RIGHT, Base, RingOfThree
 from tests.support.verdicts import assert_right_but_costly, judged
-from tests.support.wrong_landings import WRONG_LANDINGS, NoWait
+from tests.support.wrong_landings import WRONG_LANDINGS
 from tests.support.wrong_pipelines import (
     WRONG_PIPELINES,
     AlwaysPinned,
@@ -116,8 +113,7 @@ def test_the_hunts_mended_pipeline_lives_through_every_story():
 
 
 def test_the_command_takes_a_pipeline(tmp_path, capsys):
-    said = command_on_solution("067", tmp_path, capsys)
-    assert "Such waits in a step, before: 1; of your part: 0; of the course's: 0." in said
+    command_on_solution("067", tmp_path, capsys)
 
 
 # -- the stories ------------------------------------------------------------------------------------------------------
@@ -202,32 +198,6 @@ def test_what_the_engine_makes_of_it_is_compared_with_an_engine_that_waits(name)
     batch["AB".index(name)].session.token_ids[-1] ^= 1
     with pytest.raises(PartIsWrong, match=rf"session {name} has another token \d+ than without the pipeline"):
         oracle.step(*batch)
-
-
-# -- the race ---------------------------------------------------------------------------------------------------------
-
-
-def test_on_a_cpu_waits_race_and_time_does_not(small_model):
-    found = race(NewMemory, "067", small_model)
-    assert list(found.counts) == ["lesson 066", "NewMemory", "lesson 067"]
-    assert [(one.waits, one.idle) for one in found.counts.values()] == [(1, 1), (1, 0), (1, 0)]
-    assert "Nothing is timed on a CPU: a CPU runs each operation inside the call" in str(found)
-    assert found.table()["for the step launched last"].tolist() == [1, 0, 0]
-    assert "<table" in found._repr_html_()
-    _, ax = plt.subplots()
-    found.draw(ax)
-    assert [text.get_text() for text in ax.texts] == ["0", "0", "1"]
-    plt.close()
-
-
-def test_one_that_waits_in_its_own_step_is_seen(small_model):
-    assert [one.idle for one in race(in_step.Pipeline, "067", small_model).counts.values()] == [1, 1, 0]
-
-
-@pytest.mark.parametrize("part", [NoWait, hunt("067").part])
-def test_a_wrong_pipeline_does_not_race(part, small_model):
-    found = race(part, "067", small_model)
-    assert f'Nothing was timed: check({part.__name__}, "067") says what is wrong' in found.trouble
 
 
 # -- the hunt ---------------------------------------------------------------------------------------------------------

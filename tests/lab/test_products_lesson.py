@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -15,20 +14,16 @@ from rosecourse.lab.course.l070 import STEPS
 from rosecourse.lab.course.scenes import side_by_side
 from rosecourse.lab.exercises.cells import exercise, solution
 from rosecourse.lab.exercises.hunting import hunt
-from rosecourse.lab.exercises.operation_race import operations_of
-from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.world.causes import Cause
 from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.kernel_memory import guarded_kernels
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.ops_kernel_scenarios import OPS_IN_KERNELS
-from rosecourse.lab.world.ops_models import ModelSizes
 from rosecourse.lab.world.worlds import OPS_WITH_KERNELS as WORLD
-from rosecourse.lessons import lesson
 from tests.support.cells import exercise_of, solution_of
 from tests.support.kernel_ops import RIGHT, Base, ByTheCoursesLaunch
 from tests.support.verdicts import judged
-from tests.support.wrong_kernel_ops import WITHOUT_THE_IDEA, WRONG, AddsTwice, MeanOfSquares
+from tests.support.wrong_kernel_ops import WITHOUT_THE_IDEA, WRONG, MeanOfSquares
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="as it is on a CPU")
 
@@ -125,31 +120,6 @@ def test_where_kernels_do_not_run_nothing_is_judged(monkeypatch):
     assert verdict.correct
     assert not verdict.passed
     assert "TRITON_INTERPRET=1" in str(verdict)
-
-
-# -- the race ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def one_layer():
-    return ModelSizes(layers=1, max_seq_len=64).model()
-
-
-def test_launches_and_operations_race(one_layer):
-    found = race(Base, "070", one_layer)
-    assert [one.total for one in found.counts.values()] == [11, 6, 6]
-    assert "your part: 6 operations and launches in a step, 4 in a layer" in str(found)
-    assert "launches of kernels, each of which is one" in str(found)
-    _, ax = plt.subplots()
-    found.draw(ax)
-    plt.close()
-    before = operations_of(lesson("070").before.with_(ops=exercise_of("070")), one_layer)
-    assert (before.layer, before.logits) == (13, 2)
-
-
-def test_wrong_kernels_do_not_race(one_layer):
-    found = race(AddsTwice, "070", one_layer)
-    assert 'Nothing was timed: check(AddsTwice, "070") says what is wrong' in found.trouble
 
 
 # -- the hunt ---------------------------------------------------------------------------------------------------------

@@ -2,26 +2,24 @@
 
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
+from rosecourse.lab.world.runner_oracle import RunnerOracle
 
 from rosecourse import SamplingParams
 from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab import check
 from rosecourse.lab.exercises.hunting import hunt
-from rosecourse.lab.exercises.racing import race
 from rosecourse.lab.world.cpu_graph import CPUGraph
 from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.graph_makers import cpu_graphs_by, graphs_for
 from rosecourse.lab.world.layout import ONE_TABLE
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.pool import Sizes
-from rosecourse.lab.world.runner_oracle import RunnerOracle
 from rosecourse.lab.world.worlds import RUNNER as WORLD
-from tests.support.costly_runners import WITHOUT_THE_IDEA, Eager
-from tests.support.runner_parts import RIGHT, WRONG, Base, ReturnsPads, Slots
+from tests.support.costly_runners import WITHOUT_THE_IDEA
+from tests.support.runner_parts import RIGHT, WRONG, Base
 from tests.support.verdicts import assert_right_but_costly
 
 
@@ -170,37 +168,6 @@ def test_graphs_of_a_gpu_share_their_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", SimpleNamespace)
     maker = graphs_for(torch.device("cuda"))
     assert isinstance(maker, CUDAGraphs)
-
-
-# -- the race ---------------------------------------------------------------------------------------------------------
-
-
-def test_on_a_cpu_launches_race_and_time_does_not(small_model):
-    found = race(Slots, "066", small_model)
-    before, mine, course = found.counts.values()
-    assert list(found.counts) == ["lesson 065", "Slots", "lesson 066"]
-    assert (mine.outside, mine.replays) == (course.outside, course.replays) == (1, 1)  # the copy of the logits
-    assert before.replays == 0
-    assert before.outside > 60
-    assert "Nothing is timed on a CPU: a graph of a CPU is for learning." in str(found)
-    assert found.table()["launches"].tolist() == [before.total, 2, 2]
-    assert "<table" in found._repr_html_()
-    _, ax = plt.subplots()
-    found.draw(ax)
-    assert [text.get_text() for text in ax.texts] == ["2", "2", str(before.total)]
-    plt.close()
-
-
-def test_a_runner_without_graphs_launches_all_one_by_one(small_model):
-    _, mine, course = race(Eager, "066", small_model).counts.values()
-    assert mine.replays == 0
-    assert mine.outside > 30 * course.outside
-
-
-def test_a_wrong_runner_does_not_race(small_model):
-    found = race(ReturnsPads, "066", small_model)
-    assert found.ladder is None
-    assert 'Nothing was timed: check(ReturnsPads, "066") says what is wrong' in found.trouble
 
 
 # -- the hunt ---------------------------------------------------------------------------------------------------------

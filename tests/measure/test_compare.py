@@ -141,7 +141,6 @@ def test_each_metric_in_its_unit_by_hand():
     side = Samples("before", [Run(0.0, 1.0, times, None, SchedulerStats(decode_seconds=0.5))] * 2)
     expected = {
         "decode time": [0.5, 0.5],
-        "last step": [0.2, 0.2],
         "total time": [1.0, 1.0],
         "decode throughput": [12.0, 12.0],
         "total throughput": [6.0, 6.0],

@@ -1,9 +1,7 @@
 """Whatever turns requests into a figure refuses those that failed, by name (hazard 35); and what is whole passes."""
 
 import re
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,9 +12,7 @@ from rosecourse import (
     RequestFailed,
     RosecourseError,
     SamplingParams,
-    lesson,
 )
-from rosecourse.lab import race
 from rosecourse.measure.anatomy import decode_anatomies, decode_anatomy
 from rosecourse.measure.compare import compare, compare_ladder
 from rosecourse.measure.counters import count_step
@@ -24,9 +20,8 @@ from rosecourse.measure.metrics import queueing, ttft
 from rosecourse.measure.rivals import time_pairs
 from rosecourse.measure.samples import Samples
 from rosecourse.measure.stats import Ratio
-from rosecourse.measure.workload import Request, Run, Workload, require_whole, run_offline, run_scheduler, run_streaming
+from rosecourse.measure.workload import Request, Workload, require_whole, run_offline, run_scheduler, run_streaming
 from rosecourse.models.load import from_transformers
-from rosecourse.request.session import SessionTimes
 from tests.support.failing import cancels_one, sick_model
 
 PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
@@ -142,25 +137,6 @@ def test_no_figure_of_steps_over_sessions_that_have_ended(small_model, monkeypat
     assert len(steps) == 4
 
 
-class NaNBehind30(lesson("038").after.kv_append):
-    """A learner's part that is right in the short sessions that are compared before a race."""
-
-    def __call__(self, sessions, keys, values):
-        long = max(session.num_cached_tokens for session in sessions) >= 30
-        super().__call__(sessions, keys, [value * float("nan") for value in values] if long else values)
-
-
-@pytest.mark.parametrize(
-    ("part", "position", "who"), [(NaNBehind30, None, "yours"), (lesson("038").after.kv_append, 30, "before")]
-)
-def test_a_race_over_failed_requests_is_not_timed(small_model, part, position, who):
-    """By the learner's part, or by all alike, which so have equal tokens."""
-    found = race(part, "038", small_model if position is None else sick_model(small_model, position), rounds=1)
-    assert found.ladder is None
-    assert found.table().empty
-    assert re.match(rf"{who}: request 0 gave \d+ of \d+ tokens \(error: its logits are NaN or infinite\)", str(found))
-
-
 # -- what is whole ------------------------------------------------------------------------------------------------
 
 
@@ -254,11 +230,6 @@ def test_tokens_that_differed_in_one_run_are_told(small_model, monkeypatch):
 
 
 # -- figures of few samples ---------------------------------------------------------------------------------------
-
-
-def test_requests_of_one_token_have_no_last_step():
-    run = Run(0.0, 1.0, [SessionTimes(0.0, 0.0, [1.0])], None, SimpleNamespace())
-    assert np.isnan(Samples("before", [run]).each("last step")).all()
 
 
 def test_nothing_is_claimed_from_too_few_pairs():

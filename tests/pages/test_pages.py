@@ -13,7 +13,6 @@ from rosecourse.lab.checking.search import Outcome
 from rosecourse.lab.checks.verdict import Verdict
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.changing import Change
-from rosecourse.lab.exercises.racing import Race
 from rosecourse.pages.html import bullets, headline, prose, values
 from rosecourse.pages.source import BEHIND, Listing, diff_html, listing
 from rosecourse.pictures.colours import (
@@ -60,7 +59,6 @@ def over(page, rgba):
         values([(NASTY, NASTY)]),
         diff_html(NASTY),
         Listing(NASTY)._repr_html_(),
-        Race("038", "Mine", None, NASTY)._repr_html_(),
         Verdict("Mine", "038", Outcome(NASTY, (NASTY,), NASTY, NASTY, (NASTY,)))._repr_html_(),
     ],
 )
@@ -128,7 +126,7 @@ def test_a_verdict_tells_its_story_as_it_is_printed():
 def test_a_verdict_that_has_passed_says_what_is_next():
     page = stripped(Verdict("Mine", "036", done=("53 scenarios",))._repr_html_()).get_text()
     assert page.startswith("✓ Mine, lesson 036: passed.")
-    assert 'race it, compare it with the diffs under "The change", which unfold when their cells are run now' in page
+    assert 'run it, compare it with the diffs under "The change", which unfold when their cells are run now' in page
     assert "The next lesson is 038, batched KV append." in page
     assert "Next:" not in Verdict("Mine", "036", unchecked=("kernels",))._repr_html_()
 

@@ -95,7 +95,7 @@ class Verdict:
         later = [rung for rung in LESSONS if rung.number > self.lesson]
         then = f" The next lesson is {later[0].number}, {later[0].title}." if later else ""
         change = 'the diffs under "The change", which unfold when their cells are run now'
-        return f"race it, compare it with {change}, and hunt the bug.{then}"
+        return f"run it, compare it with {change}, and hunt the bug.{then}"
 
 
 def _shortened(lines: tuple[str, ...]) -> list[str]:

@@ -10,7 +10,7 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import Bound
-from .costs import NO_LAUNCH, Cost, Idea
+from .costs import Idea
 from .scenes import Played, Truth
 
 LINE = "the wrong line of the listing: its number or its text"
@@ -42,14 +42,10 @@ class KernelsBeside:
     """Kernels that stand in a cell in front of the class: all functions of a file beside that of the class.
 
     begins, ends: such a file for the exercise and one for its solution, without `.py`; they are read and not imported.
-    answers: modules in `rosecourse.kernels` with kernels that are the engine's own answer; launched_by: the class that
-    launches these, or None where Triton is missing.
     """
 
     begins: str = ""
     ends: str = ""
-    answers: tuple[str, ...] = ()
-    launched_by: type | None = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +53,12 @@ class Exercise:
     """What is said about an exercise; its code comes from the ladder's sources.
 
     name: of the learner's class. difficulty: 1 to 3. minutes: of a reader who has come so far. text: markdown above
-    the cell. docstring: of the class. goals: a line of the exercise -> the comment above it, which says what must hold
-    and never how; fewer with each lesson. look: the first hint, a question. do: the second, the approach in words.
-    stubs: methods that the lesson brings -> their bodies until they are written. wanted: imports that only the written
-    part uses. kernel_code: what it takes from a file of kernels. begins_as: the class that the learner gets; None is
-    the part before the lesson, which is called in the same way. ends_as: the class that the solution is, and that a
-    learner's is counted beside; None is the part after the lesson. beside: the kernels of these two.
+    the cell. docstring: of the class. look: the first hint, a question. do: the second, the approach in words. wanted:
+    imports that only the written part uses. kernel_code: what it takes from a file of kernels. begins_as: the class
+    that the learner gets; None is the part before the lesson, which is called in the same way. ends_as: the class that
+    the solution is, and that a learner's is counted beside; None is the part after the lesson. beside: the kernels of
+    these two. given: the class that the learner's derives from, with `methods` to write -> their bodies until then;
+    empty is the body before the lesson.
     """
 
     name: str
@@ -70,10 +66,8 @@ class Exercise:
     minutes: int
     text: str
     docstring: str
-    goals: Mapping[str, str]
     look: str
     do: str
-    stubs: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
     kernel_code: KernelCode = KernelCode()
     begins_as: type | None = None
@@ -81,29 +75,6 @@ class Exercise:
     beside: KernelsBeside = KernelsBeside()
     given: type | None = None
     methods: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Track:
-    """What a race times: requests that arrive together, of one length and with different first tokens.
-
-    timed: what is timed, in words. metric: a time of `measure.samples.OF_A_RUN`. prompt_tokens: of each request.
-    requests, new_tokens: on a CPU and on a GPU, so that a race of three engines ends within half a minute. rounds: how
-    often each engine runs. samples: of each prompt, which are forked off it after its prefill. untimed: why nothing is
-    timed on a CPU, where something else is counted instead; empty where time is compared there too. counted: what that
-    is, the host's `launches`, its `waits`, the `operations` around attention, the same with `kernels` of the learner's
-    own, or, of which time says nothing on a GPU either, the `wakes` of readers or the `late asks` of kernels.
-    """
-
-    timed: str = "whole runs, prefill and decode steps"
-    metric: str = "total time"
-    prompt_tokens: int = 3
-    requests: tuple[int, int] = (16, 64)
-    new_tokens: tuple[int, int] = (68, 32)
-    rounds: int = 7
-    samples: int = 1
-    untimed: str = ""
-    counted: str = "launches"
 
 
 @dataclass(frozen=True)
@@ -137,10 +108,9 @@ class Bug:
 class Course:
     """One lesson's course.
 
-    number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas: what it is
-    counted by. track: what its race times. no_launch: for a lesson with kernels, what is counted where its own part
-    launches one; `check` adds it. unseen: what a check on a CPU cannot see, in the words of a verdict; let_in: the
-    kernels that a gate lets in, in the same words, where the lesson has none of its own. They run where Triton runs.
+    number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas, idea: what it
+    is counted by. unseen: what a check on a CPU cannot see, in the words of a verdict; let_in: the kernels that a gate
+    lets in, in the same words, where the lesson has none of its own. They run where Triton runs.
     """
 
     number: str
@@ -149,8 +119,6 @@ class Course:
     bug: Bug
     ideas: tuple[Idea, ...] = ()
     idea: tuple[Bound, ...] = ()  # the same of a part that is checked by stories
-    track: Track = Track()
-    no_launch: Cost = NO_LAUNCH
     unseen: str = NO_COPIES
     let_in: str = ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
@@ -11,11 +12,8 @@ from ...lessons import l036
 from ...models.shape import Model
 from ..checking.costs import Bound, N, Step, built, longer
 from ..checking.models.tables import BlockTables
-from ..world.engine_parts import block_tables_of
 from .form import LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
 
 EXERCISE = Exercise(
     name="MyBlockTables",
@@ -26,7 +24,6 @@ EXERCISE = Exercise(
         "only when the list that it shows has changed."
     ),
     docstring="Block tables whose rows are kept from step to step.",
-    goals={},
     look=(
         "A table is a list of lists with one more attribute, `row_cache`, which is None in a new table. In which two "
         "cases does the list of a layer change, and what do its length and its last id say then?"
@@ -64,7 +61,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 def truth(hunt: Played, model: Model) -> Truth:
     for moment, _, _, broken, sessions in side_by_side(hunt, model):
-        tables = block_tables_of(broken.decode_step)(list(sessions.values()))[0]
+        step: Any = broken.decode_step
+        tables = step.block_tables(list(sessions.values()))[0]
         for row, (name, session) in zip(tables.tolist(), sessions.items(), strict=True):
             ids = session.block_ids_per_layer[0]
             wrong = [shown for shown, block_id in zip(row, ids, strict=False) if shown != block_id]
@@ -162,8 +160,6 @@ BUG = Bug(
     ),
 )
 
-
-# -- what is counted --------------------------------------------------------------------------------------------------
 
 LONG = tuple(106 + i % 5 for i in range(N))
 UNCHANGED = Step(f"{N} sessions whose lists have not changed", LONG)

@@ -13,8 +13,6 @@ from ..checking.models.appends import KVAppend
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
 
-# -- the exercise -----------------------------------------------------------------------------------------------------
-
 EXERCISE = Exercise(
     name="MyKVAppend",
     difficulty=2,
@@ -24,7 +22,6 @@ EXERCISE = Exercise(
         "for each session. Write all simple rows together, and leave only the others to `append_token`."
     ),
     docstring="Put the new tokens' K and V of a layer into the cache.",
-    goals={},
     look=(
         "What does `self.kv.info(block_ids[-1])` say of a session's last block, and which of it makes an append "
         "simple? Who counts the token in its block if `append_token` is not called?"
@@ -134,8 +131,6 @@ BUG = Bug(
     ),
 )
 
-
-# -- what is counted --------------------------------------------------------------------------------------------------
 
 COURSE = Course(
     number="038",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
@@ -10,11 +11,8 @@ from ...lessons import l038
 from ...models.shape import Model
 from ..checking.costs import ALONE_FULL, FEW_FULL, FIRST, FULL, FULL_SHARED, Bound, calls, growth, stores
 from ..checking.models.appends import KVAppend
-from ..world.layout import layout_of
-from .form import LINE, MOMENTS, Bug, Course, Exercise, Track
+from .form import LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
 
 EXERCISE = Exercise(
     name="MyKVAppend",
@@ -25,7 +23,6 @@ EXERCISE = Exercise(
         "batch, so that only copies are left for `append_token`."
     ),
     docstring="KV append that keeps a session in the batch when it begins a block.",
-    goals={},
     look=(
         "`append_token`, in `rosecourse/lessons/l035_blocks.py`, begins a new block too. What does it give to "
         "`allocate_block`, and where does it put the id that it gets? Which block does `write` need afterwards? And if "
@@ -59,9 +56,10 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 def truth(hunt: Played, model: Model) -> Truth:
     for moment, _, _, broken, sessions in side_by_side(hunt, model):
+        kv: Any = broken.kv
         tables = [session.block_ids_per_layer[0] for session in sessions.values()]
         for block_id in sorted({block_id for ids in tables for block_id in ids}):
-            if layout_of(broken.kv).info(broken.kv, block_id).owners != sum(block_id in ids for ids in tables):
+            if kv.info(block_id).owners != sum(block_id in ids for ids in tables):
                 return {"moment": {str(moment)}, "block": {str(block_id)}}
     raise AssertionError("the owners are counted right: the part is not broken")
 
@@ -152,19 +150,6 @@ BUG = Bug(
 )
 
 
-# -- the race ---------------------------------------------------------------------------------------------------------
-
-BOUNDARY_STEP = Track(
-    timed="the last decode step, in which every request begins a block",
-    metric="last step",
-    prompt_tokens=EngineConfig().block_size - 4,  # four steps fill the block, and the fifth begins another
-    new_tokens=(6, 6),  # the first comes from the prefill
-    rounds=31,
-)
-
-
-# -- what is counted --------------------------------------------------------------------------------------------------
-
 COURSE = Course(
     number="059",
     world=KVAppend,
@@ -175,5 +160,4 @@ COURSE = Course(
         Bound("stores of K and V", (FULL, FIRST), stores),
         Bound("operations more than a step of half the sessions", (FULL, FIRST), growth),
     ),
-    track=BOUNDARY_STEP,
 )

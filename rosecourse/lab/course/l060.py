@@ -8,23 +8,11 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...lessons import l059
 from ...models.shape import Model
-from ..checking.costs import (
-    FEW,
-    FEW_FULL,
-    FULL,
-    INSIDE,
-    INSIDE_FORKED,
-    SAME_SLOT,
-    SAME_SLOT_FORKED,
-    Bound,
-    index_tensors,
-    rows,
-)
+from ..checking import costs
+from ..checking.costs import Bound
 from ..checking.models.appends import KVAppend
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
 
 EXERCISE = Exercise(
     name="MyKVAppend",
@@ -36,7 +24,6 @@ EXERCISE = Exercise(
         "stored as it is."
     ),
     docstring="KV append with no more index tensors and copies than the batch needs.",
-    goals={},
     look=(
         "The scan goes through the batch in order, so that `batch_idx` ascends. How many entries must it have, then, "
         "to be `[0, 1, …, B−1]`? And when do the positions say no more than a single number?"
@@ -167,9 +154,8 @@ BUG = Bug(
 )
 
 
-# -- what is counted --------------------------------------------------------------------------------------------------
-
-ANY = (SAME_SLOT, INSIDE, FULL, FEW, FEW_FULL, SAME_SLOT_FORKED, INSIDE_FORKED)
+FORKED = (costs.SAME_SLOT_FORKED, costs.INSIDE_FORKED)
+ANY = (costs.SAME_SLOT, costs.INSIDE, costs.FULL, costs.FEW, costs.FEW_FULL, *FORKED)
 
 COURSE = Course(
     number="060",
@@ -177,7 +163,7 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("index tensors", ANY, index_tensors, spare=2),
-        Bound("copies of rows of K and V", ANY, rows),
+        Bound("index tensors", ANY, costs.index_tensors, spare=2),
+        Bound("copies of rows of K and V", ANY, costs.rows),
     ),
 )

@@ -11,10 +11,8 @@ from ...lessons import l061
 from ...models.shape import Model
 from ..checking.costs import INSIDE, SAME_SLOT, Bound, index_tensors, launches, no_launch, rows, stores, with_gates
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, NO_COPIES, Bug, Course, Exercise, KernelCode, Track
+from .form import KEY_AT, LINE, NO_COPIES, Bug, Course, Exercise, KernelCode
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
 
 EXERCISE = Exercise(
     name="MyKVAppend",
@@ -27,7 +25,6 @@ EXERCISE = Exercise(
         "gate."
     ),
     docstring="Write a whole batch at one position with one launch of the full-batch kernel.",
-    goals={},
     look=(
         "Which lines of the generic kernel use `batch_idx_ptr` and `pos_ptr`, and what takes their place if the batch "
         "is whole and the position constant? Which conditions must hold before each of the two kernels may run?"
@@ -164,8 +161,6 @@ BUG = Bug(
 )
 
 
-# -- what is counted --------------------------------------------------------------------------------------------------
-
 GATES = ((1, None), (10**6, 4), (4, 10**6), (4, 4))  # thresholds: of any batch, of a whole one at one slot
 LARGE = tuple(with_gates(step, *gates) for step in (SAME_SLOT, INSIDE) for gates in GATES)
 
@@ -183,6 +178,5 @@ COURSE = Course(
         Bound("index tensors", LARGE, index_tensors, spare=1),
         Bound("copies of rows of K and V", LARGE, rows),
     ),
-    track=Track(requests=(16, 128)),  # the gate asks for 128
     unseen=f"reads behind a row, a binary for each `pos`, a gate that does not ask for Triton, and {NO_COPIES}",
 )

@@ -7,28 +7,12 @@ from collections.abc import Iterator
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..checking.costs import (
-    FULL,
-    FULL_SHARED,
-    INSIDE,
-    INSIDE_FORKED,
-    NEARLY_FULL,
-    SAME_SLOT,
-    Bound,
-    growth,
-    index_tensors,
-    launches,
-    no_launch,
-    rows,
-    stores,
-    with_gates,
-)
+from ..checking import costs
+from ..checking.costs import Bound
 from ..checking.models.appends import KVAppend
 from . import starts
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
 
 EXERCISE = Exercise(
     name="MyKVAppend",
@@ -46,7 +30,6 @@ EXERCISE = Exercise(
         "Goal: the index tensors are made once a step, for all layers, and a shared block is copied "
         "in all layers by one copy of K and one of V. Large batches still go to the kernels."
     ),
-    goals={},
     look=(
         "Which lines of `write` give the same result in every layer? Which of their results do the three ways to write "
         "need? And what is the shape of `self.kv.keys`, of which `self.kv.k_layers` are the layers?"
@@ -171,10 +154,9 @@ BUG = Bug(
 )
 
 
-# -- what is counted --------------------------------------------------------------------------------------------------
-
-PLAIN, COPIED = (INSIDE, NEARLY_FULL, FULL, SAME_SLOT), (INSIDE_FORKED, FULL_SHARED)
-GATED = tuple(with_gates(step, *gates) for step in (SAME_SLOT, INSIDE) for gates in ((4, None), (5, 4), (5, None)))
+PLAIN, COPIED = (costs.INSIDE, costs.NEARLY_FULL, costs.FULL, costs.SAME_SLOT), (costs.INSIDE_FORKED, costs.FULL_SHARED)
+GATES = ((4, None), (5, 4), (5, None))
+GATED = tuple(costs.with_gates(step, *gates) for step in (costs.SAME_SLOT, costs.INSIDE) for gates in GATES)
 
 COURSE = Course(
     number="062",
@@ -182,14 +164,14 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("stores of K and V", (*PLAIN, *COPIED), stores),
-        Bound("index tensors", PLAIN, index_tensors, spare=1),
-        Bound("index tensors", (*COPIED, *GATED), index_tensors, spare=3),
-        Bound("copies of rows of K and V", PLAIN, rows, spare=2),
-        Bound("copies of rows of K and V", COPIED, rows, spare=4),
-        Bound("operations more than a step of half the sessions", (*PLAIN, *COPIED), growth),
-        Bound("layers without a kernel", GATED[:2], no_launch),
-        Bound("kernels launched", GATED, launches),
+        Bound("stores of K and V", (*PLAIN, *COPIED), costs.stores),
+        Bound("index tensors", PLAIN, costs.index_tensors, spare=1),
+        Bound("index tensors", (*COPIED, *GATED), costs.index_tensors, spare=3),
+        Bound("copies of rows of K and V", PLAIN, costs.rows, spare=2),
+        Bound("copies of rows of K and V", COPIED, costs.rows, spare=4),
+        Bound("operations more than a step of half the sessions", (*PLAIN, *COPIED), costs.growth),
+        Bound("layers without a kernel", GATED[:2], costs.no_launch),
+        Bound("kernels launched", GATED, costs.launches),
     ),
     let_in="the kernels of large batches",
 )

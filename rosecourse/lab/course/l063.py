@@ -9,28 +9,12 @@ import torch
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..checking.costs import (
-    FULL,
-    INSIDE,
-    INSIDE_FORKED,
-    NEARLY_FULL,
-    SAME_SLOT,
-    Bound,
-    arrays,
-    growth,
-    index_tensors,
-    launches,
-    no_launch,
-    rows,
-    stores,
-    with_gates,
-)
+from ..checking import costs
+from ..checking.costs import Bound
 from ..checking.models.by_table import AppendByTable
 from . import starts
 from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
 
 EXERCISE = Exercise(
     name="MyKVAppend",
@@ -51,7 +35,6 @@ EXERCISE = Exercise(
         "`kv_append_by_table`; where Triton interprets its kernels, so are batches from "
         "`config.triton_kv_append_min_batch` sessions on."
     ),
-    goals={},
     look=(
         "A token at position p of a session stands in which of its blocks, counted from the first, and in which slot "
         "of that block? What does `inputs.block_tables[0]` say in row b and in that column?"
@@ -184,11 +167,9 @@ BUG = Bug(
 )
 
 
-# -- what is counted --------------------------------------------------------------------------------------------------
-
-ANY = (INSIDE, NEARLY_FULL, FULL, SAME_SLOT, INSIDE_FORKED)
-GATED = tuple(with_gates(step, 4, None) for step in (INSIDE, SAME_SLOT, NEARLY_FULL))
-BELOW = with_gates(INSIDE, 5, None)
+ANY = (costs.INSIDE, costs.NEARLY_FULL, costs.FULL, costs.SAME_SLOT, costs.INSIDE_FORKED)
+GATED = tuple(costs.with_gates(step, 4, None) for step in (costs.INSIDE, costs.SAME_SLOT, costs.NEARLY_FULL))
+BELOW = costs.with_gates(costs.INSIDE, 5, None)
 
 COURSE = Course(
     number="063",
@@ -196,13 +177,13 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("tensors of integers", (*ANY, *GATED), index_tensors, spare=2),
-        Bound("arrays built of Python numbers", ANY, arrays),
-        Bound("stores of K and V", ANY, stores),
-        Bound("copies of rows of K and V", (*ANY, *GATED), rows),
-        Bound("operations more than a step of half the sessions", ANY, growth),
-        Bound("kernels launched", (*GATED, BELOW), launches),
-        Bound("layers without a kernel", GATED, no_launch),
+        Bound("tensors of integers", (*ANY, *GATED), costs.index_tensors, spare=2),
+        Bound("arrays built of Python numbers", ANY, costs.arrays),
+        Bound("stores of K and V", ANY, costs.stores),
+        Bound("copies of rows of K and V", (*ANY, *GATED), costs.rows),
+        Bound("operations more than a step of half the sessions", ANY, costs.growth),
+        Bound("kernels launched", (*GATED, BELOW), costs.launches),
+        Bound("layers without a kernel", GATED, costs.no_launch),
     ),
     unseen="reads behind a row, and whether a GPU gets the kernel for every batch",
 )

@@ -15,8 +15,6 @@ from . import starts
 from .form import LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side, start, start_lengths, steps
 
-# -- the exercise -----------------------------------------------------------------------------------------------------
-
 EXERCISE = Exercise(
     name="MyRows",
     difficulty=3,
@@ -35,7 +33,6 @@ EXERCISE = Exercise(
         "index of a gather when sessions leave or change places. However many sessions there are, it takes the same "
         "few operations."
     ),
-    goals={},
     look=(
         "What does the device know after `advance` and `take`, although nobody has uploaded it? By what will you know "
         "in the next step that the session in a row is the one that was there?"
@@ -172,8 +169,6 @@ BUG = Bug(
     ),
 )
 
-
-# -- what is counted --------------------------------------------------------------------------------------------------
 
 JOINED = Step(f"{N} sessions, after one has joined", INSIDE.lengths, joins=1)
 LEFT = Step(f"{N - 3} sessions, after three have left", INSIDE.lengths, leave=3)

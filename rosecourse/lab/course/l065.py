@@ -10,10 +10,8 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import INSIDE, Bound, N, growth, operations, stores
 from ..checking.models.copies import CopyBlocks
-from .form import KEY_AT, LINE, Bug, Course, Exercise, Track
+from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
 
 EXERCISE = Exercise(
     name="MyCopyBlocks",
@@ -24,14 +22,13 @@ EXERCISE = Exercise(
         "step. The cell holds a part that is right and makes one copy after another. Make all copies of a step "
         "together. `check` counts torch operations with 2, 5, 8 and 16 copies. It asks that there are no more of them "
         "with more copies, so a loop over layers is allowed. In a step without copies there should be none. What is "
-        "saved are launches on a GPU: a CPU has none, and the race may call your part slower there."
+        "saved are launches on a GPU: a CPU has none, and your part may be slower there."
     ),
     docstring=(
         "Copy blocks before the sessions of a step write into them.\n\n"
         "Goal: the number of operations does not depend on the number of copies, and without copies nothing is done. "
         "K and V of a block are copied in all layers."
     ),
-    goals={},
     look=(
         "`kv.keys` is [num_layers, num_blocks, num_kv_heads, block_size, head_dim]. What is `kv.keys[:, blocks]`, if "
         "`blocks` is a tensor of three indices?"
@@ -133,21 +130,6 @@ BUG = Bug(
 )
 
 
-# -- the race ---------------------------------------------------------------------------------------------------------
-
-SAMPLED_STEP = Track(
-    timed="the decode step in which 8 samples of each prompt get blocks of their own",
-    metric="last step",
-    prompt_tokens=EngineConfig().block_size // 2,
-    requests=(4, 16),
-    new_tokens=(2, 2),  # the first comes from the prefill
-    rounds=31,
-    samples=8,
-)
-
-
-# -- what is counted --------------------------------------------------------------------------------------------------
-
 COPIES = (
     replace(INSIDE, words=f"{N} sessions, of which 9 write into blocks of others", forks=9),
     replace(INSIDE, words="6 sessions, of which 4 write into blocks of others", lengths=INSIDE.lengths[:6], forks=4),
@@ -163,5 +145,4 @@ COURSE = Course(
         Bound("stores of K and V", COPIES[:1], stores, spare=12),  # a loop over layers and heads does not grow
         Bound("torch operations", (INSIDE,), operations),
     ),
-    track=SAMPLED_STEP,
 )

@@ -9,7 +9,7 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.runs import IDEA, RunnerStories
 from . import ends, starts
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -36,7 +36,6 @@ EXERCISE = Exercise(
         "written into buffers of its own, outside the memory of the graphs. Steps that sample have graphs of their "
         "own, captured when they are first needed."
     ),
-    goals={},
     look=(
         "`work(inputs, sampled)` reads tensors and writes tensors. Which of these are the same ones in every step, and "
         "which numbers does Python hand over? What has to lie still, so that a replay in an hour reads the sessions of "
@@ -196,14 +195,11 @@ BUG = Bug(
 )
 
 
-UNTIMED = "a graph of a CPU is for learning. It replays one operation after another, and says nothing of a GPU's time"
-
 COURSE = Course(
     number="066",
     world=RunnerStories,
     exercise=EXERCISE,
     bug=BUG,
     idea=IDEA,
-    track=Track(untimed=UNTIMED),
     unseen="how long a step takes, memory that all graphs share, and what a GPU does while the host goes on",
 )

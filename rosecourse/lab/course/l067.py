@@ -11,7 +11,7 @@ from ...engine.scheduler import OnlineScheduler
 from ...models.shape import Model
 from ..checking.flights import IDEA, PipelineStories
 from . import in_step, one_behind
-from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course, Exercise, Track
+from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -43,7 +43,6 @@ EXERCISE = Exercise(
         "ring. After `abandon` no step is in flight, the device has nothing left to do for one, and the ring is empty, "
         "even if a wait fails. When the last step in flight has landed, `has_read` tells the rows of its tokens."
     ),
-    goals={},
     look=(
         "Two steps are in flight for a moment: one has been launched, and the one before it has not been read. How "
         "many slots does that take? What must have happened to a step before the next but one may write into its slot, "
@@ -203,14 +202,11 @@ BUG = Bug(
 )
 
 
-UNTIMED = "a CPU runs each operation inside the call, so that there is nobody to wait for and nothing to run ahead of"
-
 COURSE = Course(
     number="067",
     world=PipelineStories,
     exercise=EXERCISE,
     bug=BUG,
     idea=IDEA,
-    track=Track(untimed=UNTIMED, counted="waits"),
     unseen="memory that is not pinned, for which a copy waits, and how long the device and the host take",
 )

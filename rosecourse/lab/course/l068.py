@@ -13,7 +13,7 @@ from ..checking.delivery_stories import Played
 from ..checking.mailboxes import Box, HandedByHand
 from ..checking.models.delivery import DeliveryInTurns
 from . import each_token, in_turns
-from .form import LINE, MOMENTS, Bug, Course, Exercise, Track
+from .form import LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played as Hunted
 from .scenes import Truth
 
@@ -44,7 +44,6 @@ EXERCISE = Exercise(
         "rounded up, counting the one that brought its item and those that bring nothing. After `flush` nobody waits. "
         "The delivery keeps nothing of a reader who does not wait."
     ),
-    goals={},
     look=(
         "A reader has been woken, and then the next token comes for it. Which place in the queue does it get? And "
         "which place does a reader have who has got a second token while it waits for the first?"
@@ -204,11 +203,6 @@ def wakes_for_nothing(played: Played) -> int:
     return sum(model.for_nothing for model in played.engines)
 
 
-UNTIMED = (
-    "what a wake costs depends on the machine, on its threads and on what they do when they wake; the lesson measures "
-    "that with threads of its own"
-)
-
 COURSE = Course(
     number="068",
     world=DeliveryInTurns,
@@ -218,6 +212,5 @@ COURSE = Course(
         Bound("wakes at one hand-over", (), wakes),
         Bound("wakes of readers for whom nothing had come", (), wakes_for_nothing),
     ),
-    track=Track(untimed=UNTIMED, counted="wakes"),
     unseen="how long readers wait for Python's one lock, and for how long they keep it",
 )

@@ -15,7 +15,7 @@ from ..world.situations import Situation
 from ..world.worlds import OPS
 from . import one_after_another, waiting_sums
 from .costs import Cost, Seen, ideas
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -44,7 +44,6 @@ EXERCISE = Exercise(
         "has a multiple of 256 columns, whatever the vocabulary, and the logits are those of the vocabulary. No tensor "
         "that is given is changed, a tensor once returned is not changed later, and the host reads no number."
     ),
-    goals={},
     look=(
         "Who reads the sum that `linear_add` makes, and which operations come between? What has to go from one to the "
         "other if the sum is made there?"
@@ -248,14 +247,11 @@ KEPT = Cost(
     sentence="the part keeps {found} {words} in {situation}; the course's part of lesson {lesson} keeps {right}",
 )
 
-UNTIMED = "there `add_norm` is two operations. A GPU has one kernel for it, and a pause of its own before each kernel"
-
 COURSE = Course(
     number="069",
     world=OPS,
     exercise=EXERCISE,
     bug=BUG,
     ideas=ideas(STEPS, OPERATIONS, COLUMNS, KEPT),
-    track=Track(untimed=UNTIMED, counted="operations"),
     unseen="what a kernel costs, which product the library picks for a number of columns, and GELU as the end of one",
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...kernels import FusedLinears
 from ...models.shape import Model
 from ..world.ops_models import ModelSizes
 from ..world.pool import Tracked
@@ -16,7 +15,7 @@ from ..world.situations import Situation
 from ..world.worlds import OPS_WITH_KERNELS
 from . import product_alone, product_with_ends
 from .costs import NO_LAUNCH, Cost, Seen, ideas
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -27,12 +26,7 @@ EXERCISE = Exercise(
     minutes=60,
     begins_as=product_alone.LayerOps,
     ends_as=product_with_ends.LayerOps,
-    beside=KernelsBeside(
-        begins="kernel_alone",
-        ends="kernel_with_ends",
-        answers=("linear", "ends"),
-        launched_by=FusedLinears,
-    ),
+    beside=KernelsBeside("kernel_alone", "kernel_with_ends"),
     text=(
         "The cell holds a part that is right: a matrix product for few rows in Triton, and operations of PyTorch "
         "around it. Move what surrounds the product into the kernel, so that each of the five operations is one "
@@ -50,7 +44,6 @@ EXERCISE = Exercise(
         "made once, and belongs to its model. For up to 16 rows a launch reads each weight once. No tensor that is "
         "given is changed, but for the stream `x`, and the host reads no number."
     ),
-    goals={},
     look=(
         "What does the kernel have in its registers when its loop ends, and what of the operations around it needs no "
         "more than that? Which one needs to know something of a whole row, and where does that row lie?"
@@ -264,14 +257,11 @@ TIMES_READ = Cost(
     "reads it once",
 )
 
-UNTIMED = "there the kernels are interpreted, a program after another. A GPU has a pause before each kernel"
-
 COURSE = Course(
     number="070",
     world=OPS_WITH_KERNELS,
     exercise=EXERCISE,
     bug=BUG,
     ideas=ideas(STEPS, OPERATIONS, TIMES_READ, NO_LAUNCH),
-    track=Track(untimed=UNTIMED, counted="kernels"),
     unseen="what a kernel costs, which tiles suit a GPU, and half precision",
 )

@@ -13,7 +13,7 @@ from ..world.situations import Situation
 from ..world.worlds import KERNELS_IN_A_ROW
 from . import waits_at_once, waits_late
 from .costs import Cost, Seen, ideas
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside, Track
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside
 from .l069 import InAModel, as_before
 from .scenes import Played, Sessions, Truth, side_by_side, start, steps
 
@@ -46,7 +46,6 @@ EXERCISE = Exercise(
         "What a layer is computed with around its attention.\n\n"
         "Goal: each program of the kernel in `linear_add` has asked for the bias and for weights before it waits."
     ),
-    goals={},
     look=(
         "For each `tl.load` in the kernel: who has written what it reads, and how many kernels ago? And which programs "
         "return before they come to the end?"
@@ -308,17 +307,11 @@ COSTS = (
     ),
 )
 
-UNTIMED = (
-    "the interpreter runs one program after another, and waits for nothing. What is gained is time between kernels, "
-    "which a GPU alone has"
-)
-
 COURSE = Course(
     number="071",
     world=KERNELS_IN_A_ROW,
     exercise=EXERCISE,
     bug=BUG,
     ideas=ideas(STEPS, *COSTS),
-    track=Track(untimed=UNTIMED, counted="late asks"),
     unseen="how long a kernel would wait, and how much of two kernels runs at once",
 )

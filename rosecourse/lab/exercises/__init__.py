@@ -1,1 +1,1 @@
-"""What a notebook shows: exercise cells, predictions, and the race."""
+"""What a notebook shows: exercise cells, predictions, and the live run."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from textwrap import dedent
-from types import FunctionType
+from operator import ne
 
 import torch
 
+from ...checks import told
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
 from ...desk.noting import note
@@ -19,7 +20,7 @@ from ...errors import LessonError
 from ...lessons import Lesson, lesson
 from ...measure.compare import Comparison, compare_with
 from ...measure.samples import Samples, figure_name
-from ...measure.workload import Workload
+from ...measure.workload import Runner, Workload, run_scheduler, run_streaming
 from ...models.load import load_model, random_model
 from ...models.shape import Model
 from ...pages.say import say
@@ -28,29 +29,58 @@ from ...pictures.plots import lesson_figure
 from ..course import course_of
 from .cells import exercise
 from .kept_part import keep_part, kept_part
-from .racing import trouble_with
 
 YOURS = "yours"
+PAIRS = 7
+OTHERS_CHANGE = ("delivery", "ops")  # parts beside which the lesson changes others, which may round otherwise
+SIMULATED = "{} gives the same tokens. It is not timed: on a CPU its graphs or kernels run in a simulation."
 
 
 @dataclass(frozen=True)
 class LiveWork:
-    """What a live run measures. requests, new_tokens, pairs: on a CPU and on a GPU. Prompts have three tokens."""
+    """What a live run measures.
+
+    requests, new_tokens: on a CPU and on a GPU. prompt_tokens, samples: of each request. interval: seconds between two;
+    with any, tokens in half precision may differ by rounding. on_a_cpu: why time says little of the lesson there.
+    simulated: whether the part's graphs or kernels would be a simulation there.
+    """
 
     requests: tuple[int, int] = (16, 64)
     new_tokens: tuple[int, int] = (68, 128)
-    pairs: tuple[int, int] = (7, 7)
+    prompt_tokens: int = 3
+    samples: int = 1
+    interval: float = 0.0
+    runner: Runner = run_scheduler
+    on_a_cpu: str = ""
+    simulated: bool = False
 
     def workload(self, on_gpu: bool) -> Workload:
         """Requests that arrive together, each with a first token of its own."""
-        params = SamplingParams(max_new_tokens=self.new_tokens[on_gpu], stop_on_eos=False)
-        return Workload.of([(1 + n, 6, 7) for n in range(self.requests[on_gpu])], params)
+        prompts = [(1 + n, *[6] * (self.prompt_tokens - 1)) for n in range(self.requests[on_gpu])]
+        return self._of(prompts, self.new_tokens[on_gpu])
+
+    def mixed(self, new_tokens: int) -> Workload:
+        """A few requests of many lengths, to compare tokens."""
+        return self._of([(3 * n + 1,) * n for n in range(1, 9)], new_tokens)
+
+    def _of(self, prompts: list[tuple[int, ...]], new_tokens: int) -> Workload:
+        params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
+        return Workload.of(prompts, params, self.interval, self.samples, readers="one")
 
 
-WORK: Mapping[str, LiveWork] = {  # where the lesson's path needs other sizes than the rest
+ROUNDS = LiveWork(interval=1e-9)  # all at once, and rounding allowed
+WORK: Mapping[str, LiveWork] = {  # where the lesson's path needs other work than the rest
     "059": LiveWork(new_tokens=(130, 130)),  # two block boundaries in 129 gaps: more than one in a hundred
     "061": LiveWork(requests=(16, 128)),  # the gate asks for 128
+    "065": LiveWork((4, 16), (64, 64), prompt_tokens=36, samples=8, on_a_cpu="a copy has no launch to save"),
+    "066": LiveWork(on_a_cpu="a graph replays one operation after another", simulated=True),
+    "067": LiveWork(on_a_cpu="there is nobody to wait for, and nothing to run ahead of"),
+    "068": LiveWork(runner=run_streaming),
+    "069": replace(ROUNDS, on_a_cpu="`add_norm` is two operations, and no kernel has to be started"),
+    "070": replace(ROUNDS, on_a_cpu="both engines run the same operations", simulated=True),
+    "071": replace(ROUNDS, on_a_cpu="no kernel waits for another", simulated=True),
 }
+GPU_ALONE = "On a CPU {}: only a GPU shows what the lesson gains."
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,17 +88,28 @@ class OwnRun:
     """What a live run found. comparison: before, control and after; yours: the runs of the reader's part, if it ran."""
 
     comparison: Comparison
+    headline: tuple[str, str]
     yours: Samples | None = None
+
+    @property
+    def against_before(self) -> Comparison | None:
+        """Before, control and the reader's part; None if that did not run."""
+        return replace(self.comparison, after=self.yours) if self.yours else None
+
+    def __repr__(self) -> str:
+        sides = {"after": self.comparison, YOURS: self.against_before}
+        said = [f"{name} {one.ratio(*self.headline).shown(2)}" for name, one in sides.items() if one]
+        return f"{figure_name(*self.headline)}, times better than before: {', '.join(said)}"
 
 
 def your_run(part: type, number: str, model: Model | None = None, before: str | None = None) -> OwnRun:
     """Measure a lesson here, and draw the same figure as the recorded one: before, after and the control, interleaved.
 
     part: the reader's class; it is a further series once its code differs from the given cell's, and is left out with a
-    sentence where it fails or gives other tokens. model: None is GPT-2's shape with random weights on a GPU, and the
-    shipped model on one thread of a CPU. before: an earlier lesson, whose part in the engine before is then the
-    reader's own, as it passed. Raises `LessonError` for a lesson without a part to write, and `ConfigError` where no
-    part of the reader's is kept.
+    sentence where it fails, gives other tokens, or would run in a simulation. model: None is GPT-2's shape with
+    random weights on a GPU, and the shipped model on one thread of a CPU. before: an earlier lesson, whose part in the
+    engine before is then the reader's own, as it passed. Raises `LessonError` for a lesson without a part to write, and
+    `ConfigError` where no part of the reader's is kept.
     """
     rung = lesson(number)
     if not rung.changes:
@@ -76,25 +117,27 @@ def your_run(part: type, number: str, model: Model | None = None, before: str | 
     model = model or _model_here()
     engines = _engines(rung, part, model)
     if before is not None:
-        mine = course_of(before).world.engine(_with(rung.before, before, kept_part(before)), model.device)
-        engines["before"] = InferenceEngine(model, engines["after"].config, mine)
+        kept = _with(rung.before, before, kept_part(before), model)
+        engines["before"] = InferenceEngine(model, engines["after"].config, kept)
     work, on_gpu = WORK.get(rung.number, LiveWork()), model.device.type != "cpu"
-    comparison, more = compare_with(engines, work.workload(on_gpu), work.pairs[on_gpu])
-    found = OwnRun(comparison, more.get(YOURS))
+    comparison, more = compare_with(engines, work.workload(on_gpu), PAIRS, work.runner)
+    found = OwnRun(comparison, rung.headline, more.get(YOURS))
     with new_figure(3.6) as figure:
         lesson_figure(figure, comparison, f"Lesson {rung.number} here", found.yours)
-    say(comparison.effect(*rung.headline))
-    if found.yours:
-        times = replace(comparison, after=found.yours).ratio(*rung.headline)
+    remark = GPU_ALONE.format(work.on_a_cpu) if work.on_a_cpu and not on_gpu else ""
+    say(comparison.effect(*rung.headline), remark)
+    if mine := found.against_before:
+        times = mine.ratio(*rung.headline)
         say(f"Your part against before: {figure_name(*rung.headline)} {comparison.claim(times)}.")
-        note(rung.number, "race", times.shown(2))
+        note(rung.number, "run", times.shown(2))
         keep_part(part, rung.number)
     return found
 
 
-def _with(parts: DecodeParts, number: str, part: type) -> DecodeParts:
-    """The parts of a rung with a class in the place of the one that a lesson is about."""
-    return parts.with_(**{course_of(number).world.part: part})
+def _with(parts: DecodeParts, number: str, part: type, model: Model) -> DecodeParts:
+    """The parts of a rung with a class in the place of the one that a lesson is about, as an engine can try it."""
+    world = course_of(number).world
+    return world.engine(parts.with_(**{world.part: part}), model.device)
 
 
 def _model_here() -> Model:
@@ -106,39 +149,67 @@ def _model_here() -> Model:
 
 def _engines(rung: Lesson, part: type, model: Model) -> dict[str, InferenceEngine]:
     """Before, after, and the reader's, where it can be measured."""
-    course = course_of(rung.number)
     config = EngineConfig(max_batch_size=128, prefix_cache=False)
     before, after = rung.engines(model, config)
     engines = {"before": before, "after": after}
     if not differs_from_given(part, rung.number):
         return engines
-    mine = course.world.engine(_with(rung.after, rung.number, part), model.device)
+    mine = _with(rung.after, rung.number, part, model)
     if trouble := trouble_with(mine, rung, model, part.__name__):
         say(trouble)
         return engines
     return {**engines, YOURS: InferenceEngine(model, config, mine)}
 
 
-def differs_from_given(part: type, number: str) -> bool:
-    """Whether a class has other code than the lesson's cell gives; docstrings, comments and layout do not count."""
-    name = course_of(number).exercise.name
-    given = next(node for node in ast.parse(exercise(number)).body if getattr(node, "name", "") == name)
-    methods = {node.name: _code_of(node) for node in ast.walk(given) if isinstance(node, ast.FunctionDef)}
-    written = {name: one for name, one in vars(part).items() if inspect.isfunction(one)}
-    return {name: _source_of(one) for name, one in written.items()} != methods
-
-
-def _source_of(function: FunctionType) -> str:
-    """A method's code; empty where its text is not to be had."""
+def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> str:
+    """Why a part is not measured: it raises, gives other tokens than before the lesson, or runs in a simulation."""
+    work, part = WORK.get(rung.number, LiveWork()), course_of(rung.number).world.part
+    simulated = work.simulated and model.device.type == "cpu"
+    if part == "ops" and model.dtype != torch.float32:  # right ones round otherwise, and a tie decides for either word
+        model = load_model(device=model.device.type, dtype="float32")
+    workloads = [work.mixed(4 if simulated else 12)]
+    if not simulated:
+        workloads.append(work.workload(model.device.type != "cpu"))
+    right = _completions(rung.after if part in OTHERS_CHANGE else rung.before, model, workloads, work.runner)
     try:
-        return _code_of(ast.parse(dedent(inspect.getsource(function))).body[0])
-    except (OSError, TypeError, SyntaxError):
-        return ""
+        given = _completions(mine, model, workloads, work.runner)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the reader's code raises
+        why = f"raised {told(error)}"
+    else:
+        if given == right:
+            return SIMULATED.format(name) if simulated else ""
+        why = f"gives other tokens than before the lesson in {sum(map(ne, given, right))} of {len(given)} requests"
+    return f'{name} {why}. It is left out: check({name}, "{rung.number}") says what is wrong.'
 
 
-def _code_of(function: ast.stmt) -> str:
-    """A function as text, without docstrings, comments and layout."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(function)
+def _completions(parts: DecodeParts, model: Model, workloads: list[Workload], runner: Runner) -> list[list[int]]:
+    """The tokens of all requests, in an engine of small blocks."""
+    engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=128, prefix_cache=False), parts)
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        cache.zero_()  # a slot that is never written must not depend on what lay in memory
+    return [ids for workload in workloads for ids in runner(engine, workload).completions or []]
+
+
+def differs_from_given(part: type, number: str) -> bool:
+    """Whether a cell has other code than the lesson gives; docstrings, comments and layout do not count.
+
+    part: the class in it.
+    """
+    given, methods = _code_in(exercise(number)), [one for one in vars(part).values() if inspect.isfunction(one)]
+    lines = linecache.getlines(methods[0].__code__.co_filename) if methods else []
+    mine = _code_in("".join(lines))
+    return any(mine.get(name) != code for name, code in given.items())
+
+
+def _code_in(text: str) -> dict[str, str]:
+    """The functions and classes of a text by name, without docstrings, comments and layout."""
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner) is not None:
+                    inner.body = inner.body[1:] or [ast.Pass()]
+            found[node.name] = ast.unparse(node)
+    return found

@@ -86,18 +86,19 @@ def counts(number: str, part: str | None = None, prompt_tokens: int = 3) -> Coun
     """Count what the second decode step of 16 sessions does before and after a lesson.
 
     It runs on the CPU; a lesson with a Triton kernel runs on a GPU if there is one. part: the stage to count in, such
-    as `kv_append`; None is the part that the lesson replaces. prompt_tokens: of each session, for blocks of 64 tokens:
-    with 63 the counted step begins a block.
+    as `kv_append`; None is one that the lesson replaces, or the whole step where it replaces none. prompt_tokens: of
+    each session, for blocks of 64 tokens: with 63 the counted step begins a block.
     """
     rung = lesson(number)
     n = COUNTED_SESSIONS
     config = EngineConfig(block_size=64, max_batch_size=n, prefix_cache=False, triton_kv_append_min_batch=n)
     model = load_model(device="cuda" if rung.kernels and torch.cuda.is_available() else "cpu")
-    found = []
-    for engine in rung.engines(model, config):
+    engines, found = rung.engines(model, config), []
+    common = [name for name in rung.changes if all(name in engine.decode_step.stages for engine in engines)]
+    for engine in engines:
         sessions = start(engine, [[token] * prompt_tokens for token in range(1, n + 1)])
         step(engine, sessions)
-        found.append(count_step(engine, sessions, part or rung.changes[0]))
+        found.append(count_step(engine, sessions, part or next(iter(common), None)))
     return Counted(*found)
 
 
