@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rosecourse.lab.world.early_start import start_next, wait
+from rosecourse.lab.early_start import start_next, wait
 from tests.support.order_parts import (
     Base,
     TwoKernels,

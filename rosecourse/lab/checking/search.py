@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ..world.kernel_memory import outside_memory
 from .facts import Wrong
+from .kernel_memory import outside_memory
 
 HERE = str(Path(__file__).parent)
 LESSONS = str(Path(__file__).parents[2] / "lessons")
@@ -124,6 +124,12 @@ def place_in_trace(trace: str) -> str:
     """The part's line in the newest trace of `faulthandler`."""
     last = re.split(r"^(?:Current thread|Thread) ", trace, flags=re.MULTILINE)[-1]
     return _place([(found["file"], int(found["line"]), found["name"]) for found in FRAME.finditer(last)])
+
+
+def place_now() -> str:
+    """The part's line that is under way."""
+    frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(traceback.extract_stack())]
+    return _place([*itertools.dropwhile(lambda frame: frame[0].startswith(HERE), frames)])
 
 
 def _place(frames: list[tuple[str, int, str]]) -> str:

@@ -15,30 +15,25 @@ from ...lessons import LESSONS, Lesson, lesson
 from ..checking.apart import STEP
 from ..checking.by_value import copies_of
 from ..checking.costs import Bound, more_than_the_course, watched
+from ..checking.delivery_stories import DeliveryStories
 from ..checking.far_offsets import far_offsets
 from ..checking.interrupted import look_at_interrupts
+from ..checking.kernel_memory import guarded_kernels
 from ..checking.models.appends import KVAppend
+from ..checking.models.delivery import DeliveryInTurns
+from ..checking.models.operations import NO_KERNELS, Operations
 from ..checking.models.part_of_a_step import PartOfAStep
+from ..checking.operation_stories import OperationStories
 from ..checking.pool import Sizes
-from ..checking.scenario_stories import ScenarioStories
 from ..checking.search import Outcome, first_wrong, outcome, smallest, told_of
 from ..checking.stories import PoolStories, Story
 from ..checking.whole_engine import same_tokens
 from ..course import COURSES, course_of
 from ..course.form import Course
-from ..world.error_reading import CannotTry
-from ..world.kernel_memory import guarded_kernels
 from ..world.layout import LAYOUTS
-from ..world.learner import Learner
-from ..world.worlds import World
-from .comparing import lacking
 from .verdict import Verdict
 
 SIZES = ("block_size", "heads", "head_dim", "num_blocks", "max_seq_len")
-NO_KERNELS = (
-    "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
-    "rosecourse is imported"
-)
 
 
 @dataclass(frozen=True)
@@ -56,13 +51,13 @@ class Trial:
 
     @cached_property
     def stories(self) -> Any:
-        world = self.course.world
-        if isinstance(world, World):
-            return ScenarioStories(world, self.kernels_on)
-        if not issubclass(world, PartOfAStep):
-            return world.stories(world) if hasattr(world, "stories") else world()
-        cache = next(layout.cache for layout in LAYOUTS if self.rung.after.cache is layout.kind)
-        return PoolStories(world, cache, bool(self.kernels_on), self.device)
+        model = self.course.world
+        if issubclass(model, PartOfAStep):
+            cache = next(layout.cache for layout in LAYOUTS if self.rung.after.cache is layout.kind)
+            return PoolStories(model, cache, bool(self.kernels_on), self.device)
+        if issubclass(model, Operations):
+            return OperationStories(model, self.device)
+        return DeliveryStories(model) if issubclass(model, DeliveryInTurns) else model()
 
     def parts_with(self, part: Any) -> Any:
         world = self.course.world
@@ -70,20 +65,12 @@ class Trial:
 
     def in_an_engine(self, part: type) -> str:
         """What was compared in whole engines, in words. Raises what goes wrong."""
-        world = self.course.world
-        if not isinstance(world, World):
-            whole = getattr(world, "whole", same_tokens)
-            return whole(self.parts_with(part), self.device)
-        learner = Learner(part, world.called_with)
-        if world.whole:
-            return world.whole.play(learner, self.parts_with)
-        return same_tokens(self.parts_with(world.in_an_engine(learner)), self.device)
+        whole = getattr(self.course.world, "whole", same_tokens)
+        return whole(self.parts_with(part), self.device)
 
     def missing(self, part: type) -> Iterable[str]:
         """What its steps have more of than those of the course's part, a sentence each."""
         right = self.course.ends_as(self.rung.after)
-        if isinstance(self.course.world, World):
-            return lacking(self.course, part, right, self.kernels_on)
         if hasattr(self.stories, "missing"):
             return self.stories.missing(part, right, self.ideas)
         watch = getattr(self.stories, "watched", partial(watched, self.stories))
@@ -100,7 +87,7 @@ class Trial:
 def trial_of(number: str) -> Trial:
     rung, course = lesson(number), course_of(number)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    has_kernels = rung.kernels or course.let_in or any(idea.situation.with_kernels for idea in course.ideas)
+    has_kernels = rung.kernels or course.let_in or getattr(course.world, "kernels", False)
     return Trial(rung, course, device if has_kernels and triton_runs_on(torch.device(device)) else None)
 
 
@@ -109,6 +96,9 @@ def judged(part: type, number: str, note: Callable[[Any], None]) -> Verdict:
     trial = trial_of(number)
     make = copies_of(part) or (lambda: part)
     verdict = Verdict(part.__name__, number)
+    untried = getattr(trial.course.world, "untried", lambda kernels_on: "")(trial.kernels_on)
+    if untried:
+        return replace(verdict, unchecked=(untried,))
     with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
         found = first_wrong(trial.stories, make, note)
         if found:
@@ -142,7 +132,7 @@ def _beyond_stories(trial: Trial, make: Callable[[], type]) -> dict[str, Any]:
     """What is tried of a part that is right in all stories."""
     stories = trial.stories
     done = [f"{stories.count} stories: {trial.course.world.holds}"]
-    unchecked = [stories.untried] if isinstance(stories, ScenarioStories) and stories.untried else []
+    unchecked: list[str] = []
     try:
         if trial.kernels_on and trial.course.world is KVAppend:  # others are called in other ways
             far_offsets(stories, make())
@@ -151,12 +141,10 @@ def _beyond_stories(trial: Trial, make: Callable[[], type]) -> dict[str, Any]:
         done.append(trial.in_an_engine(make()))
         STEP.end()
         missing = list(trial.missing(make()))
-    except CannotTry as reason:
-        missing, unchecked = [], [*unchecked, str(reason)]
     except Exception as error:
         return {"wrong": told_of(error)}
     if trial.device == "cpu":
         done.append(f"cannot be tested on a CPU: {trial.course.unseen}")
     if trial.rung.kernels and not trial.kernels_on:
-        unchecked = unchecked or [NO_KERNELS]
+        unchecked.append(NO_KERNELS)
     return {"missing": tuple(missing), "done": tuple(done), "unchecked": tuple(unchecked)}

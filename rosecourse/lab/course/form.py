@@ -10,7 +10,6 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import Bound
-from .costs import Idea
 from .scenes import Played, Truth
 
 LINE = "the wrong line of the listing: its number or its text"
@@ -108,7 +107,7 @@ class Bug:
 class Course:
     """One lesson's course.
 
-    number: of its rung. world: the kind of part that the learner writes, and where it is tried. ideas, idea: what it
+    number: of its rung. world: the kind of part that the learner writes, and where it is tried. idea: what it
     is counted by. unseen: what a check on a CPU cannot see, in the words of a verdict; let_in: the kernels that a gate
     lets in, in the same words, where the lesson has none of its own. They run where Triton runs.
     """
@@ -117,7 +116,6 @@ class Course:
     world: Any  # a `World`, or a `PartOfAStep` for a part that is checked by stories
     exercise: Exercise
     bug: Bug
-    ideas: tuple[Idea, ...] = ()
     idea: tuple[Bound, ...] = ()  # the same of a part that is checked by stories
     unseen: str = NO_COPIES
     let_in: str = ""

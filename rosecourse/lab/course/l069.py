@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.ops_models import ModelSizes
-from ..world.pool import Tracked
-from ..world.situations import Situation
-from ..world.worlds import OPS
+from ..checking.costs import Bound
+from ..checking.models.operations import Operations, Shape
+from ..checking.operation_costs import OpStep, columns, operations
 from . import one_after_another, waiting_sums
-from .costs import Cost, Seen, ideas
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
@@ -180,78 +176,23 @@ BUG = Bug(
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class InAModel(Situation):
-    """In a model of a vocabulary of its own."""
-
-    vocab_size: int = 97
-
-    def sizes(self, device: str) -> ModelSizes:
-        return ModelSizes(layers=self.layers, max_seq_len=64, vocab_size=self.vocab_size)
-
-
-def as_before(oracle: Any, n: int) -> list[Tracked]:
-    batch = [oracle.start(2 + i % 6) for i in range(n)]
-    for _ in range(3):
-        oracle.step(*batch)
-    return batch
-
-
-def of_other_sizes(oracle: Any, n: int) -> list[Tracked]:
-    """Each step before had another number of sessions."""
-    batch = [oracle.start(2 + i % 6) for i in range(2 * n)]
-    for m in (1, n + 2, 2 * n, n - 1):
-        oracle.step(*batch[:m])
-    return batch[:n]
-
-
-def with_others_beside(oracle: Any, n: int) -> list[Tracked]:
-    """Another engine has stepped in between."""
-    batch, other = as_before(oracle, n), oracle.twin()
-    other.step(other.start(3))
-    return batch
-
-
-STEPS = tuple(
-    InAModel(name, batch, n, layers=layers, once=True, vocab_size=words)
-    for name, batch, n, layers, words in (
-        ("after steps with the same sessions", as_before, 5, 2, 97),
-        ("after steps with the same sessions", as_before, 1, 3, 97),
-        ("after steps with the same sessions, in a model of 300 words", as_before, 3, 1, 300),
-        ("after steps of other sizes", of_other_sizes, 4, 2, 97),
-        ("in one of two engines", with_others_beside, 2, 2, 97),
-    )
+STEPS = (
+    OpStep("5 rows after steps of 5", 5, (5, 5, 5), Shape(2, 8, 97)),
+    OpStep("1 row after steps of 1, in 3 layers", 1, (1, 1, 1), Shape(3, 8, 97)),
+    OpStep("3 rows after steps of 3, in a model of 300 words", 3, (3, 3, 3), Shape(1, 8, 300)),
+    OpStep("4 rows after steps of 1, 6, 8 and 3", 4, (1, 6, 8, 3), Shape(2, 8, 97)),
+    OpStep("2 rows in one of two engines", 2, (2, 2, 2), Shape(2, 8, 97), beside=True),
 )
-
-
-def which_method(at: Situation, seen: Seen, right: int) -> str:
-    """The method that has more of the operations than it needs."""
-    needs = {"embed": 2, "norm_linear": 2, "norm_linear_gelu": 3, "linear_add": 1, "logits": 2}
-    most = [
-        f"{number} of them are made in a call of `{name}`" for name, number in seen.ops.each if number > needs[name]
-    ]
-    return most[0] if most else ""
-
-
-OPERATIONS = Cost("operation(s) that (moves/move) data", lambda seen: seen.ops.operations, hint=which_method)
-COLUMNS = Cost(
-    "column(s) of the last product that (is/are) no multiple of 256",
-    lambda seen: seen.ops.columns,
-    sentence="the product that makes the logits has {found} column(s) in {situation}; the course's part of lesson "
-    "{lesson} gives it a multiple of 256",
-)
-KEPT = Cost(
-    "(copy/copies) of the embedding",
-    lambda seen: seen.ops.kept,
-    sentence="the part keeps {found} {words} in {situation}; the course's part of lesson {lesson} keeps {right}",
+IDEA = (
+    Bound("operation(s) that move data", STEPS, operations),
+    Bound("column(s) of the last product, no multiple of 256", STEPS, columns),
 )
 
 COURSE = Course(
     number="069",
-    world=OPS,
+    world=Operations,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=ideas(STEPS, OPERATIONS, COLUMNS, KEPT),
+    idea=IDEA,
     unseen="what a kernel costs, which product the library picks for a number of columns, and GELU as the end of one",
 )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.ops_models import ModelSizes
-from ..world.pool import Tracked
-from ..world.situations import Situation
-from ..world.worlds import OPS_WITH_KERNELS
+from ..checking.costs import Bound
+from ..checking.models.operations import KernelOperations, Shape
+from ..checking.operation_costs import OpStep, no_launch, operations, times_read
 from . import product_alone, product_with_ends
-from .costs import NO_LAUNCH, Cost, Seen, ideas
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
 
@@ -190,78 +187,24 @@ BUG = Bug(
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class WithKernels(Situation):
-    """In a model of a width and a vocabulary of its own, where kernels run."""
-
-    head_dim: int = 4
-    vocab_size: int = 97
-    gates: tuple[int, int | None] = (1, None)
-
-    def sizes(self, device: str) -> ModelSizes:
-        return ModelSizes(
-            layers=self.layers,
-            head_dim=self.head_dim,
-            max_seq_len=64,
-            vocab_size=self.vocab_size,
-            device=device,
-            gates=self.gates,
-        )
-
-
-def as_before(oracle: Any, n: int) -> list[Tracked]:
-    batch = [oracle.start(2 + i % 6) for i in range(n)]
-    oracle.step(*batch)
-    return batch
-
-
-def of_other_sizes(oracle: Any, n: int) -> list[Tracked]:
-    """Each step before had another number of sessions."""
-    batch = [oracle.start(2 + i % 6) for i in range(2 * n)]
-    for m in (1, 2 * n):
-        oracle.step(*batch[:m])
-    return batch[:n]
-
-
-def with_others_beside(oracle: Any, n: int) -> list[Tracked]:
-    """Another engine has stepped in between."""
-    batch, other = as_before(oracle, n), oracle.twin()
-    other.step(other.start(3))
-    return batch
-
-
-STEPS = tuple(
-    WithKernels(name, batch, n, layers=layers, once=True, head_dim=head_dim, vocab_size=words)
-    for name, batch, n, layers, head_dim, words in (
-        ("as in the step before", as_before, 5, 2, 4, 97),
-        ("as in the step before, in a model of 64 columns", as_before, 5, 1, 32, 97),
-        ("as in the step before, in a model of 300 words", as_before, 1, 1, 4, 300),
-        ("after steps of other sizes", of_other_sizes, 4, 1, 4, 97),
-        ("in one of two engines", with_others_beside, 2, 1, 4, 97),
-    )
+STEPS = (
+    OpStep("5 rows after one of 5", 5, (5,), Shape(2, 8, 97)),
+    OpStep("5 rows after one of 5, 64 columns wide", 5, (5,), Shape(1, 64, 97)),
+    OpStep("1 row after one of 1, in a model of 300 words", 1, (1,), Shape(1, 8, 300)),
+    OpStep("4 rows after steps of 1 and 8", 4, (1, 8), Shape(1, 8, 97)),
+    OpStep("2 rows in one of two engines", 2, (2,), Shape(1, 8, 97), beside=True),
 )
-
-
-def which_method(at: Situation, seen: Seen, right: int) -> str:
-    """The method that needs the most, where that is more than one."""
-    name, most = max(seen.ops.each, key=lambda each: each[1], default=("", 0))
-    return f"{most} of them are made in a call of `{name}`" if most > 1 else ""
-
-
-OPERATIONS = Cost("operation(s) and (launch/launches)", lambda seen: seen.ops.operations, hint=which_method)
-TIMES_READ = Cost(
-    "read(s) of a weight",
-    lambda seen: seen.ops.times_read,
-    sentence="a launch reads a weight {found} time(s) in {situation}; the course's part of lesson {lesson} "
-    "reads it once",
+IDEA = (
+    Bound("operation(s) and launch(es)", STEPS, operations),
+    Bound("read(s) of each weight in a launch", STEPS, times_read),
+    Bound("step(s) without a Triton kernel", STEPS, no_launch),
 )
 
 COURSE = Course(
     number="070",
-    world=OPS_WITH_KERNELS,
+    world=KernelOperations,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=ideas(STEPS, OPERATIONS, TIMES_READ, NO_LAUNCH),
+    idea=IDEA,
     unseen="what a kernel costs, which tiles suit a GPU, and half precision",
 )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..world.order_oracle import OrderSeen
-from ..world.situations import Situation
-from ..world.worlds import KERNELS_IN_A_ROW
+from ..checking.costs import Bound
+from ..checking.models.operations import Shape
+from ..checking.models.orders import OrderedOperations
+from ..checking.operation_costs import OpStep
 from . import waits_at_once, waits_late
-from .costs import Cost, Seen, ideas
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside
-from .l069 import InAModel, as_before
 from .scenes import Played, Sessions, Truth, side_by_side, start, steps
 
 # -- the exercise -----------------------------------------------------------------------------------------------------
@@ -217,101 +216,25 @@ BUG = Bug(
 
 # -- what is counted --------------------------------------------------------------------------------------------------
 
-STEPS = tuple(
-    InAModel(name, batch, n, layers=layers, once=True)
-    for name, batch, n, layers in (
-        ("after steps with the same sessions", as_before, 3, 2),
-        ("after steps with the same sessions", as_before, 18, 1),
-    )
+STEPS = (
+    OpStep("3 rows after steps of 3", 3, (3, 3), Shape(2, 8, 97)),
+    OpStep("18 rows after steps of 18", 18, (18, 18), Shape(1, 8, 97)),
 )
-
-
-def order(seen: Seen) -> OrderSeen:
-    """What was seen of the order in kernels."""
-    assert isinstance(seen.ops, OrderSeen)
-    return seen.ops
-
-
-Hint = Callable[[Situation, Seen, int], str]  # as in `Cost`
-
-
-def counted(words: str, count: Callable[[OrderSeen], int], sentence: str, hint: str = "") -> Cost:
-    """A cost of which the course's part has none. hint: what is said of it."""
-    return Cost(words, lambda seen: count(order(seen)), sentence=sentence, hint=lambda at, seen, right: hint)
-
-
-def of_the_first(asks: Callable[[OrderSeen], Sequence[tuple[str, str, str]]], advice: str) -> Hint:
-    """A hint about the first of these (kernel, tensor, line). advice: with the fields kernel and tensor."""
-
-    def hint(at: Situation, seen: Seen, right: int) -> str:
-        for kernel, tensor, line in asks(order(seen)):
-            return advice.format(kernel=kernel, tensor=tensor) + (f", {line}" if line else "")
-        return ""
-
-    return hint
-
-
-AGAIN = Cost(
-    "weights and biases read before the wait and once more after it",
-    lambda seen: len(order(seen).again),
-    sentence="{found} time(s) a kernel reads weights or a bias once more after its wait that it has read before it in "
-    "{situation}; in the course's part of lesson {lesson} none does",
-    hint=of_the_first(
-        lambda seen: seen.again,
-        "use what `{kernel}` has loaded of `{tensor}` before the wait, and load the rest alone: a compiler drops a "
-        "load whose value nobody uses, and then nothing has been asked for",
-    ),
-)
-LATE = Cost(
-    "weights and biases asked for only after the wait",
-    lambda seen: len(order(seen).late),
-    sentence="{found} time(s) a kernel asks for weights or a bias only after its wait in {situation}; in the course's "
-    "part of lesson {lesson} none does",
-    hint=of_the_first(
-        lambda seen: seen.late,
-        "`{tensor}` of `{kernel}` was there before the step: read its first tile before `wait()`",
-    ),
-)
-COSTS = (
-    counted(
-        "sum(s) without a kernel",
-        lambda seen: seen.plain,
-        "{found} call(s) of `linear_add` (launches/launch) no kernel in {situation}; the course's part of lesson "
-        "{lesson} launches one in each",
-    ),
-    counted(
-        "kernel(s) that may not start early",
-        lambda seen: seen.held,
-        "{found} kernel(s) (is/are) launched without `launch_pdl=True` in {situation}, and cannot start early",
-    ),
-    LATE,
-    AGAIN,
-    counted(
-        "program(s) that (does/do) not let the next kernel start before they store",
-        lambda seen: seen.silent,
-        "{found} program(s) (stores/store) numbers before letting the next kernel start, or never (lets/let) it, in "
-        "{situation}",
-        "where a program has ended the next kernel may start anyway: `start_next()` is of use right after `wait()`",
-    ),
-    counted(
-        "wait(s) too many",
-        lambda seen: seen.waits,
-        "programs wait {found} time(s) more than once each in {situation}",
-        "a second `wait()` has nothing left to wait for",
-    ),
-    counted(
-        "start(s) too many",
-        lambda seen: seen.starts,
-        "programs call `start_next()` {found} time(s) more than once each in {situation}",
-        "only the first call of a program has an effect",
-    ),
+IDEA = (
+    Bound("sum(s) without a kernel", STEPS, lambda cost, step: cost(step).plain),
+    Bound("launch(es) without `launch_pdl=True`", STEPS, lambda cost, step: cost(step).held),
+    Bound("weights and biases asked for only after the wait", STEPS, lambda cost, step: cost(step).late),
+    Bound("weights and biases read before the wait and once more after it", STEPS, lambda cost, step: cost(step).again),
+    Bound("program(s) that store before `start_next()`", STEPS, lambda cost, step: cost(step).silent),
+    Bound("wait(s) too many", STEPS, lambda cost, step: cost(step).waits),
+    Bound("call(s) of `start_next()` too many", STEPS, lambda cost, step: cost(step).starts),
 )
 
 COURSE = Course(
     number="071",
-    world=KERNELS_IN_A_ROW,
+    world=OrderedOperations,
     exercise=EXERCISE,
     bug=BUG,
-    ideas=ideas(STEPS, *COSTS),
+    idea=IDEA,
     unseen="how long a kernel would wait, and how much of two kernels runs at once",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..world.early_start import start_next, wait
+from ..early_start import start_next, wait
 
 
 @triton.jit

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-
-from .causes import Cause
-from .error_reading import NOT_THEIRS, place
-from .fault import Fault, PartIsWrong
-from .learner import Learner
-
-REASON = "an `except BaseException`, a bare `except`, or a `finally` that returns: catch what you mean to catch"
+NOT_THEIRS = (
+    str(Path(__file__).parents[2]),
+    *(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib")),
+)
 
 
 class Interrupt(KeyboardInterrupt):
@@ -68,21 +66,3 @@ class Lines:
 
     def _hear(self, unraisable: Any) -> None:
         self._dropped = self._dropped or unraisable.exc_value is self.raised
-
-
-def call_interrupted(learner: Learner, call: Callable[[], Any], lines: Lines) -> None:
-    """Call a part by `call`, with an interrupt at one of its lines. Raises `PartIsWrong` unless it comes out."""
-    learner.alive()
-    ended = "and the call returned as if nothing had happened"
-    try:
-        with lines.traced(), redirect_stdout(learner.printed), torch.inference_mode():
-            call()
-    except Interrupt:
-        return
-    except BaseException as error:
-        ended = f"and {type(error).__name__} came out of the part"
-    if lines.raised and not lines.came_out:
-        where = f"expected: the KeyboardInterrupt that came {place(lines.raised)[1]}"
-        raise PartIsWrong(
-            Fault("the part swallows interrupts", (where, f"found:    {ended[4:]}"), REASON, cause=Cause.EXITS)
-        )

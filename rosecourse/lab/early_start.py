@@ -9,13 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ...kernels import INTERPRETED, TRITON_AVAILABLE
-
-Listener = Callable[[str], None]  # gets "wait" or "start"
-LISTENERS: list[Listener] = []
+from ..kernels import INTERPRETED, TRITON_AVAILABLE
 
 if TRITON_AVAILABLE and not INTERPRETED:
-    from .early_start_on_gpu import start_next, wait
+    import triton
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+Hear = Callable[[str], None]  # gets "wait" or "start"
+LISTENERS: list[Hear] = []
+
+if TRITON_AVAILABLE and not INTERPRETED:
+
+    @triton.jit
+    def wait() -> None:
+        """Wait for the end of the kernel before this one; all that it has written can be seen then."""
+        gdc_wait()
+
+    @triton.jit
+    def start_next() -> None:
+        """The kernel after this one may start, once all programs have come here or have ended."""
+        gdc_launch_dependents()
 else:
 
     def wait() -> None:
@@ -28,15 +41,15 @@ else:
 
 
 @contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
+def told_to(hear: Hear) -> Iterator[None]:
     """Waits and starts of the kernels in here are told to a listener."""
-    LISTENERS.append(listener)
+    LISTENERS.append(hear)
     try:
         yield
     finally:
-        LISTENERS.remove(listener)
+        LISTENERS.remove(hear)
 
 
 def _tell(what: str) -> None:
-    for listener in LISTENERS:
-        listener(what)
+    for hear in LISTENERS:
+        hear(what)

@@ -1,0 +1,396 @@
+"""The part `ops` of lessons 069 and 070: what a layer is computed with around its attention.
+
+A story calls the five methods in any order, on streams that are under way at once. Beside each stream the model keeps
+the sum that is right, in double precision; what is made of the stream must be made of this sum.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ....config import EngineConfig
+from ....decode.parts import DecodeParts
+from ....measure.counters import DispatchMode
+from ....models.gpt2 import GPT2, GPT2Shape
+from ....models.ops import Norm
+from ..add_norms import AddNorms
+from ..facts import Wrong
+from ..kernel_memory import Listener, heard_by
+from ..whole_engine import few_tokens
+
+CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2}  # of the largest number and 1
+READS = ("item", "tolist", "numpy", "nonzero", "equal", "allclose", "__bool__", "__int__", "__float__", "__index__")
+CONTEXT, REMEMBERED, STEPS_ALIKE, STREAMS = 64, 12, 4, "xy"
+NO_KERNELS = (
+    "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
+    "rosecourse is imported"
+)
+ASKS = {"norm_linear": ("ln_1", "attn_c_attn", "attn_c_proj"), "norm_linear_gelu": ("ln_2", "mlp_c_fc", "mlp_c_proj")}
+OTHERS = ("the same part, other weights", "the same part, another vocabulary", "another part of the class")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a model; the defaults are what shrinking goes for. mean: of the rows that a norm reads."""
+
+    layers: int = 1
+    width: int = 4
+    vocab_size: int = 5
+    eps: float = 1e-5
+    mean: int = 0
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        """What differs from the defaults."""
+        told = [f"{f.name}={value}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
+        return ", ".join(told)
+
+    def model(self, device: str) -> GPT2:
+        """A model with weights of its own."""
+        shape = GPT2Shape(self.vocab_size, CONTEXT, self.width, self.layers, 1, self.eps)
+        generator = torch.Generator().manual_seed(self.seed)
+        weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in shape.parameters().items()}
+        weights["wpe.weight"] += self.mean
+        dtype = getattr(torch, self.dtype)
+        return GPT2(shape, {name: w.to(dtype).to(device) for name, w in weights.items()}, None, "random")
+
+
+class Stream:
+    """A stream of the part's, whatever it is, and the sum that is right, [N, width]. products: that wait for their
+    `linear_add`, by its weights."""
+
+    def __init__(self, name: str, mine: Any, total: Tensor) -> None:
+        self.name, self.mine, self.total = name, mine, total
+        self.products: dict[str, Tensor] = {}
+
+
+class Engine:
+    """A model with an object of the part, and the streams under way in it."""
+
+    def __init__(self, model: GPT2, made: Any, words: str = "") -> None:
+        self.model, self.made, self.words = model, made, words
+        self.was = {name: weight.clone() for name, weight in model.weights.items()}
+        self.streams: list[Stream] = []
+        self.embedded = 0
+
+    def changed(self, among: Any = None) -> str:
+        """A weight that is not what it was; empty if all are. among: some norms, linears and weights, or all."""
+        if self.model.wte is not self.model.weights["wte.weight"]:
+            return "model.wte"
+        given = {
+            id(tensor) for one in among or () for tensor in (getattr(one, "weight", one), getattr(one, "bias", one))
+        }
+        weights = [(name, w) for name, w in self.model.weights.items() if among is None or id(w) in given]
+        return next((name for name, weight in weights if not same(weight, self.was[name])), "")
+
+
+class Operations:
+    """Models with a part, and what a story does with them. kernels: whether the part is to launch some."""
+
+    part, words = "ops", "the operations of a layer"
+    kernels = False
+    holds = "each product made of the right sum, by the right norm; nothing else was written"
+
+    def __init__(self, part: type, shape: Shape, device: str = "cpu") -> None:
+        self.kind, self.shape, self.device = part, shape, device
+        self.around: Callable[[str], AbstractContextManager[Any]] = lambda method: nullcontext()  # calls of the part
+        self.lines: list[str] = []
+        self.listen: Callable[[list[str]], object] = lambda lines: None
+        self.returned: deque[tuple[str, Tensor, Tensor]] = deque(maxlen=REMEMBERED)
+        model = shape.model(device)
+        self.engines = {"": Engine(model, part(model, EngineConfig()))}
+        self.now = self.engines[""]
+
+    @staticmethod
+    def engine(parts: DecodeParts, device: Any) -> DecodeParts:
+        """The parts of an engine in which such a part can be tried."""
+        return parts
+
+    @classmethod
+    def untried(cls, kernels_on: str | None) -> str:
+        """Why nothing can be tried; empty where it can. kernels_on: the device on which kernels run, if any does."""
+        return ""
+
+    def seen_by(self, watch: Any) -> Any:
+        """What a step from here on is seen by: what watches each call of the part."""
+        self.around = watch.calling
+        return watch
+
+    def picture(self) -> list[str]:
+        return []
+
+    def say(self, line: str) -> None:
+        self.lines.append(f"{self.now.words}: {line}" if self.now.words else line)
+        self.listen(self.lines)
+
+    # -- the operations of a story ------------------------------------------------------------------------------------
+
+    def embed(self, rows: int) -> Stream:
+        """A new stream; the oldest one of several ends. Two in a row are of the same words at other positions."""
+        engine, model = self.now, self.now.model
+        number, engine.embedded = engine.embedded, engine.embedded + 1
+        words = [(3 + 7 * row + 5 * (number // 2)) % len(model.wte) for row in range(rows)]
+        places = [(2 * row + number) % CONTEXT for row in range(rows)]
+        given = torch.tensor([words, places], device=self.device)
+        engine.streams = engine.streams[-len(STREAMS) + 1 :]
+        used = [stream.name for stream in engine.streams]
+        name = next(name for name in STREAMS if name not in used)
+        self.say(f"{name} = embed({_counted(rows, 'row')})")
+        token_ids, positions = given[0].clone(), given[1].clone()
+        mine = self.call("embed", (token_ids, positions), token_ids, positions, model.wte, model.wpe)
+        total = model.wte[given[0]].double() + model.wpe[given[1]].double()
+        engine.streams.append(Stream(name, stream_of("embed", mine), total))
+        return engine.streams[-1]
+
+    def norm_linear(self, stream: Stream, layer: int, method: str = "norm_linear") -> None:
+        norm_name, linear_name, goes_to = ASKS[method]
+        block = self.now.model.layers[layer]
+        norm, linear = getattr(block, norm_name), getattr(block, linear_name)
+        self.say(f"{method}({stream.name}, {norm_name}, {linear_name} of layer {layer})")
+        right = normed(stream.total, norm) @ linear.weight.double() + linear.bias.double()
+        if method == "norm_linear_gelu":
+            right = F.gelu(right, approximate="tanh")
+        found = self.call(method, (), stream.mine, norm, linear)
+        self.look(method, found, right, linear.weight)
+        with self.around("attention"):
+            stream.products[goes_to] = found if method == "norm_linear_gelu" else attention(found)
+
+    def norm_linear_gelu(self, stream: Stream, layer: int) -> None:
+        self.norm_linear(stream, layer, "norm_linear_gelu")
+
+    def linear_add(self, stream: Stream, layer: int, name: str) -> None:
+        """A product that waits goes in, or numbers that no operation has made."""
+        linear = getattr(self.now.model.layers[layer], name)
+        h = stream.products.pop(name, None)
+        if h is None:
+            generator = torch.Generator().manual_seed(len(self.lines))
+            fresh = torch.randn(len(stream.total), len(linear.weight), generator=generator).to(linear.weight)
+            with self.around("attention"):
+                h = fresh.clone()
+        self.say(f"{stream.name} = linear_add(h, {name} of layer {layer}, {stream.name})")
+        wide = h.double()
+        stream.mine = stream_of("linear_add", self.call("linear_add", (h,), h, linear, stream.mine))
+        stream.total = stream.total + wide @ linear.weight.double() + linear.bias.double()
+
+    def logits(self, stream: Stream) -> None:
+        model = self.now.model
+        self.say(f"logits({stream.name})")
+        right = normed(stream.total, model.ln_f) @ model.wte.double().T
+        self.look("logits", self.call("logits", (), stream.mine, model.ln_f, model.wte), right, model.wte)
+
+    def other(self, which: int) -> None:
+        """Go on with another engine, or back to the first."""
+        words = OTHERS[which] if self.now is self.engines[""] else ""
+        if words not in self.engines:
+            wider = self.shape.vocab_size + 33 if which == 1 else self.shape.vocab_size
+            model = replace(self.shape, seed=self.shape.seed + 1 + which, vocab_size=wider).model(self.device)
+            made = self.kind(model, EngineConfig()) if which == 2 else self.engines[""].made
+            self.engines[words] = Engine(model, made, words)
+        self.now = self.engines[words]
+
+    def step(self, rows: int) -> None:
+        """A step as a GPT-2 makes it."""
+        stream = self.embed(rows)
+        for layer in range(self.shape.layers):
+            self.norm_linear(stream, layer)
+            self.linear_add(stream, layer, "attn_c_proj")
+            self.norm_linear_gelu(stream, layer)
+            self.linear_add(stream, layer, "mlp_c_proj")
+        self.logits(stream)
+        self.now.streams.remove(stream)
+
+    def unread(self, rows: int) -> None:
+        """A step like the one before, in which the host may read no number."""
+        with self._as_one(f"two steps of {_counted(rows, 'row')}"):
+            self.step(rows)
+            before, self.around = self.around, lambda method: no_reads(method)
+            try:
+                self.step(rows)
+            finally:
+                self.around = before
+
+    def alike(self, rows: int) -> None:
+        """Steps that are alike leave nothing behind."""
+        with self._as_one(f"{STEPS_ALIKE} steps of {_counted(rows, 'row')}"):
+            self.step(rows)
+            with Born() as second:
+                self.step(rows)
+            for _ in range(STEPS_ALIKE - 2):
+                self.step(rows)
+        self.returned.clear()
+        if second.alive():
+            gc.collect()
+        if kept := second.alive():
+            raise Wrong(f"none of the tensors of the second step may be left by now; found: {kept}")
+
+    @contextmanager
+    def _as_one(self, line: str) -> Iterator[None]:
+        """What is done in here is one line of the story."""
+        self.say(line)
+        known = len(self.lines)
+        try:
+            yield
+        finally:
+            del self.lines[known:-1]
+        self.lines.pop()
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    def call(self, method: str, given: tuple[Tensor, ...], *arguments: Any) -> Any:
+        """What a method of the part returns. given: what it must leave as it is, beside the weights."""
+        before, adds = [tensor.clone() for tensor in given], AddNorms()
+        with self.around(method), nullcontext() if self.kernels else adds:
+            made = getattr(self.now.made, method)(*arguments)
+        if adds.wrong:
+            raise Wrong(adds.wrong)
+        changed = self.now.changed(None if method == "logits" else arguments)
+        if changed or not all(map(same, given, before)):
+            raise Wrong(
+                f"`{method}` must change nothing that it is given but a stream; it has changed {changed or 'h'}"
+            )
+        for what, tensor, then in self.returned:
+            if not same(tensor, then):
+                raise Wrong(f"`{method}` has overwritten what {what} has returned; whoever has that may still read it")
+        return made
+
+    def look(self, method: str, found: Any, right: Tensor, weight: Tensor) -> None:
+        """A product must have these numbers, in the dtype of a weight."""
+        if not isinstance(found, Tensor) or found.shape != right.shape:
+            raise Wrong(f"`{method}` must return a tensor {list(right.shape)}; found: {_kind(found)}")
+        if found.dtype != weight.dtype or found.device != weight.device:
+            raise Wrong(f"`{method}` must return {weight.dtype} on {weight.device}; found: {_kind(found)}")
+        if found.stride(1) != 1 and found.shape[1] > 1:
+            raise Wrong(f"the numbers of a row must lie side by side; `{method}` returns strides {found.stride()}")
+        numbers, most = found.double(), CLOSE[found.dtype] * (1 + right.abs().max().item())
+        wrong = ~((numbers - right).abs() <= most)
+        if wrong.any():
+            raise Wrong(_told(method, numbers, right, wrong, most))
+        self.returned.append((f"`{self.lines[-1]}`", found, found.clone()))
+
+
+def normed(x: Tensor, norm: Norm) -> Tensor:
+    """The norm of rows in double precision."""
+    return F.layer_norm(x, norm.weight.shape, norm.weight.double(), norm.bias.double(), norm.eps)
+
+
+def attention(qkv: Tensor) -> Tensor:
+    """What stands in the place of attention: q, k and v, each with a weight of its own."""
+    q, k, v = qkv.chunk(3, dim=1)
+    return q + 0.5 * k + 0.25 * v
+
+
+def stream_of(method: str, returned: Any) -> Any:
+    if returned is None:
+        raise Wrong(f"`{method}` must return the stream, which goes on to the next operation; found: None")
+    return returned
+
+
+def same(now: Tensor, then: Tensor) -> bool:
+    """Whether a tensor is what it was, bit by bit: a NaN is like another."""
+    return now.shape == then.shape and (torch.equal(now, then) or torch.equal(now.nan_to_num(-5), then.nan_to_num(-5)))
+
+
+def _told(method: str, found: Tensor, right: Tensor, wrong: Tensor, most: float) -> str:
+    """The first row that is wrong, from its first wrong number on, and whose numbers it holds."""
+    row, column = wrong.nonzero()[0].tolist()
+    here = slice(column, column + 4)
+    told = f"{int(wrong.sum())} of {wrong.numel()} numbers of `{method}` are wrong"
+    told += f", the first in row {row}, column {column}"
+    told += f"\nmust be {_some(right[row, here])}\nfound:  {_some(found[row, here])}"
+    if found[row].isnan().any():
+        return f"{told}; NaN is what lies in memory that nobody has written"
+    others = (n for n in range(len(right)) if n != row and bool(((found[row] - right[n]).abs() <= most).all()))
+    return told + next((f"; these are the numbers of row {n}" for n in others), "")
+
+
+def _some(numbers: Tensor) -> str:
+    return ", ".join(f"{number:.5g}" for number in numbers.tolist())
+
+
+def _kind(found: Any) -> str:
+    if not isinstance(found, Tensor):
+        return f"{type(found).__name__}"
+    return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')} on {found.device}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+# -- what is watched --------------------------------------------------------------------------------------------------
+
+
+class Born(DispatchMode):
+    """Remembers the tensors that are made in a `with` block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[weakref.ref[Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = result if isinstance(result, list | tuple) else [result]
+        self.made += [weakref.ref(one) for one in made if isinstance(one, Tensor)]
+        return result
+
+    def alive(self) -> str:
+        """Those that are still there, in words."""
+        left = [tensor for ref in self.made if (tensor := ref()) is not None]
+        return ", ".join(dict.fromkeys(map(_kind, left)))
+
+
+class Launches(Listener):
+    """Launches of kernels. under_way: whether one is being made, whose operations are not the part's."""
+
+    number = 0
+    under_way = False
+
+    def launch(self, kernel: str, options: dict[str, Any]) -> None:
+        self.number, self.under_way = self.number + 1, True
+
+    def ended(self) -> None:
+        self.under_way = False
+
+
+class _NoReads(TorchFunctionMode):
+    def __init__(self, method: str, launches: Launches) -> None:
+        super().__init__()
+        self.method, self.launches = method, launches
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in READS and not self.launches.under_way:
+            raise Wrong(f"the host must read no number of a tensor in a step; in `{self.method}` it does, by `{name}`")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_reads(method: str) -> Iterator[None]:
+    """In here the host may read no number, but in the launch of a kernel."""
+    launches = Launches()
+    with heard_by(launches), _NoReads(method, launches):
+        yield
+
+
+class KernelOperations(Operations):
+    """The same with kernels of the part's own."""
+
+    words = "the operations of a layer, with kernels"
+    kernels = True
+    whole = staticmethod(few_tokens)
+
+    @classmethod
+    def untried(cls, kernels_on: str | None) -> str:
+        return "" if kernels_on else NO_KERNELS
