@@ -175,6 +175,6 @@ COURSE = Course(
     bug=BUG,
     idea=(
         Bound("tensors or arrays built of Python numbers", (UNCHANGED, *OTHERWISE), built, spare=4),
-        Bound("Python instructions more, where the lists are longer by 8 blocks", (UNCHANGED,), longer, spare=300),
+        Bound("further Python instructions for lists that are 8 blocks longer", (UNCHANGED,), longer, spare=300),
     ),
 )

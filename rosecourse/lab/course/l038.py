@@ -140,6 +140,6 @@ COURSE = Course(
     idea=(
         Bound("append_token calls", (INSIDE, NEARLY_FULL, FEW, ALONE, PARTED, INSIDE_FORKED), calls),
         Bound("stores of K and V", (INSIDE, NEARLY_FULL), stores),
-        Bound("operations more than a step of half the sessions", (INSIDE, NEARLY_FULL), growth),
+        Bound("operations beyond those of half the sessions", (INSIDE, NEARLY_FULL), growth),
     ),
 )

@@ -158,6 +158,6 @@ COURSE = Course(
     idea=(
         Bound("append_token calls", (FULL, FIRST, FEW_FULL, ALONE_FULL, FULL_SHARED), calls),
         Bound("stores of K and V", (FULL, FIRST), stores),
-        Bound("operations more than a step of half the sessions", (FULL, FIRST), growth),
+        Bound("operations beyond those of half the sessions", (FULL, FIRST), growth),
     ),
 )

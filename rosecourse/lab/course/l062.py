@@ -169,7 +169,7 @@ COURSE = Course(
         Bound("index tensors", (*COPIED, *GATED), costs.index_tensors, spare=3),
         Bound("copies of rows of K and V", PLAIN, costs.rows, spare=2),
         Bound("copies of rows of K and V", COPIED, costs.rows, spare=4),
-        Bound("operations more than a step of half the sessions", (*PLAIN, *COPIED), costs.growth),
+        Bound("operations beyond those of half the sessions", (*PLAIN, *COPIED), costs.growth),
         Bound("layers without a kernel", GATED[:2], costs.no_launch),
         Bound("kernels launched", GATED, costs.launches),
     ),

@@ -181,7 +181,7 @@ COURSE = Course(
         Bound("arrays built of Python numbers", ANY, costs.arrays),
         Bound("stores of K and V", ANY, costs.stores),
         Bound("copies of rows of K and V", (*ANY, *GATED), costs.rows),
-        Bound("operations more than a step of half the sessions", ANY, costs.growth),
+        Bound("operations beyond those of half the sessions", ANY, costs.growth),
         Bound("kernels launched", (*GATED, BELOW), costs.launches),
         Bound("layers without a kernel", GATED, costs.no_launch),
     ),

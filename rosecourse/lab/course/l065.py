@@ -141,7 +141,7 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("operations more than a step of half the copies", COPIES, growth),
+        Bound("operations beyond those of half the copies", COPIES, growth),
         Bound("stores of K and V", COPIES[:1], stores, spare=12),  # a loop over layers and heads does not grow
         Bound("torch operations", (INSIDE,), operations),
     ),

@@ -184,8 +184,8 @@ STEPS = (
     OpStep("2 rows in one of two engines", 2, (2, 2, 2), Shape(2, 8, 97), beside=True),
 )
 IDEA = (
-    Bound("operation(s) that move data", STEPS, operations),
-    Bound("column(s) of the last product, no multiple of 256", STEPS, columns),
+    Bound("operations that move data", STEPS, operations),
+    Bound("columns of the last product, which are no multiple of 256", STEPS, columns),
 )
 
 COURSE = Course(

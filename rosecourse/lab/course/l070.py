@@ -195,9 +195,9 @@ STEPS = (
     OpStep("2 rows in one of two engines", 2, (2,), Shape(1, 8, 97), beside=True),
 )
 IDEA = (
-    Bound("operation(s) and launch(es)", STEPS, operations),
-    Bound("read(s) of each weight in a launch", STEPS, times_read),
-    Bound("step(s) without a Triton kernel", STEPS, no_launch),
+    Bound("operations and launches", STEPS, operations),
+    Bound("reads of each weight in a launch", STEPS, times_read),
+    Bound("steps without a Triton kernel", STEPS, no_launch),
 )
 
 COURSE = Course(

@@ -221,13 +221,13 @@ STEPS = (
     OpStep("18 rows after steps of 18", 18, (18, 18), Shape(1, 8, 97)),
 )
 IDEA = (
-    Bound("sum(s) without a kernel", STEPS, lambda cost, step: cost(step).plain),
-    Bound("launch(es) without `launch_pdl=True`", STEPS, lambda cost, step: cost(step).held),
+    Bound("sums without a kernel", STEPS, lambda cost, step: cost(step).plain),
+    Bound("launches without `launch_pdl=True`", STEPS, lambda cost, step: cost(step).held),
     Bound("weights and biases asked for only after the wait", STEPS, lambda cost, step: cost(step).late),
     Bound("weights and biases read before the wait and once more after it", STEPS, lambda cost, step: cost(step).again),
-    Bound("program(s) that store before `start_next()`", STEPS, lambda cost, step: cost(step).silent),
-    Bound("wait(s) too many", STEPS, lambda cost, step: cost(step).waits),
-    Bound("call(s) of `start_next()` too many", STEPS, lambda cost, step: cost(step).starts),
+    Bound("programs that store before `start_next()`", STEPS, lambda cost, step: cost(step).silent),
+    Bound("waits beyond one", STEPS, lambda cost, step: cost(step).waits),
+    Bound("calls of `start_next()` beyond one", STEPS, lambda cost, step: cost(step).starts),
 )
 
 COURSE = Course(
