@@ -165,22 +165,15 @@ class Ladder:
     @property
     def speedups(self) -> list[Ratio]:
         """How many times the throughput of the first rung, for each rung; the first is 1.0 by definition."""
-        return self.ratios("total time")
+        first = self.rungs[0].each("total time")
+        same = ratio(first, self.control.each("total time")) if len(self.control) else None
+        return [replace(ratio(first, rung.each("total time")), control=same) for rung in self.rungs]
 
-    def ratios(self, metric: str) -> list[Ratio]:
-        """How many times less time each rung takes than the first. metric: a time of `UNITS` in seconds."""
-        first = self.rungs[0].each(metric)
-        same = ratio(first, self.control.each(metric)) if len(self.control) else None
-        return [replace(ratio(first, rung.each(metric)), control=same) for rung in self.rungs]
-
-    def table(self, metric: str = "total time") -> pd.DataFrame:
-        """One row for each rung: its throughput, or the median of another time as in `ratios`, and its ratio."""
+    def table(self) -> pd.DataFrame:
+        """One row for each rung: its throughput, and its ratio to the first."""
         table = pd.DataFrame({"lesson": self.titles}, index=[rung.name for rung in self.rungs])
-        if metric == "total time":
-            table["throughput (tokens/s)"] = [rung.throughput.value for rung in self.rungs]
-        else:
-            table[f"{metric} (ms)"] = [1e3 * rung.typical(metric) for rung in self.rungs]
-        table["ratio to the first"] = [str(one) for one in self.ratios(metric)]
+        table["throughput (tokens/s)"] = [rung.throughput.value for rung in self.rungs]
+        table["ratio to the first"] = [str(one) for one in self.speedups]
         table.attrs["provenance"] = self.provenance
         return table
 
