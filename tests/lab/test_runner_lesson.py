@@ -1,19 +1,25 @@
-"""Lesson 066's runners are judged: right ones pass, whoever wrote them; wrong ones are refused with their causes."""
+"""Lesson 066: wrong runners are refused, right ones in other styles pass; those that launch too much lack the idea."""
 
+<<<<<<< ours
 from types import SimpleNamespace
 
+=======
+>>>>>>> theirs
 import pytest
 import torch
 from rosecourse.lab.world.runner_oracle import RunnerOracle
 
 from rosecourse import SamplingParams
 from rosecourse.decode.graphs import CUDAGraphs
-from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab import check
+from rosecourse.lab.checking.runs import RunnerStories
+from rosecourse.lab.checking.search import outcome
+from rosecourse.lab.checks.judging import trial_of
+from rosecourse.lab.course import ends, starts
 from rosecourse.lab.exercises.hunting import hunt
 from rosecourse.lab.world.cpu_graph import CPUGraph
-from rosecourse.lab.world.fault import PartIsWrong
 from rosecourse.lab.world.graph_makers import cpu_graphs_by, graphs_for
+<<<<<<< ours
 from rosecourse.lab.world.layout import ONE_TABLE
 from rosecourse.lab.world.learner import Learner
 from rosecourse.lab.world.pool import Sizes
@@ -133,41 +139,209 @@ def a_logit(part, outcome):
         (a_logit, "the logits returned in row 0, session A, begin with"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
+=======
+from tests.support import given_runner, runner_parts
+from tests.support.cells import assert_untouched_is_right
+from tests.support.differences import differing
+from tests.support.verdicts import judged
+
+START = "            for bucket in reversed(self.buckets):\n                self.graphs[bucket, False] = self.captured("
+INPUTS = "self.work.rows.view(bucket).inputs"
+WARM_UP = "        with self.work.rows.all_pads():\n            graph.warm_up(run)\n"
+REPLAY = "        self.graphs[bucket, sampled].replay()\n"
+MISSING = "        if (bucket, sampled) not in self.graphs:\n            self.graphs[bucket, sampled] = self.captured("
+BUCKET = "min(bucket for bucket in self.buckets if bucket >= n)"
+RETURN = "return Outcome(self.logits[:n], self.tokens[:n])"
+FROZEN = (  # captured in the first step of a bucket
+    (START, "            for bucket in ():\n                self.graphs[bucket, False] = self.captured("),
+    ("        n = len(inputs.token_ids)\n", "        n = len(inputs.token_ids)\n        self.given = inputs\n"),
+    (INPUTS, "self.given"),
+>>>>>>> theirs
 )
-def test_whatever_a_step_leaves_behind_is_compared(change, says):
-    part = type("Changes", (Writes,), {"change": staticmethod(change)})
-    oracle = oracle_of(part)
-    a = oracle.start(3)
-    with pytest.raises(PartIsWrong) as wrong:
-        oracle.step(a)
-    assert says in wrong.value.fault.what
+REPLACE = "from dataclasses import replace\n\nimport torch\n"
+WRONG = {
+    "pads returned": ((RETURN, "return Outcome(self.logits[:bucket], self.tokens[:bucket])"),),
+    "the next smaller bucket": ((BUCKET, "max(bucket for bucket in self.buckets if bucket <= n)"),),
+    "the largest below 5": ((BUCKET, "min(4, min(bucket for bucket in self.buckets if bucket >= n))"),),
+    "inputs of a step": FROZEN,
+    "inputs of a step, for each number": (*FROZEN, (BUCKET, "n")),
+    "tokens of its own": (
+        ("import torch\n", REPLACE),
+        (
+            f"self.new(), {INPUTS}\n",
+            f"self.new(), {INPUTS}\n        inputs = replace(inputs, token_ids=inputs.token_ids.clone())\n",
+        ),
+    ),
+    "lengths of its own": (
+        ("import torch\n", REPLACE),
+        (
+            f"self.new(), {INPUTS}\n",
+            f"self.new(), {INPUTS}\n        inputs = replace(inputs, context_lens=inputs.context_lens + 0)\n",
+        ),
+    ),
+    "tables of its own": (
+        ("import torch\n", REPLACE),
+        (
+            f"self.new(), {INPUTS}\n",
+            f"self.new(), {INPUTS}\n        inputs = replace(inputs, block_tables=inputs.block_tables.clone())\n",
+        ),
+    ),
+    "a short context": (
+        ("import torch\n", REPLACE),
+        (f"self.new(), {INPUTS}\n", f"self.new(), {INPUTS}\n        inputs = replace(inputs, max_context_len=6)\n"),
+    ),
+    "the outcome replaced": (
+        ("self.logits[:bucket].copy_(made.logits)", "self.logits = made.logits"),
+        ("self.tokens[:bucket].copy_(made.tokens)", "self.tokens = made.tokens"),
+    ),
+    "the outcome of the capture": (
+        (
+            "        return graph\n",
+            "        self.logits, self.tokens = self.logits.clone(), self.tokens.clone()\n        return graph\n",
+        ),
+    ),
+    "no tokens": (("            self.tokens[:bucket].copy_(made.tokens)\n", ""),),
+    "logits of one row": (("self.logits[:bucket].copy_(made.logits)", "self.logits[:1].copy_(made.logits[:1])"),),
+    "a warm-up among the living": ((WARM_UP, "        graph.warm_up(run)\n"),),
+    "a run before the capture": ((WARM_UP, "        run()\n"),),
+    "pads for ever": ((WARM_UP, "        self.work.rows.all_pads().__enter__()\n        graph.warm_up(run)\n"),),
+    "captured without a replay": (
+        (REPLAY, ""),
+        (
+            MISSING,
+            "        if (bucket, sampled) in self.graphs:\n            self.graphs[bucket, sampled].replay()\n"
+            "        else:\n            self.graphs[bucket, sampled] = self.captured(",
+        ),
+    ),
+    "never replayed": ((REPLAY, ""),),
+    "replayed twice": ((REPLAY, REPLAY + REPLAY),),
+    "run and replayed": ((REPLAY, f"        self.work(inputs, sampled)\n{REPLAY}"),),
+    "replayed among pads": ((REPLAY, f"        with self.work.rows.all_pads():\n    {REPLAY}"),),
+    "always greedy": (("        n = len(inputs.token_ids)\n", "        n, sampled = len(inputs.token_ids), False\n"),),
+    "one kind for each bucket": (
+        (START, "            for bucket in ():\n                self.graphs[bucket, False] = self.captured("),
+        (BUCKET, f"{BUCKET}\n        sampled = self.kinds.setdefault(bucket, sampled)"),
+        ("        self.graphs = {}\n", "        self.graphs, self.kinds = {}, {}\n"),
+    ),
+    "the kind of the first step": (
+        (BUCKET, f"{BUCKET}\n        sampled = self.kind = getattr(self, 'kind', sampled)"),
+    ),
+    "graphs of the class": (
+        ("        self.graphs = {}\n", "        self.graphs = Given.shared = getattr(Given, 'shared', {})\n"),
+        (
+            START,
+            START.replace("                self", "                (bucket, False) in self.graphs or self").replace(
+                "self.graphs[bucket, False] = self.captured(",
+                "self.graphs.update({(bucket, False): self.captured(bucket, False)}) # (",
+            ),
+        ),
+    ),
+    "the best by NumPy": (("import argmax\n", "import argmax_on\n"), ("= argmax\n", "= argmax_on(kv.device)\n")),
+    "graphs of a CPU alone": (
+        (
+            "from rosecourse.lab.world.graph_makers import graphs_for",
+            "from rosecourse.lab.world.cpu_graph import CPUGraph",
+        ),
+        ("graphs_for(kv.device)", "CPUGraph"),
+    ),
+    "no best": (("        self.best = argmax\n", ""),),
+    "logits alone": ((RETURN, "return self.logits[:n]"),),
+    "a step too late": (
+        (
+            RETURN,
+            "last, self.last = getattr(self, 'last', None), Outcome(self.logits[:n].clone(), self.tokens[:n].clone())\n"
+            "        return self.last if last is None or len(last.tokens) != n else last",
+        ),
+    ),
+    "tokens of 32 bits": (("dtype=torch.int64", "dtype=torch.int32"),),
+}
+COSTLY = {  # right, and what is said of their steps
+    "eager": (((REPLAY, "        return self.work(inputs, sampled)\n"),), "that the host launches outside a replay"),
+    "captured in each step": (
+        ((MISSING, "        if True:\n            self.graphs[bucket, sampled] = self.captured("),),
+        "1 capture(s)",
+    ),
+    "captured when needed": (FROZEN[:1], "1 capture(s)"),
+    "one large graph": (((BUCKET, "self.buckets[-1]"),), "16 row(s) in the graph"),
+    "always sampling": (
+        (("        n = len(inputs.token_ids)\n", "        n, sampled = len(inputs.token_ids), True\n"),),
+        "replay(s) of a graph that samples, though nobody asks",
+    ),
+    "one for each size": (
+        (("buckets_up_to(config.max_batch_size)", "range(1, config.max_batch_size + 1)"),),
+        "16 graph(s) captured since the start",
+    ),
+    "copies outside": (
+        ((RETURN, "return Outcome(self.logits[:n].clone(), self.tokens[:n].clone())"),),
+        "2 operation(s) that the host launches outside a replay",
+    ),
+    "in the graph's memory": (
+        (
+            (
+                "            self.logits[:bucket].copy_(made.logits)\n",
+                "            self.made[bucket, sampled] = made\n",
+            ),
+            ("            self.tokens[:bucket].copy_(made.tokens)\n", ""),
+            ("        self.graphs = {}\n", "        self.graphs, self.made = {}, {}\n"),
+            (RETURN, "return Outcome(*(made[:n] for made in self.made[bucket, sampled]))"),
+        ),
+        "2 tensor(s) of its outcome in the memory of a graph",
+    ),
+    "cold": (((WARM_UP, ""),), "graph(s) captured before a step of their kind has run"),
+}
+RIGHT = (*runner_parts.RIGHT, hunt("066").mended, ends.Runner, given_runner.Given)
 
 
-def test_a_warm_up_in_the_world_runs_the_work_as_that_of_a_gpu():
-    done = []
-
-    class Notes(Base):
-        def start(self, work):
-            graph = self.new()
-            graph.warm_up(lambda: done.append(True))
-            super().start(work)
-
-    oracle_of(Notes)
-    assert done == [True]
+def with_changes(changes):
+    return differing(given_runner.__file__, "Given", *changes)
 
 
-def test_graphs_of_a_device():
+def is_right(part, stories=10):
+    trial = trial_of("066")
+    for n in range(stories):
+        found = outcome(trial.stories, lambda: part, trial.stories.number(n))
+        assert found is None, (n, found)
+    return " ".join(trial.missing(part))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_runner_is_refused_by_a_small_story(name):
+    verdict = judged(with_changes(WRONG[name]), "066")
+    assert not verdict.correct, verdict
+    assert verdict.wrong.operations <= 6, verdict
+
+
+@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__qualname__)
+def test_one_of_another_style_is_right_and_has_the_idea(part):
+    assert not is_right(part)
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_what_costs_more_than_the_idea_leaves_is_told(name):
+    changes, says = COSTLY[name]
+    assert says in is_right(with_changes(changes), stories=3)
+
+
+def test_the_courses_runner_passes_and_the_untouched_exercise_launches_all():
+    verdict = check(ends.Runner, "066")
+    assert verdict.passed, verdict
+    assert "outside a replay" in assert_untouched_is_right("066")
+    assert is_right(starts.Runner, stories=3)
+
+
+def test_graphs_of_a_device(monkeypatch):
     assert graphs_for(torch.device("cpu")) is CPUGraph
     with cpu_graphs_by(dict):
         assert graphs_for(torch.device("cpu")) is dict
-    assert graphs_for(torch.device("cpu")) is CPUGraph
-
-
-def test_graphs_of_a_gpu_share_their_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+<<<<<<< ours
     monkeypatch.setattr(torch.cuda, "Stream", SimpleNamespace)
     maker = graphs_for(torch.device("cuda"))
     assert isinstance(maker, CUDAGraphs)
+=======
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    assert isinstance(graphs_for(torch.device("cuda")), CUDAGraphs)
+>>>>>>> theirs
 
 
 # -- the hunt ---------------------------------------------------------------------------------------------------------
@@ -193,3 +367,20 @@ def test_the_hunts_runner_is_wrong_only_where_the_number_of_sessions_stays(steps
         return str([session.completion_ids for session in made])
 
     assert len({play(engine) for engine in found.engines(model)}) == kinds
+
+
+def test_the_stories_have_every_bucket_and_both_kinds():
+    replayed = set()
+
+    class Notes(given_runner.Given):
+        def __call__(self, inputs, sampled):
+            replayed.add((len(inputs.token_ids), sampled))
+            return super().__call__(inputs, sampled)
+
+    stories = RunnerStories()
+    with torch.inference_mode():
+        for n in range(stories.count):
+            stories.play(Notes, stories.number(n), lambda played: None)
+    assert {rows for rows, sampled in replayed if not sampled} >= {1, 2, 3, 4}
+    assert {rows for rows, sampled in replayed if sampled} >= {1, 2, 3, 4}
+    assert max(replayed)[0] > 8

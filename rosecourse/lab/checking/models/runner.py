@@ -166,11 +166,13 @@ class RunnerOfGraphs(PartOfAStep):
         return sum(tensor.untyped_storage().data_ptr() in made for tensor in self.returned)
 
     def started(self, live: Live, parent: Live | None = None, samples: bool | None = None) -> None:
-        """samples: whether the session does; None: every third does."""
+        """samples: whether the session does; None: every third does, or fewer."""
         known = live.session if parent is None else parent.session
         if live.number < 0:
             live.number, self.sessions = self.sessions, self.sessions + 1
-            samples = live.number % 3 == 2 if samples is None else samples
+            if samples is None:
+                shuffle = self.pool.sizes.shuffle
+                samples = (live.number + shuffle) % (3 + 2 * shuffle) == 2
             live.session.params = params_of(3 * live.number + 2 if samples else 0)
         tokens = [*known.token_ids[: live.length], *[0] * (live.length + 1 - len(known.token_ids))]
         live.session.token_ids = [*tokens[: live.length], (7 * live.number + live.length) % VOCAB]
