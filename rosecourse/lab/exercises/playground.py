@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -84,7 +84,8 @@ class Playground:
         except KVCacheExhausted:
             return FULL
         except RosecourseError as error:
-            return _sentence(str(error))
+            message = str(error)
+            return f"{message[:1].upper()}{message[1:].removesuffix('.')}."
 
     def _drawn(self, since: Picture | None) -> Picture:
         tables = {name: session.block_ids_per_layer for name, session in self.sessions.items()}
@@ -100,7 +101,7 @@ class Playground:
         logits = self.engine.prefill(sessions)
         self.sessions = {self._name(): session for session in sessions}
         self.engine.take_tokens(sessions, logits)
-        return f"{_listed(self.sessions)}: the prompts are in the cache, and the next step puts one more token there."
+        return f"{', '.join(self.sessions)}: the prompts are in the cache, and the next step puts one more token there."
 
     def _step(self) -> str:
         sessions = list(self.sessions.values())
@@ -110,7 +111,7 @@ class Playground:
         done = [name for name, session in self.sessions.items() if session.finished]
         for name in done:
             self._end(name)
-        ended = f" {_listed(done)}: no tokens left to make, so the blocks are given back." if done else ""
+        ended = f" {', '.join(done)}: no tokens left to make, so the blocks are given back." if done else ""
         return f"One more token of each session is in the cache.{ended}"
 
     def _fork(self, name: str | None) -> str:
@@ -135,11 +136,3 @@ class Playground:
         number, letter = divmod(self.named, 26)
         self.named += 1
         return chr(ord("A") + letter) + (str(number) if number else "")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
-def _sentence(message: str) -> str:
-    return f"{message[:1].upper()}{message[1:].removesuffix('.')}."
