@@ -1,4 +1,4 @@
-"""A learner's file that misbehaves when `rosecourse lab` imports it, or is measured: one line, and exit code 2."""
+"""A learner's file that misbehaves when `rosecourse lab` imports it, or races its part: one line, and exit code 2."""
 
 import os
 import subprocess
@@ -10,12 +10,7 @@ import pytest
 
 import rosecourse
 from rosecourse.lab.checks import checking
-<<<<<<< ours
-from rosecourse.lab.checks.verdict import Verdict
-from rosecourse.lab.exercises import guard, own_run, part_file
-=======
 from rosecourse.lab.exercises import guard, part_file
->>>>>>> theirs
 from tests.support.commands import lab
 
 MUTE = "class Mute({}):\n    def __str__(self):\n        raise GeneratorExit\n    __repr__ = __str__\n\nraise Mute\n"
@@ -85,30 +80,3 @@ def test_as_a_process_what_does_not_end_is_ended(work):
     env = os.environ | {"PYTHONPATH": str(Path(rosecourse.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "x is still at work after 0.2 seconds\n")
-<<<<<<< ours
-
-
-def test_a_run_is_guarded_too(tmp_path, capsys, monkeypatch):
-    """A part that has passed the check, and ends the process or closes the output in its run."""
-
-    def your_run(part, number, model):
-        os.close(1)
-
-    monkeypatch.setattr(checking, "check", lambda part, number: Verdict("Mine", number, done=("tried",)))
-    monkeypatch.setattr(own_run, "your_run", your_run)
-    (tmp_path / "part.py").write_text(MINE)
-    assert lab.main([f"{tmp_path}/part.py:Mine"]) == 2
-    assert capsys.readouterr().err == "rosecourse lab: error: Mine closes stdout, which a part leaves open\n"
-
-
-def test_an_error_of_the_guarded_code_comes_before_that_of_its_outputs():
-    def misbehave():
-        with guard.guarded("x", 9, print):
-            os.close(1)
-            raise ConfigError("first")
-
-    with pytest.raises(ConfigError, match="first"):
-        misbehave()
-    os.fstat(1)
-=======
->>>>>>> theirs

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rosecourse.kernels import TRITON_AVAILABLE
-from rosecourse.lab.world.kernel_memory import OutsideMemoryError, guarded_kernels
+from rosecourse.lab.checking.kernel_memory import OutsideMemoryError, guarded_kernels
 
 if TRITON_AVAILABLE:
     import triton

@@ -7,18 +7,12 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from rosecourse.lab.exercises.operation_race import operations_of
-from rosecourse.lab.exercises.order_race import asks_of
 
 from rosecourse import EngineConfig, InferenceEngine, LessonError, SamplingParams, lesson
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises.cells import exercise, hints, introduction, solution
-<<<<<<< ours
-from rosecourse.measure.anatomy import one_step
-=======
->>>>>>> theirs
 from rosecourse.measure.counters import count_step
 from rosecourse.pages.source import narrowed
 from tests.support.cells import exercise_of, part_in, solution_of

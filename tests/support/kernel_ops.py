@@ -1,4 +1,4 @@
-"""Operations with kernels as learners write them: right ones in several styles, and the one that wrong ones change."""
+"""Operations with kernels as learners write them: right ones in several styles, and what they have in common."""
 
 import torch
 import triton
@@ -8,9 +8,8 @@ from tests.support.product_kernels import embedded, normed_product, product, sum
 
 
 class Base:
-    """What the others change one thing of."""
+    """What the others have in common."""
 
-    fault = ""
     tile = 16, 64, 32
 
     def __init__(self, model, config):
@@ -61,7 +60,7 @@ class Base:
         (N, K), rows = w.shape, len(x)
         out = self.room(x, N)
         tensors = x, w, bias, colsum, out if old is None else old, out
-        constants = N, K, triton.next_power_of_2(K), eps is not None, gelu, old is not None, self.fault
+        constants = N, K, triton.next_power_of_2(K), eps is not None, gelu, old is not None
         self.launch(self.grid(rows, N), *tensors, rows, eps or 0.0, *constants, *self.tile)
         return out
 
@@ -94,7 +93,7 @@ class NothingFolded:
             self.turned = {}
         if linear not in self.turned:
             self.turned[linear] = weight.t().contiguous()
-        sizes = weight.size(1), weight.size(0), triton.next_power_of_2(weight.size(0)), False, False, True, ""
+        sizes = weight.size(1), weight.size(0), triton.next_power_of_2(weight.size(0)), False, False, True
         grid = (rows + 15) // 16, (weight.size(1) + 31) // 32
         product[grid](h, self.turned[linear], linear.bias, self.none, x, out, rows, 0.0, *sizes, 16, 32, 64)
         return out
@@ -116,8 +115,6 @@ class NothingFolded:
 class InPieces(Base):
     """Long products are cut into pieces, and the last one who comes adds them up."""
 
-    set_back = True
-
     def __init__(self, model, config):
         super().__init__(model, config)
         self.arrived = torch.zeros(512, dtype=torch.int32, device=model.device)
@@ -127,7 +124,7 @@ class InPieces(Base):
         out = torch.empty_like(x)
         down, across = self.grid(len(h), len(w))
         pieces = h.new_empty(down * across * 2 * 16 * 64)
-        constants = *w.shape, 2, self.set_back, *self.tile
+        constants = *w.shape, 2, *self.tile
         sum_in_pieces[down, across, 2](h, w, bias, x, out, pieces, self.arrived, len(h), *constants)
         return out
 
@@ -159,8 +156,8 @@ class ByTheCoursesLaunch(Base):
     """Launched as the engine launches its kernels."""
 
     def launch(self, grid, *arguments):
-        *given, N, K, K2, norm, gelu, add, fault, BM, BN, BK = arguments
-        Launch(product, (N, K, K2, norm, gelu, add, fault, BM, BN, BK))((*grid, 1), *given)
+        *given, N, K, K2, norm, gelu, add, BM, BN, BK = arguments
+        Launch(product, (N, K, K2, norm, gelu, add, BM, BN, BK))((*grid, 1), *given)
 
 
 class IntoTheStream(Base):

@@ -1,4 +1,4 @@
-"""Operations as learners write them: right ones in other styles, and the one that wrong ones change one thing of."""
+"""Operations as learners write them: right ones in other styles."""
 
 import torch
 import torch.nn.functional as F
@@ -161,54 +161,3 @@ class Functions:
 
 
 RIGHT = (Pairs, Waits, AtTheStart, Functions)
-
-
-class Residual:
-    def __init__(self, x, delta):
-        self.x, self.delta = x, delta
-
-
-class Base:
-    """What the others change one thing of."""
-
-    def __init__(self, model, config):
-        self.model, self.add_norm, self.padded = model, add_norm_on(model.device), None
-
-    def embed(self, token_ids, positions, wte, wpe):
-        return Residual(F.embedding(token_ids, wte), F.embedding(positions, wpe))
-
-    def norm_linear(self, x, norm, linear):
-        return self.product(self.norm(x, norm), linear)
-
-    def norm_linear_gelu(self, x, norm, linear):
-        return self.gelu(self.product(self.norm(x, norm), linear))
-
-    def linear_add(self, h, linear, x):
-        return self.added(x, self.product(h, linear))
-
-    def logits(self, x, norm, wte):
-        return self.cut(self.norm(x, norm) @ self.pad(wte).T, wte)
-
-    def product(self, h, linear):
-        return linear(h)
-
-    def gelu(self, h):
-        return F.gelu(h, approximate="tanh")
-
-    def added(self, x, delta):
-        return Residual(x.x if x.delta is None else x.x + x.delta, delta)
-
-    def norm(self, x, norm):
-        if x.delta is None:
-            return norm(x.x)
-        x.x, normed = self.add_norm(x.x, x.delta, norm.weight, norm.bias, norm.eps)
-        x.delta = None
-        return normed
-
-    def pad(self, wte):
-        if self.padded is None or self.padded[0] is not wte:
-            self.padded = wte, F.pad(wte, (0, 0, 0, -len(wte) % 256))
-        return self.padded[1]
-
-    def cut(self, logits, wte):
-        return logits[:, : len(wte)]

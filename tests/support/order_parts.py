@@ -42,11 +42,6 @@ def product(h_ptr, w_ptr, w, m, n, rows, N, K, BM: tl.constexpr, BN: tl.constexp
 
 
 @triton.jit
-def whole_product(h_ptr, w_ptr, m, n, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    return product(h_ptr, w_ptr, weights(w_ptr, n, 0, N, K, BK), m, n, rows, N, K, BM, BN, BK)
-
-
-@triton.jit
 def there(x_ptr, m, n, rows, N):
     inside = (m < rows)[:, None] & (n < N)[None, :]
     return tl.load(x_ptr + m[:, None] * N + n[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -56,13 +51,6 @@ def there(x_ptr, m, n, rows, N):
 def put(x_ptr, x, m, n, rows, N):
     inside = (m < rows)[:, None] & (n < N)[None, :]
     tl.store(x_ptr + m[:, None] * N + n[None, :], x.to(x_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def add_product(h_ptr, w_ptr, bias_ptr, x_ptr, m, n, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """All of it, without a word about others."""
-    acc = whole_product(h_ptr, w_ptr, m, n, rows, N, K, BM, BN, BK)
-    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias_of(bias_ptr, n, N)[None, :], m, n, rows, N)
 
 
 @triton.jit
@@ -259,8 +247,3 @@ class WaitsInAFunction(Base):
 
 
 RIGHT = (Masked, OutOfPlace, BiasInWeights, WaitsInAFunction, TwoKernels, SumIfOld)
-
-
-def with_kernel(kernel):
-    """Operations with this kernel, which count as of the kernel's own module."""
-    return type(kernel.fn.__name__, (Base,), {"kernel": kernel, "__module__": kernel.fn.__module__})

@@ -1,4 +1,4 @@
-"""A kernel of a product with what surrounds it, right but for the fault that it is asked for, and others beside it."""
+"""A kernel of a product with what surrounds it, and others beside it."""
 
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ import triton.language as tl
 def product(
     x_ptr, w_ptr, bias_ptr, colsum_ptr, old_ptr, out_ptr, rows, eps,
     N: tl.constexpr, K: tl.constexpr, K2: tl.constexpr, NORM: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
-    FAULT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """out = old + gelu(norm(x) @ w.T + bias), with the norm folded into w."""
     m, n = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
@@ -17,44 +17,22 @@ def product(
         c = tl.arange(0, K2)
         row = tl.load(x_ptr + m[:, None] * K + c[None, :], mask=in_rows[:, None] & (c < K)[None, :], other=0.0)
         mean = tl.sum(row, axis=1) / K
-        if FAULT == "squares":
-            variance = tl.sum(row * row, axis=1) / K - mean * mean
-        else:
-            centred = tl.where((c < K)[None, :], row - mean[:, None], 0.0)
-            if FAULT == "centred padding":
-                centred = row - mean[:, None]
-            variance = tl.sum(centred * centred, axis=1) / (K - 1 if FAULT == "unbiased" else K)
-        std = tl.sqrt(variance if FAULT == "no eps" else variance + eps)
+        centred = tl.where((c < K)[None, :], row - mean[:, None], 0.0)
+        std = tl.sqrt(tl.sum(centred * centred, axis=1) / K + eps)
     acc = tl.zeros((BM, BN), tl.float32)
-    for start in range(0, K - BK + 1 if FAULT == "whole blocks" else K, BK):
+    for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
-        inside = (k < K + BK)[None, :] if FAULT == "past the row" else (k < K)[None, :]
+        inside = (k < K)[None, :]
         x = tl.load(x_ptr + m[:, None] * K + k[None, :], mask=in_rows[:, None] & inside, other=0.0)
         w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=in_columns[:, None] & inside, other=0.0)
-        if FAULT == "half":
-            acc += tl.dot(x.to(tl.float16), tl.trans(w.to(tl.float16)), input_precision="ieee")
-        else:
-            acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
-    if FAULT == "reads twice":
-        for start in range(0, K, BK):
-            k = start + tl.arange(0, BK)
-            w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=in_columns[:, None] & (k < K)[None, :], other=0.0)
-            acc += 0.0 * tl.sum(w)
+        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
     if NORM:
         colsum = tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
-        acc = (acc if FAULT == "no mean" else acc - mean[:, None] * colsum[None, :]) / std[:, None]
-    if FAULT != "no bias":
-        acc += tl.load(bias_ptr + n, mask=in_columns, other=0.0)[None, :]
+        acc = (acc - mean[:, None] * colsum[None, :]) / std[:, None]
+    acc += tl.load(bias_ptr + n, mask=in_columns, other=0.0)[None, :]
     if GELU:
-        if FAULT == "erf":
-            acc = acc * 0.5 * (1.0 + tl.erf(acc * 0.7071067811865476))
-        elif FAULT == "quick":
-            acc = acc / (1.0 + tl.exp(-1.702 * acc))
-        else:
-            acc = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
+        acc = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
     inside = in_rows[:, None] & in_columns[None, :]
-    if FAULT == "no row mask":
-        inside = in_columns[None, :]
     at = m[:, None] * N + n[None, :]
     if ADD:
         acc += tl.load(old_ptr + at, mask=in_rows[:, None] & in_columns[None, :], other=0.0)
@@ -107,7 +85,7 @@ def normed_product(
 @triton.jit
 def sum_in_pieces(
     h, w, bias, x, out, pieces, arrived, rows, N: tl.constexpr, K: tl.constexpr, SPLITS: tl.constexpr,
-    SET_BACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """out = x + h @ w.T + bias: whoever hands in the last piece of a tile adds them up."""
     across, split = tl.program_id(1), tl.program_id(2)
@@ -129,14 +107,4 @@ def sum_in_pieces(
         to, inside = m[:, None] * N + n[None, :], (m < rows)[:, None] & (n < N)[None, :]
         whole += tl.load(bias + n, mask=n < N, other=0.0)[None, :] + tl.load(x + to, mask=inside, other=0.0)
         tl.store(out + to, whole, mask=inside)
-        if SET_BACK:
-            tl.store(arrived + tile, 0)
-
-
-@triton.jit
-def one_row(x, w, out, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, K2: tl.constexpr):
-    """A program for each row and columns: x @ w.T, without anything around it."""
-    b, n, k = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, K2)
-    row = tl.load(x + b * K + k, mask=k < K, other=0.0)
-    columns = tl.load(w + n[:, None] * K + k[None, :], mask=(n < N)[:, None] & (k < K)[None, :], other=0.0)
-    tl.store(out + b * N + n, tl.sum(columns * row[None, :], axis=1), mask=n < N)
+        tl.store(arrived + tile, 0)

@@ -13,10 +13,9 @@ import torch
 
 from ...decode.ops import MULTIPLE
 from ...measure.counters import DispatchMode
-from .add_norms import AddNorms
-from .dispatched import moves_data
 from .kernel_memory import Access, heard_by
-from .models.operations import Launches, Operations, Shape
+from .models.operations import Operations, Shape
+from .operations_seen import AddNorms, Launches, moves_data
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "mv", "addmv")
 

@@ -7,7 +7,6 @@ the sum that is right, in double precision; what is made of the stream must be m
 from __future__ import annotations
 
 import gc
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,20 +16,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from ....config import EngineConfig
 from ....decode.parts import DecodeParts
-from ....measure.counters import DispatchMode
 from ....models.gpt2 import GPT2, GPT2Shape
 from ....models.ops import Norm
-from ..add_norms import AddNorms
 from ..facts import Wrong
-from ..kernel_memory import Listener, heard_by
+from ..operations_seen import AddNorms, Born, kind_of, no_reads
 from ..whole_engine import few_tokens
 
 CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2}  # of the largest number and 1
-READS = ("item", "tolist", "numpy", "nonzero", "equal", "allclose", "__bool__", "__int__", "__float__", "__index__")
 CONTEXT, REMEMBERED, STEPS_ALIKE, STREAMS = 64, 12, 4, "xy"
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
@@ -268,9 +263,9 @@ class Operations:
     def look(self, method: str, found: Any, right: Tensor, weight: Tensor) -> None:
         """A product must have these numbers, in the dtype of a weight."""
         if not isinstance(found, Tensor) or found.shape != right.shape:
-            raise Wrong(f"`{method}` must return a tensor {list(right.shape)}; found: {_kind(found)}")
+            raise Wrong(f"`{method}` must return a tensor {list(right.shape)}; found: {kind_of(found)}")
         if found.dtype != weight.dtype or found.device != weight.device:
-            raise Wrong(f"`{method}` must return {weight.dtype} on {weight.device}; found: {_kind(found)}")
+            raise Wrong(f"`{method}` must return {weight.dtype} on {weight.device}; found: {kind_of(found)}")
         if found.stride(1) != 1 and found.shape[1] > 1:
             raise Wrong(f"the numbers of a row must lie side by side; `{method}` returns strides {found.stride()}")
         numbers, most = found.double(), CLOSE[found.dtype] * (1 + right.abs().max().item())
@@ -319,69 +314,8 @@ def _some(numbers: Tensor) -> str:
     return ", ".join(f"{number:.5g}" for number in numbers.tolist())
 
 
-def _kind(found: Any) -> str:
-    if not isinstance(found, Tensor):
-        return f"{type(found).__name__}"
-    return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')} on {found.device}"
-
-
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
-
-
-# -- what is watched --------------------------------------------------------------------------------------------------
-
-
-class Born(DispatchMode):
-    """Remembers the tensors that are made in a `with` block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[weakref.ref[Tensor]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        made = result if isinstance(result, list | tuple) else [result]
-        self.made += [weakref.ref(one) for one in made if isinstance(one, Tensor)]
-        return result
-
-    def alive(self) -> str:
-        """Those that are still there, in words."""
-        left = [tensor for ref in self.made if (tensor := ref()) is not None]
-        return ", ".join(dict.fromkeys(map(_kind, left)))
-
-
-class Launches(Listener):
-    """Launches of kernels. under_way: whether one is being made, whose operations are not the part's."""
-
-    number = 0
-    under_way = False
-
-    def launch(self, kernel: str, options: dict[str, Any]) -> None:
-        self.number, self.under_way = self.number + 1, True
-
-    def ended(self) -> None:
-        self.under_way = False
-
-
-class _NoReads(TorchFunctionMode):
-    def __init__(self, method: str, launches: Launches) -> None:
-        super().__init__()
-        self.method, self.launches = method, launches
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in READS and not self.launches.under_way:
-            raise Wrong(f"the host must read no number of a tensor in a step; in `{self.method}` it does, by `{name}`")
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def no_reads(method: str) -> Iterator[None]:
-    """In here the host may read no number, but in the launch of a kernel."""
-    launches = Launches()
-    with heard_by(launches), _NoReads(method, launches):
-        yield
 
 
 class KernelOperations(Operations):
