@@ -1,4 +1,4 @@
-"""A learner's file that misbehaves when `rosecourse lab` imports it, or races its part: one line, and exit code 2."""
+"""A learner's file that misbehaves when `rosecourse lab` imports it: one line, and exit code 2."""
 
 import os
 import subprocess

@@ -6,7 +6,6 @@ import torch
 
 from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from rosecourse.kv.buffers import index_tensor
-from rosecourse.lab.world.causes import Cause
 
 
 class Plain:
@@ -183,24 +182,24 @@ class ReordersItsInputs(Plain):
         sessions.reverse()
 
 
-WRONG = {
-    NoCopy: Cause.COW_PARTIAL,
-    CopiesASlot: Cause.COW_PARTIAL,
-    CopiesKeysAlone: Cause.COW_PARTIAL,
-    CopiesLayerZeroAlone: Cause.COW_PARTIAL,
-    CopiesTheOtherWay: Cause.COW_PARTIAL,
-    CountsInEachLayer: Cause.BOOKS_WRONG,
-    ForgetsToCount: Cause.BOOKS_WRONG,
-    ForgetsRoom: Cause.ROLLOVER_MISSED,
-    WritesIntoShared: Cause.COW_MISSED,
-    FirstBlock: Cause.WRONG_BLOCK,
-    SlotBehind: Cause.WRONG_SLOT,
-    LayerBefore: Cause.WRONG_LAYER,
-    Swaps: Cause.K_V_SWAPPED,
-    SwallowsExhaustion: Cause.ROLLOVER_MISSED,
-    LeaksTheOriginal: Cause.BOOKS_WRONG,
-    ReordersItsInputs: Cause.INPUTS_CHANGED,
-}
+WRONG = (
+    NoCopy,
+    CopiesASlot,
+    CopiesKeysAlone,
+    CopiesLayerZeroAlone,
+    CopiesTheOtherWay,
+    CountsInEachLayer,
+    ForgetsToCount,
+    ForgetsRoom,
+    WritesIntoShared,
+    FirstBlock,
+    SlotBehind,
+    LayerBefore,
+    Swaps,
+    SwallowsExhaustion,
+    LeaksTheOriginal,
+    ReordersItsInputs,
+)
 
 
 # -- with the idea of the lesson, and without it ----------------------------------------------------------------------
