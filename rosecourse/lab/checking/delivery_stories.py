@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .apart import STEP
 from .search import smallest
 from .stories import fewer, smaller_argument
-
-if TYPE_CHECKING:
-    from .models.delivery import DeliveryInTurns, Reader
 
 Op = tuple[Any, ...]
 READERS = ("asleep", "asleep", "awake", "gone")
@@ -29,13 +26,13 @@ class Story(NamedTuple):
 class Played:
     """A story that is being played. lines: what has happened so far; listen: gets them whenever there is another."""
 
-    def __init__(self, make: Callable[[], DeliveryInTurns]) -> None:
+    def __init__(self, make: Callable[[], Any]) -> None:
         self.make, self.engines, self.at = make, [make()], 0
         self.lines: list[str] = []
         self.listen: Callable[[list[str]], object] = lambda lines: None
 
     @property
-    def model(self) -> DeliveryInTurns:
+    def model(self) -> Any:
         return self.engines[self.at]
 
     def picture(self) -> list[str]:
@@ -118,7 +115,7 @@ class Played:
         return [requests[number] for number in numbers]
 
 
-def _to(readers: list[Reader]) -> str:
+def _to(readers: list[Any]) -> str:
     names = [reader.name for reader in readers]
     return ", ".join(names) if len(names) < 4 else f"{names[0]} to {names[-1]}"
 
@@ -133,7 +130,7 @@ class DeliveryStories:
 
     count = 400
 
-    def __init__(self, model: type[DeliveryInTurns]) -> None:
+    def __init__(self, model: type) -> None:
         self.model = model
 
     def number(self, n: int) -> Story:
