@@ -15,7 +15,7 @@ from .models.operations import ASKS, OTHERS, Operations, Shape
 from .operation_costs import OpStep, watched
 
 Op = tuple[Any, ...]
-PLAIN, INTERPRETED = 150, 40  # stories
+PLAIN, INTERPRETED = 150, 30  # stories
 CHOICES: dict[str, list[Any]] = {  # the first three of each are drawn in most stories, all of them in every fourth
     "layers": [1, 2, 1, 3],
     "width": [8, 4, 15, 70, 128],

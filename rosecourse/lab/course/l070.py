@@ -188,15 +188,18 @@ BUG = Bug(
 # -- what is counted --------------------------------------------------------------------------------------------------
 
 STEPS = (
-    OpStep("5 rows after one of 5", 5, (5,), Shape(2, 8, 97)),
-    OpStep("5 rows after one of 5, 64 columns wide", 5, (5,), Shape(1, 64, 97)),
-    OpStep("1 row after one of 1, in a model of 300 words", 1, (1,), Shape(1, 8, 300)),
+    OpStep("5 rows after one of 5", 5, (5,), Shape(1, 8, 97)),
+    OpStep("5 rows after one of 5, 32 columns wide", 5, (5,), Shape(1, 32, 97)),
     OpStep("4 rows after steps of 1 and 8", 4, (1, 8), Shape(1, 8, 97)),
     OpStep("2 rows in one of two engines", 2, (2,), Shape(1, 8, 97), beside=True),
 )
 IDEA = (
     Bound("operations and launches", STEPS, operations),
+<<<<<<< ours
     Bound("reads of each weight in a launch", STEPS, times_read),
+=======
+    Bound("reads of a weight in a launch", STEPS, times_read),
+>>>>>>> theirs
     Bound("steps without a Triton kernel", STEPS, no_launch),
 )
 
