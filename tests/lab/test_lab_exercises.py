@@ -44,7 +44,6 @@ def completions(number, part, model):
 
 
 @pytest.mark.parametrize("number", EXERCISES)
-<<<<<<< ours
 def test_untouched_it_is_the_part_before_the_lesson_and_its_solution_the_one_after(number, small_model):
     course, rung = COURSES[number], lesson(number)
     for mine, theirs in (
@@ -52,26 +51,6 @@ def test_untouched_it_is_the_part_before_the_lesson_and_its_solution_the_one_aft
         (solution_of(number), course.ends_as(rung.after)),
     ):
         assert completions(number, mine, small_model) == completions(number, theirs, small_model)
-=======
-def test_a_solution_is_the_part_after_the_lesson(number, small_model):
-    part = part_of(solution(number), number)
-    config = {"triton_kv_append_min_batch": 2}
-    mine, theirs = (engine_with(small_model, number, p, **config) for p in (part, after(number)))
-    assert completions(mine) == completions(theirs)
-    found = counted(mine, number)
-    assert found == counted(theirs, number)
-    assert found == [] or found != counted(engine_with(small_model, number, before(number), **config), number)
-
-
-def test_the_untouched_cell_of_061_has_an_empty_kernel_and_launches_nothing(small_model):
-    source = exercise("061")
-    kernel = next(
-        node for node in ast.parse(source).body if getattr(node, "name", "") == "_kv_append_full_batch_kernel"
-    )
-    assert [ast.unparse(node) for node in kernel.body] == ["pass"]
-    mine = engine_with(small_model, "061", part_of(source, "061"), triton_kv_append_min_batch=2)
-    assert not any(name.startswith("kv_append_triton") for found in counted(mine, "061") for name in found)
->>>>>>> theirs
 
 
 @needs_triton

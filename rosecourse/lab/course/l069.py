@@ -185,11 +185,7 @@ STEPS = (
 )
 IDEA = (
     Bound("operations that move data", STEPS, operations),
-<<<<<<< ours
     Bound("columns of the last product, which are no multiple of 256", STEPS, columns),
-=======
-    Bound("columns of the last product, no multiple of 256,", STEPS, columns),
->>>>>>> theirs
 )
 
 COURSE = Course(

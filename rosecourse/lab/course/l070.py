@@ -195,11 +195,7 @@ STEPS = (
 )
 IDEA = (
     Bound("operations and launches", STEPS, operations),
-<<<<<<< ours
     Bound("reads of each weight in a launch", STEPS, times_read),
-=======
-    Bound("reads of a weight in a launch", STEPS, times_read),
->>>>>>> theirs
     Bound("steps without a Triton kernel", STEPS, no_launch),
 )
 

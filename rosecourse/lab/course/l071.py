@@ -226,18 +226,8 @@ IDEA = (
     Bound("weights and biases asked for only after the wait", STEPS, lambda cost, step: cost(step).late),
     Bound("weights and biases read before the wait and once more after it", STEPS, lambda cost, step: cost(step).again),
     Bound("programs that store before `start_next()`", STEPS, lambda cost, step: cost(step).silent),
-<<<<<<< ours
     Bound("waits beyond one", STEPS, lambda cost, step: cost(step).waits),
     Bound("calls of `start_next()` beyond one", STEPS, lambda cost, step: cost(step).starts),
-=======
-    Bound("waits too many", STEPS, lambda cost, step: cost(step).waits),
-    Bound("calls of `start_next()` too many", STEPS, lambda cost, step: cost(step).starts),
-)
-
-UNTIMED = (
-    "the interpreter runs one program after another, and waits for nothing. What is gained is time between kernels, "
-    "which a GPU alone has"
->>>>>>> theirs
 )
 
 COURSE = Course(
