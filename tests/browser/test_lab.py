@@ -3,11 +3,11 @@
 import re
 
 import pytest
+from rosecourse.lab.checking.causes import Cause
 
 from rosecourse import load_model
 from rosecourse.lab import hunt
 from rosecourse.lab.exercises.cells import solution
-from rosecourse.lab.world.causes import Cause
 from tests.browser.notebook import Notebook, use_theme
 
 pytestmark = pytest.mark.timeout(600)  # a machine with other work

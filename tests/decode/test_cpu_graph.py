@@ -10,8 +10,8 @@ import triton.language as tl
 
 from rosecourse.errors import CaptureError
 from rosecourse.kernels.launch import Launch
-from rosecourse.lab.world import cpu_graph
-from rosecourse.lab.world.cpu_graph import CPUGraph
+from rosecourse.lab.checking import cpu_graph
+from rosecourse.lab.checking.cpu_graph import CPUGraph
 
 
 def captured(work):

@@ -15,7 +15,7 @@ from rosecourse.decode.folding import folded_bytes
 from rosecourse.decode.ops import Residual
 from rosecourse.decode.sampling import argmax
 from rosecourse.kernels import fused
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward
 from rosecourse.models.gpt2 import GPT2
 from rosecourse.models.load import from_transformers, without_numbers
 from rosecourse.models.ops import LayerOps as PlainOps

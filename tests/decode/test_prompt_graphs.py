@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, load_model, random_model
 from rosecourse.decode import prefill as module
 from rosecourse.decode.prefill import Pads, Prefill, VarlenAttention, prompt_graphs
-from rosecourse.lab.world.cpu_graph import CPUGraph
+from rosecourse.lab.checking.cpu_graph import CPUGraph
 from tests.support.grouped_model import GroupedModel, GroupedShape
 from tests.support.oracles import prompts_of
 

@@ -7,8 +7,8 @@ import torch
 
 from rosecourse import KVCacheExhausted, SamplingParams
 from rosecourse.decode.runner import buckets_up_to
-from rosecourse.lab.world.cpu_graph import CPUGraph
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner, PaddedRunner
+from rosecourse.lab.checking.cpu_graph import CPUGraph
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, PaddedRunner
 from tests.support.hazards import pool_bytes
 from tests.support.oracles import prompts_of
 from tests.support.runners import FIXED, KINDS, PARTS, engine_of, random_traffic, sessions_of, step

@@ -6,7 +6,7 @@ import torch
 from rosecourse import LogitsError, SamplingParams
 from rosecourse.decode.rows import View
 from rosecourse.decode.runner import buckets_up_to
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner
 from tests.support.runners import FIXED, KINDS, engine_of, random_traffic, sessions_of, step
 
 pytestmark = pytest.mark.grid

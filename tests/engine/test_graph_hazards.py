@@ -5,8 +5,8 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson, load_model, random_model
 from rosecourse.decode.graphs import CUDAGraph
-from rosecourse.lab.world.cpu_graph import CPUGraph
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward
+from rosecourse.lab.checking.cpu_graph import CPUGraph
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward
 from tests.support.oracles import prompts_of
 
 RUNG = lesson("066")

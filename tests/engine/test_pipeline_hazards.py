@@ -12,8 +12,8 @@ from rosecourse import SamplingParams
 from rosecourse.decode.pipeline import TokenRing
 from rosecourse.engine import scheduler
 from rosecourse.engine.model_runner import ModelRunner
-from rosecourse.lab.world.cpu_graph import CPUGraph
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward
+from rosecourse.lab.checking.cpu_graph import CPUGraph
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward
 from tests.support.interrupts import TRACED
 from tests.support.late_device import BEHIND, LATE, LateMemory
 from tests.support.pipelines import (

@@ -7,8 +7,8 @@ import pytest
 from rosecourse import ConfigError, lesson
 from rosecourse.config import EngineConfig
 from rosecourse.engine.engine import InferenceEngine
+from rosecourse.lab.checking.layout import ONE_TABLE, PER_LAYER, layout_of
 from rosecourse.lab.course.scenes import key_at
-from rosecourse.lab.world.layout import ONE_TABLE, PER_LAYER, layout_of
 
 
 class OtherCache:

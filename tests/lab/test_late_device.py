@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from rosecourse.lab.checking.events import Passed, cpu_events_by, events_for
 from rosecourse.lab.checking.late_device import POISON, LateDevice, LateEvent
-from rosecourse.lab.world.events import Passed, cpu_events_by, events_for
 
 
 class Told:

@@ -6,13 +6,13 @@ import torch
 from rosecourse import SamplingParams
 from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.lab import check
+from rosecourse.lab.checking.cpu_graph import CPUGraph
+from rosecourse.lab.checking.graph_makers import cpu_graphs_by, graphs_for
 from rosecourse.lab.checking.runs import RunnerStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.course import ends, starts
 from rosecourse.lab.exercises.hunting import hunt
-from rosecourse.lab.world.cpu_graph import CPUGraph
-from rosecourse.lab.world.graph_makers import cpu_graphs_by, graphs_for
 from tests.support import given_runner, runner_parts
 from tests.support.cells import assert_untouched_is_right
 from tests.support.differences import differing
@@ -111,8 +111,8 @@ WRONG = {
     "the best by NumPy": (("import argmax\n", "import argmax_on\n"), ("= argmax\n", "= argmax_on(kv.device)\n")),
     "graphs of a CPU alone": (
         (
-            "from rosecourse.lab.world.graph_makers import graphs_for",
-            "from rosecourse.lab.world.cpu_graph import CPUGraph",
+            "from rosecourse.lab.checking.graph_makers import graphs_for",
+            "from rosecourse.lab.checking.cpu_graph import CPUGraph",
         ),
         ("graphs_for(kv.device)", "CPUGraph"),
     ),

@@ -10,8 +10,8 @@ import torch
 from rosecourse import BASELINE, BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.kernels import ReferenceAttention, TritonAttention, triton_runs_on
 from rosecourse.kv.buffers import StagingBuffer
-from rosecourse.lab.world.cpu_graph import CPUGraph
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
+from rosecourse.lab.checking.cpu_graph import CPUGraph
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 from rosecourse.measure.counters import Counts, count_step, counts_table, watch
 
 pytestmark = pytest.mark.grid

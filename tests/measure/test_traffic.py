@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rosecourse import EngineConfig, InferenceEngine
-from rosecourse.lab.world.tiny_gpt2 import random_gpt2
+from rosecourse.lab.checking.tiny_gpt2 import random_gpt2
 from rosecourse.measure.traffic import D_SMALL, D
 from rosecourse.measure.workload import run_scheduler
 

@@ -108,8 +108,8 @@ def test_few_modules_know_a_family():
         for path in package.rglob("*.py")
         if re.search(r"^from (\S*\.)?gpt2 import", path.read_text(), re.MULTILINE)
     }
-    allowed = ["models/folder.py", "models/load.py", "measure/rivals.py", "lab/world/tiny_gpt2.py"]
-    allowed += [f"lab/world/ops_{name}.py" for name in ("kept", "models", "weights")]
+    allowed = ["models/folder.py", "models/load.py", "measure/rivals.py", "lab/checking/tiny_gpt2.py"]
+    allowed += [f"lab/checking/ops_{name}.py" for name in ("kept", "models", "weights")]
     assert {str(path.relative_to(package)) for path in known} == set(allowed)
 
 

@@ -12,7 +12,7 @@ from tests.support.house import House, circle
 FLOORS = [
     *("__init__", "errors", "checks", "config", "pages"),
     *("models", "kv", "request", "kernels", "decode", "engine", "lessons", "measure", "records", "pictures", "desk"),
-    *("lab/world", "lab/checking", "lab/course", "lab/checks", "lab/exercises", "lab"),
+    *("lab/checking", "lab/checking", "lab/course", "lab/checks", "lab/exercises", "lab"),
     *("commands", "__main__"),
 ]
 MOST_ROOMS = 21
@@ -62,7 +62,7 @@ def test_the_house_keeps_the_rule(house, rule):
 
 def test_the_whole_package_is_read(house):
     assert len(house.files) == sum(1 for _ in house.folder.rglob("*.py"))
-    assert house.rooms >= {"config", "kv", "decode", "lessons", "lab/world", "commands"}
+    assert house.rooms >= {"config", "kv", "decode", "lessons", "lab/checking", "commands"}
     assert set(FLOORS) == house.lines.keys()  # none of them is gone
 
 
@@ -90,7 +90,7 @@ SOUND = {
     "kv/blocks.py": "from ..errors import Odd\nclass Pool:\n    _free = 1\n    def take(self): return self._free\n",
     "decode/__init__.py": "from .step import step\n",
     "decode/step.py": "from .. import errors\nfrom ..kv import blocks\ndef step(): ...\n",
-    "lab/world/pool.py": "from rosecourse.decode import step\nimport rosecourse.kv.blocks\nimport os.path\n",
+    "lab/checking/pool.py": "from rosecourse.decode import step\nimport rosecourse.kv.blocks\nimport os.path\n",
     "lab/checks/check.py": "from ..world import pool\n",
     "config.py": "import os\n" * 4,
 }
@@ -99,8 +99,8 @@ SOUND = {
 def test_a_sound_house_breaks_no_rule(tmp_path):
     house = build(tmp_path, SOUND)
     assert broken(house) == {}
-    assert house.rooms == {"errors", "config", "kv", "decode", "lab/world", "lab/checks"}
-    assert house.arrows["lab/world"] == {"decode", "kv"}
+    assert house.rooms == {"errors", "config", "kv", "decode", "lab/checking", "lab/checks"}
+    assert house.arrows["lab/checking"] == {"decode", "kv"}
     assert house.imports["decode.step"] == {"errors", "kv.blocks"}
 
 
@@ -173,7 +173,7 @@ def test_a_circle_of_rooms_needs_no_circle_of_modules(tmp_path):
         ("kv/a.py", "from ..engine.core import x", "kv.a imports engine.core"),
         ("checks.py", "from .config import x", "checks imports config"),
         ("models/a.py", "from rosecourse.engine import core", "models.a imports engine.core"),
-        ("lab/world/a.py", "from ..checks.a import x", "lab.world.a imports lab.checks.a"),
+        ("lab/checking/a.py", "from ..checks.a import x", "lab.world.a imports lab.checks.a"),
         ("lab/checks/b.py", "from ...commands import a", "lab.checks.b imports commands.a"),
         ("commands/b.py", "from ..__main__ import main", "commands.b imports __main__"),
         ("kv/a.py", "from .. import Engine", "kv.a imports engine.core"),  # the front door hands it on

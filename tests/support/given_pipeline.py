@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import torch
 
-from rosecourse.lab.world.events import events_for
+from rosecourse.lab.checking.events import events_for
 
 
 class Slot:

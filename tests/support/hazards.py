@@ -5,7 +5,7 @@ import torch
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.rows import FIELDS, UNKNOWN, sampling_fields
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of

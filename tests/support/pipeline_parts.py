@@ -7,7 +7,7 @@ from time import sleep
 
 import torch
 
-from rosecourse.lab.world.events import events_for
+from rosecourse.lab.checking.events import events_for
 
 
 class NewMemory:

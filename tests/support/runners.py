@@ -4,7 +4,7 @@ import random
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.runner import EagerRunner
-from rosecourse.lab.world.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
+from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 
 PARTS = lesson("066").after
 FIXED = PARTS.with_(forward=FixedWidthForward)  # what a graph of a CPU can record

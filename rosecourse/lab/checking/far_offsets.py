@@ -13,9 +13,9 @@ from torch import Tensor
 from ...config import SamplingParams
 from ...errors import ConfigError
 from ...request.session import InferenceSession
-from ..world.layout import layout_of
 from .apart import STEP
 from .facts import Wrong
+from .layout import layout_of
 from .pool import Sizes
 from .stories import PoolStories
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from ..world.interrupts import Interrupt, Lines
 from .apart import STEP
 from .facts import Wrong
+from .interrupts import Interrupt, Lines
 from .pool import Sizes
 from .stories import PoolStories
 

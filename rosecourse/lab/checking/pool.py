@@ -13,7 +13,7 @@ from torch import Tensor
 from ...config import EngineConfig, SamplingParams
 from ...kv.pool import KVPool
 from ...request.session import InferenceSession
-from ..world.layout import layout_of
+from .layout import layout_of
 from .tokens import Tokens
 
 GUARD = 4096  # numbers before each cache and behind it

@@ -17,9 +17,9 @@ from ...engine.streaming import SchedulerManager
 from ...errors import SchedulerClosed
 from ...kv.guards import bookkeeping
 from ...request.session import InferenceSession
-from ..world.tiny_gpt2 import attentive_gpt2
 from .apart import STEP
 from .facts import Wrong
+from .tiny_gpt2 import attentive_gpt2
 
 PATIENCE = 3.0  # seconds in which something must move: steps and reads take milliseconds
 OWN, SHARED, LATE = 14, 4, 2  # requests of readers of their own, of one reader, and of one that comes at the end

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ...measure.counters import DispatchMode
-from ..world.layout import ONE_TABLE
 from .costs import Bound
+from .layout import ONE_TABLE
 from .models.runner import RunnerOfGraphs
 from .pool import Sizes
 from .stories import Draws, PoolStories, Story, draw_sizes

@@ -14,10 +14,10 @@ from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...lessons import BASELINE
 from ...request.session import InferenceSession
-from ..world.layout import layout_of
-from ..world.tiny_gpt2 import attentive_gpt2
 from .apart import STEP
 from .facts import Wrong
+from .layout import layout_of
+from .tiny_gpt2 import attentive_gpt2
 
 STEPS = 600  # more than any of the engines needs
 MIXED = (9, 1, 11, 10, 4, 3, 17, 2, 8, 12, 5, 7, 6, 13, 1, 9)

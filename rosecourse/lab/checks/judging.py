@@ -19,6 +19,7 @@ from ..checking.delivery_stories import DeliveryStories
 from ..checking.far_offsets import far_offsets
 from ..checking.interrupted import look_at_interrupts
 from ..checking.kernel_memory import guarded_kernels
+from ..checking.layout import LAYOUTS
 from ..checking.models.appends import KVAppend
 from ..checking.models.delivery import DeliveryInTurns
 from ..checking.models.operations import NO_KERNELS, Operations
@@ -30,7 +31,6 @@ from ..checking.stories import PoolStories, Story
 from ..checking.whole_engine import same_tokens
 from ..course import COURSES, course_of
 from ..course.form import Course
-from ..world.layout import LAYOUTS
 from .verdict import Verdict
 
 SIZES = ("block_size", "heads", "head_dim", "num_blocks", "max_seq_len")

@@ -13,7 +13,7 @@ from ...decode.runner import DeviceStep, Outcome, buckets_up_to
 from ...decode.sampling import argmax
 from ...kv.blocks import KVBlockManager
 from ...models.shape import Model
-from ..world.graph_makers import graphs_for
+from ..checking.graph_makers import graphs_for
 
 
 class Runner:

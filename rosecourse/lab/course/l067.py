@@ -106,7 +106,7 @@ from itertools import cycle
 
 import torch
 
-from rosecourse.lab.world.events import events_for
+from rosecourse.lab.checking.events import events_for
 
 
 class Ferry:

@@ -12,7 +12,7 @@ from ...decode.inputs import Batch
 from ...decode.step import DecodeStep
 from ...kv.blocks import KVBlockManager
 from ...kv.guards import bookkeeping
-from ..world.events import events_for
+from ..checking.events import events_for
 
 
 class Slot:

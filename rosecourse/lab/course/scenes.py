@@ -16,7 +16,7 @@ from ...engine.engine import InferenceEngine
 from ...kv.pool import KVPool
 from ...models.shape import Model
 from ...request.session import InferenceSession
-from ..world.layout import layout_of
+from ..checking.layout import layout_of
 
 Sessions = dict[str, InferenceSession]
 Truth = dict[str, set[str]]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, equal
 
 from ....decode.inputs import DecodeInputs
-from ...world.layout import place_and_copy
 from ..facts import Wrong
+from ..layout import place_and_copy
 from ..pool import Live
 from .appends import KVAppend
 

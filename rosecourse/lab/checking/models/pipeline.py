@@ -19,7 +19,7 @@ from ....decode.runner import Outcome
 from ....decode.sampling import NO_TOKEN
 from ....kv.blocks import BlockTable, KVBlockManager
 from ....request.session import InferenceSession
-from ...world.events import cpu_events_by
+from ..events import cpu_events_by
 from ..facts import Wrong
 from ..late_device import POISON, LateDevice, LateEvent
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from ....config import SamplingParams
 from ....decode.inputs import DecodeInputs
 from ....request.draws import key_of
-from ...world.layout import place_and_copy
 from ..facts import Wrong
+from ..layout import place_and_copy
 from ..pool import Live
 from .part_of_a_step import PartOfAStep
 
