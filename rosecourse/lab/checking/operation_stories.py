@@ -165,7 +165,8 @@ class _Draws:
 
     def _together(self) -> Iterator[Op]:
         """Two streams are under way at once."""
-        yield from (("embed", self.row()), ("embed", self.row()))
+        first, second = self.row(), self.row()
+        yield from (("embed", first), ("embed", first if first % 2 else second))  # mostly of one size
         for layer in self.layers:
             yield from (*_layer(0, layer), *_layer(1, layer))
         yield from (("logits", 0), ("logits", 1))
