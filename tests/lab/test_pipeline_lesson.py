@@ -134,25 +134,25 @@ COSTLY = {  # right, and what the verdict says
     "waits in launch": (
         "        self.in_flight.append(batch)\n",
         "        self.in_flight.append(batch)\n        slot.event.synchronize()\n",
-        "1 wait(s) for the step launched last",
+        "waits for the step launched last",
     ),
-    "not ahead": ("steps_ahead = 1", "steps_ahead = 0", "1 wait(s) for the step launched last"),
+    "not ahead": ("steps_ahead = 1", "steps_ahead = 0", "waits for the step launched last"),
     "waits for the newest": (
         "        tokens = oldest.pending.read()\n",
         "        self.in_flight[-1].pending.event.synchronize()\n        tokens = oldest.pending.read()\n",
-        "1 wait(s) for the step launched last",
+        "waits for the step launched last",
     ),
     "a copy that waits": (
         ".copy_(tokens, non_blocking=True)",
         ".copy_(tokens)",
-        "1 wait(s) for the step launched last",
+        "waits for the step launched last",
     ),
     "sent twice": (
         "        slot.put(outcome.tokens)\n",
         "        slot.put(outcome.tokens)\n        slot.put(outcome.tokens)\n",
-        "2 copies of tokens to the host",
+        "copies of tokens to the host",
     ),
-    "tells nobody": ("self.step.has_read(oldest, tokens)", "pass", "4 token(s) of which the rows are not told"),
+    "tells nobody": ("self.step.has_read(oldest, tokens)", "pass", "tokens of which the rows are not told"),
 }
 RIGHT = (*pipeline_parts.RIGHT, hunt("067").mended, one_behind.Pipeline, given_pipeline.Given)
 

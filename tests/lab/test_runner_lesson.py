@@ -131,21 +131,21 @@ COSTLY = {  # right, and what is said of their steps
     "eager": (((REPLAY, "        return self.work(inputs, sampled)\n"),), "that the host launches outside a replay"),
     "captured in each step": (
         ((MISSING, "        if True:\n            self.graphs[bucket, sampled] = self.captured("),),
-        "1 capture(s)",
+        "captures in",
     ),
-    "captured when needed": (FROZEN[:1], "1 capture(s)"),
-    "one large graph": (((BUCKET, "self.buckets[-1]"),), "16 row(s) in the graph"),
+    "captured when needed": (FROZEN[:1], "captures in"),
+    "one large graph": (((BUCKET, "self.buckets[-1]"),), "rows in the graph"),
     "always sampling": (
         (("        n = len(inputs.token_ids)\n", "        n, sampled = len(inputs.token_ids), True\n"),),
-        "replay(s) of a graph that samples, though nobody asks",
+        "replays of a graph that samples, though nobody asks",
     ),
     "one for each size": (
         (("buckets_up_to(config.max_batch_size)", "range(1, config.max_batch_size + 1)"),),
-        "16 graph(s) captured since the start",
+        "graphs captured since the start",
     ),
     "copies outside": (
         ((RETURN, "return Outcome(self.logits[:n].clone(), self.tokens[:n].clone())"),),
-        "2 operation(s) that the host launches outside a replay",
+        "operations that the host launches outside a replay",
     ),
     "in the graph's memory": (
         (
@@ -157,9 +157,9 @@ COSTLY = {  # right, and what is said of their steps
             ("        self.graphs = {}\n", "        self.graphs, self.made = {}, {}\n"),
             (RETURN, "return Outcome(*(made[:n] for made in self.made[bucket, sampled]))"),
         ),
-        "2 tensor(s) of its outcome in the memory of a graph",
+        "tensors of its outcome in the memory of a graph",
     ),
-    "cold": (((WARM_UP, ""),), "graph(s) captured before a step of their kind has run"),
+    "cold": (((WARM_UP, ""),), "graphs captured before a step of their kind has run"),
 }
 RIGHT = (*runner_parts.RIGHT, hunt("066").mended, ends.Runner, given_runner.Given)
 

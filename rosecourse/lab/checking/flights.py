@@ -225,18 +225,18 @@ class Seen(NamedTuple):
 
 
 STEPS = (
-    Behind("1 session, as before,", 1, 1),
-    Behind("3 sessions, as before,", 3, 3),
-    Behind("16 sessions, as before,", 16, 16),
-    Behind("5 sessions, after one of 1,", 1, 5),
-    Behind("2 sessions, after one of 6,", 6, 2),
+    Behind("1 session, as before", 1, 1),
+    Behind("3 sessions, as before", 3, 3),
+    Behind("16 sessions, as before", 16, 16),
+    Behind("5 sessions, after one of 1", 1, 5),
+    Behind("2 sessions, after one of 6", 6, 2),
 )
-SETTLED = (Behind("4 sessions, after all before it have landed,", 4, 4, settled=True),)
+SETTLED = (Behind("4 sessions, after all before it have landed", 4, 4, settled=True),)
 IDEA = (
-    Bound("wait(s) for the step launched last", STEPS, lambda cost, step: cost(step).idle_waits),
+    Bound("waits for the step launched last", STEPS, lambda cost, step: cost(step).idle_waits),
     Bound("copies of tokens to the host", STEPS, lambda cost, step: cost(step).copies),
     Bound(
-        "token(s) of which the rows are not told that the device has them",
+        "tokens of which the rows are not told that the device has them",
         SETTLED,
         lambda cost, step: cost(step).untold,
     ),

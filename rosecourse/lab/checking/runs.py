@@ -128,22 +128,22 @@ def moves_data(func: Any) -> bool:
 
 
 ALL = (
-    Runs("1 session, as before,", 1, 1),
-    Runs("3 sessions, as before,", 3, 3),
-    Runs("16 sessions, as before,", 16, 16),
-    Runs("5 sessions, after one of 1,", 1, 5),
-    Runs("2 sessions, after one of 6,", 6, 2),
-    Runs("4 sessions, two of which sample, as before,", 4, 4, sampled=2, warm=True),
-    Runs("11 sessions, of 11 rows at most,", 11, 11, rows=11),
+    Runs("1 session, as before", 1, 1),
+    Runs("3 sessions, as before", 3, 3),
+    Runs("16 sessions, as before", 16, 16),
+    Runs("5 sessions, after one of 1", 1, 5),
+    Runs("2 sessions, after one of 6", 6, 2),
+    Runs("4 sessions, two of which sample, as before", 4, 4, sampled=2, warm=True),
+    Runs("11 sessions, of 11 rows at most", 11, 11, rows=11),
 )
-FIRST = (Runs("3 sessions, the first of which samples now,", 2, 3, sampled=1),)
+FIRST = (Runs("3 sessions, the first of which samples now", 2, 3, sampled=1),)
 IDEA = (
-    Bound("operation(s) that the host launches outside a replay", ALL, lambda cost, step: cost(step).outside),
-    Bound("capture(s)", (*ALL, *FIRST), lambda cost, step: cost(step).captures),
-    Bound("replay(s)", (*ALL, *FIRST), lambda cost, step: cost(step).replays),
-    Bound("row(s) in the graph that it replays", ALL, lambda cost, step: cost(step).rows),
-    Bound("tensor(s) of its outcome in the memory of a graph", ALL, lambda cost, step: cost(step).shared),
-    Bound("replay(s) of a graph that samples, though nobody asks", ALL, lambda cost, step: cost(step).needless),
-    Bound("graph(s) captured since the start", ALL, lambda cost, step: cost(step).made),
-    Bound("graph(s) captured before a step of their kind has run", FIRST, lambda cost, step: cost(step).cold),
+    Bound("operations that the host launches outside a replay", ALL, lambda cost, step: cost(step).outside),
+    Bound("captures", (*ALL, *FIRST), lambda cost, step: cost(step).captures),
+    Bound("replays", (*ALL, *FIRST), lambda cost, step: cost(step).replays),
+    Bound("rows in the graph that it replays", ALL, lambda cost, step: cost(step).rows),
+    Bound("tensors of its outcome in the memory of a graph", ALL, lambda cost, step: cost(step).shared),
+    Bound("replays of a graph that samples, though nobody asks", ALL, lambda cost, step: cost(step).needless),
+    Bound("graphs captured since the start", ALL, lambda cost, step: cost(step).made),
+    Bound("graphs captured before a step of their kind has run", FIRST, lambda cost, step: cost(step).cold),
 )
