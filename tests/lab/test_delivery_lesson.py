@@ -128,8 +128,7 @@ def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
     assert_untouched_is_right("068")
 
 
-def test_the_command_takes_a_delivery(tmp_path, capsys, monkeypatch, small_model):
-    monkeypatch.setattr("rosecourse.lab.exercises.racing.load_model", lambda: small_model)
+def test_the_command_takes_a_delivery(tmp_path, capsys):
     said = command_on_solution("068", tmp_path, capsys)
     assert "a whole engine with 30 threads that read 38 requests: each token once and in order" in said
 
