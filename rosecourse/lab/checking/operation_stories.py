@@ -149,7 +149,7 @@ def _step(rows: int, layers: int) -> Iterator[Op]:
 class _Draws:
     """Draws operations, some at once, as a model of one kind or another asks for them."""
 
-    KINDS = ("step", "step", "together", "parallel", "alone", "again", "any", "any", "other", "other", *MANY)
+    KINDS = ("step", "step", "together", "parallel", "alone", "again", "any", "any", "other", "other", "crossed", *MANY)
 
     def __init__(self, dice: random.Random, shape: Shape, rows: list[int]) -> None:
         self.dice, self.layers, self.rows = dice, range(shape.layers), rows
@@ -185,6 +185,10 @@ class _Draws:
     def _again(self) -> Iterator[Op]:
         """A stream that is asked for its logits, and goes on."""
         yield from (("logits", 0), ("logits", 0), ("linear_add", 0, 0, "attn_c_proj"), ("logits", 0))
+
+    def _crossed(self) -> Iterator[Op]:
+        """One map stands behind two norms."""
+        yield from (("embed", self.row()), ("norm_linear", -1, 0), ("crossed", -1, 0), ("logits", -1))
 
     def _any(self) -> Iterator[Op]:
         stream, layer = self.dice.randrange(2), self.dice.choice(self.layers)

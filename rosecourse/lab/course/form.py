@@ -113,10 +113,10 @@ class Course:
     """
 
     number: str
-    world: Any  # a `World`, or a `PartOfAStep` for a part that is checked by stories
+    world: Any  # a model of `checking.models`, or the stories about it
     exercise: Exercise
     bug: Bug
-    idea: tuple[Bound, ...] = ()  # the same of a part that is checked by stories
+    idea: tuple[Bound, ...] = ()
     unseen: str = NO_COPIES
     let_in: str = ""
 

@@ -180,7 +180,8 @@ COURSE = Course(
         Bound("tensors of integers", (*ANY, *GATED), costs.index_tensors, spare=2),
         Bound("arrays built of Python numbers", ANY, costs.arrays),
         Bound("stores of K and V", ANY, costs.stores),
-        Bound("copies of rows of K and V", (*ANY, *GATED), costs.rows),
+        Bound("copies of rows of K and V", ANY, costs.rows, spare=6),  # of each layer's new rows, in one piece
+        Bound("copies of rows of K and V", GATED, costs.rows),
         Bound("operations beyond those of half the sessions", ANY, costs.growth),
         Bound("kernels launched", (*GATED, BELOW), costs.launches),
         Bound("layers without a kernel", GATED, costs.no_launch),

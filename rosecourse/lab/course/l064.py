@@ -184,8 +184,7 @@ COURSE = Course(
     idea=(
         Bound("bytes uploaded", (INSIDE,), uploaded),
         *(Bound("bytes uploaded", (step,), uploaded, NUMBER * numbers) for step, numbers in CHANGES.items()),
-        Bound("tensors of integers", (INSIDE,), built),
-        Bound("tensors of integers", tuple(CHANGES), built, spare=4),
+        Bound("tensors of integers", (INSIDE, *CHANGES), built, spare=4),
         Bound("operations beyond those of half the sessions", (INSIDE, *CHANGES), growth, spare=2),
     ),
     unseen="a wait of the host for the device, and what is written through NumPy into memory that a GPU has elsewhere",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..checking.costs import INSIDE, Bound, N, growth, operations, stores
+from ..checking.costs import INSIDE, Bound, N, Step, growth, operations, stores
 from ..checking.models.copies import CopyBlocks
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
@@ -132,6 +132,7 @@ BUG = Bug(
 
 COPIES = (
     replace(INSIDE, words=f"{N} sessions, of which 9 write into blocks of others", forks=9),
+    Step("36 sessions, all of which write into blocks of others", (3,) * 36, forks=36),
     replace(INSIDE, words="6 sessions, of which 4 write into blocks of others", lengths=INSIDE.lengths[:6], forks=4),
 )
 

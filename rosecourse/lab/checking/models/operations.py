@@ -149,8 +149,9 @@ class Operations:
         engine.streams.append(Stream(name, stream_of("embed", mine), total))
         return engine.streams[-1]
 
-    def norm_linear(self, stream: Stream, layer: int, method: str = "norm_linear") -> None:
+    def norm_linear(self, stream: Stream, layer: int, method: str = "norm_linear", other_norm: str = "") -> None:
         norm_name, linear_name, goes_to = ASKS[method]
+        norm_name = other_norm or norm_name
         block = self.now.model.layers[layer]
         norm, linear = getattr(block, norm_name), getattr(block, linear_name)
         self.say(f"{method}({stream.name}, {norm_name}, {linear_name} of layer {layer})")
@@ -164,6 +165,10 @@ class Operations:
 
     def norm_linear_gelu(self, stream: Stream, layer: int) -> None:
         self.norm_linear(stream, layer, "norm_linear_gelu")
+
+    def crossed(self, stream: Stream, layer: int) -> None:
+        """A map behind another norm than in most steps."""
+        self.norm_linear(stream, layer, "norm_linear", "ln_2")
 
     def linear_add(self, stream: Stream, layer: int, name: str) -> None:
         """A product that waits goes in, or numbers that no operation has made."""
