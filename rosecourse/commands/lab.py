@@ -31,7 +31,7 @@ def file_and_class(context: click.Context, param: click.Parameter, text: str) ->
 @click.option("--no-run", is_flag=True, help="Check it, and measure nothing.")
 @threads_option
 def lab(flags: Flags) -> int:
-    """Check a part that you have written, and measure it.
+    """Check a part that you have written, and run it.
 
     The exit code is 0 for a part that passes, 1 for one that does not.
     """

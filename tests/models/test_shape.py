@@ -109,7 +109,7 @@ def test_few_modules_know_a_family():
         if re.search(r"^from (\S*\.)?gpt2 import", path.read_text(), re.MULTILINE)
     }
     allowed = ["models/folder.py", "models/load.py", "measure/rivals.py", "lab/checking/tiny_gpt2.py"]
-    allowed += [f"lab/checking/ops_{name}.py" for name in ("kept", "models", "weights")]
+    allowed += ["lab/checking/models/operations.py"]
     assert {str(path.relative_to(package)) for path in known} == set(allowed)
 
 

@@ -77,10 +77,11 @@ def test_a_page_without_its_live_figure_fails(tmp_path):
     """`pytest --nbval` says so, whatever its cells do."""
     pytest.importorskip("nbval")
     shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "notebooks").mkdir()
     png = nbformat.v4.new_output("display_data", {"image/png": ""})
     for number, source, outputs in (("036", "# your_run(", [png]), ("038", "other", [png]), ("059", "your_run()", [])):
         cell = nbformat.v4.new_code_cell(source, outputs=outputs)
-        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / f"{number}_page.ipynb")
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "notebooks" / f"{number}_page.ipynb")
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
-    assert re.findall(r"^ERROR (\d{3})_page", said, re.M) == ["038", "059"]
+    assert re.findall(r"^ERROR notebooks/(\d{3})_page", said, re.M) == ["038", "059"]

@@ -12,7 +12,7 @@ from tests.support.house import House, circle
 FLOORS = [
     *("__init__", "errors", "checks", "config", "pages"),
     *("models", "kv", "request", "kernels", "decode", "engine", "lessons", "measure", "records", "pictures", "desk"),
-    *("lab/checking", "lab/checking", "lab/course", "lab/checks", "lab/exercises", "lab"),
+    *("lab/checking", "lab/course", "lab/checks", "lab/exercises", "lab"),
     *("commands", "__main__"),
 ]
 MOST_ROOMS = 21
@@ -91,7 +91,7 @@ SOUND = {
     "decode/__init__.py": "from .step import step\n",
     "decode/step.py": "from .. import errors\nfrom ..kv import blocks\ndef step(): ...\n",
     "lab/checking/pool.py": "from rosecourse.decode import step\nimport rosecourse.kv.blocks\nimport os.path\n",
-    "lab/checks/check.py": "from ..world import pool\n",
+    "lab/checks/check.py": "from ..checking import pool\n",
     "config.py": "import os\n" * 4,
 }
 
@@ -173,7 +173,7 @@ def test_a_circle_of_rooms_needs_no_circle_of_modules(tmp_path):
         ("kv/a.py", "from ..engine.core import x", "kv.a imports engine.core"),
         ("checks.py", "from .config import x", "checks imports config"),
         ("models/a.py", "from rosecourse.engine import core", "models.a imports engine.core"),
-        ("lab/checking/a.py", "from ..checks.a import x", "lab.world.a imports lab.checks.a"),
+        ("lab/checking/a.py", "from ..checks.a import x", "lab.checking.a imports lab.checks.a"),
         ("lab/checks/b.py", "from ...commands import a", "lab.checks.b imports commands.a"),
         ("commands/b.py", "from ..__main__ import main", "commands.b imports __main__"),
         ("kv/a.py", "from .. import Engine", "kv.a imports engine.core"),  # the front door hands it on

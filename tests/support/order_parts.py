@@ -5,7 +5,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from rosecourse.lab.early_start import start_next, wait
+from rosecourse.lab.checking.early_start import start_next, wait
 
 
 @triton.jit

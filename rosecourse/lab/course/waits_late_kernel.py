@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..early_start import start_next, wait
+from ..checking.early_start import start_next, wait
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from ....kernels import INTERPRETED
 from ....measure.counters import DispatchMode
-from ...early_start import told_to
+from ..early_start import told_to
 from ..facts import Wrong
 from ..kernel_memory import Access, Listener, heard_by
 from ..operations_seen import moves_data

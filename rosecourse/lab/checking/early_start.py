@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..kernels import INTERPRETED, TRITON_AVAILABLE
+from ...kernels import INTERPRETED, TRITON_AVAILABLE
 
 if TRITON_AVAILABLE and not INTERPRETED:
     import triton
