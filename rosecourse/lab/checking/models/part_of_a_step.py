@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,7 +17,7 @@ from ..holding import Before
 from ..pool import Live, Pool, Sizes
 
 
-class PartOfAStep:
+class PartOfAStep(ABC):
     """A part in an engine's pool, and what a story does with it.
 
     part: its name in `DecodeParts`. words: what a page calls it. holds: what is right in all stories. takes_blocks:
@@ -43,15 +44,15 @@ class PartOfAStep:
         """The parts of an engine in which such a part can be tried."""
         return parts
 
+    @abstractmethod
     def call(self, batch: list[Live]) -> None:
         """Call the part for one more token of each session, and look at what it returns. Raises `Wrong`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, batch: list[Live]) -> None:
         """What the rest of the step does after the part."""
-        raise NotImplementedError
 
-    def started(self, live: Live, parent: Live | None = None) -> None:
+    def started(self, live: Live, parent: Live | None = None) -> None:  # noqa: B027 - not every part listens
         """A session has begun, or has been computed again. parent: of a fork."""
 
     def picture(self) -> list[str]:
@@ -71,7 +72,7 @@ class PartOfAStep:
             live.session.num_cached_tokens += 1
             live.session.table.num_tokens += 1
 
-    def look_back(self) -> None:
+    def look_back(self) -> None:  # noqa: B027 - not every part looks back
         """Raise `Wrong` unless what was right before is right still."""
 
     def step(self, batch: list[Live], room: int | None = None) -> None:
