@@ -8,7 +8,7 @@ from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.lab import check
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 from rosecourse.lab.checking.graph_makers import cpu_graphs_by, graphs_for
-from rosecourse.lab.checking.runs import RunnerStories
+from rosecourse.lab.checking.runner_stories import RunnerStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.course import ends, starts

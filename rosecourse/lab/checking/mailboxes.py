@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...config import SamplingParams
@@ -40,11 +39,6 @@ class Box:
         self.read += self.items
         self.items.clear()
 
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens that its reader has read, of all its requests."""
-        return [item.token_id for item in self.read if isinstance(item, NewTokenItem)]
-
 
 class HandedByHand:
     """A scheduler whose steps are handed to the engine's delivery, as the thread of a `SchedulerManager` does it."""
@@ -73,9 +67,3 @@ class HandedByHand:
         self.engine.delivery.hand_over(handed)
         if not self.scheduler.has_work:
             self.engine.delivery.flush()
-
-    def run(self, after_each: Callable[[], object] = lambda: None) -> None:
-        """Step until nothing is left to do; what is given is called after each step."""
-        while self.scheduler.has_work:
-            self.step()
-            after_each()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..checking.runs import IDEA, RunnerStories
+from ..checking.runner_stories import IDEA, RunnerStories
 from . import ends, starts
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps

@@ -9,7 +9,7 @@ from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...models.shape import Model
-from ..checking.flights import IDEA, PipelineStories
+from ..checking.pipeline_stories import IDEA, PipelineStories
 from . import in_step, one_behind
 from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side
