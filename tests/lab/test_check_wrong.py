@@ -66,3 +66,15 @@ def test_a_costly_kernel_lacks_the_idea(function):
     verdict = judged(kernel_parts.with_kernel(function), "061")
     assert verdict.correct
     assert verdict.missing
+
+
+class SixteenAtATime(lesson("065").after.copy_blocks):
+    def __call__(self, copies):
+        for begin in range(0, len(copies), 16):
+            super().__call__(copies[begin : begin + 16])
+
+
+def test_copies_in_chunks_lack_the_idea():
+    verdict = judged(SixteenAtATime, "065")
+    assert verdict.correct
+    assert verdict.missing

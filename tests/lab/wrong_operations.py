@@ -265,6 +265,13 @@ WRONG_070 = [
         "eps=norm.eps, gelu=True)\n\n    def norm_linear_gelu",
     ),
     (
+        "a map is folded for one norm",
+        "(norm, linear) not in self.folded",
+        "linear not in self.folded",
+        FOLDS,
+        "self.folded[linear]",
+    ),
+    (
         "by shape",
         "(norm, linear) not in self.folded",
         "getattr(linear, 'weight', linear).shape not in self.folded",
