@@ -1,5 +1,6 @@
 """Maintainers' recorder: rounds are measured, kept, gone on with, and read back by the pages."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from rosecourse.records.results import RESULTS, SHIPPED_GPU
 from rosecourse.records.runs import COLUMNS, recorded_comparison
 from tests.support.recordings import STEPS, steady, write_recording
 
@@ -21,7 +23,7 @@ def record(monkeypatch):
 
     monkeypatch.setitem(tasks.FIRST, "E", "070")  # two rungs, of which the last one runs twice
     yield module
-    for name in ("runs", "tasks", "ladder"):
+    for name in ("runs", "tasks", "paths", "ladder"):
         sys.modules.pop(name, None)
 
 
@@ -45,6 +47,18 @@ def test_recorded_rounds_are_read_back_as_a_comparison(record, tmp_path):
     rows = found.recording.by_number["071"].rows
     assert list(rows["round"]) == [1, 2, 3]
     assert (rows["total throughput"] > 0).all()
+
+
+def test_the_path_of_each_lesson_ran_where_it_is_recorded(record):
+    """In the committed recording; a run in which the next lesson's path does not run is told."""
+    told = json.loads((RESULTS / SHIPPED_GPU / "runs.json").read_text())
+    paths = {workload: one["paths"] for workload, one in told.items()}
+    assert [record.trouble(*one) for one in paths.items()] == [[]] * len(paths)
+    shut = paths["C-scheduler"] | {"061": paths["C-scheduler"]["060"]}
+    assert record.trouble("C-scheduler", shut) == [
+        "061 under C-scheduler: index_put is 24 a step, 24 before",
+        "061 under C-scheduler: a kernel in 0% of the steps",
+    ]
 
 
 def test_a_stalled_round_is_found_and_measured_again_once_it_is_left_out(record, tmp_path):

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -159,7 +159,12 @@ def measure(name: str, folder: str, rounds: int) -> None:
             if number:
                 rates[work].append(len(done) * new / seconds)
     for work, found in rates.items():
-        told = {"workload": work, "rates": found, "head": heads[work], "version": version(ENGINES[name][0])}
+        told = {
+            "workload": work,
+            "rates": found,
+            "head": heads[work],
+            "version": import_module(ENGINES[name][0]).__version__,
+        }
         print(json.dumps(told), flush=True)
 
 
@@ -200,17 +205,17 @@ def main(out: Path, rounds: int, engines: str, vllm_path: str, engine: str | Non
     if vllm_path and "vLLM" in paths:
         paths["vLLM"] = f"{vllm_path}{os.pathsep}{paths['vLLM']}"
     there = [name for name in paths if (name == "vLLM" and vllm_path) or importlib.util.find_spec(ENGINES[name][0])]
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    about = {"gpu": device, "torch": torch.__version__, "date": datetime.now(UTC).date().isoformat()}
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as made:
         write_model(Path(made))
         for name in there:
             found = rows_of(name, Path(made), rounds, paths[name])
             rows += found
+            pd.DataFrame([row | about for row in rows]).to_csv(out, index=False)  # as they come: an engine can hang
             told = ", ".join(f"{row['workload']}: {row['tokens/s']:,}" for row in found)
             print(f"{name}: {told} tokens/s", flush=True)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    about = {"gpu": device, "torch": torch.__version__, "date": datetime.now(UTC).date().isoformat()}
-    pd.DataFrame([row | about for row in rows]).to_csv(out, index=False)
 
 
 if __name__ == "__main__":

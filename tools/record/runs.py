@@ -4,7 +4,8 @@
     PYTHONPATH=. python tools/record/runs.py gather parts                              # into data/results/<gpu>/
 
 Each round runs every rung once, forwards and then backwards; the rungs of `TWICE` run a second time in it, as the
-control. Rounds that warm up come first and do not count: one, and two where prompts are cached. Each round is written
+control. Rounds that warm up come first and do not count: one, and two where prompts are cached. In them some steps are
+watched: a recording of a lesson whose path did not run is refused. Each round is written
 as soon as it is measured, and a later call goes on from there, so keep to one machine. A round is measured again if its
 runs, in the median over the rungs, take more than `STALLED` times as long as their rungs usually do: at most `AGAIN` of
 them, and `runs.json` says how many.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import click
 import numpy as np
 import pandas as pd
 import torch
+from paths import Seen, trouble, watched_steps
 from tasks import Task, from_first, gpu_folder, task_of
 
 import rosecourse as rc
@@ -88,15 +91,20 @@ class Recorder:
         twice = [rung for rung in task.rungs if rung.number in TWICE]
         self.places = [(rung, 0) for rung in task.rungs] + [(rung, 1) for rung in twice]
         self.engines = [InferenceEngine(model, task.config, rung.after) for rung, _ in self.places]
+        self.paths: dict[str, Seen] = {}
 
     def round(self, number: int, warm_up: bool = False) -> None:
         """Run every rung once. number: of the round, from 1 on; one that warms up leaves nothing."""
         rows: list[dict[str, Any]] = []
         gaps: list[pd.DataFrame] = []
         for place in order_of_round(len(self.places), number):
-            run = self.task.runner(self.engines[place], self.task.workload)
-            self._see(place, run)
             rung, twice = self.places[place]
+            engine = self.engines[place]
+            with watched_steps(engine, rung) if warm_up and not twice else nullcontext() as seen:
+                run = self.task.runner(engine, self.task.workload)
+            if seen is not None:
+                self.paths[rung.number] = seen
+            self._see(place, run)
             key = {"workload": self.task.name, "lesson": rung.number, "twice": twice, "round": number}
             rows.append(key | self._figures(run))
             if not twice:
@@ -170,7 +178,7 @@ def measure(workloads: str, rounds: int, minutes: float, out: Path, commit: str 
 def record(recorder: Recorder, rounds: int, end: float) -> bool:
     """Measure the rounds that are missing, and stalled ones again; False if the time does not suffice."""
     part = recorder.part
-    if part.done >= rounds:
+    if part.done >= rounds and "paths" in part.about:
         return True
     took = 0.0
     warm_ups = 2 if recorder.task.config.prefix_cache else 1
@@ -178,6 +186,9 @@ def record(recorder: Recorder, rounds: int, end: float) -> bool:
         start = time.monotonic()
         recorder.round(0, warm_up=True)
         took = time.monotonic() - start
+    if recorder.model.device.type == "cuda" and (wrong := trouble(part.name, recorder.paths)):
+        raise SystemExit("\n".join(wrong))
+    part.about["paths"] = dict(sorted(recorder.paths.items()))
     while part.done < rounds:
         missing = min(set(range(1, rounds + 1)) - set(part.rows["round"]))
         if time.monotonic() + took > end:

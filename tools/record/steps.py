@@ -39,7 +39,7 @@ from rosecourse.records.steps import FACTS, KERNELS, PARTS
 
 TURNS = 16  # of `CHUNK` steps each: together one block of 64 tokens
 COUNTED = TURNS * CHUNK
-ROUNDS = 3  # of timelines: each takes every rung in turn; of a rung the shortest is kept
+ROUNDS = 2  # of timelines: each takes every rung in turn; of a rung the shortest is kept
 WARMUP = 20  # steps before the profiler starts
 # The profiler watches and forgets its first steps, which are slow. One more comes before the step that is shown: of
 # what was launched before the profiler began it sees no kernels.
