@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 from rosecourse import LESSONS
 from rosecourse.commands.engines import config_of
 from rosecourse.records.files import require_writable_json, write_json
-from tests.support.commands import COMMANDS, benchmark_scheduler, generate
+from tests.support.commands import ALL, benchmark_scheduler, generate
 
 EVERYWHERE = [
     (["--lesson", "042"], "'042' is not one of '035'"),
@@ -30,11 +30,21 @@ EVERYWHERE = [
     (["--json", "/no/such/folder/x.json"], "cannot be written: No such file or directory"),
     (["--json", "/"], "is a folder"),
     (["--nonsense"], "No such option '--nonsense'."),
+    (["--num-blocks", "100000000"], "100000000 KV blocks of 64 tokens do not fit into memory"),
+    (["--num-blocks", "1" + 30 * "0"], "is not in the range"),
+    (["--block-size", str(2**62)], "1 KV blocks of 4611686018427387904 tokens do not fit into memory"),
+    (["--random-weights", "gpt2", "--seed", str(2**63)], "9223372036854775808 is not in the range"),
+    (["--threads", "0"], "0 is not in the range 1<=x<=1024"),
+    (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),
+    (["--device", "c\np\nu"], r"no device is called 'c\np\nu'"),
+    (["one\ntwo"], "Got unexpected extra argument (one two)"),
+    (["--hf-model-id", ""], "no model is called"),
+    (["--hf-model-id", "\0"], "no model is called"),
     *(
         (flags, "--dense goes with lessons 035 to 061: add --lesson 061, or leave")
         for flags in [
             ["--dense"],
-            *(["--dense", "--lesson", rung.number] for rung in LESSONS if rung.number > "061"),
+            ["--dense", "--lesson", LESSONS[-1].number],
         ]
     ),
 ]
@@ -50,29 +60,45 @@ GENERATE = [
 BENCHMARKS = [
     (["--max-batch-size", "0"], "'--max-batch-size': 0 is not in the range"),
     (["--prefill-max-batch-size", "0"], "'--prefill-max-batch-size': 0 is not in the range"),
-    (["--num-requests", "0"], "'--num-requests': 0 is not in the range"),
+    (["--num-requests", str(10**6 + 1)], "1000001 is not in the range 1<=x<=1000000"),
     (["--repeat-runs", "0"], "'--repeat-runs': 0 is not in the range"),
     (["--warmup-runs", "-1"], "'--warmup-runs': -1 is not in the range"),
-    (["--tokenize-workers", "-1"], "'--tokenize-workers': -1 is not in the range"),
+    (["--tokenize-workers", str(10**400)], "<=x<=1000000"),
     (["--prefill-admission-policy", "lifo"], "'lifo' is not 'fifo'"),
+]
+TRANSFORMERS = [
+    (["--pairs", "1"], "1 is not in the range 2<=x"),
+    (["--prompt-tokens", "0"], "0 is not in the range 1<=x<=1000000"),
+    (["--prompt-tokens", "1000000", "--batch-size", "16"], "the prompt has 1000000 tokens: the engine takes at most"),
+    (["--batch-size", "0"], "0 is not in the range 1<=x"),
+    (["--max-new-tokens", "600"], "max_new_tokens is 600"),
+    (["--seed", str(2**64)], "18446744073709551616 is not in the range"),
 ]
 BAD_CALLS = [
     *(("generate", *case) for case in EVERYWHERE + GENERATE),
-    *(("benchmark_scheduler", *case) for case in EVERYWHERE + BENCHMARKS),
+    *(("benchmark_scheduler", *case) for case in BENCHMARKS),
     *(("benchmark_streaming", *case) for case in BENCHMARKS),
-    ("generate", [], "Missing option '--prompt'."),
+    *(("benchmark_transformers", *case) for case in TRANSFORMERS),
+    ("generate", [], "Missing option '--prompt'. (see --help)"),
+    ("generate", ["--promt", "My dear"], "No such option '--promt'. Did you mean '--prompt'? (see --help)"),
+    ("doctor", ["--nonsense"], "No such option '--nonsense'. (see --help)"),
+    ("benchmark_scheduler", ["--prompt", ""], "the prompt is empty"),
+    ("benchmark_scheduler", ["--json", "/"], "is a folder"),
     ("benchmark_scheduler", ["--mode", "sideways"], "'sideways' is not one of 'online', 'offline'"),
     ("benchmark_scheduler", ["--samples", "0"], "'--samples': 0 is not in the range"),
+    ("benchmark_scheduler", ["--readers", "one"], "--readers"),
+    ("benchmark_streaming", ["--readers", "two"], "--readers"),
     ("benchmark_streaming", ["--samples", "2"], "No such option '--samples'."),
     ("benchmark_streaming", ["--submit-interval-ms", "-1"], "'--submit-interval-ms': -1.0 is not in the range 0<=x"),
+    ("benchmark_streaming", ["--submit-interval-ms", "1e300"], "1e+300 is not in the range 0"),
     ("benchmark_streaming", ["--submit-interval-ms", "nan"], "--submit-interval-ms is nan: give a number"),
 ]
 
 
 def assert_refused(name, flags, message, capsys):
-    prompt = [] if name != "generate" or "--prompt" in flags or not flags else ["--prompt", "Hello"]
-    device = [] if "--device" in flags or not flags else ["--device", "cpu"]
-    assert COMMANDS[name].main([*prompt, *device, *flags]) == 2
+    prompt = [] if name != "generate" or {"--prompt", "--promt"} & {*flags} or not flags else ["--prompt", "Hello"]
+    device = [] if "--device" in flags or not flags or name == "doctor" else ["--device", "cpu"]
+    assert ALL[name].main([*prompt, *device, *flags]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1, captured.err
@@ -94,14 +120,6 @@ def test_models_that_cannot_be_loaded(capsys, tmp_path, monkeypatch):
     assert_refused("generate", ["--hf-model-id", str(tmp_path / "empty")], "holds no model", capsys)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert_refused("generate", ["--hf-model-id", "someone/nothing"], "a hub id needs the network once", capsys)
-
-
-def test_an_unwritable_json_is_found_before_the_run(capsys, monkeypatch):
-    def never(*_):
-        raise AssertionError("the work has begun")
-
-    monkeypatch.setattr("rosecourse.commands.engines.model_of", never)
-    assert_refused("generate", ["--json", "/no/such/folder/x.json"], "cannot be written", capsys)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -3,17 +3,12 @@
 import io
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from tests.support.commands import (
     benchmark_scheduler,
-    benchmark_streaming,
-    benchmark_transformers,
-    doctor,
     generate,
 )
 
@@ -26,66 +21,6 @@ def assert_refused(capsys, main, argv, message):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(rf"rosecourse \w+: error: .*{message}.*\n", captured.err), captured.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--num-blocks", "100000000"], "100000000 KV blocks of 64 tokens do not fit into memory"),
-        (["--num-blocks", "1" + 30 * "0"], "is not in the range"),
-        (["--block-size", str(2**62)], "1 KV blocks of 4611686018427387904 tokens do not fit into memory"),
-        (["--random-weights", "gpt2", "--seed", str(2**63)], "9223372036854775808 is not in the range"),
-        (["--threads", "0"], "0 is not in the range 1<=x<=1024"),
-        (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),
-        (["--device", "c\np\nu"], r"no device is called 'c\\np\\nu'"),
-        (["one\ntwo"], "Got unexpected extra argument .one two."),
-    ],
-    ids=lambda x: " ".join(x)[:30] if isinstance(x, list) else "",
-)
-def test_odd_values(capsys, flags, message):
-    assert_refused(capsys, generate.main, [*HELLO, *flags], message)
-
-
-def test_an_interval_longer_than_a_clock(capsys):
-    argv = [*SMALL, "--submit-interval-ms", "1e300"]
-    assert_refused(capsys, benchmark_streaming.main, argv, r"1e\+300 is not in the range 0")
-
-
-@pytest.mark.parametrize("number", [10**6 + 1, 10**12, 10**30, 10**400])
-@pytest.mark.parametrize(
-    ("main", "flag"),
-    [
-        (benchmark_scheduler.main, "--num-requests"),
-        (benchmark_scheduler.main, "--repeat-runs"),
-        (benchmark_scheduler.main, "--warmup-runs"),
-        (benchmark_streaming.main, "--tokenize-workers"),
-        (benchmark_transformers.main, "--pairs"),
-        (benchmark_transformers.main, "--prompt-tokens"),
-    ],
-)
-def test_more_than_any_machine_gets_done(capsys, main, flag, number):
-    assert_refused(capsys, main, ["--device", "cpu", flag, str(number)], "<=x<=1000000")
-
-
-def test_a_seed_that_torch_has_not(capsys):
-    argv = ["--device", "cpu", "--seed", str(2**64)]
-    assert_refused(capsys, benchmark_transformers.main, argv, "18446744073709551616 is not in the range")
-
-
-def test_random_prompts_longer_than_the_context_are_refused_before_they_are_made(capsys):
-    argv = ["--device", "cpu", "--prompt-tokens", "1000000", "--batch-size", "16"]
-    assert_refused(capsys, benchmark_transformers.main, argv, "the prompt has 1000000 tokens: the engine takes at most")
-
-
-@pytest.mark.parametrize("name", ["", "\0"])
-def test_an_empty_model_name_is_not_the_shipped_model(capsys, name):
-    assert_refused(capsys, generate.main, [*HELLO, "--hf-model-id", name], "no model is called")
-
-
-def test_doctor_says_in_one_line_what_is_wrong_with_its_flags(capsys):
-    assert doctor.main(["--nonsense"]) == 2
-    line = "rosecourse doctor: error: No such option '--nonsense'. (see --help)\n"
-    assert capsys.readouterr().err == line
 
 
 def test_a_batch_larger_than_the_work_takes_no_more_memory(capsys):
@@ -172,33 +107,6 @@ def test_a_terminal_that_lacks_a_character(monkeypatch):
     monkeypatch.setattr("sys.stdout", out)
     assert generate.main([*HELLO, "--prompt", "Émile"]) == 0
     assert out.buffer.getvalue().startswith(b"?mile")
-
-
-def test_a_reader_that_goes_away(monkeypatch, capsys):
-    reads, writes = os.pipe()
-    os.close(reads)
-    with open(writes, "w") as stream:
-        monkeypatch.setattr("sys.stdout", stream)
-        assert generate.main(HELLO) == 141
-        print("more", flush=True)  # goes nowhere, where Python itself would write again and complain
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_behind_standard_output():
-    argv = [sys.executable, "-m", "rosecourse", "benchmark_scheduler", *SMALL]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    line = "rosecourse benchmark_scheduler: error: [Errno 28] No space left on device\n"
-    assert (done.returncode, done.stderr) == (2, line)
-
-
-def test_a_hub_id_without_a_network_as_a_user_sees_it():
-    argv = [sys.executable, "-m", "rosecourse", "generate", *HELLO, "--hf-model-id", "someone/nothing"]
-    env = os.environ | {"HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "a hub id needs the network once" in done.stderr
 
 
 # -- threads ------------------------------------------------------------------------------------------------------

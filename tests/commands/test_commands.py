@@ -2,71 +2,36 @@
 
 import json
 import re
-import subprocess
-import sys
 
+import numpy as np
 import pytest
 
 from rosecourse import LESSONS, lesson
 from rosecourse.commands import engines
+from rosecourse.commands.benchmark import READERS
 from rosecourse.lessons.dense import DecodeForward as DenseForward
-from tests.support.commands import COMMANDS, benchmark_scheduler, benchmark_streaming, benchmark_transformers, generate
+from tests.support.commands import ALL, benchmark_scheduler, benchmark_streaming, benchmark_transformers, generate
 from tests.support.oracles import hf_greedy
 
 SMALL = ["--device", "cpu", "--num-requests", "3", "--max-new-tokens", "4", "--warmup-runs", "0", "--repeat-runs", "2"]
+STREAMED = [*SMALL, "--no-stop-on-eos", "--submit-interval-ms", "1"]
 TRANSFORMERS = ["--device", "cpu", "--batch-size", "2", "--max-new-tokens", "2"]
-SECONDS, RATE = r"\d+\.\d{6} s", r"\d+\.\d\d tokens/s"
-TWO, THREE = r"\d+\.\d\d/\d+\.\d\d", r"\d+\.\d\d/\d+\.\d\d/\d+\.\d\d"
-SCHEDULER_LINES = [
-    r"=== online summary ===",
-    r"Warmup runs: 0",
-    r"Measured runs: 2",
-    rf"Decode time p50: {SECONDS}",
-    rf"Total time p50: {SECONDS}",
-    rf"Throughput\(completion,decode\) p50: {RATE}",
-    rf"Throughput\(completion,total\) p50: {RATE}",
-    rf"Admission wait p50/mean: {TWO} ms",
-    rf"TTFT p50/mean: {TWO} ms",
-    rf"TPOT p50/mean: {TWO} ms/token",
-    rf"Latency p50/mean: {TWO} ms",
-    r"N: 6 requests, 24 completion tokens, 0 preemptions",
-    r"Lesson: \d+, .*; attention over (paged|gathered dense) K and V",
-    r"On: .*float32, torch .*",
-]
-STREAMING_LINES = [
-    r"=== streaming, readers: sequential summary ===",
-    r"Warmup runs: 0",
-    r"Measured runs: 2",
-    rf"Admission wait p50/p95/p99: {THREE} ms",
-    rf"TTFT p50/p95/p99: {THREE} ms",
-    rf"TPOT p50/p95/p99: {THREE} ms/token",
-    rf"ITL p50/p95/p99: {THREE} ms",
-    rf"Reader ITL p50/p95/p99: {THREE} ms",
-    rf"Delay p50/p95/p99: {THREE} ms",
-    rf"Latency p50/p95/p99: {THREE} ms",
-    rf"Throughput\(completion,total\) p50: {RATE}",
-    r"N: 6 requests, 24 completion tokens, 0 preemptions",
-    r"Lesson: \d+, .*; attention over (paged|gathered dense) K and V",
-    r"On: .*float32, torch .*",
-]
 
 
-def assert_lines(text, patterns):
-    lines = text.strip().splitlines()
-    assert len(lines) == len(patterns)
-    for line, pattern in zip(lines, patterns, strict=True):
-        assert re.fullmatch(pattern, line), line
-
-
-@pytest.mark.parametrize("attention", [[], ["--paged-attn"], ["--dense", "--lesson", "061"]])
-def test_benchmark_scheduler_prints_the_articles_lines(capsys, attention):
-    assert benchmark_scheduler.main([*SMALL, "--no-stop-on-eos", *attention]) == 0
-    assert_lines(capsys.readouterr().out, SCHEDULER_LINES)
-
-
-def test_benchmark_streaming_prints_the_articles_lines(capsys):
-    assert benchmark_streaming.main([*SMALL, "--no-stop-on-eos"]) == 0
-    assert_lines(capsys.readouterr().out, STREAMING_LINES)
+@pytest.mark.parametrize(
+    ("command", "figures"),
+    [
+        (benchmark_scheduler, ["Decode time", "Total time", "Admission wait", "TTFT", "TPOT", "Latency"]),
+        (benchmark_streaming, ["Admission wait", "TTFT", "TPOT", "ITL", "Reader ITL", "Delay", "Latency"]),
+    ],
+)
+def test_a_benchmark_prints_the_articles_figures(capsys, command, figures):
+    assert command.main([*SMALL, "--no-stop-on-eos"]) == 0
+    out = capsys.readouterr().out
+    for figure in figures:
+        assert re.search(rf"^{figure} p50(/mean|/p95/p99)?: \d+\.\d+", out, re.MULTILINE), figure
+    assert re.search(r"^Throughput\(completion,total\) p50: \d+\.\d\d tokens/s$", out, re.MULTILINE)
+    assert "N: 6 requests, 24 completion tokens, 0 preemptions\n" in out
 
 
 def test_the_articles_command_lines_are_understood(capsys, tmp_path):
@@ -86,11 +51,9 @@ def test_the_articles_command_lines_are_understood(capsys, tmp_path):
     "flags",
     [
         ["--mode", "offline"],
-        ["--lesson", "035", "--block-size", "4", "--dtype", "bfloat16"],
         ["--lesson", "035", "--block-size", "4", "--dense", "--dtype", "bfloat16"],
         ["--tokenize-workers", "2", "--prefill-max-batch-size", "1", "--max-batch-size", "2"],
         ["--num-blocks", "1", "--max-batch-size", "3", "--no-prefix-cache"],
-        ["--max-new-tokens", "1"],
     ],
     ids=" ".join,
 )
@@ -103,9 +66,10 @@ def test_flags_that_change_the_engine(capsys, flags):
 def test_json_has_command_provenance_and_every_sample(name, tmp_path, capsys):
     file = tmp_path / "out.json"
     argv = [*SMALL, "--no-stop-on-eos", "--json", str(file)]
-    assert COMMANDS[name].main(argv) == 0
+    assert ALL[name].main(argv) == 0
     found = json.loads(file.read_text())
     assert found["command"].startswith(f"rosecourse {name} --num-requests 3 --max-new-tokens 4")
+    assert (name == "benchmark_streaming") == ("readers" in found["settings"])
     assert {"commit", "dirty", "host", "versions", "settings", "units", "runs"} <= set(found)
     assert found["versions"]["torch"]
     assert found["settings"]["lesson"] == LESSONS[-1].number
@@ -126,58 +90,29 @@ def test_generate_writes_what_transformers_would(capsys, model, hf_model, tmp_pa
     assert found["finish_reason"] == "length"
 
 
-def forwards(monkeypatch):
-    """The forward parts of the engines that commands build from now on."""
+@pytest.mark.parametrize(
+    ("name", "argv"),
+    [
+        ("generate", ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "2"]),
+        ("benchmark_transformers", [*TRANSFORMERS, "--pairs", "2"]),
+        ("benchmark_scheduler", SMALL),
+        ("benchmark_streaming", SMALL),
+    ],
+)
+def test_attention_is_paged_unless_dense_is_asked_for(name, argv, monkeypatch):
     built, parts_of = [], engines.parts_of
-
-    def noted(flags):
-        parts = parts_of(flags)
-        built.append(parts.forward)
-        return parts
-
-    monkeypatch.setattr(engines, "parts_of", noted)
-    return built
-
-
-@pytest.mark.parametrize("name", [*COMMANDS, "benchmark_transformers"])
-def test_attention_is_paged_unless_dense_is_asked_for(name, capsys, monkeypatch):
-    """Whatever the lesson that can do both."""
-    calls = {
-        "generate": (generate, ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "2"]),
-        "benchmark_transformers": (benchmark_transformers, [*TRANSFORMERS, "--pairs", "2"]),
-        "benchmark_scheduler": (benchmark_scheduler, SMALL),
-        "benchmark_streaming": (benchmark_streaming, SMALL),
-    }
-    command, argv = calls[name]
-    built = forwards(monkeypatch)
-    for number in ("035", "061", "best"):
-        for flags in ([], ["--paged-attn"], *([["--dense"]] if number != "best" else [])):
-            assert command.main([*argv, "--lesson", number, *flags]) == 0
-            assert built.pop() is (DenseForward if "--dense" in flags else lesson(number).after.forward)
-
-
-def test_dense_attention_writes_the_same_tokens(capsys):
-    argv = ["--prompt", "It is a truth", "--max-new-tokens", "30", "--device", "cpu"]
-    texts = []
-    for flags in ([], ["--lesson", "061"], ["--lesson", "061", "--dense"]):
-        assert generate.main([*argv, *flags]) == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] == texts[2]
-
-
-def test_generate_samples_the_same_for_a_seed(capsys):
-    texts = []
-    for seed in ("1", "1", "2"):
-        argv = ["--prompt", "Emma", "--max-new-tokens", "20", "--temperature", "1", "--top-p", "0.9", "--top-k", "50"]
-        assert generate.main([*argv, "--seed", seed, "--device", "cpu"]) == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] != texts[2]
+    monkeypatch.setattr(engines, "parts_of", lambda flags: built.append(parts_of(flags)) or built[-1])
+    for flags in ([], ["--lesson", "061", "--paged-attn"], ["--lesson", "061", "--dense"]):
+        assert ALL[name].main([*argv, *flags]) == 0
+        rung = lesson("061" if flags else "best")
+        assert built.pop().forward is (DenseForward if "--dense" in flags else rung.after.forward)
 
 
 def test_generate_writes_several_samples(capsys, model, tmp_path):
     """Sample i is what the command writes with seed + i; the file has them all."""
     file = tmp_path / "out.json"
-    argv = ["--prompt", "Emma", "--max-new-tokens", "12", "--temperature", "1", "--device", "cpu"]
+    argv = ["--prompt", "Emma", "--max-new-tokens", "12", "--temperature", "1", "--top-p", "0.9", "--top-k", "50"]
+    argv += ["--device", "cpu"]
     assert generate.main([*argv, "--seed", "4", "--samples", "3", "--json", str(file)]) == 0
     found, expected = capsys.readouterr().out, ""
     for number in range(3):
@@ -186,6 +121,7 @@ def test_generate_writes_several_samples(capsys, model, tmp_path):
     assert found == expected
     samples = json.loads(file.read_text())["samples"]
     assert [sample["seed"] for sample in samples] == [4, 5, 6]
+    assert len({sample["text"] for sample in samples}) > 1
     assert ["Emma" + model.tokenizer.decode(sample["token_ids"]) for sample in samples] == [
         "Emma" + sample["text"] for sample in samples
     ]
@@ -206,29 +142,67 @@ def test_benchmark_scheduler_measures_samples(mode, capsys, tmp_path):
         assert [firsts[n : n + 5] for n in (0, 5, 10)] == [[firsts[n]] * 5 for n in (0, 5, 10)]  # one prefill
 
 
-def test_as_a_user_would_run_it():
-    """In a process of its own: English on standard output, nothing on standard error."""
-    argv = [
-        sys.executable,
-        "-m",
-        "rosecourse",
-        "generate",
-        "--prompt",
-        "-",
-        "--max-new-tokens",
-        "20",
-        "--device",
-        "cpu",
-    ]
-    done = subprocess.run(argv, input="My dear", capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("My dear")
-    assert len(done.stdout.split()) > 8
-    assert done.stderr == ""
+# -- beside transformers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_names_every_flag(name, capsys):
-    assert COMMANDS[name].main(["--help"]) == 0
+@pytest.mark.parametrize(("flags", "kind"), [([], "paged"), (["--dense", "--static-cache"], "gathered dense")])
+def test_benchmark_transformers_compares_the_same_tokens(capsys, tmp_path, flags, kind):
+    file = tmp_path / "out.json"
+    argv = [*TRANSFORMERS, "--pairs", "2", "--lesson", "036", "--json", str(file), *flags]
+    assert benchmark_transformers.main(argv) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"Usage: rosecourse {name}")
-    assert "--json FILE" in out
+    assert f"({'static' if flags else 'dynamic'} cache)" in out
+    assert "Same tokens: yes, 4 of them, greedy" in out
+    assert f"Lesson: 036, block-table cache; attention over {kind} K and V\n" in out
+    assert "over 2 interleaved pairs: too few pairs to tell, take 5 or more" in out
+    found = json.loads(file.read_text())
+    assert found["command"].startswith("rosecourse benchmark_transformers --batch-size 2")
+    assert found["same_tokens"] is True
+    assert len(found["transformers_seconds"]) == len(found["engine_seconds"]) == 2
+
+
+def test_other_tokens_end_the_comparison(capsys, monkeypatch):
+    monkeypatch.setattr("rosecourse.measure.rivals.transformers_completions", lambda *_: [[1]])
+    assert benchmark_transformers.main(TRANSFORMERS) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the tokens differ" in captured.err
+
+
+# -- readers of streams ---------------------------------------------------------------------------------------------
+
+
+def line(out, name):
+    """The three percentiles that a summary gives of this, in milliseconds."""
+    (found,) = re.findall(rf"^{name} p50/p95/p99: (\S+) ms$", out, re.MULTILINE)
+    return [float(value) for value in found.split("/")]
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_the_summary_has_both_latencies_and_the_document_every_time(tmp_path, capsys, way):
+    file = tmp_path / "x.json"
+    assert benchmark_streaming.main([*STREAMED, "--readers", way, "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert f"=== streaming, readers: {way} summary ===" in out
+    document = json.loads(file.read_text())
+    assert document["settings"]["readers"] == way
+    assert (f"--readers {way}" in document["command"]) == (way != "sequential")
+    assert "read" in document["units"]
+    requests = [request for run in document["runs"] for request in run["requests"]]
+    assert [len(request["read"]) for request in requests] == [4] * 6
+    gaps, delays = [], []
+    for run in document["runs"]:
+        gaps.append(np.concatenate([np.diff(request["read"]) for request in run["requests"]]))
+        delays.append(np.concatenate([np.subtract(request["read"], request["tokens"]) for request in run["requests"]]))
+        assert min(delays[-1]) >= 0
+    for name, runs in (("Reader ITL", gaps), ("Delay", delays)):  # of each run, and then the median over the runs
+        expected = 1e3 * np.median([np.percentile(seconds, [50, 95, 99]) for seconds in runs], axis=0)
+        assert line(out, name) == pytest.approx(expected, abs=0.01)
+    assert line(out, "ITL") != line(out, "Reader ITL")
+
+
+def test_one_token_has_a_delay_and_no_latency_between_tokens(capsys):
+    assert benchmark_streaming.main([*STREAMED, "--max-new-tokens", "1", "--readers", "one"]) == 0
+    out = capsys.readouterr().out
+    assert "\nITL p50/p95/p99: n/a ms\nReader ITL p50/p95/p99: n/a ms\n" in out
+    assert min(line(out, "Delay")) > 0

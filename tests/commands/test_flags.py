@@ -56,19 +56,6 @@ def test_attention(argv, dense):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["generate", "My dear"], "Missing option '--prompt'."),
-        (["generate", "--promt", "My dear"], "No such option '--promt'. Did you mean '--prompt'?"),
-    ],
-)
-def test_a_slip_is_told_with_what_was_meant(argv, said, capsys):
-    name, *flags = argv
-    assert ALL[name].main(flags) == 2
-    assert capsys.readouterr().err == f"rosecourse {name}: error: {said} (see --help)\n"
-
-
-@pytest.mark.parametrize(
     "argv",
     [
         ["generate", "--prompt", "It's you", "--seed", "3"],

@@ -30,12 +30,12 @@ def test_the_usage_names_every_command(capsys):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_each_command_is_called_by_its_name(name, flag, capsys):
-    assert entry.main([name, flag]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith(f"Usage: rosecourse {name} ")
-    assert captured.err == ""
+def test_each_command_is_called_by_its_name(name, capsys):
+    for flag in ("-h", "--help"):
+        assert entry.main([name, flag]) == 0
+        captured = capsys.readouterr()
+        assert captured.out.startswith(f"Usage: rosecourse {name} ")
+        assert captured.err == ""
 
 
 @pytest.mark.parametrize(
@@ -57,36 +57,10 @@ def test_without_a_command_that_is_there_it_ends_in_one_line(argv, said, capsys)
     assert captured.err == f"rosecourse: error: {said} (see --help)\n"
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 130])
-def test_the_exit_code_is_handed_on(code, monkeypatch):
-    monkeypatch.setattr(entry.COMMANDS.commands["doctor"], "callback", lambda: code)
-    assert entry.main(["doctor"]) == code
+def test_the_exit_code_is_handed_on(monkeypatch):
+    monkeypatch.setattr(entry.COMMANDS.commands["doctor"], "callback", lambda: 130)
     monkeypatch.setattr(sys, "argv", ["rosecourse", "doctor"])
-    assert entry.main() == code
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "error"),
-    [
-        ([], 2, "rosecourse: error: Missing command. (see --help)"),
-        (["nonsense"], 2, "rosecourse: error: No such command 'nonsense'."),
-        (["--help"], 0, ""),
-        (["generate"], 2, "rosecourse generate: error: Missing option '--prompt'. (see --help)\n"),
-        (
-            ["generate", "--promt", "x"],
-            2,
-            "rosecourse generate: error: No such option '--promt'. Did you mean '--prompt'? (see --help)\n",
-        ),
-        (["doctor", "--help"], 0, ""),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_as_a_process_in_another_folder(tmp_path, argv, code, error):
-    done = in_a_process(tmp_path, *argv)
-    assert done.returncode == code
-    assert done.stderr.startswith(error)
-    assert done.stderr.count("\n") == bool(error)
-    assert bool(done.stdout) == (code == 0)
+    assert entry.main(["doctor"]) == entry.main() == 130
 
 
 def test_it_generates_in_another_folder(tmp_path):

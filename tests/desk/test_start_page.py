@@ -60,12 +60,6 @@ def test_the_committed_page_shows_every_lesson():
     assert "|" not in "".join(status["text/markdown"])  # whatever its author has done
 
 
-def test_what_the_page_links_to_is_there():
-    links = re.findall(r"\]\(([^)]+)\)", TEXT)
-    assert FILES["035"] in links
-    assert all((FOLDER / link).is_file() for link in links if not link.startswith("#"))
-
-
 def words():
     return re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", TEXT)
 
@@ -114,19 +108,13 @@ def test_the_page_that_looks_back_is_read_last_and_is_no_lesson():
     assert row.count("|") == lesson_map(FOLDER).splitlines()[0].count("|")
 
 
-def test_the_feet_of_the_first_and_the_last_lesson():
-    feet = script("notebook_feet")
-    files = {"035": "035_a.ipynb", "036": "036_b.ipynb", "038": "038_c.ipynb"}
-    start = f"[Start page]({START})"
-    assert feet.foot("035", files) == f"**Next:** [036, block-table cache](036_b.ipynb) · {start}"
-    assert feet.foot("038", files) == f"**Previous:** [036, block-table cache](036_b.ipynb) · {start}"
-
-
-def test_the_last_lesson_leads_to_the_page_that_looks_back_and_that_one_notes_nothing():
+def test_a_foot_leads_to_the_neighbours_and_the_last_page_notes_nothing():
     feet = script("notebook_feet")
     nbformat = pytest.importorskip("nbformat")
-    files = {"038": "038_c.ipynb", END[:3]: END}
-    assert feet.foot("038", files).startswith(f"**Next:** [072, the whole ladder]({END}) · ")
+    files = {"035": "035_a.ipynb", "036": "036_b.ipynb", "038": "038_c.ipynb", END[:3]: END}
+    before, after = "[036, block-table cache](036_b.ipynb)", f"[072, the whole ladder]({END})"
+    assert feet.foot("035", files) == f"**Next:** {before} · [Start page]({START})"
+    assert feet.foot("038", files) == f"**Next:** {after} · **Previous:** {before} · [Start page]({START})"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# 072 · The end")])
     feet.with_end(notebook, END[:3], files)
     assert [cell.id for cell in notebook.cells[1:]] == ["foot"]
@@ -144,8 +132,3 @@ def test_feet_are_written_once_and_renewed():
     assert notebook.cells[2].execution_count == 7
     assert "036_b.ipynb" in notebook.cells[3].source
     assert json.dumps(notebook).count("finish(") == 1
-
-
-def test_a_notebook_is_closed_before_it_is_brought_back():
-    (told,) = [line for line in TEXT.split("\n* ") if "make reset" in line]
-    assert "Save and close the notebook in Jupyter first, and open it again afterwards" in told

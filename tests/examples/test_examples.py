@@ -28,7 +28,7 @@ def example(request, model, monkeypatch):
 
 
 @pytest.mark.parametrize("example", ["deadline.py"], indirect=True)
-def test_what_is_late_is_cancelled_and_leaves_no_block_behind(example, model):
+def test_what_is_late_is_cancelled_and_leaves_no_block_behind(example, model, capsys):
     engine = rc.InferenceEngine(model, rc.EngineConfig(max_batch_size=2, prefix_cache=False))
     scheduler = rc.OnlineScheduler(engine)
     with rc.SchedulerManager(scheduler) as manager:
@@ -39,14 +39,10 @@ def test_what_is_late_is_cancelled_and_leaves_no_block_behind(example, model):
     assert in_time == [(one.text, True) for one in rc.InferenceEngine(model).generate(prompts, params)]
     assert not engine.kv.blocks_in_use
     assert not scheduler.has_work
-
-
-@pytest.mark.parametrize("example", ["deadline.py"], indirect=True)
-def test_the_deadline_script_tells_each_answer(example, capsys):
     example["main"]()
     out = capsys.readouterr().out
-    assert out.count("[whole] ") + out.count("[late] ") == len(example["PROMPTS"])
-    assert all(f"] {prompt}" in out for prompt in example["PROMPTS"])
+    assert out.count("[whole] ") + out.count("[late] ") == len(prompts)
+    assert all(f"] {prompt}" in out for prompt in prompts)
 
 
 @pytest.mark.parametrize("example", ["samples.py"], indirect=True)

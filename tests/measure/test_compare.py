@@ -22,22 +22,30 @@ from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import HEADLINES, Comparison, Conditions, compare, compare_ladder
 from rosecourse.measure.metrics import UNITS
 from rosecourse.measure.samples import Samples
-from rosecourse.measure.stats import Interval, Ratio, interleave_all, median_interval, ratio
+from rosecourse.measure.stats import interleave_all, median_interval, ratio
 from rosecourse.measure.workload import Run, Workload, run_scheduler
 from rosecourse.request.session import SessionTimes
-from tests.support.record_command import RUNGS, rung_of
+
+RUNGS = [rung.number for rung in LESSONS]
 
 
-def test_runs_are_interleaved_and_the_first_pair_does_not_count():
-    order = []
+def rung_of(engine):
+    """The number of the lesson after which an engine is."""
+    step = engine.decode_step
+    work = getattr(getattr(step, "runner", None), "work", None)  # holds those that the step has handed to its runner
 
-    def run(name):
-        order.append(name)
-        return len(order)
+    def kind(name):
+        return type(getattr(step, name, None) or getattr(work, name, None))
 
-    before, after = interleave_all([lambda: run("A"), lambda: run("B")], rounds=3)
-    assert "".join(order) == "ABBAABBA"
-    assert (before, after) == ([4, 5, 8], [3, 6, 7])
+    def made_of(parts):
+        names = ("block_tables", "forward", "kv_append", "copy_blocks", "rows", "runner")
+        rest = {name: getattr(parts, name) for name in names}
+        alike = [kind(name) is (type(None) if part is None else part) for name, part in rest.items()]
+        if hasattr(work, "forward"):
+            alike.append(type(work.forward.model.ops) is parts.ops)
+        return type(engine.kv) is parts.cache and type(step) is parts.step and all(alike)
+
+    return next(rung.number for rung in LESSONS if made_of(rung.after))
 
 
 def test_several_are_interleaved_in_alternating_order():
@@ -57,14 +65,6 @@ def test_the_interval_covers_a_known_ratio_about_as_often_as_it_says():
         covered += found.low <= 1.5 <= found.high
         assert found.low <= found.value <= found.high
     assert 0.88 <= covered / 200 <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(1.01, 1.2, "faster"), (0.7, 0.99, "slower"), (0.95, 1.1, "no difference measurable here")],
-)
-def test_verdicts(low, high, verdict):
-    assert Ratio((low + high) / 2, low, high).verdict == verdict
 
 
 def test_a_median_has_the_interval_of_its_resamplings():
@@ -110,26 +110,10 @@ def test_a_throughput_ratio_is_the_ratio_of_the_times():
     both = zip(found.before.throughputs, found.after.throughputs, strict=True)
     assert found.speedup.value == pytest.approx(2.1)  # of the medians, 2.1 s and 1.0 s
     assert min(after / before for before, after in both) <= found.speedup.low <= found.speedup.high <= 2.2
-
-
-def test_the_effect_in_one_sentence():
-    found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
-    assert found.effect("total throughput") == (
-        "a CPU (1 thread), 2 requests x 4 tokens: total throughput 2 tokens/s before, 4 tokens/s after: "
-        "faster (2.100x [2.000, 2.200] over 5 interleaved pairs)."
-    )
-    assert found.effect("TPOT", "mean").endswith(
-        "1000.00 ms/token before, 1000.00 ms/token after: no difference measurable here (1.000x [1.000, 1.000] over 5 "
-        "interleaved pairs)."
-    )
-
-
-def test_better_is_more_throughput_and_less_time():
-    found = comparison([2.0, 4.0, 2.2, 2.1, 2.0], [1.0, 2.0, 1.0, 1.0, 1.0])
     for metric in ("total time", "decode time", "total throughput", "decode throughput"):
-        assert found.ratio(metric).value == pytest.approx(2.1), metric
-        assert found.ratio(metric, "mean").low == pytest.approx(2.0), metric
-    assert found.speedup == found.ratio("total time")
+        assert found.ratio(metric).value == pytest.approx(2.1), metric  # better is more throughput, and less time
+    assert found.ratio("TPOT", "mean").value == 1.0
+    assert "2 tokens/s before, 4 tokens/s after: faster (2.100x " in found.effect("total throughput")
 
 
 def test_each_metric_in_its_unit_by_hand():
@@ -160,22 +144,6 @@ def test_each_metric_in_its_unit_by_hand():
         assert np.isnan(Samples("before", []).typical(metric))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "same", "verdict"),
-    [
-        (1.002, 1.119, (0.97, 1.0, 1.03), "no difference measurable here"),
-        (1.04, 1.119, (0.97, 1.0, 1.03), "faster"),
-        (1.04, 1.119, (0.8, 0.85, 0.9), "faster"),
-        (0.8, 0.98, (0.96, 1.0, 1.05), "no difference measurable here"),
-        (0.8, 0.9, (0.96, 1.0, 1.05), "slower"),
-        (0.8, 0.9, (1.1, 1.2, 1.3), "slower"),
-    ],
-)
-def test_a_difference_lies_outside_what_the_same_engine_shows_twice(low, high, same, verdict):
-    least, value, most = same
-    assert Ratio((low + high) / 2, low, high, Interval(value, least, most)).verdict == verdict
-
-
 def test_the_control_is_the_engine_before_in_the_same_rounds():
     sides = [Samples(name, [run_of([1, 2, 3, 4], seconds=s) for s in seconds]) for name, seconds in SIDES.items()]
     found = Comparison(sides[0], sides[1], CONDITIONS, control=sides[2])
@@ -193,7 +161,6 @@ def test_the_control_is_the_engine_before_in_the_same_rounds():
         ([2.0] * 5, [1.0] * 5, "059: faster (2.000x [2.000, 2.000] over 5 interleaved pairs)"),
         ([1.0] * 5, [2.0] * 5, "059: slower (0.500x [0.500, 0.500] over 5 interleaved pairs)"),
         ([1.0, 1.2] * 3, [1.2, 1.0] * 3, "059: no difference measurable here (1.000x [0.833, 1.200] over 6"),
-        ([2.0] * 4, [1.0] * 4, "059: too few pairs to tell, take 5 or more (2.000x [2.000, 2.000] over 4"),
         ([2.0], [1.0], "059: too few pairs to tell, take 5 or more (2.000x [2.000, 2.000] over 1 interleaved pairs)"),
     ],
 )
@@ -207,15 +174,6 @@ def test_sentences_say_what_the_numbers_allow(before, after, says):
     assert last == f"{found.provenance}."
 
 
-def test_the_provenance_names_workload_runs_and_machine():
-    assert str(CONDITIONS) == (
-        "2 requests x 4 tokens; 1 warm-up and 5 counted runs of each, interleaved; "
-        "tiny, float32; a CPU (1 thread); torch 2.13"
-    )
-    uneven = Conditions(2, 7, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
-    assert str(uneven).startswith("2 requests x 3.5 tokens; ")
-
-
 PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
 WORKLOAD = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
 
@@ -224,30 +182,21 @@ def engines(model, *parts):
     return [InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False), p) for p in parts]
 
 
-def test_each_round_runs_the_engine_before_twice(small_model):
+def test_two_engines_are_compared_by_their_runs(small_model):
+    rung = lesson("038")
     order = []
 
     def run(engine, workload):
         order.append(rung_of(engine))
         return run_scheduler(engine, workload)
 
-    compare(*engines(small_model, lesson("038").before, lesson("038").after), WORKLOAD, pairs=1, runner=run)
-    assert order == ["036", "038", "036"] * 2
-
-
-def test_two_engines_are_compared_by_their_runs(small_model):
-    rung = lesson("038")
-    workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
-    found = compare(*engines(small_model, rung.before, rung.after), workload, pairs=3)
+    found = compare(*engines(small_model, rung.before, rung.after), WORKLOAD, pairs=3, runner=run)
+    assert order == ["036", "038", "036"] * 4  # the engine before twice in each round, the first does not count
     assert len(found.before.runs) == len(found.after.runs) == len(found.control.runs) == 3
     table = found.table()
-    assert list(table.columns) == ["before", "after", "times better", "the same engine twice"]
     assert len(table) == len(HEADLINES)
     assert table.loc["total throughput (tokens/s)", "before"] == pytest.approx(
         np.median([12 / run.total_seconds for run in found.before.runs])
-    )
-    assert table.loc["decode throughput (tokens/s)", "after"] == pytest.approx(
-        np.median([12 / run.stats.decode_seconds for run in found.after.runs])
     )
     own = [np.concatenate([np.diff(times.tokens) for times in run.times]) for run in found.after.runs]
     assert table.loc["ITL p99 (ms)", "after"] == pytest.approx(1e3 * np.median([np.percentile(g, 99) for g in own]))
@@ -283,7 +232,6 @@ def test_engines_with_other_tokens_are_not_compared_and_the_first_difference_end
 
 
 def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
-    workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS)
     order = []
 
     def run(engine, workload):
@@ -291,7 +239,7 @@ def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
         return run_scheduler(engine, workload)
 
     config = EngineConfig(block_size=4, max_batch_size=4, prefix_cache=False)
-    found = compare_ladder(small_model, workload, rounds=2, config=config, runner=run)
+    found = compare_ladder(small_model, WORKLOAD, rounds=2, config=config, runner=run)
     assert order == [*RUNGS, *RUNGS[::-1], *RUNGS]
     assert [len(rung.runs) for rung in found.rungs] == [2] * len(LESSONS)
     table = found.table()
@@ -300,7 +248,6 @@ def test_the_ladder_runs_each_rung_with_its_own_parts(small_model):
     first, fourth = (found.rungs[n].each("total time") for n in (0, 3))
     assert table.loc["035", "ratio to the first"] == "1.000x [1.000, 1.000]"
     assert table.loc["059", "ratio to the first"] == str(ratio(first, fourth))
-    assert table.attrs["provenance"].startswith("2 requests x 6 tokens; 1 warm-up and 2 counted runs of each")
 
 
 def test_the_first_rung_is_measured_twice_where_it_is_the_control(small_model):
@@ -348,7 +295,7 @@ def test_tokens_may_differ_only_where_rounding_and_batches_may(small_model):
         made = [InferenceEngine(small_model, config) for _ in range(2)]
         for engine in made:
             engine.model = model
-        workload = Workload.of(((1, 2, 3), (4, 5)), PARAMS, interval)
+        workload = Workload.of(WORKLOAD.prompts, PARAMS, interval)
         if fails:
             with pytest.raises(RosecourseError, match="different tokens"):
                 compare(*made, workload, pairs=1, runner=OtherEachTime())

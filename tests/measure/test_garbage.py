@@ -35,29 +35,19 @@ def test_a_run_spares_what_was_there_before_it(runner, small_model):
 def test_what_is_measured_may_fail():
     with pytest.raises(KeyError), old_objects_spared():
         {}[gc.get_freeze_count()]
-
-
-def test_what_somebody_else_has_frozen_stays_so():
-    gc.freeze()
-    try:
-        with old_objects_spared():
-            pass
-        assert gc.get_freeze_count()
-    finally:
-        gc.unfreeze()
-
-
-def test_a_collector_at_rest_works_again_whatever_happens():
     with pytest.raises(KeyError), collector_at_rest():
         {}[gc.isenabled()]
     assert gc.isenabled()
 
 
-def test_a_collector_that_somebody_has_switched_off_stays_off():
+def test_what_somebody_else_has_frozen_or_switched_off_stays_so():
+    gc.freeze()
     gc.disable()
     try:
-        with collector_at_rest():
+        with old_objects_spared(), collector_at_rest():
             pass
+        assert gc.get_freeze_count()
         assert not gc.isenabled()
     finally:
         gc.enable()
+        gc.unfreeze()

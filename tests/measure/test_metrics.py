@@ -25,6 +25,7 @@ def test_by_hand():
     assert metrics.tpot(BY_HAND) == pytest.approx(1.25 / 3)
     assert metrics.latency(BY_HAND) == 2.25
     assert metrics.throughput(40, 8.0) == 5.0
+    assert math.isnan(metrics.throughput(3, 0.0))
 
 
 def test_a_request_of_one_token_has_no_tpot_and_no_itl():
@@ -45,17 +46,10 @@ def test_a_reader_has_times_of_its_own():
     samples = metrics.per_request([[times], [ONE_TOKEN]])
     assert samples["reader_itl"] == metrics.reader_itl(times)
     assert samples["delay"] == metrics.delay(times)
-
-
-def test_a_run_that_nobody_streamed_has_no_figures_of_its_reader():
     samples = Samples("before", [Run(0.0, 13.0, [BY_HAND, ONE_TOKEN], None, SchedulerStats())])
-    assert metrics.reader_itl(BY_HAND) == metrics.delay(BY_HAND) == []
+    assert metrics.reader_itl(BY_HAND) == metrics.delay(BY_HAND) == []  # nobody streamed it
     for metric in ("reader ITL", "delay"):
         assert math.isnan(samples.typical(metric, "p99"))
-
-
-def test_nothing_measured_is_not_zero():
-    assert math.isnan(metrics.throughput(3, 0.0))
 
 
 @given(st.lists(st.floats(0.001, 10), min_size=2, max_size=50), st.floats(0, 5), st.floats(0, 5))
@@ -114,6 +108,7 @@ def test_a_sibling_has_its_first_token_with_its_request_and_goes_on_by_itself(sm
     assert workload.prompts == [(1, 2, 3), (1, 2, 3), (5, 6)]
     assert [len(times.tokens) for times in run.times] == [6, 9, 6]
     assert run.times[1].tokens[0] == run.times[0].tokens[0]
+    assert all(0 <= metrics.queueing(times) <= metrics.ttft(times) for times in run.times)
     engine.audit([])
     with pytest.raises(ConfigError, match="a stream has one sample"):
         run_streaming(engine, workload)

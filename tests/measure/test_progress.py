@@ -38,23 +38,6 @@ def shown_on(stream, monkeypatch, clock, each=1.0):
     return [*written, stream.getvalue()]
 
 
-def test_on_a_terminal_it_appears_after_two_seconds_and_goes(monkeypatch, clock):
-    *during, after = shown_on(Terminal(), monkeypatch, clock)
-    assert during[:2] == ["", ""]
-    assert "runs:  40%" in during[2]
-    assert "runs:  80%" in during[4]
-    assert after.rpartition("\r")[2] == ""
-    assert after.split("\r")[-2].strip() == ""  # blanks over the last bar
-
-
-def test_quick_work_shows_nothing(monkeypatch, clock):
-    assert shown_on(Terminal(), monkeypatch, clock, each=0.3)[-1] == ""
-
-
-def test_where_nobody_watches_nothing_is_shown(monkeypatch, clock):
-    assert shown_on(io.StringIO(), monkeypatch, clock)[-1] == ""
-
-
 def notebook(monkeypatch, allow_stdin):
     """A kernel whose cell may ask somebody, or may not; returns what it is asked to clear."""
     cleared = []
@@ -66,26 +49,25 @@ def notebook(monkeypatch, allow_stdin):
     return cleared
 
 
-def test_in_a_notebook_the_output_is_cleared_at_the_end(monkeypatch, clock):
-    cleared = notebook(monkeypatch, allow_stdin=True)
-    assert "runs:  40%" in shown_on(io.StringIO(), monkeypatch, clock)[2]
-    assert cleared == ["output"]
+def test_on_a_terminal_it_appears_after_two_seconds_and_goes(monkeypatch, clock):
+    *during, after = shown_on(Terminal(), monkeypatch, clock)
+    assert during[:2] == ["", ""]
+    assert "runs:  40%" in during[2]
+    assert "runs:  80%" in during[4]
+    assert after.split("\r")[-2].strip() == after.split("\r")[-1] == ""  # blanks over the last bar
+    assert shown_on(Terminal(), monkeypatch, clock, each=0.3)[-1] == ""  # quick work
+    assert shown_on(io.StringIO(), monkeypatch, clock)[-1] == ""  # where nobody watches
 
 
-def test_what_a_cell_has_printed_stays_where_no_bar_was_shown(monkeypatch, clock):
-    cleared = notebook(monkeypatch, allow_stdin=True)
-    assert shown_on(io.StringIO(), monkeypatch, clock, each=0.3)[-1] == ""
-    assert cleared == []
-
-
-def test_a_notebook_that_a_program_executes_shows_nothing(monkeypatch, clock):
-    cleared = notebook(monkeypatch, allow_stdin=False)
-    assert shown_on(io.StringIO(), monkeypatch, clock)[-1] == ""
-    assert cleared == []
-
-
-def test_ipython_without_a_kernel_is_no_notebook(monkeypatch, clock):
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+def test_in_a_notebook_the_output_is_cleared_if_a_bar_was_shown(monkeypatch, clock):
+    for allow_stdin, each, is_shown in ((True, 1.0, True), (True, 0.3, False), (False, 1.0, False)):
+        cleared = notebook(monkeypatch, allow_stdin)
+        shown = shown_on(io.StringIO(), monkeypatch, clock, each)
+        assert ("runs:  40%" in shown[2]) == is_shown == (shown[-1] != "")
+        assert cleared == ["output"] * is_shown
+        assert (watched_shell() is not None) == allow_stdin
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))  # without a kernel
+    assert watched_shell() is None
     assert shown_on(io.StringIO(), monkeypatch, clock)[-1] == ""
 
 
@@ -103,11 +85,3 @@ def test_interleaved_runs_show_their_progress_between_the_runs(monkeypatch, cloc
     assert all(before == after for before, after in before_and_after)
     assert "runs:  25%" in before_and_after[1][0]
     assert "runs:  75%" in before_and_after[3][0]
-
-
-def test_whether_somebody_watches(monkeypatch):
-    assert watched_shell() is None
-    notebook(monkeypatch, allow_stdin=False)
-    assert watched_shell() is None
-    notebook(monkeypatch, allow_stdin=True)
-    assert watched_shell() is not None

@@ -9,7 +9,6 @@ from tests.support.commands import benchmark_transformers
 
 PROMPTS = [[1, 2, 3], [4, 5, 6]]
 PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
-SMALL = ["--device", "cpu", "--batch-size", "2", "--max-new-tokens", "4", "--pairs", "2", "--lesson", "061"]
 
 
 def test_a_static_cache_gives_the_same_tokens(small_model, monkeypatch):
@@ -32,14 +31,6 @@ def test_both_make_the_same_tokens_in_turns(small_model, static_cache):
     theirs, ours, same_tokens = time_pairs(engine, PROMPTS, PARAMS, 2, static_cache)
     assert same_tokens
     assert len(theirs) == len(ours) == 2
-
-
-@pytest.mark.parametrize(("flags", "name"), [([], "dynamic cache"), (["--static-cache"], "static cache")])
-def test_the_command_says_how_transformers_generated(capsys, flags, name):
-    assert benchmark_transformers.main([*SMALL, *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"=== transformers generate ({name}) and the engine ==="
-    assert lines[1] == "Same tokens: yes, 8 of them, greedy"
 
 
 @pytest.mark.gpu

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rosecourse import EngineConfig, InferenceEngine
+from rosecourse import InferenceEngine
 from rosecourse.lab.checking.tiny_gpt2 import random_gpt2
 from rosecourse.measure.traffic import D_SMALL, D
 from rosecourse.measure.workload import run_scheduler
@@ -21,6 +21,10 @@ def test_requests_are_mixed_as_the_workload_says():
     assert len(set(starts)) < len(starts)  # some begin alike
     assert len(requests) / 10 < sum(bool(r.siblings) for r in requests) < len(requests) / 6
     assert not any(r.params.stop_on_eos for r in requests)
+    requests = D_SMALL.burst(4096).requests
+    assert max(len(r.prompt) for r in requests) > 4 * min(len(r.prompt) for r in requests)
+    assert max(r.params.max_new_tokens for r in requests) > 4 * min(r.params.max_new_tokens for r in requests)
+    assert 0 < sum(bool(r.siblings) for r in requests) < len(requests)
 
 
 def test_the_lengths_are_the_same_for_every_vocabulary():
@@ -30,13 +34,6 @@ def test_the_lengths_are_the_same_for_every_vocabulary():
     assert [(len(r.prompt), r.params, r.siblings) for r in one] == [
         (len(r.prompt), r.params, r.siblings) for r in other
     ]
-
-
-def test_the_small_form_has_a_bit_of_everything():
-    requests = D_SMALL.burst(4096).requests
-    assert max(len(r.prompt) for r in requests) > 4 * min(len(r.prompt) for r in requests)
-    assert max(r.params.max_new_tokens for r in requests) > 4 * min(r.params.max_new_tokens for r in requests)
-    assert 0 < sum(bool(r.siblings) for r in requests) < len(requests)
 
 
 def test_the_load_has_the_requests_of_the_burst_at_the_rate_asked_for():
@@ -61,9 +58,3 @@ def test_the_pool_runs_dry_at_times(traffic):
         run = run_scheduler(engine, traffic.burst(model.shape.vocab_size))
         assert run.stats.preemptions > 0
         engine.audit([])
-
-
-def test_the_engines_of_the_traffic_have_its_pool():
-    assert D_SMALL.config == EngineConfig(
-        block_size=16, max_batch_size=16, num_blocks=52, max_seq_len=328, prefix_cache=True
-    )

@@ -62,12 +62,9 @@ def with_header(change):
 BROKEN = {
     "longer": WEIGHTS + b"x",
     "a huge header": struct.pack("<Q", 2**63) + WEIGHTS[8:],
-    "the hugest header": struct.pack("<Q", 2**64 - 1) + WEIGHTS[8:],
     "a header of bytes": WEIGHTS[:8] + b"\xff" * HEADER_LENGTH + WEIGHTS[8 + HEADER_LENGTH :],
     "overlapping": with_header(lambda h: h[SCALE].update(data_offsets=h[SHIFT]["data_offsets"])),
-    "backwards": with_header(lambda h: h[SCALE].update(data_offsets=h[SCALE]["data_offsets"][::-1])),
     "a wrong size": with_header(lambda h: h[SCALE].update(shape=[64])),
-    "a negative size": with_header(lambda h: h[SCALE].update(shape=[-128])),
     "a huge size": with_header(lambda h: h[SCALE].update(shape=[2**62, 2**62])),
     "an unknown type": with_header(lambda h: h[SCALE].update(dtype="Q99")),
 }
@@ -108,7 +105,6 @@ def rewritten(folder, change):
         (lambda w: w.update({SCALE.replace("h.0", "h.6"): torch.zeros(128)}), "'h.6.ln_1.weight' is no weight"),
         (lambda w: w.update({SCALE: torch.ones(129)}), "'h.0.ln_1.weight' is [129], by config.json it is [128]"),
         (lambda w: w.update({SCALE: w[SCALE].int()}), "'h.0.ln_1.weight' is of type I32"),
-        (lambda w: w.update({SCALE: w[SCALE].bool()}), "'h.0.ln_1.weight' is of type BOOL"),
         # NaN is refused when it is read, not when the first logits are NaN: the folder is known then.
         (lambda w: w[SCALE].__setitem__(3, float("nan")), "weights of 'h.0.ln_1.weight' are NaN or infinite"),
         (lambda w: w[SCALE].__setitem__(3, -float("inf")), "weights of 'h.0.ln_1.weight' are NaN or infinite"),
@@ -160,7 +156,6 @@ def test_a_file_without_its_keys(folder, name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_layer": 0}, "num_layers 0"),
         ({"n_layer": 10**9}, "config.json says 1000000000 layers, the files have fewer"),
         ({"n_layer": 5}, "'h.5.attn.c_attn.bias' is no weight of this model"),
         ({"n_layer": "6"}, "'n_layer' expected int, got str (value: '6')"),
@@ -168,7 +163,6 @@ def test_a_file_without_its_keys(folder, name):
         ({"n_head": 5}, "width 128 cannot have 5 heads"),
         ({"n_embd": None}, "'n_embd' expected int, got NoneType"),
         ({"n_positions": 10**12}, "by config.json it is [1000000000000, 128]"),
-        ({"vocab_size": 4097}, "by config.json it is [4097, 128]"),
         ({"layer_norm_epsilon": float("inf")}, "layer_norm_eps inf"),
         ({"model_type": "nothing"}, "is a 'nothing' model: the engine runs only 'gpt2'"),
         ({"model_type": ["gpt2"]}, "config.json' cannot be read: it names no model_type"),

@@ -54,14 +54,11 @@ def test_fields_that_are_not_used_cost_nothing(folder, claim):  # noqa: F811
 @pytest.mark.parametrize(
     "claim",
     [
-        {"n_layer": 10**6},
         {"n_layer": 10**18},
         {"vocab_size": 10**12},
         {"n_positions": 10**12},
-        {"n_embd": 2**40},
         {"n_embd": 2**40, "n_head": 2**40},
         {"n_inner": 10**12},
-        {"n_layer": 10**6, "num_labels": 10**6},
     ],
     ids=str,
 )
@@ -175,11 +172,6 @@ def test_a_link_stays_in_the_folder(folder, tmp_path, name):  # noqa: F811
         (folder / name).unlink()
         (folder / name).symlink_to(target)
         refused(folder, f"{name}' cannot be read: it is a link that leaves the folder")
-
-
-def test_the_folder_itself_may_be_a_link(folder, tmp_path):  # noqa: F811
-    (tmp_path / "link").symlink_to(folder)
-    assert loads(tmp_path / "link") == loads(folder)
 
 
 def hub_cache(root, model="models--someone--tiny"):

@@ -1,6 +1,7 @@
 """What the engine asks of a model: a model that lacks something is refused by the name of what it lacks."""
 
 import re
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,34 +59,24 @@ def test_models_of_several_classes_are_taken(model, small_model):
     assert model.shape.num_kv_heads == model.shape.num_heads == 4
 
 
-@pytest.mark.parametrize("name", [*MODEL, "shape"])
-def test_what_a_model_lacks_is_named(name):
-    refused(stand_in(without=name), f"^the model is .*: give an object of type Model, this one has no {name!r}$")
+MODEL_LACKS = "^the model is .*: give an object of type Model, this one has no {!r}$"
+SHAPE_LACKS = "^the shape of the model is .*: give an object of type ModelShape, .* no {!r}$"
+SHARE = "^{} query heads cannot share 3 KV heads evenly: give a multiple of 3$"
+REFUSED = [
+    *((stand_in(without=name), MODEL_LACKS.format(name)) for name in [*MODEL, "shape"]),
+    *((stand_in(without=name), SHAPE_LACKS.format(name)) for name in [*SIZES, "parameters"]),
+    *((value, f"^the model is {re.escape(repr(value))}: give an object of type Model, ") for value in ("gpt2", None)),
+    *(
+        (stand_in(**{name: value}), f"^{name} of the model is {re.escape(repr(value))}: give 1 or more$")
+        for name, value in [*product(SIZES, [0, True]), *product(["width"], [-1, 1.5, None, "3"])]
+    ),
+    *((stand_in(num_heads=number), SHARE.format(number)) for number in (1, 4)),
+]
 
 
-@pytest.mark.parametrize("name", [*SIZES, "parameters"])
-def test_what_a_shape_lacks_is_named(name):
-    refused(
-        stand_in(without=name), f"^the shape of the model is .*: give an object of type ModelShape, .* no {name!r}$"
-    )
-
-
-@pytest.mark.parametrize("value", ["gpt2", None, 3, torch.zeros(2)])
-def test_what_is_no_model_is_shown(value):
-    refused(value, f"^the model is {re.escape(repr(value))}: give an object of type Model, this one has no ")
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, None, "3", True])
-@pytest.mark.parametrize("name", SIZES)
-def test_a_size_that_cannot_be_is_named_with_its_value(name, value):
-    refused(stand_in(**{name: value}), f"^{name} of the model is {re.escape(repr(value))}: give 1 or more$")
-
-
-@pytest.mark.parametrize("num_heads", [1, 4, 7])
-def test_heads_that_cannot_share(num_heads):
-    refused(
-        stand_in(num_heads=num_heads), f"^{num_heads} query heads cannot share 3 KV heads evenly: give a multiple of 3$"
-    )
+@pytest.mark.parametrize(("model", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
+def test_what_a_model_lacks_is_named(model, message):
+    refused(model, message)
 
 
 def test_a_gpu_that_is_not_the_first_is_refused():

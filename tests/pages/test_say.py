@@ -23,20 +23,18 @@ def published(monkeypatch):
 def test_a_notebook_gets_one_paragraph_a_call(published, capsys):
     say("Workload A:", 1.5, "times as fast,\n    as **recorded** by `rosecourse record`.")
     say("Another.")
-    first, second = published
+    say('<img src=x onerror="alert(1)"> & `a<b`', "</p><script>")
+    say("", " ")  # no empty paragraph
+    first, second, escaped = published
+    assert stripped(escaped["text/html"]).get_text() == '<img src=x onerror="alert(1)"> & a<b </p><script>'
+    assert "<img" not in escaped["text/html"]
+    assert "<script" not in escaped["text/html"]
     page = stripped(first["text/html"])
     assert [tag.name for tag in page.find_all(True)] == ["p", "b", "code"]
     assert page.get_text() == "Workload A: 1.5 times as fast, as recorded by rosecourse record."
     assert first["text/plain"] == "Workload A: 1.5 times as fast, as **recorded** by `rosecourse record`."
     assert second == {"text/html": "<p>Another.</p>", "text/plain": "Another."}
     assert not capsys.readouterr().out
-
-
-def test_what_is_said_is_escaped(published):
-    say('<img src=x onerror="alert(1)"> & `a<b`', "</p><script>")
-    assert stripped(published[0]["text/html"]).get_text() == '<img src=x onerror="alert(1)"> & a<b </p><script>'
-    assert "<img" not in published[0]["text/html"]
-    assert "<script" not in published[0]["text/html"]
 
 
 def test_plain_text_is_broken_between_words_only(published):
@@ -47,11 +45,6 @@ def test_plain_text_is_broken_between_words_only(published):
     assert [word for line in lines for word in line.split(" ")] == LONG.split()
 
 
-def test_a_word_that_is_too_long_stays_whole(published):
-    say("one", "x" * 100, "two")
-    assert published[0]["text/plain"] == f"one\n{'x' * 100}\ntwo"
-
-
 def test_elsewhere_the_plain_text_is_printed(capsys):
     say("A step takes", 3, "ms.")
     assert capsys.readouterr().out == "A step takes 3 ms.\n"
@@ -59,8 +52,3 @@ def test_elsewhere_the_plain_text_is_printed(capsys):
     printed = capsys.readouterr().out
     assert printed.split() == LONG.split()
     assert max(map(len, printed.splitlines())) <= COLUMNS
-
-
-def test_of_no_words_there_is_no_empty_paragraph(published):
-    say("", " ")
-    assert published == []

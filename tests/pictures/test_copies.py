@@ -3,7 +3,6 @@
 import pytest
 
 from rosecourse import EngineConfig, InferenceEngine
-from rosecourse.pictures.blocks import moments
 from rosecourse.pictures.colours import EMPTY, OWNER_COLOURS, SHARED, WRONG
 from rosecourse.pictures.slots import blocks_and_copies
 from tests.support.diagram_reader import arrows, parse, start, strips, texts
@@ -65,10 +64,3 @@ def test_a_wrong_slot_is_outlined(engine):
     assert marked == {(1, 2): WRONG}
     assert "slot 2 of block 1 is wrong" in parse(picture)[0].text
     assert "outlined: wrong" in texts(picture)
-
-
-def test_moments_take_it(engine):
-    tables = family(engine)
-    picture = blocks_and_copies(tables, held(tables), WORDS)
-    assert moments(("before", picture), ("after", picture)).width > picture.width
-    assert picture == blocks_and_copies(tables, held(tables), WORDS)

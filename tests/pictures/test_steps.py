@@ -168,27 +168,6 @@ def test_an_effect_on_the_stages_outlines_what_came_and_what_went(figure):
     assert_readable(ax)
 
 
-def test_at_066_the_runner_comes_for_the_forward_and_the_copies_are_as_they_were(figure):
-    ax = figure.add_subplot()
-    plots.effect(ax, steps_of(SIX | SECOND_HALF), "065", "066", "title")
-    changed = ("plan", "forward", "runner", "rest")
-    wanted = sorted(bar for part in changed for bar in bars(ax, part))
-    assert sorted(hatched(ax, "xx")) == [pytest.approx(bar) for bar in wanted]
-    assert [len(bars(ax, part)) for part in TIMED] == [2, 2, 2, 0, 1, 0, 1, 2]
-    assert_readable(ax)
-
-
-def test_the_device_has_a_track_of_its_own_below_the_host(figure):
-    ax = figure.add_subplot()
-    plots.effect(ax, steps_of(SIX), "036", "038", "title")
-    tracks = [bar for bar in ax.patches if bar.get_hatch() == "////"]
-    hosts = [bar for bar in ax.patches if to_rgb(bar.get_facecolor()[:3]) == to_rgb(COLOURS["forward"])]
-    for track, host in zip(tracks, hosts, strict=True):
-        assert track.get_facecolor()[:3] == (1, 1, 1)  # open: it is not a part of the step
-        assert track.get_y() > host.get_y() + host.get_height()
-        assert track.get_height() < host.get_height() / 2
-
-
 def test_parts_are_stacked_with_their_sum_behind_them(figure):
     ax = figure.add_subplot()
     bars_of = {"first": pd.Series({"a": 2.0, "c": 1.0}), "second": {"a": 150.0, "b": 0.5}}

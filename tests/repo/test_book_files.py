@@ -12,7 +12,6 @@ from rosecourse.desk.notebooks import all_notebooks_in
 from tests.support.scripts import script
 
 ROOT = Path(__file__).parents[2]
-BOOK = ROOT / "docs" / "book"
 NOTEBOOKS = all_notebooks_in(ROOT / "notebooks")
 
 hooks = script("book/hooks")
@@ -62,9 +61,6 @@ def pages(cells):
     source = [json.dumps({"cells": cells})]
     hooks.read_source(app, "x.ipynb", source)
     return [(cell["metadata"]["tags"], cell["metadata"].get("mystnb")) for cell in json.loads(source[0])["cells"]]
-
-
-RAISES = "Raises \\ ``E``\\ ."
 
 
 @pytest.mark.parametrize(

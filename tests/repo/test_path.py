@@ -3,7 +3,6 @@
 import sys
 from collections import defaultdict
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 import rosecourse
@@ -55,22 +54,3 @@ def test_one_greedy_request_is_short_enough_to_read():
     assert {"kv", "decode", "engine", "models"} <= {Path(file).relative_to(PACKAGE).parts[0] for file in lines}
     executed = sum(map(len, lines.values()))
     assert executed <= MOST_LINES, f"{table(lines)}\n\nNot counted, to load the model:\n{table(loading)}"
-
-
-SOURCE = """def double(x):
-    if x < 0:
-        return 0
-    for _ in range(3):
-        x + x
-    return 2
-"""
-
-
-def test_each_line_that_is_executed_counts_once(tmp_path, monkeypatch):
-    (tmp_path / "traced_module.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    with lines_executed(tmp_path) as lines:
-        double = import_module("traced_module").double
-        double(1)
-        double(2)
-    assert lines == {str(tmp_path / "traced_module.py"): {2, 4, 5, 6}}

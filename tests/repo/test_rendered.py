@@ -37,19 +37,15 @@ def test_every_picture_is_sharp_and_says_what_it_shows(path):
         assert len(about.get("alt", "")) > 40, f"cell {one.cell}: show figures by `pictures.drawing`"
         width, height = Image.open(io.BytesIO(base64.b64decode(one.text))).size
         assert (width // 2, height // 2) == (about["width"], about["height"])
+        assert about["width"] <= WIDEST
     drawings = [one for one in outputs_of(path) if one.kind == "image/svg+xml"]
     assert pictures + drawings or path not in DRAWN
     for one in drawings:
         assert re.search(r"<title>[^<]{20,}</title>", one.text), one.cell
-
-
-@each
-def test_no_picture_is_wider_than_the_outputs_of_jupyter_lab(path):
-    found = [(one.cell, one.metadata["image/png"]["width"]) for one in outputs_of(path) if one.kind == "image/png"]
-    for one in outputs_of(path):
-        found += [(one.cell, float(width)) for width in re.findall(r'<svg\b[^>]*? width="([^"]*)"', one.text)]
-    assert found or path not in DRAWN
-    assert [(cell, width) for cell, width in found if width > WIDEST] == []
+    svgs = [
+        (one.cell, width) for one in outputs_of(path) for width in re.findall(r'<svg\b[^>]*? width="([^"]*)"', one.text)
+    ]
+    assert [(cell, width) for cell, width in svgs if float(width) > WIDEST] == []
 
 
 @each

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ["tests/engine", "tests/kernels", "tests/kv", "tests/lab"]
 LATER = "import time\nnow = time.time\ntime.time = lambda: now() + 400 * 86_400\n"  # dates ask it too
 GRIDS = """
 import pytest
@@ -38,18 +37,15 @@ def ids(process):
     return [line for line in process.communicate()[0].splitlines() if "::" in line]
 
 
-def test_the_same_tests_on_two_days_and_with_two_hash_seeds(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(LATER)
-    now, later = collecting(*FOLDERS, hash_seed="1"), collecting(*FOLDERS, folder=tmp_path, hash_seed="2")
-    one, other = ids(now), ids(later)
-    assert one == other
-    assert len(one) > 3_000
-
-
-def test_few_cases_show_each_value_and_a_number_is_spread_over_all(tmp_path):
+def test_the_same_few_cases_on_two_days_show_each_value(tmp_path):
     (tmp_path / "test_grids.py").write_text(GRIDS)
     plugin = ["-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml")]  # no conftest lies above a folder elsewhere
-    chosen = [name.split("::")[1].rstrip("]").split("[") for name in ids(collecting(*plugin, str(tmp_path)))]
+    (tmp_path / "sitecustomize.py").write_text(LATER)
+    now = collecting(*plugin, str(tmp_path), hash_seed="1")
+    later = collecting(*plugin, str(tmp_path), folder=tmp_path, hash_seed="2")
+    found = ids(now)
+    assert found == ids(later)
+    chosen = [name.split("::")[1].rstrip("]").split("[") for name in found]
     axes = [case.split("-") for test, case in chosen if test == "test_axes"]
     assert [set(axis) for axis in zip(*axes, strict=True)] == [{*"12"}, {*"xy"}, {*"012"}, {*"abcd"}]
     assert len(axes) == 4
