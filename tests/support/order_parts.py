@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from rosecourse.lab.checking.early_start import start_next, wait
+from rosecourse.lab.course.operations import PlainOps
 
 
 @triton.jit
@@ -66,30 +67,15 @@ def masked(
     put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
 
 
-class Base:
+class Base(PlainOps):
     """What the others change one thing of: mostly the kernel."""
 
     kernel = masked
     early = True
 
-    def __init__(self, model, config):
-        pass
-
-    def embed(self, token_ids, positions, wte, wpe):
-        return F.embedding(token_ids, wte) + F.embedding(positions, wpe)
-
-    def norm_linear(self, x, norm, linear):
-        return torch.addmm(linear.bias, norm(x), linear.weight)
-
-    def norm_linear_gelu(self, x, norm, linear):
-        return F.gelu(self.norm_linear(x, norm, linear), approximate="tanh")
-
     def linear_add(self, h, linear, x):
         self.launch(type(self).kernel, h, linear.weight, linear.bias, x)
         return x
-
-    def logits(self, x, norm, wte):
-        return F.linear(norm(x), wte)
 
     def launch(self, kernel, h, w, *tensors, **more):
         (rows, K), N = h.shape, w.shape[1]
@@ -147,6 +133,7 @@ class BiasInWeights(Base):
     """A row more in the weights, which lie copied in the part, and a column of ones in h."""
 
     def __init__(self, model, config):
+        super().__init__(model, config)
         self.with_bias = {}
 
     def linear_add(self, h, linear, x):
@@ -217,6 +204,7 @@ class SumIfOld(Base):
     """The sum is read before the wait where something has been computed since it was made."""
 
     def __init__(self, model, config):
+        super().__init__(model, config)
         self.old = False
 
     def norm_linear(self, x, norm, linear):

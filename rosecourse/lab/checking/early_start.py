@@ -6,19 +6,15 @@ interpreted, one ends before the next begins, and there is nothing to wait for: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ...kernels import INTERPRETED, TRITON_AVAILABLE
+
+LISTENERS: list[Callable[[str], None]] = []  # each gets "wait" or "start"
 
 if TRITON_AVAILABLE and not INTERPRETED:
     import triton
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-Hear = Callable[[str], None]  # gets "wait" or "start"
-LISTENERS: list[Hear] = []
-
-if TRITON_AVAILABLE and not INTERPRETED:
 
     @triton.jit
     def wait() -> None:
@@ -33,23 +29,10 @@ else:
 
     def wait() -> None:
         """Wait for the end of the kernel before this one; all that it has written can be seen then."""
-        _tell("wait")
+        for hear in LISTENERS:
+            hear("wait")
 
     def start_next() -> None:
         """The kernel after this one may start, once all programs have come here or have ended."""
-        _tell("start")
-
-
-@contextmanager
-def told_to(hear: Hear) -> Iterator[None]:
-    """Waits and starts of the kernels in here are told to a listener."""
-    LISTENERS.append(hear)
-    try:
-        yield
-    finally:
-        LISTENERS.remove(hear)
-
-
-def _tell(what: str) -> None:
-    for hear in LISTENERS:
-        hear(what)
+        for hear in LISTENERS:
+            hear("start")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...config import SamplingParams
 from ...errors import ConfigError
@@ -26,11 +25,10 @@ BEFORE = 2**31  # numbers before the cache, where one lands whose offset has los
 def far_offsets(stories: PoolStories, part: type) -> None:
     """Batches at one slot and at several, in blocks at both ends of such a cache. Raises `Wrong`."""
     kv = _far_cache(stories)
-    if kv is None:
-        return
-    made = part(SIZES.model(), kv, SIZES.config())
-    for lengths in ((5, 5, 5), (1, 7, 130)):
-        _step(kv, made, [_session(kv, length) for length in lengths])
+    if kv is not None:
+        made = part(SIZES.model(), kv, SIZES.config())
+        for lengths in ((5, 5, 5), (1, 7, 130)):
+            _step(kv, made, lengths)
 
 
 def _far_cache(stories: PoolStories) -> Any | None:
@@ -52,33 +50,26 @@ def _far_cache(stories: PoolStories) -> Any | None:
     return kv
 
 
-def _session(kv: Any, length: int) -> InferenceSession:
-    session = InferenceSession([1] * length, SamplingParams())
-    session.table, session.num_cached_tokens = kv.allocate(length), length
-    return session
-
-
-def _step(kv: Any, made: Any, batch: list[InferenceSession]) -> None:
+def _step(kv: Any, made: Any, lengths: tuple[int, ...]) -> None:
     STEP.begin()
-    layout = layout_of(kv)
-    tokens = (torch.arange(2 * len(batch) * SIZES.heads * SIZES.head_dim) % 97 + 1).to(torch.int8)
-    tokens = tokens.view(2, len(batch), SIZES.heads, SIZES.head_dim).to(kv.device)
-    at = [
-        (layout.id_lists(kv, one.table)[0][-1], one.num_cached_tokens % SIZES.block_size) for one in batch
-    ]  # in layer 0 ids are indices
-    for cache in (kv.k_layers[0], kv.v_layers[0]):
+    batch, at = [], []
+    for length in lengths:
+        session = InferenceSession([1] * length, SamplingParams())
+        session.table, session.num_cached_tokens = kv.allocate(length), length
+        batch.append(session)
+        at.append((layout_of(kv).id_lists(kv, session.table)[0][-1], length % SIZES.block_size))
+    count = 2 * len(batch) * SIZES.heads * SIZES.head_dim
+    tokens = (torch.arange(count) % 97 + 1).to(torch.int8).view(2, len(batch), SIZES.heads, -1).to(kv.device)
+    caches = kv.k_layers[0], kv.v_layers[0]
+    for cache in caches:
         for block, slot in at:
             cache[block, :, slot] = 0
     made(batch, [tokens[0].clone()], [tokens[1].clone()])
-    for which, cache in enumerate((kv.k_layers[0], kv.v_layers[0])):
-        _look(which, cache, at, tokens[which])
-
-
-def _look(which: int, cache: Tensor, at: list[tuple[int, int]], tokens: Tensor) -> None:
-    for (block, slot), token in zip(at, tokens, strict=True):
-        if not torch.equal(cache[block, :, slot], token):
-            begins = block * cache[0].numel()
-            raise Wrong(
-                f"in a cache of more than 2^31 numbers the new {'KV'[which]} is not in slot {slot} of block {block},\n"
-                f"which begins at number {begins:,}: 32 bits do not hold block * heads * block_size * head_dim"
-            )
+    for which, cache, new in zip("KV", caches, tokens, strict=True):
+        for (block, slot), token in zip(at, new, strict=True):
+            if not torch.equal(cache[block, :, slot], token):
+                raise Wrong(
+                    f"in a cache of more than 2^31 numbers the new {which} is not in slot {slot} of block {block},\n"
+                    f"which begins at number {block * cache[0].numel():,}: 32 bits do not hold block * heads * "
+                    "block_size * head_dim"
+                )

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from ...kernels import TRITON_AVAILABLE
+from .early_start import LISTENERS
 
 if TRITON_AVAILABLE:
     from triton.runtime import JITFunction, interpreter
@@ -79,11 +80,16 @@ class Listener:
     def access(self, access: Access) -> None:
         """A program is about to read or write."""
 
+    def said(self, what: str) -> None:
+        """A program says `wait` or `start`."""
+
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
     """In here a listener hears of all kernels."""
     with ExitStack() as stack:
+        LISTENERS.append(listener.said)
+        stack.callback(LISTENERS.remove, listener.said)
         for owner, name, hook in _hooks(listener) if TRITON_AVAILABLE else ():
             original = getattr(owner, name)
             stack.callback(setattr, owner, name, original)

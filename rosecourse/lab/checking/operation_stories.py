@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from .apart import STEP
 from .models.operations import ASKS, OTHERS, Operations, Shape
-from .operation_costs import OpStep, watched
+from .operations_seen import Moves
 
 Op = tuple[Any, ...]
 PLAIN, INTERPRETED = 150, 30  # stories
@@ -33,14 +33,28 @@ FOR_KERNELS = {
     "dtype": ["float32"],
 }
 ROWS = [3, 1, 2, 4, 9, 16, 17, 35]
+KINDS = ("step", "step", "together", "parallel", "any", "any", "other", "unread", "alike")
 MANY = ("unread", "alike")  # operations that take several steps
 WHOLE = ("embed", "step", *MANY)  # of so many rows
 NARROW = 8  # of rows with a large mean: sums of longer ones lose digits in right parts, too
+COUNTS = ("layers", "width", "vocab_size", "seed")  # what shrinks step by step; other sizes go at once
 
 
 class Story(NamedTuple):
     sizes: Shape
     ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True)
+class OpStep:
+    """A step that is counted. words: which it is. before: rows of the steps before it. beside: whether another engine
+    has stepped in between."""
+
+    words: str
+    rows: int
+    before: tuple[int, ...]
+    shape: Shape
+    beside: bool = False
 
 
 class OperationStories:
@@ -56,13 +70,12 @@ class OperationStories:
         kernels = self.model.kernels
         choices: dict[str, Any] = CHOICES | FOR_KERNELS if kernels else CHOICES
         shape = Shape(**{name: dice.choice(values if wild else values[:3]) for name, values in choices.items()})
-        draw = _Draws(dice, shape, ROWS if wild else ROWS[:5])
-        ops = [op for _ in range(dice.randint(1, 2 if kernels else 5)) for op in draw.some()]
+        ops = [op for _ in range(dice.randint(1, 2 if kernels else 5)) for op in _some(dice, shape.layers, wild)]
         if shape.mean:
             shape = replace(shape, width=min(shape.width, NARROW), layers=1, dtype="float32")
         if kernels and any(kind in MANY for kind, *_ in ops):
             shape = replace(shape, width=NARROW, layers=1)
-        return Story(shape, (("embed", draw.row()), *ops))
+        return Story(shape, (("embed", _rows(dice, wild)), *ops))
 
     def play(self, part: type, story: Story, tell: Callable[[Any], object]) -> int:
         """Let a part live through a story; returns its lines. Raises what goes wrong."""
@@ -80,8 +93,17 @@ class OperationStories:
         return len(played.lines)
 
     def watched(self, part: type, step: OpStep) -> Any:
-        """What a step of a part does: what the costs of operations are counted from."""
-        return watched(self.model, self.device, part, step)
+        """What a step of a part does."""
+        played = self.model(part, step.shape, self.device)
+        for rows in step.before:
+            played.step(rows)
+        if step.beside:
+            played.other(2)
+            played.step(3)
+            played.other(2)
+        seen = played.seen_by(Moves(64 * step.shape.width))  # more than the rows of a step
+        played.step(step.rows)
+        return seen
 
     def smaller(self, story: Story) -> Iterator[Story]:
         """Stories with something left out or made smaller, the boldest first."""
@@ -95,11 +117,11 @@ class OperationStories:
             half //= 2
         for field in fields(Shape):
             value, least = getattr(story.sizes, field.name), getattr(Shape, field.name)
-            for smaller in _lower(value, least) if isinstance(value, int) else [least] * (value != least):
+            for smaller in _lower(value, least) if field.name in COUNTS else [least] * (value != least):
                 other: dict[str, Any] = {field.name: smaller}
                 yield Story(replace(story.sizes, **other), story.ops)
         for at, op in enumerate(story.ops):
-            for others in _smaller_op(op):
+            for others in _smaller_op(op, story.sizes.layers):
                 yield Story(story.sizes, (*story.ops[:at], *others, *story.ops[at + 1 :]))
 
 
@@ -119,18 +141,20 @@ def _lower(number: int, least: int) -> list[int]:
     return sorted(one for one in lower if least <= one < number)
 
 
-def _smaller_op(op: Op) -> Iterator[tuple[Op, ...]]:
+def _smaller_op(op: Op, layers: int) -> Iterator[tuple[Op, ...]]:
     """What may stand in its place: the same with smaller numbers, or what it consists of."""
     kind, number, *more = op
-    least = int(kind in WHOLE)
-    for lower in _lower(number, least) if kind != "other" else ():
+    for lower in _lower(number, int(kind in WHOLE)) if kind != "other" else ():
         yield ((kind, lower, *more),)
     if more and more[0]:
         yield ((kind, number, 0, *more[1:]),)
     if kind in MANY:
         yield (("step", number), ("step", number))
     if kind == "step":
-        yield tuple(_step(number, 1))
+        yield ("embed", number), *(op for layer in range(layers) for op in _layer(-1, layer)), ("logits", -1)
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------------
 
 
 def _layer(stream: int, layer: int) -> Iterator[Op]:
@@ -139,70 +163,36 @@ def _layer(stream: int, layer: int) -> Iterator[Op]:
         yield "linear_add", stream, layer, add
 
 
-def _step(rows: int, layers: int) -> Iterator[Op]:
-    yield "embed", rows
-    for layer in range(layers):
-        yield from _layer(-1, layer)
-    yield "logits", -1
+def _rows(dice: random.Random, wild: bool) -> int:
+    return dice.choice(ROWS if wild else ROWS[:5])
 
 
-class _Draws:
-    """Draws operations, some at once, as a model of one kind or another asks for them."""
-
-    KINDS = ("step", "step", "together", "parallel", "alone", "again", "any", "any", "other", "other", "crossed", *MANY)
-
-    def __init__(self, dice: random.Random, shape: Shape, rows: list[int]) -> None:
-        self.dice, self.layers, self.rows = dice, range(shape.layers), rows
-
-    def some(self) -> list[Op]:
-        return list(getattr(self, f"_{self.dice.choice(self.KINDS)}")())
-
-    def row(self) -> int:
-        return self.dice.choice(self.rows)
-
-    def _step(self) -> Iterator[Op]:
-        yield from _step(self.row(), len(self.layers))
-
-    def _together(self) -> Iterator[Op]:
-        """Two streams are under way at once."""
-        first, second = self.row(), self.row()
-        yield from (("embed", first), ("embed", first if first % 2 else second))  # mostly of one size
-        for layer in self.layers:
-            yield from (*_layer(0, layer), *_layer(1, layer))
+def _some(dice: random.Random, layers: int, wild: bool) -> Iterator[Op]:
+    """Some operations, as a model of one kind or another asks for them."""
+    kind, rows = dice.choice(KINDS), _rows(dice, wild)
+    if kind == "together":  # two streams are under way at once, mostly of one size
+        yield from (("embed", rows), ("embed", rows if rows % 2 else _rows(dice, wild)))
+        yield from (op for layer in range(layers) for stream in range(2) for op in _layer(stream, layer))
         yield from (("logits", 0), ("logits", 1))
-
-    def _parallel(self) -> Iterator[Op]:
-        """Layers that normalise a stream twice, and then add twice, as in GPT-J and Falcon."""
-        yield "embed", self.row()
-        for layer in self.layers:
+    elif kind == "parallel":  # a stream is normalised twice, and then added to twice, as in GPT-J and Falcon
+        yield "embed", rows
+        for layer in range(layers):
             yield from ((method, -1, layer) for method in ASKS)
             yield from (("linear_add", -1, layer, add) for _, _, add in ASKS.values())
         yield "logits", -1
+    elif kind == "any":
+        yield from (_any(dice, layers) for _ in range(dice.randint(1, 4)))
+    elif kind == "other":
+        yield from (("other", dice.randrange(len(OTHERS))), ("step", rows))
+    else:
+        yield kind, min(rows, 2) if kind == "alike" else rows
 
-    def _alone(self) -> Iterator[Op]:
-        yield from (("embed", self.row()), ("logits", -1))
 
-    def _again(self) -> Iterator[Op]:
-        """A stream that is asked for its logits, and goes on."""
-        yield from (("logits", 0), ("logits", 0), ("linear_add", 0, 0, "attn_c_proj"), ("logits", 0))
-
-    def _crossed(self) -> Iterator[Op]:
-        """One map stands behind two norms."""
-        yield from (("embed", self.row()), ("norm_linear", -1, 0), ("crossed", -1, 0), ("logits", -1))
-
-    def _any(self) -> Iterator[Op]:
-        stream, layer = self.dice.randrange(2), self.dice.choice(self.layers)
-        method, (_, _, add) = self.dice.choice(list(ASKS.items()))
-        yield self.dice.choice([(method, stream, layer), ("linear_add", stream, layer, add), ("logits", stream)])
-
-    def _other(self) -> Iterator[Op]:
-        yield from (("other", self.dice.randrange(len(OTHERS))), *self._step())
-
-    def _unread(self) -> Iterator[Op]:
-        yield "unread", self.row()
-
-    def _alike(self) -> Iterator[Op]:
-        yield "alike", self.dice.choice([1, 2])
+def _any(dice: random.Random, layers: int) -> Op:
+    stream, layer = dice.randrange(2), dice.randrange(layers)
+    method, (_, _, add) = dice.choice(list(ASKS.items()))
+    kinds: list[Op] = [(method, stream, layer), ("linear_add", stream, layer, add), ("logits", stream)]
+    return dice.choice([*kinds, ("norm_linear", stream, layer, "norm_linear", "ln_2")])  # a map behind another norm
 
 
 @contextmanager

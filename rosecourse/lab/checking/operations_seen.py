@@ -1,23 +1,28 @@
-"""What is seen of a part's operations: those that move data, launches, calls of `add_norm`, tensors that are made."""
+"""What is seen of a part's operations: what a step moves, what the host reads, which tensors are made."""
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...decode.ops import MULTIPLE
 from ...kernels.reference import add_norm
 from ...measure.counters import DispatchMode
 from .facts import Wrong
-from .kernel_memory import Listener, heard_by
+from .kernel_memory import Access, Listener, heard_by
 
 READS = ("item", "tolist", "numpy", "nonzero", "equal", "allclose", "__bool__", "__int__", "__float__", "__index__")
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "mv", "addmv")
 NO_DATA = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")  # operations that write nothing
 
 
@@ -56,13 +61,12 @@ class Born(DispatchMode):
 
 
 class Launches(Listener):
-    """Launches of kernels. under_way: whether one is being made, whose operations are not the part's."""
+    """under_way: whether the launch of a kernel is, whose operations are not the part's."""
 
-    number = 0
     under_way = False
 
     def launch(self, kernel: str, options: dict[str, Any]) -> None:
-        self.number, self.under_way = self.number + 1, True
+        self.under_way = True
 
     def ended(self) -> None:
         self.under_way = False
@@ -125,3 +129,53 @@ def _wrong(given: dict[str, Any]) -> str:
                 f"{name} {list(tensor.shape)} of {tensor.dtype} with strides {tensor.stride()}"
             )
     return ""
+
+
+class Moves(Launches, DispatchMode):
+    """What a step moves. operations: those of PyTorch, where `add_norm` is one, and launches. columns: of the product
+    that makes the logits, where they are no multiple of 256, else 0. times_read: how often a launch has read a tensor
+    of more than `large` numbers, the most of all launches."""
+
+    def __init__(self, large: int) -> None:
+        super().__init__()
+        self.large, self.adds = large, AddNorms()
+        self.operations = self.columns = self.times_read = 0
+        self._method = ""
+        self._read: Counter[int] = Counter()  # by the launch under way: address of a tensor's memory -> bytes
+
+    @contextmanager
+    def calling(self, method: str) -> Iterator[None]:
+        """In here a method of the part runs."""
+        if method == "attention":
+            yield
+            return
+        self._method, self.adds = method, AddNorms()
+        with heard_by(self), self, self.adds:
+            yield
+        self.operations += self.adds.number
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.under_way or self.adds.under_way:
+            return func(*args, **kwargs)
+        if func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd):
+            with self:
+                return func.decompose(*args, **kwargs)
+        made = func(*args, **kwargs)
+        self.operations += moves_data(func)
+        if self._method == "logits" and func.overloadpacket.__name__ in PRODUCTS and made.shape[-1] % MULTIPLE:
+            self.columns = made.shape[-1]
+        return made
+
+    def launch(self, kernel: str, options: dict[str, Any]) -> None:
+        super().launch(kernel, options)
+        self.operations += 1
+        self._read.clear()
+
+    def access(self, access: Access) -> None:
+        """A number that a load reads several times, as one does that keeps its lanes inside, has been read once."""
+        for memory in access.launched if access.verb == "reads" else ():
+            if memory.tensor.numel() > self.large:
+                inside = access.addresses[(access.addresses >= memory.start) & (access.addresses < memory.end)]
+                self._read[memory.start] += len(np.unique(inside)) * memory.tensor.element_size()
+                self.times_read = max(self.times_read, self._read[memory.start] // (memory.end - memory.start))

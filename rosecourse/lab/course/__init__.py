@@ -1,5 +1,20 @@
-"""The courses: what each lesson asks of the learner, its bug to hunt, and what its idea takes out of a step."""
+"""The courses by their lessons' numbers: what each lesson asks of the learner, its bug to hunt, what its idea is."""
 
-from .registry import COURSES, course_of
+from __future__ import annotations
 
-__all__ = ["COURSES", "course_of"]
+from importlib import import_module
+from pathlib import Path
+
+from ...errors import LessonError
+from .form import Course
+
+# Every l*.py of this folder is a lesson's course, in the order of the ladder.
+_MODULES = [import_module(f".{path.stem}", __package__) for path in sorted(Path(__file__).parent.glob("l[0-9]*.py"))]
+COURSES: dict[str, Course] = {module.COURSE.number: module.COURSE for module in _MODULES}
+
+
+def course_of(number: str, wanted: str = "course") -> Course:
+    """The course of a lesson. Raises `LessonError` for a lesson without one; wanted: what it is asked for."""
+    if number not in COURSES:
+        raise LessonError(f"lesson {number!r} has no {wanted}: give one of {', '.join(COURSES)}")
+    return COURSES[number]

@@ -37,17 +37,6 @@ class KernelCode:
 
 
 @dataclass(frozen=True)
-class KernelsBeside:
-    """Kernels that stand in a cell in front of the class: all functions of a file beside that of the class.
-
-    begins, ends: such a file for the exercise and one for its solution, without `.py`; they are read and not imported.
-    """
-
-    begins: str = ""
-    ends: str = ""
-
-
-@dataclass(frozen=True)
 class Exercise:
     """What is said about an exercise; its code comes from the ladder's sources.
 
@@ -55,9 +44,9 @@ class Exercise:
     the cell. docstring: of the class. look: the first hint, a question. do: the second, the approach in words. wanted:
     imports that only the written part uses. kernel_code: what it takes from a file of kernels. begins_as: the class
     that the learner gets; None is the part before the lesson, which is called in the same way. ends_as: the class that
-    the solution is, and that a learner's is counted beside; None is the part after the lesson. beside: the kernels of
-    these two. given: the class that the learner's derives from, with `methods` to write -> their bodies until then;
-    empty is the body before the lesson.
+    the solution is, and that a learner's is counted beside; None is the part after the lesson. beside: kernels of
+    `operation_kernels` that stand in front of these two. given: the class that the learner's derives from, with
+    `methods` to write -> their bodies until then; empty is the body before the lesson.
     """
 
     name: str
@@ -71,7 +60,7 @@ class Exercise:
     kernel_code: KernelCode = KernelCode()
     begins_as: type | None = None
     ends_as: type | None = None
-    beside: KernelsBeside = KernelsBeside()
+    beside: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     given: type | None = None
     methods: Mapping[str, str] = field(default_factory=dict)
 

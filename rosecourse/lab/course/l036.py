@@ -29,10 +29,9 @@ EXERCISE = Exercise(
         "cases does the list of a layer change, and what do its length and its last id say then?"
     ),
     do=(
-        "Keep for each layer the row and the signature of the list that it shows, its length and last id, in "
-        "`table.row_cache`. While the signature is equal, return the kept row. If it differs, write only what can have "
-        "changed: the old last block and everything after it. Through `row.numpy()` a slice takes a list without a "
-        "tensor being made."
+        "Keep for each layer, in `table.row_cache`, the row and the signature of the list that it shows: length and "
+        "last id. While the signature is equal, return the kept row. If it differs, write only the old last block and "
+        "everything after it. Through `row.numpy()` a slice takes a list without a tensor being made."
     ),
     given=l036.BlockTables,
     methods={
@@ -46,9 +45,6 @@ EXERCISE = Exercise(
             """,
     },
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -126,8 +122,8 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "A request is forked in the middle of a block. Some tokens later one of the two continues as if it had read "
-        "the other's words, and it never recovers. Requests without a fork are right, and so is a fork at the end of a "
-        "block. Every key is written to the right place."
+        "the other's words, and it never recovers. Requests without a fork are right, and so is a fork at the end of "
+        "a block."
     ),
     tools=(
         "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the rows of layer 0. The truth is "
@@ -152,11 +148,11 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "The part notices the change: a copy-on-write replaces the last id of the list, and the row remembers the last "
-        "id that it has seen. But the row is longer than the list: it has an entry for each block that a request may "
-        "ever hold. `[-1]` is the last entry of the row, and not the entry of the last block. So the id of the copy "
-        "lands where nobody reads, and the row still shows the block that now belongs to the other request. The row "
-        "remembers the new id as if it had been written, so no later step repairs it."
+        "The part notices the change: a copy-on-write replaces the last id of the list. But the row is longer than "
+        "the list, because it has an entry for each block that a request may ever hold. `[-1]` is the last entry of "
+        "the row, and not the entry of the last block. The id of the copy lands where nobody reads, and the row still "
+        "shows the block that now belongs to the other request. It remembers the new id as if it had been written, so "
+        "no later step repairs it."
     ),
 )
 

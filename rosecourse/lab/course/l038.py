@@ -28,17 +28,14 @@ EXERCISE = Exercise(
     ),
     do=(
         "Note for each simple session the row of the batch, the block's index and the slot; all others go to "
-        "`append_token` as before. `index_tensor(numbers, self.kv.device)` makes a tensor of each list. One indexed "
-        "store, `k_layer[blocks, :, slots] = ...`, writes K and another V. Then raise the `length` of the blocks "
-        "that you have written."
+        "`append_token`. `index_tensor(numbers, self.kv.device)` makes a tensor of each list. One indexed store, "
+        "`k_layer[blocks, :, slots] = ...`, writes K and another V. Then raise the `length` of the blocks that you "
+        "have written."
     ),
     wanted=("index_tensor",),
     given=l035.KVAppend,
     methods={"append_token_batch": ""},
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -106,8 +103,8 @@ BUG = Bug(
     },
     hints={
         "session": (
-            "Play the scene with both engines and compare `bug.key_at(engine.kv, session, position)` at every moment. "
-            "Only the first difference counts, since the tokens differ from there on."
+            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every moment. Only the first "
+            "difference counts, since the tokens differ from there on."
         ),
         "position": "The step in which a request begins a block writes one key, into slot 0. Which position is that?",
         "whose": "Compare the wrong key with the keys that the right engine has written in the same step.",
@@ -126,8 +123,8 @@ BUG = Bug(
     explanation=(
         "The other requests get the last rows of K and V, as if the batch were sorted with the easy ones in front. It "
         "is not: `k` and `v` are in the order of the sessions, and only the *lists* were split. The lengths agree, so "
-        "even `strict=True` raises nothing. The two orders are the same if no request or every request has room, and "
-        "if those without room are last. So every test with equal lengths passes, and some with mixed ones."
+        "even `strict=True` raises nothing. If no request or every request has room, or if those without room are "
+        "last, the two orders are the same. So every test with equal lengths passes."
     ),
 )
 

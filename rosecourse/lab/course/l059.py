@@ -25,22 +25,18 @@ EXERCISE = Exercise(
     docstring="KV append that keeps a session in the batch when it begins a block.",
     look=(
         "`append_token`, in `rosecourse/lessons/l035_blocks.py`, begins a new block too. What does it give to "
-        "`allocate_block`, and where does it put the id that it gets? Which block does `write` need afterwards? And if "
-        "a block is full *and* shared, does it have to be copied?"
+        "`allocate_block`, and where does it put the id that it gets? And does a block that is full *and* shared have "
+        "to be copied?"
     ),
     do=(
         "Ask first whether the session has no block yet or a full one. If so, get an empty block from "
-        "`self.kv.allocate_block(layer_idx, start)`; `start` is the position of its first token, which is "
-        "`info.start + info.length` after a full block and 0 without one. Append the id to the session's own list, in "
-        "place, and go on with the new block's `info`. Only then ask for the owners: nobody writes into a full block "
-        "again, so it needs no copy."
+        "`self.kv.allocate_block(layer_idx, start)`; `start` is `info.start + info.length` after a full block and 0 "
+        "without one. Append the id to the session's own list, in place, and go on with the new block's `info`. Only "
+        "then ask for the owners: nobody writes into a full block again, so it needs no copy."
     ),
     given=l038.KVAppend,
     methods={"append_token_batch": ""},
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -116,8 +112,8 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "A request and its fork separate exactly at the end of a block, and both continue with the right tokens. Then "
-        "the request finishes, its blocks are freed, and a new request arrives. From then on the fork's tokens are "
-        "wrong, although its block table has not changed."
+        "the request finishes, and a new request arrives. From then on the fork's tokens are wrong, although its "
+        "block table has not changed."
     ),
     tools=(
         "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the owner "
@@ -142,10 +138,9 @@ BUG = Bug(
     truth=truth,
     explanation=(
         "After a copy-on-write a session leaves the shared block, and the owner count falls by one. After a rollover "
-        "it does not leave: the full block stays in its table, and every step reads it. The condition asks whether "
-        "others own the block, which is true in both cases, so the full block loses an owner that it still has. When "
-        "the request is freed, the count reaches 0, the block goes to the next request, and the fork reads the "
-        "newcomer's keys. The tokens are wrong steps later, in another request; only the owner counts show it at once."
+        "it does not leave: the full block stays in its table. The condition asks whether others own the block, which "
+        "is true in both cases, so the full block loses an owner that it still has. When the request is freed, the "
+        "count reaches 0, the block goes to the next request, and the fork reads the newcomer's keys."
     ),
 )
 

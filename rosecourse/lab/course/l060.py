@@ -38,9 +38,6 @@ EXERCISE = Exercise(
 )
 
 
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
-
-
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     sessions = start_lengths(engine, {"A": 4, "B": 12, "C": 20, "D": 4})
     yield sessions
@@ -115,9 +112,8 @@ class Appender:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Four requests are right, step after step. Then one is cancelled, another takes its place, and soon there are "
-        "wrong tokens in requests that have nothing to do with either. If the newcomer comes one step later, nothing "
-        "happens."
+        "Four requests are right, step after step. Then one is cancelled, another takes its place, and soon requests "
+        "that have nothing to do with either get wrong tokens. If the newcomer comes one step later, nothing happens."
     ),
     tools=(KEY_AT,),
     questions={
@@ -127,9 +123,8 @@ BUG = Bug(
     },
     hints={
         "position": (
-            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every position, at the first moment "
-            "with the newcomer. Two things go wrong: a new key is missing where it belongs, and it has been written "
-            "over an old one. We are looking for the old one."
+            "Compare all keys in both engines at the first moment with the newcomer. A new key is missing where it "
+            "belongs, and has been written over an old one. We are looking for the old one."
         ),
         "whose": "Write down the slot of each request in that step. Which of them is used for all?",
         "line": "When does this part look at the slots, and how does it know that what it saw still holds?",
@@ -144,12 +139,11 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "The part does not look at the slots in every step. Requests at one slot advance together, so it keeps its "
-        "answer until the batch changes, and it recognises a change by the size of the batch. Here one request leaves "
-        "and another comes between the same two steps. The size is still four, the part still believes that all are "
-        "at one slot, and it writes every row to the slot of the newcomer, the lowest: over an old key where that slot "
-        "was filled, while the slot of the new key stays empty. With the newcomer a step later the size goes to three "
-        "and back to four, and the part looks again. A kept answer must be tied to everything that it depends on."
+        "Requests at one slot advance together, so the part keeps its answer until the batch changes, and it "
+        "recognises a change by the size of the batch. Here one request leaves and another comes between the same two "
+        "steps. The size is still four, the part still believes that all are at one slot, and it writes every row to "
+        "the slot of the newcomer, the lowest: over an old key where that slot was filled, while the slot of the new "
+        "key stays empty. A kept answer must be tied to everything that it depends on."
     ),
 )
 

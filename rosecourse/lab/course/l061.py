@@ -20,9 +20,9 @@ EXERCISE = Exercise(
     minutes=40,
     text=(
         "Write the kernel's body and the gate. The cell runs and is right as it stands, because `write` calls no "
-        "kernel. `self.triton` says whether Triton runs here; `self.min_batch` and `self.full_batch_min_batch` are the "
-        "smallest batches for the generic and for the full-batch kernel. `check` sees your kernel only through the "
-        "gate."
+        "kernel. `self.triton` says whether Triton runs here; `self.min_batch` and `self.full_batch_min_batch` are "
+        "the smallest batches for the generic and for the full-batch kernel. `check` sees your kernel only through "
+        "the gate."
     ),
     docstring="Write a whole batch at one position with one launch of the full-batch kernel.",
     look=(
@@ -32,10 +32,9 @@ EXERCISE = Exercise(
     do=(
         "The kernel: one program for each session. Its number is the row of K and V and the place in the list of "
         "blocks; the slot is `pos`. Cast the block to `tl.int64` before you multiply. One row of lanes covers all "
-        "heads; mask the lanes past `H * D`. K and V each have their own row stride.\n\nThe gate: ask for the "
-        "full-batch kernel first, with all of its conditions; then for `kv_append_triton`, which needs only Triton "
-        "and enough sessions, and takes rows, blocks and slots; the indexed stores come last. Only one of the three "
-        "writes."
+        "heads; mask the lanes past `H * D`. K and V each have their own row stride.\n\n"
+        "The gate: ask for the full-batch kernel first, with all of its conditions; then for `kv_append_triton`, "
+        "which needs only Triton and enough sessions, and takes rows, blocks and slots; the indexed stores come last."
     ),
     wanted=("kv_append_triton", "tl"),
     kernel_code=KernelCode(
@@ -55,9 +54,6 @@ EXERCISE = Exercise(
     given=l061.KVAppend,
     methods={"write": ""},
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -118,9 +114,9 @@ class Appender(KVAppend):
 BUG = Bug(
     minutes=15,
     symptom=(
-        "Three requests of equal length are right to the end. Three more of the same length follow on the same engine, "
-        "and in their first decode step each gets the key of another. In a new engine they are right, and so are "
-        "requests of mixed lengths, or fewer than the threshold."
+        "Three requests of equal length are right to the end. Three more of the same length follow on the same "
+        "engine, and in their first decode step each gets the key of another. In a new engine they are right, and so "
+        "are requests of mixed lengths, or fewer than the threshold."
     ),
     tools=(KEY_AT,),
     questions={
@@ -130,13 +126,13 @@ BUG = Bug(
     },
     hints={
         "session": (
-            "After the first step of the second three, compare each request's newest key with those that the right "
+            "After the first step of the second three, compare each request's newest key with all that the right "
             "engine has written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
         ),
         "position": "Compare all keys of that request at the first moment of the second three. One of them is wrong.",
         "line": (
-            "Which kernel runs in that step, and what does it take for granted of the rows? Print the indices of the "
-            "blocks of each request, in both halves of the scene."
+            "Which kernel runs in that step, and what does it take for granted of the rows? Print the blocks of each "
+            "request."
         ),
     },
     source=COLLEAGUES_FILE,
@@ -154,9 +150,8 @@ BUG = Bug(
         "The full-batch kernel takes row b of `k` for block b of its list. So a whole batch is not enough: its rows "
         "must be in order. The colleague sorts them by the addresses of their blocks, and the gate compares only the "
         "number of rows. A new engine hands out blocks in the order of the requests, and sorting changes nothing. "
-        "Once requests have returned their blocks, the next ones get them in another order, and each block gets the "
-        "row of another request. The generic kernel and the indexed stores receive the rows, and are right in any "
-        "order."
+        "Once requests have returned their blocks, the next ones get them in another order. The generic kernel and "
+        "the indexed stores receive the rows, and are right in any order."
     ),
 )
 

@@ -20,10 +20,9 @@ EXERCISE = Exercise(
     minutes=45,
     begins_as=starts.KVAppendByLayer,
     text=(
-        "The cell holds a part that is right. It uses the new cache, and makes room once a step, by `place`. "
-        "All the rest it still does in each layer, as lesson 061 did: it copies shared blocks, makes lists of blocks "
-        "and slots, sends them to the device, and chooses how to write. Do once what is the same in all layers, and "
-        "leave to a layer what differs."
+        "The cell holds a part that is right. It uses the new cache, and makes room once a step, by `place`. All the "
+        "rest it still does in each layer, as lesson 061 did: it copies shared blocks, sends lists of blocks and "
+        "slots, and chooses how to write. Do once what is the same in all layers."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
@@ -31,22 +30,19 @@ EXERCISE = Exercise(
         "in all layers by one copy of K and one of V. Large batches still go to the kernels."
     ),
     look=(
-        "Which lines of `write` give the same result in every layer? Which of their results do the three ways to write "
-        "need? And what is the shape of `self.kv.keys`, of which `self.kv.k_layers` are the layers?"
+        "Which lines of `write` give the same result in every layer? Which of their results do the three ways to "
+        "write need? And what is the shape of `self.kv.keys`, of which `self.kv.k_layers` are the layers?"
     ),
     do=(
         "`self.kv.keys[:, block]` is one block in all layers, so one assignment for K and one for V make a copy. Make "
-        "all copies before anything is written.\n\nPut what `write` finds out about the slots into a method of its "
-        "own, and call it once, between the copies and the loop over the layers: the blocks, the slots (one number, if "
-        "they are all equal), and where a kernel wants to know which row is whose, the rows. `index_tensor` takes a "
-        "list of lists too, and sends it at once; the rows of that tensor are views. Give the result to `write`, which "
-        "then only chooses between two kernels and the indexed stores. The tokens are counted when all layers have "
-        "written, as now: until then `num_tokens` says where the new token goes."
+        "all copies before anything is written.\n\n"
+        "Put what `write` finds out about the slots into a method of its own, and call it once, between the copies "
+        "and the loop over the layers: the blocks, the slots (one number, if they are all equal) and, for the kernel "
+        "that wants them, the rows. `index_tensor` takes a list of lists too, and sends it at once. Give the result "
+        "to `write`, which then only chooses between two kernels and the indexed stores. Count the tokens when all "
+        "layers have written, as now."
     ),
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -130,8 +126,8 @@ BUG = Bug(
         "session": "Compare all keys of all requests in both engines, at each moment.",
         "lost": "Count the positions at which the keys of that request differ at that moment, and at no later one.",
         "source": (
-            "Before that step all three show the same last block. Print `session.table` before and after it: each of "
-            "them has a last block of its own then, and one of these is the old one."
+            "Before that step all three show the same last block. Print `session.table` before and after it: one of "
+            "their last blocks is the old one."
         ),
         "line": "How many copies does `place` ask for in that step, and how many are made?",
     },
@@ -145,11 +141,11 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "With one table for all layers, `place` asks for one copy for each session that must leave a shared block. "
-        "Here three sessions share a block, and all of them are about to write into it: two leave it, so there are two "
-        "copies with one source. The colleague keys them by their source, and the second replaces the first. The first "
-        "session has a block of its own with room, so the audit finds nothing, but nobody has copied the old keys into "
-        "it. With one fork, or with the second fork a step later, each source is copied once, and nothing is lost."
+        "`place` asks for one copy for each session that must leave a shared block. Here three sessions share one, "
+        "and all are about to write into it: two leave it, so there are two copies with one source. The colleague "
+        "keys them by their source, and the second replaces the first. The first session has a block of its own with "
+        "room, so the audit finds nothing, but nobody has copied the old keys into it. With one fork, or with the "
+        "second a step later, each source is copied once."
     ),
 )
 

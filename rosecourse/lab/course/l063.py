@@ -11,7 +11,7 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking import costs
 from ..checking.costs import Bound
-from ..checking.models.by_table import AppendByTable
+from ..checking.models.appends import AppendByTable
 from . import starts
 from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
@@ -23,10 +23,10 @@ EXERCISE = Exercise(
     begins_as=starts.KVAppend,
     text=(
         "The step now makes room before the forward, so that the block of each new token stands in the block tables "
-        "already. The cell holds a part that is right and finds the slots on the host, in lists that it sends. "
-        "Find them on the device (about 15 minutes), and take the kernel for them where Triton runs (about 25 "
-        "minutes): its arguments, its body, its launch in the wrapper, and the condition under which it is used. "
-        "`check` sees your kernel only once the class calls the wrapper."
+        "already. The cell holds a part that is right and finds the slots on the host, in lists that it sends. Find "
+        "them on the device (about 15 minutes), and take the kernel for them where Triton runs (about 25 minutes): "
+        "its arguments, its body, its launch in the wrapper, and its condition. `check` sees your kernel only once "
+        "the class calls the wrapper."
     ),
     docstring=(
         "Put the new token's K and V into the cache.\n\n"
@@ -41,12 +41,12 @@ EXERCISE = Exercise(
     ),
     do=(
         "On the device: `positions // block_size` is the column, `positions % block_size` the slot. `Tensor.gather` "
-        "takes one entry of each row. Both are found before `append` is made, so that they are found once, and all "
-        "layers use them.\n\nThe kernel: one program for each session. It loads its position, then the block from its "
-        "row of the table, whose rows lie `block_table.stride(0)` apart, and casts the block to `tl.int64` before it "
-        "multiplies. The rest is as in the kernel of lesson 061.\n\nThe condition: ask once, when the part is built, "
-        "whether Triton runs on `kv.device`. A GPU takes the kernel for every batch; the interpreter is slow, and "
-        "takes it from `config.triton_kv_append_min_batch` sessions on."
+        "takes one entry of each row. Find both before `append` is made, so that all layers use them.\n\n"
+        "The kernel: one program for each session. It loads its position, then the block from its row of the table, "
+        "whose rows lie `block_table.stride(0)` apart, and casts the block to `tl.int64` before it multiplies. The "
+        "rest is as in the kernel of lesson 061.\n\n"
+        "The condition: ask once, when the part is built, whether Triton runs on `kv.device`. A GPU takes the kernel "
+        "for every batch; the interpreter is slow, and takes it from `config.triton_kv_append_min_batch` sessions on."
     ),
     wanted=("triton_runs_on", "tl"),
     kernel_code=KernelCode(
@@ -69,9 +69,6 @@ EXERCISE = Exercise(
         },
     ),
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -158,11 +155,11 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     explanation=(
-        "`context_lens` counts the tokens in the cache, so it is the position of the next one. The colleague looks "
-        "up the block of the last token and takes the slot of the next one. Inside a block this is the same block. "
-        "At its end it is not: `lengths % block_size` is 0, and the new key overwrites slot 0 of the block that has "
-        "just been filled. The new block stays empty. A full block may be shared, and copy-on-write does not protect "
-        "it, because nothing should write there. So the fork's step changes a key of the request that waits."
+        "`context_lens` counts the tokens in the cache, so it is the position of the next one. The colleague looks up "
+        "the block of the last token and takes the slot of the next one. Inside a block this is the same block. At "
+        "its end `lengths % block_size` is 0, and the new key overwrites slot 0 of the block that has just been "
+        "filled. A full block may be shared, and copy-on-write does not protect it, because nothing should write "
+        "there. So the fork's step changes a key of the request that waits."
     ),
 )
 

@@ -22,16 +22,16 @@ EXERCISE = Exercise(
     begins_as=starts.Rows,
     text=(
         "The cell holds rows that are right. They live in tensors that stay on the device, and yet every step forgets "
-        "them and uploads all of them again. Let `plan` upload only what has changed since the last step, in `plan` "
-        "itself and in helpers of your own. `forget` and `take` have to keep what you remember on the host in step "
-        "with the device. The other methods can stay as they are."
+        "them and uploads all of them again. Let `plan` upload only what has changed since the last step. `forget` "
+        "and `take` have to keep what you remember on the host in step with the device. The other methods can stay as "
+        "they are."
     ),
     docstring=(
         "The rows of the last step's sessions, in its order; row b of every tensor is session b's.\n\n"
-        "Goal: a step uploads what has changed, and nothing else. That is nothing inside a block, one number for a new "
-        "block or for a token that somebody else has chosen, one row for a session that joins, and no more than the "
-        "index of a gather when sessions leave or change places. However many sessions there are, it takes the same "
-        "few operations."
+        "Goal: a step uploads what has changed, and nothing else: nothing inside a block, one number for a new block "
+        "or for a token that somebody else has chosen, one row for a session that joins, and no more than the index "
+        "of a gather when sessions leave or change places. However many sessions there are, it takes the same few "
+        "operations."
     ),
     look=(
         "What does the device know after `advance` and `take`, although nobody has uploaded it? By what will you know "
@@ -39,20 +39,17 @@ EXERCISE = Exercise(
     ),
     do=(
         "Keep on the host what the device has: for each row the table, the last token, the number of blocks and the "
-        "last one of them. `plan` compares them with the sessions and collects what differs. A position needs no "
-        "comparison: `advance` counts it.\n\n"
-        "Who sits where: compare tables with `is`. A table lives as long as its session holds blocks, so a session "
-        "that was freed and comes back has another one. Hold the tables themselves: the `id` of one that is gone is "
-        "given again. Where the tables are others than before, find for each the row that it had, and move all those "
-        "rows at once by one indexing, `fields[:, to] = fields[:, source]`, and the same for the block tables. Only "
-        "then write the rows of those that join, at once with everything else that has changed.\n\n"
+        "last one of them. `plan` compares them with the sessions and collects what differs. `advance` counts the "
+        "positions.\n\n"
+        "Who sits where: compare tables with `is`. A session that was freed and comes back has another table. Hold "
+        "the tables themselves: the `id` of one that is gone is given again. Where the tables have changed, find for "
+        "each the row that it had, and move all those rows at once by one indexing, `fields[:, to] = fields[:, "
+        "source]`, and the same for the block tables. Only then write the rows of those that join, at once with "
+        "everything else that has changed.\n\n"
         "Blocks: a table grows at its end. Only its last block can be replaced, by a copy, and its length is then the "
         "same."
     ),
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -134,8 +131,7 @@ BUG = Bug(
     minutes=15,
     symptom=(
         "Requests come and go, and all is well. But if one request ends and another begins in the same step, a third, "
-        "which was there before and stays, continues with words that are not its own. With a step in between, nothing "
-        "happens."
+        "which was there before and stays, continues with words that are not its own."
     ),
     tools=(
         "`engine.decode_step.plan(list(sessions.values()))` gives the next step's `token_ids`, `context_lens` and "
@@ -150,8 +146,10 @@ BUG = Bug(
     hints={
         "session": "Put the rows of the plan beside what each session says, at every moment.",
         "whose": "Last tokens, lengths and blocks: of which session in the same batch are these?",
-        "moment": "Ask for the plan at every moment. Between moments 4 and 5 there is no step: one session leaves, and "
-        "another comes.",
+        "moment": (
+            "Ask for the plan at every moment. Between moments 4 and 5 there is no step: one session leaves, and "
+            "another comes."
+        ),
         "line": "Take the rows of one step in your hand: which are written, which are read, and in which order?",
     },
     source=COLLEAGUES_FILE,
@@ -164,8 +162,8 @@ BUG = Bug(
         "The colleague sends what is new, and then moves the rows of the sessions that stay. A newcomer gets the last "
         "row, which still belongs to a session that is about to move up. The upload overwrites that row before the "
         "move has read it, so the move copies the newcomer's row to the session that stayed. The host believes that "
-        "both are right, so no later step repairs them. If no session joins in the step in which rows move, nothing "
-        "is sent, and no harm is done. A part that moves rows must read them all before it writes one."
+        "both are right, so no later step repairs them. A part that moves rows must read them all before it writes "
+        "one."
     ),
 )
 

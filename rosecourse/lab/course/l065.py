@@ -9,7 +9,7 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import INSIDE, Bound, N, Step, growth, operations, stores
-from ..checking.models.copies import CopyBlocks
+from ..checking.models.appends import CopyBlocks
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
 
@@ -20,9 +20,9 @@ EXERCISE = Exercise(
     text=(
         "Samples of one prompt share its last block until they write into it, and then they all write in the same "
         "step. The cell holds a part that is right and makes one copy after another. Make all copies of a step "
-        "together. `check` counts torch operations with 2, 5, 8 and 16 copies. It asks that there are no more of them "
-        "with more copies, so a loop over layers is allowed. In a step without copies there should be none. What is "
-        "saved are launches on a GPU: a CPU has none, and your part may be slower there."
+        "together. `check` counts torch operations: there may be no more of them with more copies, so a loop over "
+        "layers is allowed, and none in a step without copies. What is saved are launches on a GPU; on a CPU your "
+        "part may be slower."
     ),
     docstring=(
         "Copy blocks before the sessions of a step write into them.\n\n"
@@ -34,16 +34,13 @@ EXERCISE = Exercise(
         "`blocks` is a tensor of three indices?"
     ),
     do=(
-        "Separate the sources from the destinations: `zip(*copies)` gives both, as long as there is a copy. One index "
-        "tensor of each is enough, and one transfer brings both to the device (`kv.buffers.index_tensor`). Then read "
-        "all sources at once and assign them to all destinations, once for K and once for V. A source may occur "
-        "several times; each destination occurs once and is no source, so the order of the copies does not matter."
+        "`zip(*copies)` separates the sources from the destinations, as long as there is a copy. One index tensor of "
+        "each is enough, and one transfer brings both to the device (`kv.buffers.index_tensor`). Then read all "
+        "sources at once and assign them to all destinations, once for K and once for V. A source may occur several "
+        "times; each destination occurs once and is no source, so the order of the copies does not matter."
     ),
     wanted=("index_tensor",),
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -96,9 +93,8 @@ class Duplicator:
 BUG = Bug(
     minutes=15,
     symptom=(
-        "With two samples of a prompt all is right, and the colleague's tests try two. With three, one of them goes "
-        "wrong in the first step after the fork, and the other two stay right. If the three make their first steps one "
-        "after another, all are right."
+        "With two samples of a prompt all is right. With three, one of them goes wrong in the first step after the "
+        "fork, and the other two stay right. If the three make their first steps one after another, all are right."
     ),
     tools=(KEY_AT,),
     questions={
@@ -122,10 +118,9 @@ BUG = Bug(
     explanation=(
         "Three sessions own the block, and all of them write in this step. The first two get copies, and the third "
         "keeps the block. So the list has one source twice, with two destinations. The colleague keys the copies by "
-        "their sources: the second replaces the first, whose destination is never written. Its session reads whatever "
-        "lies there for the tokens of its last block. Its newest key is right, because the forward writes it after the "
-        "copies. With two samples there is one copy, and nothing is lost. What identifies a copy is its destination: "
-        "no two copies have the same one."
+        "their sources: the second replaces the first, whose destination is never written. Its newest key is right, "
+        "because the forward writes it after the copies. What identifies a copy is its destination: no two copies "
+        "have the same one."
     ),
 )
 

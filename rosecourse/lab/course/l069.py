@@ -9,30 +9,26 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import Bound
 from ..checking.models.operations import Operations, Shape
-from ..checking.operation_costs import OpStep, columns, operations
-from . import one_after_another, waiting_sums
+from ..checking.operation_stories import OpStep
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
-from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
+from .operations import PlainOps, WaitingSums
+from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 
 EXERCISE = Exercise(
     name="MyOps",
     difficulty=2,
     minutes=35,
-    begins_as=one_after_another.LayerOps,
-    ends_as=waiting_sums.LayerOps,
+    begins_as=PlainOps,
+    ends_as=WaitingSums,
     text=(
         "The cell holds operations that are right, and lets PyTorch do one after another. Let a step move data less "
         "often, and make the same numbers. Pad the vocabulary, too: the product that makes the logits gets a multiple "
         "of 256 columns. `rosecourse.models.ops.Ops` says what each operation promises.\n\n"
         "`self.add_norm(x, delta, weight, bias, eps)` returns `x + delta` and the layer norm of this sum. It changes "
-        "neither `x` nor `delta`, and on a GPU it is one kernel, which reads rows that lie one after another: both are "
-        "`[N, C]`, contiguous, of one dtype. `check` counts it as one operation. What the stream from `embed` to "
-        "`logits` is made of is up to you: the model hands it on, and does not look inside. A model may normalise a "
-        "stream twice, or add to it twice before it is normalised, and two streams may be under way.\n\n"
-        "GELU stays an operation of its own here. On a GPU the course's part has it done at the end of the product, "
-        "which PyTorch does on a CPU with another GELU."
+        "neither `x` nor `delta`, and on a GPU it is one kernel, so that both must be `[N, C]`, contiguous, of one "
+        "dtype. `check` counts it as one operation. What the stream from `embed` to `logits` is made of is up to you: "
+        "the model does not look inside. A model may normalise a stream twice, or add to it twice before it is "
+        "normalised, and two streams may be under way. GELU stays an operation of its own."
     ),
     docstring=(
         "What a layer is computed with around its attention.\n\n"
@@ -48,15 +44,11 @@ EXERCISE = Exercise(
         "A stream can hold two tensors: what has been added up, and what is still to be added. `linear_add` only "
         "multiplies, and leaves its product waiting. The norm that comes next takes both to `add_norm`, and has its "
         "sum and its norm at once. The sum has to stay in the stream then, with nothing left to wait. Where something "
-        "waits already, or nothing does, the plain operations will do.\n\n"
-        "The embedding is a sum of two, too, and can wait in the same way.\n\n"
-        "For the logits, a copy of `wte` with more rows has more columns when it is transposed. It is as large as "
-        "`wte`, so that it is made once; remember of which `wte` it is the copy. A slice of the product is a view."
+        "waits already, or nothing does, the plain operations will do. The embedding is a sum of two, too.\n\n"
+        "For the logits, a copy of `wte` with more rows has more columns when it is transposed. Make it once, and "
+        "remember of which `wte` it is the copy. A slice of the product is a view."
     ),
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -68,23 +60,16 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 
 def truth(hunt: Played, model: Model) -> Truth:
-    for moment, _, ours, _, theirs in side_by_side(hunt, model):
-        wrong = [name for name, session in ours.items() if session.token_ids != theirs[name].token_ids]
-        if wrong:
-            (name,) = wrong
-            return {"session": {name}, "moment": {str(moment)}, "reads": _neighbours(theirs, name)}
-    raise AssertionError("the broken part makes the right tokens: it is not broken")
+    """A tile is two blocks long. For its second one the part takes the block of the pool that follows the first."""
 
+    def tables_of(engine: InferenceEngine, sessions: Sessions) -> dict[str, list[int]]:
+        return {name: list(session.table) for name, session in sessions.items()}
 
-def _neighbours(sessions: Sessions, name: str) -> set[str]:
-    """Whose blocks the broken part reads for a session.
-
-    A tile is two blocks long. For its second one the part takes the block of the pool that follows the first.
-    """
-    tables = {name: list(session.table) for name, session in sessions.items()}
+    name, moment, _, tables = first_wrong_token(hunt, model, tables_of)
     own = tables[name]
     followers = {own[n] + 1 for n in range(0, len(own) - 1, 2)} - set(own)
-    return {other for other, table in tables.items() if followers & set(table)}
+    reads = {other for other, table in tables.items() if followers & set(table)}
+    return {"session": {name}, "moment": {moment}, "reads": reads}
 
 
 COLLEAGUES_FILE = '''\
@@ -132,9 +117,9 @@ class ReadingRoom:
 BUG = Bug(
     minutes=20,
     symptom=(
-        "A request that is served alone gets the right words, however long it becomes, and stays right when others "
-        "join. One of these others is right at its start, gets wrong words from some token on, and never recovers. "
-        "All keys lie in the cache where they belong."
+        "A request that is served alone gets the right words, and stays right when others join. One of these others "
+        "is right at its start, gets wrong words from some token on, and never recovers. All keys lie in the cache "
+        "where they belong."
     ),
     tools=(
         "The part is the whole `forward`, with attention that appends: `broken.decode_step.runner.work.forward`.",
@@ -165,16 +150,11 @@ BUG = Bug(
         "At moment 11 session C gets its first wrong token, because attention reads keys of D.\n\n"
         "A tile has 16 lanes, and a block has 8 slots. The colleague looks up the block of the tile's first position "
         "and takes the slots behind it for the rest, as if a session's blocks were contiguous. The blocks of a prompt "
-        "mostly are, since they are handed out together, and so are those of a request that grows alone. Beside others "
-        "the next free block goes to whichever session asks first: then the second half of a tile reads a neighbour's "
-        "keys. No error is raised, because the memory exists and holds keys. The append looks up its own block, so the "
-        "cache is right. With blocks of 16 slots or more no tile crosses a block. A kernel that reads its table once a "
-        "tile must refuse blocks smaller than the tile, or look up each block that the tile reaches."
+        "mostly are, and so are those of a request that grows alone. Beside others the next free block goes to "
+        "whichever session asks first: then the second half of a tile reads a neighbour's keys. A kernel that reads "
+        "its table once a tile must refuse blocks smaller than the tile, or look up each block that the tile reaches."
     ),
 )
-
-
-# -- what is counted --------------------------------------------------------------------------------------------------
 
 STEPS = (
     OpStep("5 rows after steps of 5", 5, (5, 5, 5), Shape(2, 8, 97)),
@@ -184,8 +164,8 @@ STEPS = (
     OpStep("2 rows in one of two engines", 2, (2, 2, 2), Shape(2, 8, 97), beside=True),
 )
 IDEA = (
-    Bound("operations that move data", STEPS, operations),
-    Bound("columns of the last product, which are no multiple of 256", STEPS, columns),
+    Bound("operations that move data", STEPS, lambda cost, step: cost(step).operations),
+    Bound("columns of the last product, which are no multiple of 256", STEPS, lambda cost, step: cost(step).columns),
 )
 
 COURSE = Course(

@@ -10,20 +10,18 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import Bound
 from ..checking.models.operations import KernelOperations, Shape
-from ..checking.operation_costs import OpStep, no_launch, operations, times_read
-from . import product_alone, product_with_ends
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside
-from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
+from ..checking.operation_stories import OpStep
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
+from .operations import ProductAlone, ProductWithEnds
+from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 
 EXERCISE = Exercise(
     name="MyOps",
     difficulty=3,
     minutes=60,
-    begins_as=product_alone.LayerOps,
-    ends_as=product_with_ends.LayerOps,
-    beside=KernelsBeside("kernel_alone", "kernel_with_ends"),
+    begins_as=ProductAlone,
+    ends_as=ProductWithEnds,
+    beside=(("product_kernel",), ("linear_kernel", "embed_kernel")),
     text=(
         "The cell holds a part that is right: a matrix product for few rows in Triton, and operations of PyTorch "
         "around it. Move what surrounds the product into the kernel, so that each of the five operations is one "
@@ -31,9 +29,9 @@ EXERCISE = Exercise(
         "rows of `wte` and `wpe` lie one after another.\n\n"
         "How the norm gets in is up to you: folded into the weights, computed from the rows in the kernel, or with "
         "numbers that the kernel before has left in the stream. Rows may have a mean that is large beside their "
-        "deviation, and two streams, two models and batches of other sizes may be under way.\n\n"
-        "Without a GPU the kernels are interpreted: right, and slow. `check` looks at each product in float32, stops "
-        "a kernel that leaves its tensors, and then counts."
+        "deviation, and two streams, two models and batches of other sizes may be under way. Without a GPU the "
+        "kernels are interpreted: `check` looks at each product in float32, stops a kernel that leaves its tensors, "
+        "and then counts."
     ),
     docstring=(
         "What a layer is computed with around its attention.\n\n"
@@ -47,20 +45,15 @@ EXERCISE = Exercise(
     ),
     do=(
         "Begin with what comes behind the product: bias, GELU and sum need the number itself and one or two others at "
-        "the same place. A `tl.constexpr` says which of them are wanted, so that one kernel serves three operations. "
-        "With the tanh approximation `gelu(x)` is `x * sigmoid(2 * inner)`, where `inner` is "
-        "`sqrt(2 / pi) * (x + 0.044715 * x**3)`.\n\n"
+        "the same place. A `tl.constexpr` says which of them are wanted. With the tanh approximation `gelu(x)` is `x "
+        "* sigmoid(2 * inner)`, where `inner` is `sqrt(2 / pi) * (x + 0.044715 * x**3)`.\n\n"
         "The norm can go into the weights. `norm(x) @ w + b` is `(x @ w2 - mean(x) * colsum) / std(x) + b2`: `w2` is "
-        "`w` with each row multiplied by the norm's weight, `colsum` has the sums of its columns, and `b2` is "
-        "`b + norm.bias @ w`. These three are made once. What is left for the kernel are mean and deviation of its "
-        "rows: it can load whole rows before the loop, take the mean away, and then square.\n\n"
-        "The logits are the same product with `wte`, which has a norm before it and no bias. The embedding is another "
-        "kernel: a program for each row, which loads its word and its position."
+        "`w` with each row multiplied by the norm's weight, `colsum` has the sums of its columns, and `b2` is `b + "
+        "norm.bias @ w`. These three are made once. The kernel can load whole rows before the loop, take their mean "
+        "away, and then square. The logits are the same product with `wte`, which has a norm before it and no bias. "
+        "The embedding is another kernel: a program for each row."
     ),
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -75,22 +68,15 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 
 def truth(hunt: Played, model: Model) -> Truth:
-    handed_in = ""
-    for moment, _, ours, broken, theirs in side_by_side(hunt, model):
-        wrong = [name for name, session in ours.items() if session.token_ids != theirs[name].token_ids]
-        if wrong:
-            (name,) = wrong
-            return {"session": {name}, "moment": {str(moment)}, "handed_in": {handed_in}}
-        handed_in = _left_over(broken)
-    raise AssertionError("the broken part makes the right tokens: it is not broken")
+    def left_over(engine: InferenceEngine, sessions: Sessions) -> str:
+        """The largest counter that a step has left behind in the last map of layer 0."""
+        step: Any = engine.decode_step
+        model = step.runner.work.forward.model
+        counters = model.ops.handed_in.get(model.layers[0].mlp_c_proj)
+        return "" if counters is None else str(int(counters.max()))
 
-
-def _left_over(engine: InferenceEngine) -> str:
-    """The largest counter that a step has left behind in the last map of layer 0."""
-    step: Any = engine.decode_step
-    model = step.runner.work.forward.model
-    counters = model.ops.handed_in.get(model.layers[0].mlp_c_proj)
-    return "" if counters is None else str(int(counters.max()))
+    name, moment, handed_in, _ = first_wrong_token(hunt, model, left_over)
+    return {"session": {name}, "moment": {moment}, "handed_in": {handed_in}}
 
 
 COLLEAGUES_FILE = '''\
@@ -144,9 +130,9 @@ class Workbenches:
 BUG = Bug(
     minutes=20,
     symptom=(
-        "Four requests are right, however long they become. A fifth joins: its first step is right, too, and all later "
-        "ones are wrong. One of the first four ends, and another request takes the last place: it is wrong from its "
-        "first step on. A request that is served alone in the same engine afterwards is right."
+        "Four requests are right, however long they become. A fifth joins: its first step is right, too, and all "
+        "later ones are wrong. One of the first four ends, and another request takes the last place: it is wrong from "
+        "its first step on."
     ),
     tools=(
         "The part is `broken.decode_step.runner.work.forward.model.ops`. It keeps its counters by the linear maps of "
@@ -162,8 +148,7 @@ BUG = Bug(
         "session": COMPARE_TOKENS,
         "moment": MOMENTS,
         "handed_in": "Look into `handed_in` of the part at the moment before, and find what is not 0.",
-        "line": "How many tiles does a product have once its rows do not fit into one, and which counters are made "
-        "ready for the next step?",
+        "line": "How many tiles does a product have once its rows do not fit into one, and which counters are reset?",
     },
     source=COLLEAGUES_FILE,
     fault="        counters[:across] = 0\n",
@@ -175,17 +160,13 @@ BUG = Bug(
     explanation=(
         "At moment 6 session E gets its first wrong token. Its first step has left counters of 4 for `mlp_c_proj`, "
         "which has 4 pieces: only the counters of the first row of tiles are reset.\n\n"
-        "A tile is four rows tall. Up to four sessions make one row of tiles, `across` of them, and their counters are "
-        "0 again after each product. The fifth session has a row of tiles of its own. In its first step their counters "
-        "start at 0, and the last piece completes the tile. Nothing resets them. In the next step they go from 4 to 8, "
-        "no piece is the last one, and no program adds up the tile: the sheet keeps its zeros, or the sum without the "
-        "product. A later session in that row is wrong at once.\n\n"
-        "The program that finds a counter full should reset it: it knows which one it is, and needs no further launch."
+        "A tile is four rows tall. Up to four sessions make one row of tiles, `across` of them. The fifth has a row "
+        "of tiles of its own. In its first step their counters start at 0, and the last piece completes the tile. In "
+        "the next step they go from 4 to 8, no piece is the last one, and no program adds up the tile: the sheet "
+        "keeps its zeros, or the sum without the product. The program that finds a counter full should reset it: it "
+        "knows which one it is."
     ),
 )
-
-
-# -- what is counted --------------------------------------------------------------------------------------------------
 
 STEPS = (
     OpStep("5 rows after one of 5", 5, (5,), Shape(1, 8, 97)),
@@ -194,9 +175,8 @@ STEPS = (
     OpStep("2 rows in one of two engines", 2, (2,), Shape(1, 8, 97), beside=True),
 )
 IDEA = (
-    Bound("operations and launches", STEPS, operations),
-    Bound("reads of each weight in a launch", STEPS, times_read),
-    Bound("steps without a Triton kernel", STEPS, no_launch),
+    Bound("operations and launches", STEPS, lambda cost, step: cost(step).operations),
+    Bound("reads of each weight in a launch", STEPS, lambda cost, step: cost(step).times_read),
 )
 
 COURSE = Course(

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import Bound
 from ..checking.models.operations import Shape
-from ..checking.models.orders import OrderedOperations
-from ..checking.operation_costs import OpStep
-from . import waits_at_once, waits_late
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise, KernelsBeside
-from .scenes import Played, Sessions, Truth, side_by_side, start, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
+from ..checking.models.orders import OrderedOperations, Orders
+from ..checking.operation_stories import OpStep
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
+from .operations import PlainOps, WaitsAtOnce, WaitsLate
+from .scenes import Played, Sessions, Truth, first_wrong_token, start, steps
 
 EXERCISE = Exercise(
     name="MyOps",
     difficulty=3,
     minutes=40,
-    begins_as=waits_at_once.LayerOps,
-    ends_as=waits_late.LayerOps,
-    beside=KernelsBeside("waits_at_once_kernel", "waits_late_kernel"),
+    begins_as=WaitsAtOnce,
+    ends_as=WaitsLate,
+    beside=(("linear_add_kernel",), ("early_linear_add_kernel",)),
+    given=PlainOps,
+    methods={"linear_add": ""},
     text=(
         "The cell holds operations whose `linear_add` is a Triton kernel. It is right, and is launched with "
         "`launch_pdl=True`, so that it may start while the kernel before it is still at work. Nothing comes of that: "
-        "its first line waits until that one has ended. Reorder the kernel, so that what can be asked for before the "
-        "wait is on its way by then: the bias, and the first tile of the weights. The rest of the class stays as it "
-        "is.\n\n"
-        "`wait()` returns when the kernel before has ended, and all that it has written can be read. "
-        "`start_next()` lets the next kernel start, as soon as every program has called it or has ended. All kernels "
-        "of a step keep an agreement. Before its wait a kernel reads nothing that the kernel before it writes, "
-        "and stores nothing. Each program waits once, also one that has no work. Each one with work calls "
-        "`start_next()` once, after its wait and before it stores. So whenever a kernel runs, the one two before it "
-        "has ended, and may be read before the wait. Any operation of PyTorch counts as a kernel here, and a model "
-        "may add to a stream twice in a row.\n\n"
-        "Triton's interpreter runs one program after another, and `check` looks at what each of them reads, stores "
-        "and calls, and when."
+        "its first line waits. Reorder the kernel, so that what can be asked for before the wait is on its way by "
+        "then: the bias, and the first tile of the weights. The rest of the class stays as it is.\n\n"
+        "`wait()` returns when the kernel before has ended, and all that it has written can be read. `start_next()` "
+        "lets the next kernel start, as soon as every program has called it or has ended. All kernels keep an "
+        "agreement. Before its wait a kernel reads nothing that the kernel before it writes, and stores nothing. Each "
+        "program waits once, also one that has no work. Each one with work calls `start_next()` once, after its wait "
+        "and before it stores. So whenever a kernel runs, the one two before it has ended, and may be read before the "
+        "wait. Any operation of PyTorch counts as a kernel here, and a model may add to a stream twice in a row. "
+        "`check` looks in Triton's interpreter at what each program reads, stores and calls, and when."
     ),
     docstring=(
         "What a layer is computed with around its attention.\n\n"
@@ -51,17 +48,13 @@ EXERCISE = Exercise(
     ),
     do=(
         "Weights and bias are there since before the step: their loads go above `wait()`, with the pointers and masks "
-        "that they need. The weights are read tile by tile in a loop. Load the first tile before the wait; in the "
-        "loop, use the tile that you have, and then load the one for the next round, behind a mask that is empty in "
-        "the last.\n\n"
-        "`h` has just been made. The old value of the sum is two or three kernels old in GPT-2. In a model that adds "
-        "twice in a row the kernel before has written it, so that its load stays behind the wait. The early `return` "
-        "goes behind the wait, too: a program without work has to wait like all others."
+        "that they need. Load the first tile of the weights before the wait; in the loop, use the tile that you have, "
+        "and then load the next one, behind a mask that is empty in the last round.\n\n"
+        "`h` has just been made. The old value of the sum is two or three kernels old in GPT-2, but in a model that "
+        "adds twice in a row the kernel before has written it, so that its load stays behind the wait. The early "
+        "`return` goes behind the wait, too: a program without work has to wait like all others."
     ),
 )
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def words(n: int, length: int) -> list[int]:
@@ -81,14 +74,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
 
 
 def truth(hunt: Played, model: Model) -> Truth:
-    rows = 0
-    for moment, _, ours, _, theirs in side_by_side(hunt, model):
-        wrong = [name for name, session in ours.items() if session.token_ids != theirs[name].token_ids]
-        if wrong:
-            (name,) = wrong
-            return {"session": {name}, "moment": {str(moment)}, "rows": {str(rows)}}
-        rows = len(theirs)
-    raise AssertionError("the broken part makes the right tokens: it is not broken")
+    name, moment, rows, _ = first_wrong_token(hunt, model, lambda engine, sessions: len(sessions))
+    return {"session": {name}, "moment": {moment}, "rows": {str(rows)}}
 
 
 class Belt:
@@ -207,28 +194,25 @@ BUG = Bug(
         "a step. Four of the five come two kernels later or more, when it has ended. `ask` of the first layer comes "
         "right after it, and finds the number of the step before. Mostly that is the same number. After a session has "
         "left it is larger, and a row is computed in vain. After a session has joined it is too small: the last row "
-        "keeps what lay there, and its keys go into the cache, where they stay. In all later layers `ask` is five "
-        "kernels or more behind the embedding, and right. What is one kernel old must be read after the wait, even if "
-        "it rarely changes."
+        "keeps what lay there, and its keys stay in the cache. What is one kernel old must be read after the wait, "
+        "even if it rarely changes."
     ),
 )
-
-
-# -- what is counted --------------------------------------------------------------------------------------------------
 
 STEPS = (
     OpStep("3 rows after steps of 3", 3, (3, 3), Shape(2, 8, 97)),
     OpStep("18 rows after steps of 18", 18, (18, 18), Shape(1, 8, 97)),
 )
-IDEA = (
-    Bound("sums without a kernel", STEPS, lambda cost, step: cost(step).plain),
-    Bound("launches without `launch_pdl=True`", STEPS, lambda cost, step: cost(step).held),
-    Bound("weights and biases asked for only after the wait", STEPS, lambda cost, step: cost(step).late),
-    Bound("weights and biases read before the wait and once more after it", STEPS, lambda cost, step: cost(step).again),
-    Bound("programs that store before `start_next()`", STEPS, lambda cost, step: cost(step).silent),
-    Bound("waits beyond one", STEPS, lambda cost, step: cost(step).waits),
-    Bound("calls of `start_next()` beyond one", STEPS, lambda cost, step: cost(step).starts),
-)
+COUNTED: dict[str, Callable[[Orders], int]] = {
+    "sums without a kernel": lambda orders: orders.plain,
+    "launches without `launch_pdl=True`": lambda orders: orders.held,
+    "weights and biases asked for only after the wait": lambda orders: orders.tensors("asked_late"),
+    "weights and biases read before the wait and once more after it": lambda orders: orders.tensors("asked_again"),
+    "programs that store before `start_next()`": lambda orders: orders.silent,
+    "waits beyond one": lambda orders: orders.too_many("wait"),
+    "calls of `start_next()` beyond one": lambda orders: orders.too_many("start"),
+}
+IDEA = tuple(Bound(words, STEPS, lambda cost, step, count=count: count(cost(step))) for words, count in COUNTED.items())
 
 COURSE = Course(
     number="071",

@@ -6,7 +6,7 @@ it with a right engine and a broken one, side by side, and returns for each ques
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -84,6 +84,20 @@ def side_by_side(
     moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
     for moment, (ours, theirs) in enumerate(moments):
         yield moment, right, ours, broken, theirs
+
+
+def first_wrong_token(
+    hunt: Played, model: Model, look: Callable[[InferenceEngine, Sessions], Any]
+) -> tuple[str, str, Any, Any]:
+    """(session, moment) of the first wrong token; what `look` finds in the broken engine a moment earlier, and then."""
+    before = None
+    for moment, _, ours, broken, theirs in side_by_side(hunt, model):
+        now = look(broken, theirs)
+        for name, session in ours.items():
+            if session.token_ids != theirs[name].token_ids:
+                return name, str(moment), before, now
+        before = now
+    raise AssertionError("the broken part makes the right tokens: it is not broken")
 
 
 def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessions, InferenceEngine, list[WrongKey]]:

@@ -48,9 +48,10 @@ def exercise(number: str) -> str:
     if asked.given:
         pairs = asked.methods.items()
         methods = [_stub(_member(after, name), body) if body else _member(before, name) for name, body in pairs]
-        return narrowed(_derived(asked, after, asked.docstring, methods, _empty_kernels(of_kernels)))
+        kernels_beside = _beside(before, asked.beside[0])
+        return narrowed(_derived(asked, after, asked.docstring, methods, _empty_kernels(of_kernels), kernels_beside))
     code = "".join(f"@triton.jit\ndef {kernel}():\n    pass\n\n\n" for kernel in of_kernels.kernels)
-    code += _all_beside(before, asked.beside.begins) + _stubs(of_kernels, of_kernels.functions)
+    code += _beside(before, asked.beside[0]) + _stubs(of_kernels, of_kernels.functions)
     code += _renamed(before, asked.name, asked.docstring)
     return narrowed(_imports((before, after), asked, code, asked.wanted) + "\n\n" + code)
 
@@ -63,10 +64,10 @@ def solution(number: str) -> str:
     written = [_functions(_kernel_file(of_kernels))[name][1] for name in of_kernels.kernels]
     if asked.given:
         methods = [_member(after, name) for name in vars(after) if _is_new(name, after, asked)]
-        return _derived(asked, after, "", methods, written)
+        return _derived(asked, after, "", methods, written, _beside(after, asked.beside[1]))
     pairs = zip(of_kernels.kernels.values(), written, strict=True)
     code = "".join(f"{decorator}\n{kernel}\n\n" for decorator, kernel in pairs)
-    code += _stubs(of_kernels, of_kernels.launches) + _all_beside(after, asked.beside.ends)
+    code += _stubs(of_kernels, of_kernels.launches) + _beside(after, asked.beside[1])
     code += "".join(f"{helper}\n\n\n" for helper in _classes_beside(after))
     code += _renamed(after, asked.name, inspect.getdoc(after) or "")
     return _imports((after,), asked, code) + "\n\n" + code
@@ -94,12 +95,14 @@ def _is_new(name: str, after: type, asked: Exercise) -> bool:
     return name in asked.methods or (callable(vars(after)[name]) and not hasattr(asked.given, name))
 
 
-def _derived(asked: Exercise, after: type, docstring: str, methods: Iterable[str], written: Iterable[str]) -> str:
+def _derived(
+    asked: Exercise, after: type, docstring: str, methods: Iterable[str], written: Iterable[str], beside: str
+) -> str:
     """A cell with a class that derives from the given one: imports, kernels with their launches, the methods."""
     given: Any = asked.given
     decorated = zip(asked.kernel_code.kernels.values(), written, strict=True)
     code = "".join(f"{decorator}\n{kernel}\n\n" for decorator, kernel in decorated)
-    code += _stubs(asked.kernel_code, asked.kernel_code.launches)
+    code += _stubs(asked.kernel_code, asked.kernel_code.launches) + beside
     code += f"class {asked.name}({given.__name__}):\n"
     code += f"{_docstring(docstring)}\n" if docstring else ""
     code += "\n".join(indent(method, "    ") for method in methods)
@@ -160,21 +163,21 @@ def _member(part: type, name: str) -> str:
 
 
 def _classes_beside(part: type) -> list[str]:
-    """The sources of the other classes that stand in the file of a part and in front of it: what it is written with."""
-    text = Path(inspect.getfile(part)).read_text(encoding="utf-8")
+    """The sources of the classes of its own file that a part makes objects of, or says that it does."""
+    text, own = Path(inspect.getfile(part)).read_text(encoding="utf-8"), inspect.getsource(part)
+    used = {node.id for node in ast.walk(ast.parse(own)) if isinstance(node, ast.Name)}
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
-    (number,) = [n for n, node in enumerate(classes) if node.name == part.__name__]
-    return [ast.get_source_segment(text, node) or "" for node in classes[:number]]
+    return [ast.get_source_segment(text, node) or "" for node in classes if node.name in used]
 
 
-def _all_beside(part: type, name: str) -> str:
-    """All functions of a file beside that of a part, with their decorators; none if the name is empty."""
-    functions = _functions(_beside(part, name)) if name else {}
-    return "".join(f"{decorators}{source}\n\n" for decorators, source in functions.values())
+def _beside(part: type, names: Iterable[str]) -> str:
+    """Kernels of the file beside that of a part, with their decorators."""
+    functions = _functions(_file_beside(part)) if names else {}
+    return "".join(f"{''.join(functions[name])}\n\n" for name in names)
 
 
-def _beside(part: type, name: str) -> Path:
-    return Path(inspect.getfile(part)).with_name(f"{name}.py")
+def _file_beside(part: type) -> Path:
+    return Path(inspect.getfile(part)).with_name("operation_kernels.py")
 
 
 def _kernel_file(of_kernels: KernelCode) -> Path:
@@ -205,8 +208,8 @@ def _imports(parts: Iterable[type], asked: Exercise, code: str, wanted: Iterable
     if asked.kernel_code.module:
         origins |= _origins(_kernel_file(asked.kernel_code), f"{kernels.__name__}.{asked.kernel_code.module}")
     for part in parts:
-        for name in filter(None, (asked.beside.begins, asked.beside.ends)):
-            origins |= _origins(_beside(part, name), part.__module__)
+        if asked.beside[0]:
+            origins |= _origins(_file_beside(part), part.__module__)
         origins |= _origins(Path(inspect.getfile(part)), part.__module__)
     tree = ast.parse(code)
     names_in = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]

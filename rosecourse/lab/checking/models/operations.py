@@ -80,15 +80,11 @@ class Engine:
         self.streams: list[Stream] = []
         self.embedded = 0
 
-    def changed(self, among: Any = None) -> str:
-        """A weight that is not what it was; empty if all are. among: some norms, linears and weights, or all."""
+    def changed(self) -> str:
+        """A weight that is not what it was; empty if all are."""
         if self.model.wte is not self.model.weights["wte.weight"]:
             return "model.wte"
-        given = {
-            id(tensor) for one in among or () for tensor in (getattr(one, "weight", one), getattr(one, "bias", one))
-        }
-        weights = [(name, w) for name, w in self.model.weights.items() if among is None or id(w) in given]
-        return next((name for name, weight in weights if not same(weight, self.was[name])), "")
+        return next((name for name, weight in self.model.weights.items() if not same(weight, self.was[name])), "")
 
 
 class Operations:
@@ -146,7 +142,7 @@ class Operations:
         token_ids, positions = given[0].clone(), given[1].clone()
         mine = self.call("embed", (token_ids, positions), token_ids, positions, model.wte, model.wpe)
         total = model.wte[given[0]].double() + model.wpe[given[1]].double()
-        engine.streams.append(Stream(name, stream_of("embed", mine), total))
+        engine.streams.append(Stream(name, mine, total))
         return engine.streams[-1]
 
     def norm_linear(self, stream: Stream, layer: int, method: str = "norm_linear", other_norm: str = "") -> None:
@@ -166,10 +162,6 @@ class Operations:
     def norm_linear_gelu(self, stream: Stream, layer: int) -> None:
         self.norm_linear(stream, layer, "norm_linear_gelu")
 
-    def crossed(self, stream: Stream, layer: int) -> None:
-        """A map behind another norm than in most steps."""
-        self.norm_linear(stream, layer, "norm_linear", "ln_2")
-
     def linear_add(self, stream: Stream, layer: int, name: str) -> None:
         """A product that waits goes in, or numbers that no operation has made."""
         linear = getattr(self.now.model.layers[layer], name)
@@ -181,7 +173,7 @@ class Operations:
                 h = fresh.clone()
         self.say(f"{stream.name} = linear_add(h, {name} of layer {layer}, {stream.name})")
         wide = h.double()
-        stream.mine = stream_of("linear_add", self.call("linear_add", (h,), h, linear, stream.mine))
+        stream.mine = self.call("linear_add", (h,), h, linear, stream.mine)
         stream.total = stream.total + wide @ linear.weight.double() + linear.bias.double()
 
     def logits(self, stream: Stream) -> None:
@@ -253,13 +245,13 @@ class Operations:
         before, adds = [tensor.clone() for tensor in given], AddNorms()
         with self.around(method), nullcontext() if self.kernels else adds:
             made = getattr(self.now.made, method)(*arguments)
+        if made is None:
+            raise Wrong(f"`{method}` must return what the next operation reads; found: None")
         if adds.wrong:
             raise Wrong(adds.wrong)
-        changed = self.now.changed(None if method == "logits" else arguments)
-        if changed or not all(map(same, given, before)):
-            raise Wrong(
-                f"`{method}` must change nothing that it is given but a stream; it has changed {changed or 'h'}"
-            )
+        changed = self.now.changed() or ("" if all(map(same, given, before)) else "h")
+        if changed:
+            raise Wrong(f"`{method}` must change nothing that it is given but a stream; it has changed {changed}")
         for what, tensor, then in self.returned:
             if not same(tensor, then):
                 raise Wrong(f"`{method}` has overwritten what {what} has returned; whoever has that may still read it")
@@ -267,10 +259,8 @@ class Operations:
 
     def look(self, method: str, found: Any, right: Tensor, weight: Tensor) -> None:
         """A product must have these numbers, in the dtype of a weight."""
-        if not isinstance(found, Tensor) or found.shape != right.shape:
-            raise Wrong(f"`{method}` must return a tensor {list(right.shape)}; found: {kind_of(found)}")
-        if found.dtype != weight.dtype or found.device != weight.device:
-            raise Wrong(f"`{method}` must return {weight.dtype} on {weight.device}; found: {kind_of(found)}")
+        if kind_of(found) != (wanted := kind_of(right.to(weight.dtype))):
+            raise Wrong(f"`{method}` must return {wanted}; found: {kind_of(found)}")
         if found.stride(1) != 1 and found.shape[1] > 1:
             raise Wrong(f"the numbers of a row must lie side by side; `{method}` returns strides {found.stride()}")
         numbers, most = found.double(), CLOSE[found.dtype] * (1 + right.abs().max().item())
@@ -289,12 +279,6 @@ def attention(qkv: Tensor) -> Tensor:
     """What stands in the place of attention: q, k and v, each with a weight of its own."""
     q, k, v = qkv.chunk(3, dim=1)
     return q + 0.5 * k + 0.25 * v
-
-
-def stream_of(method: str, returned: Any) -> Any:
-    if returned is None:
-        raise Wrong(f"`{method}` must return the stream, which goes on to the next operation; found: None")
-    return returned
 
 
 def same(now: Tensor, then: Tensor) -> bool:
