@@ -11,7 +11,7 @@ from rosecourse.desk.notebooks import APPENDIX, HUNTS, all_notebooks_in, noteboo
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
-LESSONS = [path for path in notebooks_in(FOLDER) if path.stem[:3] in ("000", "036", "061")]
+LESSONS = [path for path in notebooks_in(FOLDER) if path.stem[:3] in ("000", "035", "036", "061")]
 FOLDERS = [[path for path in all_notebooks_in(FOLDER) if path.parent.name == name] for name in (HUNTS, APPENDIX)]
 GROUPS = [*([path] for path in LESSONS), *filter(None, FOLDERS)]  # each in a process of its own
 
