@@ -17,11 +17,13 @@ from .workload import Run, Workload
 
 
 def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
-    """Bytes of the weights that a decode step reads, each once; of the position embedding it reads but a few rows.
+    """Bytes of the weights that a decode step reads, each once; of embeddings it reads but a few rows.
 
-    The output projection is the token embedding, which counts once.
+    A token embedding that is the output projection, too, counts.
     """
-    return dtype.itemsize * sum(math.prod(size) for name, size in shape.parameters().items() if name != "wpe.weight")
+    sizes = shape.parameters()
+    few_rows = {"wpe.weight"} | ({"embed_tokens.weight"} if "lm_head.weight" in sizes else set())
+    return dtype.itemsize * sum(math.prod(size) for name, size in sizes.items() if name not in few_rows)
 
 
 def kv_bytes_per_position(shape: ModelShape, dtype: torch.dtype) -> int:

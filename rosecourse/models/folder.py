@@ -20,17 +20,18 @@ from safetensors import SafetensorError, safe_open
 
 from ..checks import one_line, shown
 from ..errors import ModelError
-from .gpt2 import GPT2Shape
+from .shape import ModelShape
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 GENERATION = "generation_config.json"
 FILES = (CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, INDEX)  # the JSON files of a model's folder
 FLOATS = ("F64", "F32", "F16", "BF16", torch.float64, torch.float32, torch.float16, torch.bfloat16)
-MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # causal masks, which old files keep among the weights
-PREFIX = "transformer."
+# What old files keep among the weights: causal masks of GPT-2, frequencies of Llama.
+NO_WEIGHT = re.compile(r"h\.\d+\.attn\.(masked_)?bias|layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+PREFIX = re.compile(r"^(transformer|model)\.")
 GIT_LFS = b"version https://git-lfs.github.com/spec/"  # what stands in place of a large file until it is pulled
-EMBEDDING, HEAD = "wte.weight", "lm_head.weight"  # GPT-2's output projection is its token embedding
+EMBEDDINGS, HEAD = ("wte.weight", "embed_tokens.weight"), "lm_head.weight"  # of tokens, by family
 
 ANEW = "get the folder anew, or write it with `save_pretrained` of transformers"
 MIB = 2**20
@@ -66,8 +67,8 @@ class ModelFolder:
         """What config.json says, as it stands there: who reads it takes the fields that it needs."""
         return read_json(self.path / CONFIG)
 
-    def check_weights(self, shape: GPT2Shape) -> None:
-        """Raise `ModelError` unless the safetensors hold the weights of this GPT-2, and no others.
+    def check_weights(self, shape: ModelShape) -> None:
+        """Raise `ModelError` unless the safetensors hold the weights of a model of this shape, and no others.
 
         Only headers are read, and nothing is built that the files do not hold. A pickle beside them is never opened.
         """
@@ -111,14 +112,14 @@ class ModelFolder:
         return [self.path / name for name in sorted(set(names.values()))]
 
 
-def check_headers(headers: Mapping[str, tuple[list[int], Any]], shape: GPT2Shape, model: str) -> None:
-    """Raise `ModelError` unless tensors of these shapes and types, by their names, are all of this GPT-2."""
+def check_headers(headers: Mapping[str, tuple[list[int], Any]], shape: ModelShape, model: str) -> None:
+    """Raise `ModelError` unless tensors of these shapes and types, by their names, are all of such a model."""
     what = f"the weights in {model}"
-    if 12 * shape.num_layers > len(headers):  # before `parameters` lists the names of a billion layers
+    if shape.num_layers > len(headers):  # before `parameters` lists the names of a billion layers
         raise refused(what, f"config.json says {shape.num_layers} layers, the files have fewer")
     wanted = shape.parameters()
-    if HEAD in headers:
-        wanted[HEAD] = wanted[EMBEDDING]
+    if HEAD in headers and HEAD not in wanted:  # the token embedding once more
+        wanted[HEAD] = wanted[embedding_of(wanted)]
     for name, size in wanted.items():
         if name not in headers:
             raise refused(what, f"no weights for {name!r}")
@@ -131,14 +132,19 @@ def check_headers(headers: Mapping[str, tuple[list[int], Any]], shape: GPT2Shape
         raise refused(what, f"{unknown[0]!r} is no weight of this model")
 
 
+def embedding_of(names: Iterable[str]) -> str:
+    """The name of the token embedding among a model's weights."""
+    return next(name for name in EMBEDDINGS if name in names)
+
+
 def used_weights(items: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
-    """By the names without the prefix, all but the masks. Raises `ModelError` where one name stands for two tensors."""
+    """Weights alone, by the names without the prefix. Raises `ModelError` where one name stands for two tensors."""
     used: dict[str, T] = {}
     for name, value in items:
-        bare = name.removeprefix(PREFIX)
+        bare = PREFIX.sub("", name)
         if bare in used:
             raise ModelError(f"{what} has two tensors for the weight {bare!r}: leave one out, or {ANEW}")
-        if not MASK.fullmatch(bare):
+        if not NO_WEIGHT.fullmatch(bare):
             used[bare] = value
     return used
 

@@ -17,18 +17,29 @@ from transformers.utils import logging
 from ..checks import is_count, one_line, shown
 from ..config import DATA
 from ..errors import ModelError
-from .folder import ANEW, CONFIG, EMBEDDING, FILES, HEAD, ModelFolder, check_headers, refused, used_weights
+from .folder import ANEW, CONFIG, FILES, HEAD, ModelFolder, check_headers, embedding_of, refused, used_weights
 from .gpt2 import GPT2, GPT2Shape
-from .shape import Model
+from .llama import Llama, Llama3Scaling, LlamaShape
+from .llama_config import CONFIGS, llama_shape
+from .shape import Model, ModelShape
 from .tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel  # its import takes longer than loading the model
 
 SHIPPED_MODEL = DATA / "tiny-gpt2"
-RANDOM_SHAPES = {
+LLAMA_3_1, LLAMA_3_2 = (Llama3Scaling(factor, 1.0, 4.0, 8192) for factor in (8.0, 32.0))
+RANDOM_SHAPES: dict[str, GPT2Shape | LlamaShape] = {
     "gpt2": GPT2Shape(vocab_size=50257, context=1024, width=768, num_layers=12, num_heads=12),
     "gpt2-medium": GPT2Shape(vocab_size=50257, context=1024, width=1024, num_layers=24, num_heads=16),
+    # https://huggingface.co/HuggingFaceTB/SmolLM2-135M/blob/main/config.json
+    "smollm2-135m": LlamaShape(49152, 8192, 576, 1536, 30, 9, 3, 64, rope_theta=100_000.0, tied=True),
+    # https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json
+    "llama-1b": LlamaShape(
+        128256, 131072, 2048, 8192, 16, 32, 8, 64, rope_theta=5e5, rope_scaling=LLAMA_3_2, tied=True
+    ),
+    # https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
+    "llama-8b": LlamaShape(128256, 131072, 4096, 14336, 32, 32, 8, 128, rope_theta=5e5, rope_scaling=LLAMA_3_1),
 }
 LONGEST_PATH = 4096  # characters
 SIZES = {  # what `GPT2Config` calls them, and what the engine does
@@ -65,10 +76,11 @@ def resolve_device(device: Device = "auto") -> torch.device:
     return known
 
 
-def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """None is float32 on a CPU and float16 on CUDA."""
+def resolve_dtype(dtype: Dtype, device: torch.device, saved: Any = None) -> torch.dtype:
+    """None is float32 on a CPU and float16 on CUDA, where what was saved in bfloat16 stays so."""
     if dtype is None:
-        return torch.float16 if device.type == "cuda" else torch.float32
+        half = torch.bfloat16 if saved == "bfloat16" else torch.float16
+        return half if device.type == "cuda" else torch.float32
     known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if not isinstance(known, torch.dtype) or known not in DTYPES.values():
         raise ModelError(f"the engine does not compute in {shown(dtype)}: give one of {', '.join(DTYPES)}")
@@ -78,15 +90,17 @@ def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
 def load_model(name_or_path: str | Path | None = None, dtype: Dtype = None, device: Device = "auto") -> Model:
     """The model that ships with the course (None), one from a Hugging Face folder, or a hub id such as `gpt2`.
 
-    dtype: `float32`, `float16` or `bfloat16`; None is float32 on a CPU, float16 on CUDA. The weights are cast once.
+    dtype: `float32`, `float16` or `bfloat16`; None is float32 on a CPU; on CUDA it is float16, or
+    bfloat16 where the model was saved in that. The weights are cast once.
     Raises `ModelError` for a folder that is missing, damaged or of another architecture, a hub id that cannot be
     fetched, or a device that is not there. Only safetensors are read, and no code of the model's own is run.
     """
     device = resolve_device(device)
-    dtype = resolve_dtype(dtype, device)
+    resolve_dtype(dtype, device)
     folder = _folder(SHIPPED_MODEL if name_or_path is None else name_or_path)
     folder.check()
     config = folder.config()
+    dtype = resolve_dtype(dtype, device, config.get("dtype", config.get("torch_dtype")))
     family = config.get("model_type")
     if not isinstance(family, str):
         raise refused(folder.path / CONFIG, "it names no model_type")
@@ -96,9 +110,19 @@ def load_model(name_or_path: str | Path | None = None, dtype: Dtype = None, devi
     return LOADERS[family](folder, config, dtype, device)
 
 
-def _load_gpt2(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> GPT2:
+def _load_gpt2(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Model:
     known = _gpt2_config(config, folder.source)
-    shape = _gpt2_shape(known, folder.source)
+    return _load(GPT2, folder, _gpt2_shape(known, folder.source), known.tie_word_embeddings, dtype, device)
+
+
+def _load_llama(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Model:
+    with quiet():
+        shape = llama_shape(config, folder.source)
+    return _load(Llama, folder, shape, shape.tied, dtype, device)
+
+
+def _load(kind: Any, folder: ModelFolder, shape: Any, tied: bool, dtype: torch.dtype, device: torch.device) -> Any:
+    """A model of a class and a shape from a folder. tied: what the config says of the output projection."""
     folder.check_weights(shape)
     tokenizer = tokenizer_of(folder)
     if len(tokenizer) > shape.vocab_size:  # it may have fewer: vocabularies are padded
@@ -106,15 +130,18 @@ def _load_gpt2(folder: ModelFolder, config: Mapping[str, Any], dtype: torch.dtyp
             f"the tokenizer in {folder.source!r} has {len(tokenizer)} tokens, the model {shape.vocab_size}: it is of "
             "another model, take this one's own"
         )
-    weights = _cast(folder.weights(), shape, known.tie_word_embeddings, folder.name, dtype, device)
-    model = GPT2(shape, weights, tokenizer, folder.name)
+    weights = _cast(folder.weights(), shape, tied, folder.name, dtype, device)
+    model = kind(shape, weights, tokenizer, folder.name)
     model.eos_token_id = folder.eos_token_id()
     model.folder = folder.path
     return model
 
 
 # The families that the engine runs: by the `model_type` of config.json, loader(folder, config, dtype, device).
-LOADERS: dict[str, Callable[[ModelFolder, Mapping[str, Any], torch.dtype, torch.device], Model]] = {"gpt2": _load_gpt2}
+LOADERS: dict[str, Callable[[ModelFolder, Mapping[str, Any], torch.dtype, torch.device], Model]] = {
+    "gpt2": _load_gpt2,
+    **dict.fromkeys(CONFIGS, _load_llama),
+}
 
 
 def _folder(name_or_path: str | Path) -> ModelFolder:
@@ -176,9 +203,9 @@ def from_transformers(
 
 
 def _cast(
-    state: Mapping[str, torch.Tensor], shape: GPT2Shape, tied: bool, name: str, dtype: torch.dtype, device: Device
+    state: Mapping[str, torch.Tensor], shape: ModelShape, tied: bool, name: str, dtype: torch.dtype, device: Device
 ) -> dict[str, torch.Tensor]:
-    """The weights of a GPT-2, moved and cast. Raises `ModelError` for numbers that are not finite, and for an output
+    """The weights of a model, moved and cast. Raises `ModelError` for numbers that are not finite, and for an output
     projection other than the token embedding. tied: what the config says of it, where `state` has none."""
     weights = {}
     for parameter in shape.parameters():
@@ -188,10 +215,13 @@ def _cast(
             fits = torch.isfinite(exact).all()
             why = f"do not fit into {dtype}: load it in float32" if fits else f"are NaN or infinite: {ANEW}"
             raise ModelError(f"the model {name!r} cannot be used, weights of {parameter!r} {why}")
-    if not (torch.equal(state[HEAD].float(), state[EMBEDDING].float()) if HEAD in state else tied):
+    embedding = embedding_of(weights)
+    if HEAD in weights:
+        return weights
+    if not (torch.equal(state[HEAD].float(), state[embedding].float()) if HEAD in state else tied):
         raise ModelError(
-            f"the model {name!r} has an output projection {HEAD!r} of its own: the engine has only GPT-2's, which is "
-            f"{EMBEDDING!r}"
+            f"the model {name!r} has an output projection {HEAD!r} of its own: by its family and config it is "
+            f"{embedding!r}"
         )
     return weights
 
@@ -251,7 +281,8 @@ def random_model(name: str = "gpt2", seed: int = 0, dtype: Dtype = None, device:
     for parameter, size in shape.parameters().items():
         value = torch.zeros(size, dtype=torch.float32, device="cpu")
         if not parameter.endswith("bias"):
-            gain = ".ln_" in f".{parameter}"
+            gain = len(size) == 1
             value = value.fill_(1.0) if gain else value.normal_(std=0.02, generator=generator)
         weights[parameter] = value.to(device=device, dtype=dtype)
-    return GPT2(shape, weights, tokenizer_of(ModelFolder(SHIPPED_MODEL, str(SHIPPED_MODEL))), f"random {name}")
+    kind: Any = GPT2 if isinstance(shape, GPT2Shape) else Llama
+    return kind(shape, weights, tokenizer_of(ModelFolder(SHIPPED_MODEL, str(SHIPPED_MODEL))), f"random {name}")

@@ -6,6 +6,7 @@ theirs. (FasterTransformer and FlashInfer cut a layer in the same places.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,13 +30,13 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """x @ weight + bias, in the Hugging Face format of GPT-2 (Conv1D): weight [in, out], bias [out]."""
+    """x @ weight + bias, in the Hugging Face format of GPT-2 (Conv1D): weight [in, out], bias [out] or None."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Any  # Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return addmm(self.bias, x, self.weight)
+        return x @ self.weight if self.bias is None else addmm(self.bias, x, self.weight)
 
 
 class Ops(Protocol):
@@ -57,6 +58,9 @@ class Ops(Protocol):
         """norm(x) @ wte.T: [N, vocab_size]; rows may be farther apart than they are long."""
 
 
+Map = Callable[[Tensor], Tensor]  # a norm or a linear map
+
+
 class LayerOps:
     """An operation of PyTorch after another. The stream is a tensor [N, C]."""
 
@@ -66,16 +70,16 @@ class LayerOps:
     def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:
         return F.embedding(token_ids, wte) + F.embedding(positions, wpe)
 
-    def norm_linear(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
+    def norm_linear(self, x: Tensor, norm: Map, linear: Map) -> Tensor:
         return linear(norm(x))
 
-    def norm_linear_gelu(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
+    def norm_linear_gelu(self, x: Tensor, norm: Map, linear: Map) -> Tensor:
         return F.gelu(linear(norm(x)), approximate="tanh")
 
-    def linear_add(self, h: Tensor, linear: Linear, x: Tensor) -> Tensor:
+    def linear_add(self, h: Tensor, linear: Map, x: Tensor) -> Tensor:
         return x + linear(h)
 
-    def logits(self, x: Tensor, norm: Norm, wte: Tensor) -> Tensor:
+    def logits(self, x: Tensor, norm: Map, wte: Tensor) -> Tensor:
         return norm(x) @ wte.T
 
 

@@ -215,7 +215,7 @@ def test_a_hub_id_is_its_folder_in_the_cache(tmp_path, monkeypatch):
     model = load_model("someone/tiny", device="cpu")
     assert (model.name, model.shape) == ("tiny", load_model(SHIPPED_MODEL, device="cpu").shape)
     (snapshot / "config.json").unlink()
-    (snapshot / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    refused_as = r"'someone/tiny' is a 'llama' model"
+    (snapshot / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    refused_as = r"'someone/tiny' is a 'mamba' model"
     with pytest.raises(Exception, match=refused_as):
         load_model("someone/tiny", device="cpu")

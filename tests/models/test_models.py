@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2LMHeadModel, LlamaConfig
+from transformers import AutoTokenizer, GPT2LMHeadModel, MistralConfig
 
 from rosecourse import EngineConfig, InferenceEngine, ModelError, SamplingParams, load_model, random_model
 from rosecourse.models import load
@@ -87,11 +87,11 @@ def test_a_random_model_is_the_same_for_a_seed(monkeypatch):
 
 def test_folders_that_hold_no_model(tmp_path):
     (tmp_path / "empty").mkdir()
-    LlamaConfig(num_hidden_layers=1).save_pretrained(tmp_path / "llama")
+    MistralConfig(num_hidden_layers=1).save_pretrained(tmp_path / "mistral")
     for name, message in (
         ("absent", "there is no model folder"),
         ("empty", "holds no model"),
-        ("llama", "is a 'llama' model: the engine runs only 'gpt2'"),
+        ("mistral", "is a 'mistral' model: the engine runs only 'gpt2'"),
     ):
         with pytest.raises(ModelError, match=message) as caught:
             load_model(tmp_path / name, device="cpu")

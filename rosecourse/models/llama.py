@@ -1,0 +1,215 @@
+"""The Llama family: RMS norm, rotary positions, a gated MLP, and query heads that share K and V heads.
+
+Llama, Qwen2, Qwen3 and SmolLM3 differ in a few sizes and switches, which `LlamaShape` has. As in `gpt2`, tokens are in
+one flat row and attention is left to the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..checks import is_count, is_within, shown
+from ..errors import ModelError
+from .ops import LayerOps, Linear
+from .shape import Attend
+
+SIZES = ("vocab_size", "context", "width", "inner", "num_layers", "num_heads", "num_kv_heads", "head_dim")
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """How Llama 3.1 stretches the positions: slow rotations by `factor`, fast ones not at all, those between in part.
+
+    original_context: tokens that the model knew before. (https://arxiv.org/abs/2407.21783, section 3.4)
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+    def __call__(self, frequencies: Tensor) -> Tensor:
+        """frequencies, and what they become: float32 [D / 2]."""
+        turns = self.original_context * frequencies / (2 * math.pi)  # within the context of before
+        fast = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
+        return (1 - fast) * frequencies / self.factor + fast * frequencies
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """The sizes of a model of the family, as `ModelShape` names them, and what its members differ in.
+
+    inner: numbers in the middle of the MLP. head_dim: Qwen3 has one of its own, elsewhere it is width / num_heads.
+    rope_theta, rope_scaling: of the rotary positions. without_rope: the layers that have none (SmolLM3).
+    tied: whether the output projection is the token embedding. qkv_bias, out_bias, mlp_bias: of the linear maps.
+    qk_norm: whether each head of q and k has an RMS norm (Qwen3).
+    """
+
+    vocab_size: int
+    context: int
+    width: int
+    inner: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    rope_scaling: Llama3Scaling | None = None
+    without_rope: frozenset[int] = frozenset()
+    tied: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+    def __post_init__(self) -> None:
+        for name in SIZES:
+            if not is_count(getattr(self, name)):
+                raise ModelError(f"a Llama of {name} {shown(getattr(self, name))}: give 1 or more")
+        if self.num_heads % self.num_kv_heads or self.head_dim % 2:
+            raise ModelError(
+                f"a Llama cannot have {self.num_heads} query heads over {self.num_kv_heads} KV heads of size "
+                f"{self.head_dim}: give a multiple, and an even size"
+            )
+        if not is_within(self.norm_eps, 0, 1):
+            raise ModelError(f"a Llama of norm_eps {shown(self.norm_eps)}: give 0 to 1, such as 1e-5")
+
+    @property
+    def qkv_sizes(self) -> list[int]:
+        """Outputs of the three maps that make q, k and v of a token."""
+        return [self.num_heads * self.head_dim, *[self.num_kv_heads * self.head_dim] * 2]
+
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of each parameter, as in the Hugging Face format (weights of linear maps are [out, in])."""
+        C, (q, kv, _) = self.width, self.qkv_sizes
+        maps = {"self_attn.q_proj": (q, C), "self_attn.k_proj": (kv, C), "self_attn.v_proj": (kv, C)}
+        maps |= {"self_attn.o_proj": (C, q)}
+        maps |= {"mlp.gate_proj": (self.inner, C), "mlp.up_proj": (self.inner, C), "mlp.down_proj": (C, self.inner)}
+        norms = {"input_layernorm": C, "post_attention_layernorm": C}
+        norms |= {"self_attn.q_norm": self.head_dim, "self_attn.k_norm": self.head_dim} if self.qk_norm else {}
+        shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (self.vocab_size, C)}
+        for i in range(self.num_layers):
+            for name, size in maps.items():
+                shapes[f"layers.{i}.{name}.weight"] = size
+                if self._has_bias(name):
+                    shapes[f"layers.{i}.{name}.bias"] = size[:1]
+            shapes |= {f"layers.{i}.{name}.weight": (size,) for name, size in norms.items()}
+        shapes["norm.weight"] = (C,)
+        return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, C)}
+
+    def _has_bias(self, name: str) -> bool:
+        if name.startswith("mlp"):
+            return self.mlp_bias
+        return self.out_bias if name.endswith("o_proj") else self.qkv_bias
+
+    def rotations(self, device: torch.device | str = "cpu") -> Tensor:
+        """cos and sin of the angle of each position and each pair of numbers of a head: float32 [context, 2, D / 2]."""
+        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.int64).float() / self.head_dim
+        frequencies = 1.0 / self.rope_theta**pairs
+        if self.rope_scaling is not None:
+            frequencies = self.rope_scaling(frequencies)
+        angles = torch.arange(self.context).float()[:, None] * frequencies
+        return torch.stack([angles.cos(), angles.sin()], 1).to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class RMSNorm:
+    """x over the root of its mean square, times the weight; over the last dimension (https://arxiv.org/abs/1910.07467)."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+def rotate(x: Tensor, rotations: Tensor) -> Tensor:
+    """Turn each pair of numbers by its angle; number i of a head pairs with number i + D / 2.
+
+    x: [N, heads, D]; rotations: [N, 2, D / 2], see `LlamaShape.rotations`. (RoFormer, https://arxiv.org/abs/2104.09864)
+    """
+    cos, sin = rotations[:, 0, None], rotations[:, 1, None]
+    one, other = x.chunk(2, -1)
+    return torch.cat([one * cos - other * sin, other * cos + one * sin], -1)
+
+
+class LlamaLayer:
+    """One layer. The maps that read the same input are one map: q, k, v, and gate, up.
+
+    weights: of the model; this layer's maps become views of the joined ones, so that nothing is held twice.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], number: int, shape: LlamaShape) -> None:
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(weights[f"layers.{number}.{name}.weight"], shape.norm_eps)
+
+        def linear(*names: str) -> Linear:
+            names = tuple(f"layers.{number}.{name}" for name in names)
+            bias = joined([f"{name}.bias" for name in names]) if f"{names[0]}.bias" in weights else None
+            return Linear(joined([f"{name}.weight" for name in names]).T, bias)
+
+        def joined(names: list[str]) -> Tensor:
+            if len(names) == 1:
+                return weights[names[0]]
+            whole = torch.cat([weights[name] for name in names])
+            weights.update(zip(names, whole.split([len(weights[name]) for name in names]), strict=True))
+            return whole
+
+        self.attention_norm, self.mlp_norm = norm("input_layernorm"), norm("post_attention_layernorm")
+        self.qkv = linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        self.out = linear("self_attn.o_proj")
+        self.gate_up, self.down = linear("mlp.gate_proj", "mlp.up_proj"), linear("mlp.down_proj")
+        self.qk_norms = [norm("self_attn.q_norm"), norm("self_attn.k_norm")] if shape.qk_norm else []
+        self.has_rope, self.shape = number not in shape.without_rope, shape
+
+    def __call__(self, x: Tensor, layer_idx: int, attend: Attend, rotations: Tensor, ops: LayerOps) -> Tensor:
+        qkv = ops.norm_linear(x, self.attention_norm, self.qkv).split(self.shape.qkv_sizes, -1)
+        q, k, v = (part.unflatten(-1, (-1, self.shape.head_dim)) for part in qkv)  # [N, heads, D]
+        if self.qk_norms:
+            q, k = (norm(part) for norm, part in zip(self.qk_norms, (q, k), strict=True))
+        if self.has_rope:
+            q, k = rotate(q, rotations), rotate(k, rotations)
+        x = ops.linear_add(attend(layer_idx, q, k, v).flatten(1), self.out, x)
+        gate, up = ops.norm_linear(x, self.mlp_norm, self.gate_up).chunk(2, -1)
+        return ops.linear_add(F.silu(gate) * up, self.down, x)
+
+
+class Llama:
+    """A model of the family with its weights, on one device in one dtype, and its tokenizer.
+
+    weights: the Hugging Face names without the `model.` prefix, see `LlamaShape.parameters`.
+    """
+
+    def __init__(self, shape: LlamaShape, weights: Mapping[str, Tensor], tokenizer: Any, name: str) -> None:
+        self.shape, self.tokenizer, self.name = shape, tokenizer, name
+        self.weights = dict(weights)
+        # The token ids that end a text, as `transformers` has them, and the folder that the weights come from.
+        self.eos_token_id: int | list[int] | None = getattr(tokenizer, "eos_token_id", None)
+        self.folder: Path | None = None
+        self.embedding = self.weights["embed_tokens.weight"]
+        self.head = self.embedding if shape.tied else self.weights["lm_head.weight"]
+        self.layers = [LlamaLayer(self.weights, i, shape) for i in range(shape.num_layers)]
+        self.norm = RMSNorm(self.weights["norm.weight"], shape.norm_eps)
+        self.dtype, self.device = self.embedding.dtype, self.embedding.device
+        self.rotations = shape.rotations(self.device).to(self.dtype)
+        self.ops = LayerOps()
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """token_ids, positions: int [N]. Returns [N, width], the output of the last layer for each token."""
+        x, rotations = F.embedding(token_ids, self.embedding), self.rotations[positions]
+        for layer_idx, layer in enumerate(self.layers):
+            x = layer(x, layer_idx, attend, rotations, self.ops)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [N, width] to logits [N, vocab_size]."""
+        return self.ops.logits(hidden, self.norm, self.head)
