@@ -1,8 +1,5 @@
 """The recorder of a CPU: what a capture leaves alone, what a replay does, and what no graph can hold."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 import triton
@@ -10,7 +7,6 @@ import triton.language as tl
 
 from rosecourse.errors import CaptureError
 from rosecourse.kernels.launch import Launch
-from rosecourse.lab.checking import cpu_graph
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 
 
@@ -35,7 +31,7 @@ def test_a_capture_changes_nothing_and_a_replay_does_the_work():
         assert out.tolist() == [2 * (k + n) for k in range(4)]
 
 
-def test_what_is_made_is_poisoned_until_the_first_replay_and_stays_where_it_is():
+def test_what_is_made_is_poisoned_until_the_first_replay():
     x, made = torch.ones(3), []
     graph = captured(lambda: made.extend([x + 1, (x > 0), x.long() + 1, x.view(3, 1)]))
     assert made[0].isnan().all()
@@ -49,7 +45,7 @@ def test_what_is_made_is_poisoned_until_the_first_replay_and_stays_where_it_is()
     assert [tensor.flatten().tolist() for tensor in made] == [[1] * 3, [False] * 3, [1] * 3, [0] * 3]
 
 
-def test_a_tensor_that_is_replaced_is_lost_and_one_that_is_written_is_seen():
+def test_a_replaced_tensor_is_lost_and_a_written_one_is_seen():
     holder = {"x": torch.zeros(2)}
     out = torch.zeros(2)
     graph = captured(lambda: out.copy_(holder["x"]))
@@ -102,6 +98,8 @@ def test_a_read_by_the_host_is_refused_by_its_name(read, name):
     assert "\n" not in str(caught.value)
     assert x.tolist() == [0, 0]
     assert graph.operations == []
+    x.add_(1)  # everything runs again
+    assert x.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -149,21 +147,7 @@ def test_launches_are_recorded_in_their_order():
     assert x.tolist() == [4] * 4
 
 
-def test_a_capture_that_fails_lets_everything_run_again():
-    x = torch.zeros(2)
-    with pytest.raises(CaptureError):
-        captured(lambda: x.tolist())
-    x.add_(1)
-    assert x.tolist() == [1, 1]
-
-
-def test_it_is_short_and_says_what_it_does_not_show():
-    lines = Path(cpu_graph.__file__).read_text().splitlines()
-    assert len(lines) <= 120
-    assert re.search("asynchrony.*memory.*speed", cpu_graph.__doc__, re.S)
-
-
-def test_the_type_of_a_number_decides_what_is_made_however_often_it_is_recorded():
+def test_the_type_of_a_number_decides_what_is_made():
     x, made = torch.arange(3), []
     for number in (2, 2.0, 2):
         graph = CPUGraph()

@@ -1,7 +1,6 @@
 """The pipeline by itself: its ring, the order of launches and landings, and what rows upload with a step in flight."""
 
 import gc
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -39,8 +38,9 @@ def test_tokens_go_around_the_ring():
     ring = TokenRing(2, 4, CPU)
     for step in range(5):
         tokens = torch.tensor([step, step + 10, step + 20][: 1 + step % 3])
-        slot = ring.put(tokens)
-        assert slot.read() == tokens.tolist()
+        slot, expected = ring.put(tokens), tokens.tolist()
+        tokens.fill_(9)  # the device writes its next tokens to where it had these
+        assert slot.read() == expected
         ring.give_back(slot)
 
 
@@ -63,14 +63,6 @@ def test_memory_that_a_device_may_still_write_is_not_given_back():
     del slot
     gc.collect()
     assert waits == ["for the device"]
-
-
-def test_a_slot_keeps_its_tokens_when_the_step_goes_on():
-    """The device writes its next tokens to where it had these."""
-    ring, tokens = TokenRing(2, 4, CPU), torch.tensor([1, 2, 3])
-    slot = ring.put(tokens)
-    tokens.fill_(9)
-    assert slot.read() == [1, 2, 3]
 
 
 def test_a_put_that_fails_takes_no_slot():
@@ -132,7 +124,7 @@ def test_a_third_step_is_refused_and_changes_nothing(parts):
 
 
 @one_behind
-def test_who_has_not_taken_the_token_of_a_step_that_landed_elsewhere_is_refused(parts):
+def test_a_session_that_has_not_taken_its_token_is_refused(parts):
     """A session that is computed, and that no step in flight has, waits for `take_tokens`."""
     engine = make_engine(parts)
     first, second = started(engine, 0, 1)
@@ -192,7 +184,7 @@ def test_a_step_that_one_waits_for_comes_after_those_in_flight():
 
 
 @one_behind
-def test_steps_that_are_dropped_are_over_and_can_be_computed_anew(parts):
+def test_steps_that_are_dropped_can_be_computed_again(parts):
     engine = make_engine(parts)
     sessions = started(engine, 0, 1)
     engine.launch(sessions)
@@ -282,21 +274,6 @@ def test_nothing_is_uploaded_for_sessions_in_flight(parts, monkeypatch):
 
 
 @one_behind
-def test_who_joins_is_uploaded_and_nobody_else(parts, monkeypatch):
-    engine = make_engine(parts, block_size=16)
-    first = started(engine, 0, 1)
-    engine.launch(first)
-    (joins,) = started(engine, 2)
-    uploads, moves = watched(engine, monkeypatch)
-    engine.launch([*first, joins])
-    engine.land()
-    assert [len(changes) for changes in uploads] == [FIELDS + 2]  # its fields, that somebody sits there, and a block
-    assert not moves
-    engine.settle()
-    assert_as_alone([*first, joins], 0, 1, 2)
-
-
-@one_behind
 def test_rows_move_while_a_step_is_in_flight(parts, monkeypatch):
     """They take their tokens with them, which the host has not read; who stays away for a step comes back as new."""
     engine = make_engine(parts, block_size=16)
@@ -315,32 +292,3 @@ def test_rows_move_while_a_step_is_in_flight(parts, monkeypatch):
     engine.settle()
     assert [len(session.completion_ids) for session in sessions] == [7, 3, 6, 5]
     assert_as_alone(sessions, 0, 1, 2, 4)
-
-
-@one_behind
-@pytest.mark.parametrize("seed", range(20))
-def test_any_batch_may_follow_any_other(parts, seed):
-    """Sessions join, leave, change places and are forked, freed and prefilled again, mostly with a step in flight."""
-    draw = random.Random(seed)
-    engine = make_engine(parts, num_blocks=200)
-    numbers = [draw.randrange(len(PROMPTS)) for _ in range(6)]
-    sessions = started(engine, *numbers)
-    for _ in range(24):
-        room = [s for s in sessions if s.num_cached_tokens < len(s.prompt_ids) + 17]
-        if not room:
-            break
-        engine.launch(draw.sample(room, draw.randint(1, min(4, len(room)))))
-        if engine.num_in_flight == 2 or draw.random() < 0.2:
-            engine.land()
-        if draw.random() < 0.2:
-            number = draw.randrange(len(sessions))
-            sessions.append(engine.fork(sessions[number]))
-            numbers.append(numbers[number])
-        if draw.random() < 0.2:
-            session = draw.choice(sessions)
-            engine.free(session)
-            engine.take_tokens([session], engine.prefill([session]))
-    engine.settle()
-    assert_as_alone(sessions, *numbers)
-    engine.audit(sessions)
-    assert_nothing_in_flight(engine)

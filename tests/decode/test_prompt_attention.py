@@ -118,19 +118,24 @@ class World:
 # -- on a CPU -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 16])
-@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
-@pytest.mark.parametrize("heads", [(2, 2), (6, 2), (4, 1)], ids=str)
-def test_one_call_equals_one_for_each_group(cache, lengths, block_size, heads):
-    world = World(cache, lengths, block_size=block_size, heads=heads[0], kv_heads=heads[1])
+HEADS, BLOCK_SIZES = [(2, 2), (6, 2), (4, 1)], [1, 4, 16]
+PAIRWISE = [  # each pair of values of two axes
+    (cache, batch, BLOCK_SIZES[(i + j) % 3], HEADS[(i + 2 * j) % 3])
+    for i, batch in enumerate(BATCHES)
+    for j, cache in enumerate(CACHES)
+]
+
+
+@pytest.mark.parametrize(("cache", "batch", "block_size", "heads"), PAIRWISE, ids=str)
+def test_one_call_equals_one_for_each_group(cache, batch, block_size, heads):
+    world = World(CACHES[cache], BATCHES[batch], block_size=block_size, heads=heads[0], kv_heads=heads[1])
     together = world.by(VarlenAttention, reference)
     torch.testing.assert_close(together, world.by(AttentionByGroups), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(together.double(), world.expected(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-def test_it_is_one_call_a_layer_and_reads_the_cache_only_for_hits(lengths):
+def test_one_call_a_layer_reads_the_cache_only_for_hits(lengths):
     """Without a hit K and V are those that the layer has just made."""
     calls = []
 
@@ -156,8 +161,7 @@ class PrefillOfAll(Prefill):
         self.attention = VarlenAttention(kv, self.attention.heads_per_kv_head, reference)
 
 
-@pytest.mark.parametrize("number", ["035", "062", "best"])
-@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize(("number", "block_size"), [("035", 4), ("062", 16), ("best", 1), ("best", 4), ("best", 16)])
 def test_an_engine_makes_the_same_logits(small_model, number, block_size):
     """Prompts that hit prefixes of different lengths, of which one is known as a whole but for its last token."""
     parts = lesson(number).after
@@ -222,7 +226,7 @@ def test_flash_attention_is_right(lengths, dtype, tolerance, heads):
 
 @pytest.mark.gpu
 @gpu
-def test_a_prefill_in_half_precision_is_one_call_a_layer_whatever_the_lengths():
+def test_a_prefill_in_half_precision_is_one_call_a_layer():
     """No call that plans for a shape: neither cuDNN's nor any other of `scaled_dot_product_attention`."""
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("FlashAttention needs an Ampere GPU or a newer one")

@@ -85,7 +85,7 @@ def engines(small_model):
 lengths = st.lists(st.integers(1, 36), min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(lengths, min_size=1, max_size=3))
 def test_a_replay_is_what_the_operations_are(engines, batches):
     """One prefill after another in the same memory: of fewer prompts than before, and of more."""
@@ -96,19 +96,12 @@ def test_a_replay_is_what_the_operations_are(engines, batches):
     assert not graph.prompts.computed, "all of them are short"
 
 
-@pytest.mark.parametrize("block_size", [1, 64])
-def test_at_other_block_sizes(small_model, block_size):
-    engines = [
-        engine_with(small_model, kind, block_size=block_size, num_blocks=600) for kind in (GraphPrefill, Prefill)
-    ]
+@pytest.mark.parametrize(("shared_heads", "block_size"), [(False, 1), (False, 64), (True, 4)])
+def test_other_block_sizes_and_shared_heads(small_model, shared_heads, block_size):
+    model = GroupedModel(GroupedShape(4, 2), None) if shared_heads else small_model
+    engines = [engine_with(model, kind, block_size=block_size, num_blocks=300) for kind in (GraphPrefill, Prefill)]
     prompts = prompts_of([3, 9, 1, 17, 36], VOCABULARY)
     assert_alike(*(prefilled(engine, prompts) for engine in engines))
-
-
-def test_shared_heads_of_k_and_v():
-    model = GroupedModel(GroupedShape(4, 2), None)
-    engines = [engine_with(model, kind, prefix_cache=False) for kind in (GraphPrefill, Prefill)]
-    assert_alike(*(prefilled(engine, prompts_of([3, 9, 1], VOCABULARY)) for engine in engines))
 
 
 def test_logits_stay_when_others_are_computed(engines):

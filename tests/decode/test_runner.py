@@ -5,13 +5,12 @@ import warnings
 import pytest
 import torch
 
-from rosecourse import KVCacheExhausted, SamplingParams
+from rosecourse import KVCacheExhausted
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, PaddedRunner
+from tests.decode.runners import FIXED, KINDS, PARTS, engine_of, random_traffic, sessions_of, step
 from tests.support.hazards import pool_bytes
-from tests.support.oracles import prompts_of
-from tests.support.runners import FIXED, KINDS, PARTS, engine_of, random_traffic, sessions_of, step
 
 
 def test_each_batch_size_has_a_bucket_that_is_not_much_larger():
@@ -27,8 +26,7 @@ def test_each_batch_size_has_a_bucket_that_is_not_much_larger():
             assert min(bucket for bucket in buckets if bucket >= size) < max(2 * size, size + 8)
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "sampled"), [(0, False), (1, True)])
 @pytest.mark.parametrize("kind", ["eager", "padded", "graphs"])
 def test_all_make_the_tokens_of_the_lesson_before(small_model, kind, seed, sampled):
     found, expected = (random_traffic(engine_of(small_model, KINDS[name]), seed, sampled) for name in (kind, "065"))
@@ -36,15 +34,7 @@ def test_all_make_the_tokens_of_the_lesson_before(small_model, kind, seed, sampl
     assert len(expected) > 5
 
 
-def test_whole_requests_make_the_same_tokens(model):
-    prompts = prompts_of([1, 3, 5, 8, 9, 12, 2, 4, 6, 7, 10, 11, 3], model.shape.vocab_size)
-    params = [SamplingParams(max_new_tokens=8, temperature=0.8 * (n % 2), seed=n) for n in range(len(prompts))]
-    made = {name: engine_of(model, parts).generate(prompts, params) for name, parts in KINDS.items()}
-    ids = {name: [one.token_ids for one in generations] for name, generations in made.items()}
-    assert ids["eager"] == ids["padded"] == ids["graphs"] == ids["065"]
-
-
-@pytest.mark.parametrize("lengths", [[5], [3, 8, 4], [1, 2, 3, 4, 5, 6, 7, 8, 9]])
+@pytest.mark.parametrize("lengths", [[5], [1, 2, 3, 4, 5, 6, 7, 8, 9]])
 def test_a_graph_computes_what_the_padded_step_does_bit_for_bit(small_model, lengths):
     engines = [engine_of(small_model, FIXED.with_(runner=kind)) for kind in (PaddedRunner, CPUGraphRunner)]
     batches = [sessions_of(engine, lengths) for engine in engines]
@@ -109,7 +99,7 @@ def test_no_session_can_hold_the_spare_block(small_model):
 # -- capture ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_capture_among_live_sessions_changes_nothing_but_the_spare_block(small_model):
+def test_a_capture_changes_nothing_but_the_spare_block(small_model):
     engine = engine_of(small_model, KINDS["graphs"])
     sessions = sessions_of(engine, [3, 8, 5])
     step(engine, sessions)
@@ -124,17 +114,7 @@ def test_a_capture_among_live_sessions_changes_nothing_but_the_spare_block(small
     assert set(runner.graphs) - greedy == {(4, True)}
 
 
-def test_graphs_that_sample_are_captured_when_they_are_needed(small_model):
-    engine = engine_of(small_model, KINDS["graphs"])
-    graphs = engine.decode_step.runner.graphs
-    assert set(graphs) == {(bucket, False) for bucket in buckets_up_to(11)}
-    sampled = sessions_of(engine, [3, 4, 5], temperature=1.0)
-    with pytest.warns(UserWarning, match="^graphs of steps that sample are captured as they are needed"):
-        step(engine, sampled)
-    assert set(graphs) - {(bucket, False) for bucket in buckets_up_to(11)} == {(4, True)}
-
-
-def test_the_late_graphs_are_told_of_once_and_in_no_eager_engine(small_model):
+def test_graphs_that_sample_are_captured_late_with_one_warning(small_model):
     for kind in ("eager", "padded", "graphs"):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
@@ -144,7 +124,14 @@ def test_the_late_graphs_are_told_of_once_and_in_no_eager_engine(small_model):
             assert caught == []
             for lengths in ([3], [3, 4], [3, 4, 5, 6]):
                 step(engine, sessions_of(engine, lengths, temperature=1.0))
-        assert len(caught) == (kind == "graphs")
+        said = [str(one.message) for one in caught]
+        if kind != "graphs":
+            assert not said
+            continue
+        (line,) = said
+        assert line.startswith("graphs of steps that sample are captured as they are needed")
+        greedy = {(bucket, False) for bucket in buckets_up_to(11)}
+        assert set(engine.decode_step.runner.graphs) - greedy == {(1, True), (2, True), (4, True)}
 
 
 def test_the_memory_that_captures_take_is_summed_up(small_model, monkeypatch):
@@ -187,7 +174,7 @@ class FailingRunner(CPUGraphRunner):
 
 
 @pytest.mark.parametrize("nth", [1, 3, 6])
-def test_where_a_capture_fails_steps_run_eagerly_and_one_line_says_so(small_model, nth):
+def test_where_a_capture_fails_steps_run_eagerly_with_a_warning(small_model, nth):
     """The sixth is the first that samples, in the middle of a request."""
     Fails.left = nth
     with warnings.catch_warnings(record=True) as caught:

@@ -7,9 +7,7 @@ from rosecourse import LogitsError, SamplingParams
 from rosecourse.decode.rows import View
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab.checking.cpu_runners import CPUGraphRunner
-from tests.support.runners import FIXED, KINDS, engine_of, random_traffic, sessions_of, step
-
-pytestmark = pytest.mark.grid
+from tests.decode.runners import FIXED, KINDS, engine_of, random_traffic, sessions_of, step
 
 # -- what may not be frozen -------------------------------------------------------------------------------------------
 
@@ -43,7 +41,7 @@ COLUMNS = ("token_ids", "context_lens", "block_tables", "live", "temperature", "
 
 
 @pytest.mark.parametrize("column", ["", *COLUMNS])
-def test_a_column_that_is_frozen_at_the_capture_makes_other_tokens(small_model, column):
+def test_a_column_frozen_at_the_capture_makes_other_tokens(small_model, column):
     """The capture comes with one set of sessions, the tokens that are compared with others in the same rows."""
 
     def tokens(parts):
@@ -110,21 +108,10 @@ def test_the_logits_of_a_step_outlive_the_next(small_model, kind):
     assert torch.equal(first, was)
 
 
-@pytest.mark.parametrize("kind", ["eager", "padded", "graphs"])
-def test_tokens_that_the_device_has_chosen_are_neither_chosen_nor_sent_again(small_model, monkeypatch, kind):
-    engine = engine_of(small_model, KINDS[kind])
-    sessions = sessions_of(engine, [5, 5, 5], temperature=0.5)
-    step(engine, sessions)  # sends the rows
-    uploads = []
-    monkeypatch.setattr(engine.decode_step.rows, "_upload", uploads.append)
-    monkeypatch.setattr("rosecourse.decode.step.next_tokens", None)
-    for _ in range(2):  # at positions 6 and 7 of blocks of 4
-        step(engine, sessions)
-    assert uploads == []
-
-
-@pytest.mark.parametrize("change", ["in place", "in inference mode", "a copy"])
-@pytest.mark.parametrize("kind", ["eager", "graphs"])
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [("eager", "in place"), ("eager", "in inference mode"), ("graphs", "in place"), ("graphs", "a copy")],
+)
 def test_tokens_follow_logits_that_the_caller_has_changed(small_model, kind, change):
     engine, other = (engine_of(small_model, KINDS[name]) for name in (kind, "065"))
     made = []
@@ -145,7 +132,7 @@ def test_tokens_follow_logits_that_the_caller_has_changed(small_model, kind, cha
 
 @pytest.mark.parametrize("kind", ["eager", "padded", "graphs"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_tokens_are_chosen_once_and_a_step_inside_a_block_uploads_nothing(small_model, kind, temperature, monkeypatch):
+def test_tokens_are_chosen_once_and_not_uploaded_again(small_model, kind, temperature, monkeypatch):
     """Seen without a counter: what counts dispatched operations changes the versions of tensors."""
     engine, uploads = engine_of(small_model, KINDS[kind]), []
     sessions = sessions_of(engine, [4, 4], temperature=temperature)
@@ -229,9 +216,13 @@ INSIDE = ["forward", "after forward", "best", "after best"]  # of a run that is 
 
 
 @pytest.mark.parametrize(
-    ("kind", "where"), [*(("graphs", w) for w in WHERE), *(("eager", w) for w in [*WHERE, *INSIDE])]
+    ("kind", "where", "error"),
+    [
+        *(("graphs", where, Stopped) for where in WHERE),
+        *(("eager", where, KeyboardInterrupt) for where in WHERE),
+        *(("eager", where, Stopped) for where in INSIDE),
+    ],
 )
-@pytest.mark.parametrize("error", [Stopped, KeyboardInterrupt])
 def test_the_step_after_one_that_was_stopped_is_right(small_model, monkeypatch, kind, where, error):
     """Sessions change places and another joins. Wherever it stopped, the next step uploads all that it needs."""
     made = []

@@ -24,7 +24,7 @@ def test_a_kernel_is_compiled_once_for_its_types():
     assert launch.constants == (3, 8)
 
 
-def test_a_kernel_for_tensors_that_begin_anywhere_is_left_to_the_jit():
+def test_a_kernel_for_unaligned_tensors_is_left_to_the_jit():
     kernel = Kernel()
     launch = compiled(kernel, [torch.float16, 0], aligned=False, H=3, D=8)
     assert launch.kernel is kernel

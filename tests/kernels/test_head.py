@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from rosecourse.decode.sampling import NO_TOKEN, argmax
-from rosecourse.kernels import fused
 from rosecourse.kernels.fused import Folded, FusedLinears, Head, folded
-from tests.support.attention_cases import let_overflow_raise
-from tests.support.small_products import (
+from tests.kernels.attention_cases import let_overflow_raise
+from tests.kernels.small_products import (
     DEVICE,
     EPS,
     ROUNDING,
@@ -20,7 +19,7 @@ from tests.support.small_products import (
     with_guards,
 )
 
-pytestmark = pytest.mark.gpu if DEVICE.type == "cuda" else pytest.mark.grid
+pytestmark = [pytest.mark.gpu] if DEVICE.type == "cuda" else []
 by_dtype = pytest.mark.parametrize("dtype", ROUNDING, ids=lambda x: str(x).removeprefix("torch."))
 
 
@@ -82,20 +81,14 @@ def missed(V: int, places: list[int]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("V", [1, 31, 32, 33, 97, 511])
+@pytest.mark.parametrize("V", [1, 31, 33, 97])
 def test_every_token_can_win_and_none_beyond_the_last(V):
     edges = {0, 1, 30, 31, 32, 33, 63, 64, 95, 96, V - 2, V - 1}
     assert missed(V, sorted(place for place in edges if 0 <= place < V)) == []
 
 
-def test_a_tile_too_few_is_seen(monkeypatch):
-    """Wrong: as many tiles as fit wholly into the vocabulary, so that its last token cannot win."""
-    monkeypatch.setattr(fused.triton, "cdiv", lambda a, b: max(1, a // b))
-    assert missed(97, [0, 95, 96]) == [96]
-
-
 def test_a_vocabulary_as_large_as_a_real_one():
-    V = 16411
+    V = 4099
     assert missed(V, [V - 1]) == []
 
 

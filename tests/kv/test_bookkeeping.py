@@ -12,19 +12,21 @@ from tests.support.interrupts import Scene, strike_lines
 
 
 @pytest.fixture(autouse=True)
-def _handler_stays():
+def handler():
+    """The handler from before the test, which is back when the test has ended."""
     before = getsignal(SIGINT)
-    yield
-    after = signal.signal(SIGINT, before)
-    assert after == before
+    yield before
+    signal.signal(SIGINT, before)
     with pytest.raises(KeyboardInterrupt):
         raise_signal(SIGINT)
 
 
 def comes_out_of(function):
-    """The interrupt that comes out of a call."""
+    """The interrupt that comes out of a call, after which the handler is the one from before."""
+    before = getsignal(SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught:
         function()
+    assert getsignal(SIGINT) == before
     return caught.value
 
 
@@ -38,29 +40,20 @@ def test_an_interrupt_waits_for_the_end_of_the_outermost_section():
                 raise_signal(SIGINT)  # both come out as one
                 done.append("inner")
             done.append("outer")
+            raise ZeroDivisionError
 
-    comes_out_of(work)
+    assert isinstance(comes_out_of(work).__context__, ZeroDivisionError)
     assert done == ["inner", "outer"]
     with bookkeeping:
         done.append("nothing waits any more")
 
 
-def test_without_an_interrupt_nothing_comes():
-    handler = getsignal(SIGINT)
+def test_without_an_interrupt_nothing_comes(handler):
     with bookkeeping:
         assert getsignal(SIGINT) != handler
         assert bookkeeping.interruptible(lambda a, b: a + b, 1, b=2) == 3
     assert getsignal(SIGINT) is handler
     assert bookkeeping.interruptible(divmod, 7, 2) == (3, 1)
-
-
-def test_an_interrupt_and_another_error():
-    def work():
-        with bookkeeping:
-            raise_signal(SIGINT)
-            raise ZeroDivisionError
-
-    assert isinstance(comes_out_of(work).__context__, ZeroDivisionError)
 
 
 def test_an_interruptible_call_is_interrupted_at_once():
@@ -85,7 +78,7 @@ def test_an_interruptible_call_is_interrupted_at_once():
     assert done == ["begun", "a section inside holds it up", "protected again"]
 
 
-def test_an_interrupt_that_waits_comes_before_an_interruptible_call():
+def test_an_interrupt_that_waits_comes_before_the_next_window():
     done = []
 
     def work():
@@ -103,52 +96,39 @@ def test_a_handler_that_raises_nothing_is_called_once():
     def handler(signum, frame):
         calls.append(signum)
 
-    before = signal.signal(SIGINT, handler)
-    try:
-        with bookkeeping:
-            raise_signal(SIGINT)
-            assert not calls
-            bookkeeping.interruptible(lambda: calls.append("work"))
-            assert calls == [SIGINT, "work"]
+    signal.signal(SIGINT, handler)
+    with bookkeeping:
+        raise_signal(SIGINT)
+        assert not calls
+        bookkeeping.interruptible(lambda: calls.append("work"))
         assert calls == [SIGINT, "work"]
-        assert getsignal(SIGINT) is handler
-    finally:
-        signal.signal(SIGINT, before)
+    assert calls == [SIGINT, "work"]
+    assert getsignal(SIGINT) is handler
 
 
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
-def test_a_handler_that_is_not_pythons_is_left_alone(handler):
-    before = signal.signal(SIGINT, handler)
-    try:
-        with bookkeeping:
-            assert getsignal(SIGINT) is handler
-            if handler is signal.SIG_IGN:
-                raise_signal(SIGINT)
-        assert getsignal(SIGINT) is handler
-    finally:
-        signal.signal(SIGINT, before)
-
-
-def test_a_handler_of_another_language_is_left_alone(monkeypatch):
-    handler = getsignal(SIGINT)
+@pytest.mark.parametrize("other", [signal.SIG_IGN, signal.SIG_DFL, None])
+def test_a_handler_that_is_not_pythons_is_left_alone(other, handler, monkeypatch):
+    """None: that of another language."""
+    known = handler if other is None else other
+    signal.signal(SIGINT, known)
     with monkeypatch.context() as patch:
-        patch.setattr(module._signal, "getsignal", lambda _: None)
+        if other is None:
+            patch.setattr(module._signal, "getsignal", lambda _: None)
         with bookkeeping:
             patch.undo()
-            assert getsignal(SIGINT) is handler
+            assert getsignal(SIGINT) is known
+            if other is signal.SIG_IGN:
+                raise_signal(SIGINT)
+    assert getsignal(SIGINT) is known
 
 
 def test_a_handler_that_is_set_inside_stays():
-    before = getsignal(SIGINT)
-    try:
-        with bookkeeping:
-            signal.signal(SIGINT, signal.SIG_IGN)
-        assert getsignal(SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(SIGINT, before)
+    with bookkeeping:
+        signal.signal(SIGINT, signal.SIG_IGN)
+    assert getsignal(SIGINT) is signal.SIG_IGN
 
 
-def test_other_threads_hold_up_nothing():
+def test_other_threads_hold_up_nothing(handler):
     inside, go_on = threading.Event(), threading.Event()
     seen = []
 
@@ -158,7 +138,6 @@ def test_other_threads_hold_up_nothing():
             inside.set()
             go_on.wait(60)
 
-    handler = getsignal(SIGINT)
     thread = threading.Thread(target=other)
     thread.start()
     try:
@@ -170,17 +149,15 @@ def test_other_threads_hold_up_nothing():
         with bookkeeping:  # the main thread's own
             go_on.set()
             thread.join()
-            held = getsignal(SIGINT)
-        assert held != handler
+            assert getsignal(SIGINT) != handler
     finally:
         go_on.set()
         thread.join()
 
 
 def test_a_section_that_hangs_is_interrupted_by_the_second_one(monkeypatch):
-    now = [100.0]
+    now, passed = [100.0], []
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    passed = []
 
     def hangs():
         with bookkeeping, bookkeeping:
@@ -195,22 +172,17 @@ def test_a_section_that_hangs_is_interrupted_by_the_second_one(monkeypatch):
         passed.append("nothing waits any more")
 
 
-def scene(call):
-    done = []
-
-    def check(interrupted, _):
-        assert interrupted or done[-1] == "end"
-        assert done.count("begin") == done.count("end")
-
-    return Scene(lambda: call(done), check)
-
-
 def nested(done):
-    with bookkeeping:
-        done.append("begin")
+    try:
         with bookkeeping:
-            bookkeeping.interruptible(inside, done)
-        done.append("end")
+            done.append("begin")
+            with bookkeeping:
+                bookkeeping.interruptible(inside, done)
+            done.append("end")
+    except KeyboardInterrupt:
+        if done.count("end") < done.count("begin"):
+            done.append("end")  # in the forward's place
+        raise
 
 
 def inside(done):
@@ -221,14 +193,15 @@ def inside(done):
 
 @pytest.mark.parametrize("call", [nested, inside])
 def test_an_interrupt_at_any_line_of_the_mechanism_itself(call):
-    """`strike` sees to it that it comes out, once, and that the handler is back."""
+    """`strike_lines` sees to it that it comes out, once, and that the handler is back."""
 
-    def plain(done):
-        try:
-            call(done)
-        except KeyboardInterrupt:
-            if done.count("end") < done.count("begin"):
-                done.append("end")  # in the forward's place
-            raise
+    def scene():
+        done = []
 
-    assert strike_lines(lambda: scene(plain if call is nested else call)) > 10
+        def check(interrupted, _):
+            assert interrupted or done[-1] == "end"
+            assert done.count("begin") == done.count("end")
+
+        return Scene(lambda: call(done), check)
+
+    assert strike_lines(scene) > 10

@@ -43,7 +43,7 @@ def log(monkeypatch):
     return log
 
 
-def test_a_staging_buffer_is_pinned_and_waits_before_it_is_written_again(log):
+def test_a_staging_buffer_waits_before_it_is_written_again(log):
     """Hazard 20: nobody writes to the host side while a copy from it may be in flight."""
     buffer = buffers.StagingBuffer(6, torch.int32, CUDA)
     assert log == [("zeros", 6, torch.int32, "cpu", True), ("zeros", 6, torch.int32, CUDA, False)]
@@ -66,7 +66,7 @@ def test_on_a_cpu_nothing_is_pinned_copied_or_waited_for(log):
     assert log == [("zeros", 6, torch.int32, "cpu", False)]
 
 
-def test_indices_go_to_a_cuda_device_through_pinned_memory_without_waiting(log):
+def test_indices_go_to_a_cuda_device_without_waiting(log):
     assert buffers.index_tensor([3, 1], CUDA).tolist() == [3, 1]
     assert log == [("tensor", [3, 1], None, "cpu", True), ("to", CUDA, True)]
     log.clear()
@@ -82,7 +82,7 @@ def test_the_pool_is_made_where_it_is_wanted(log, device):
     assert keys.data_ptr() != values.data_ptr()
 
 
-def test_only_a_pool_in_the_machines_own_memory_is_measured_by_it(log, monkeypatch):
+def test_only_a_pool_in_host_memory_is_measured_by_it(log, monkeypatch):
     """At most all of it; what a GPU holds its allocator says."""
     shape = (1, 2, 1, 4, 3)
     monkeypatch.setattr(buffers, "host_memory", lambda: 2 * 24 * 2)
@@ -95,7 +95,7 @@ def test_only_a_pool_in_the_machines_own_memory_is_measured_by_it(log, monkeypat
 
 
 @pytest.mark.parametrize(("says", "bytes_there"), [("4096\n", 4096), ("max\n", 10 * 4096), ("", 10 * 4096)])
-def test_a_container_with_less_memory_than_its_machine_is_believed(monkeypatch, tmp_path, says, bytes_there):
+def test_a_container_with_less_memory_is_believed(monkeypatch, tmp_path, says, bytes_there):
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
     limit = tmp_path / "memory.max"
     limit.write_text(says)

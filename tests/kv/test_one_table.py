@@ -1,11 +1,177 @@
-"""The KVBlockManager with one table for all layers: case by case; test_one_table_machine.py has the random runs."""
+"""The KVBlockManager with one table for all layers: random runs against a dense oracle, and misuse."""
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from rosecourse import BlockError, ConfigError, KVCacheExhausted
 from rosecourse.kv.blocks import BlockTable, Copy, KVBlockManager
-from tests.support.one_table import L, append, broken_pools, make_kv, read, tokens, write
+from tests.support.one_table import L, append, copy, make_kv, read, tokens, write
+
+
+class AgainstDenseOracle(RuleBasedStateMachine):
+    """A tiny pool; the oracle keeps each session's K and V densely, and those of each block that the prefix cache has.
+
+    A kept block has its content for as long as nobody has said that it is forgotten.
+    """
+
+    sessions = Bundle("sessions")
+
+    @initialize(block_size=st.sampled_from([1, 2, 4, 16]), num_blocks=st.integers(1, 7))
+    def start(self, block_size, num_blocks):
+        self.kv = make_kv(block_size, num_blocks)
+        self.tables: dict[int, list[int]] = {}
+        self.dense: dict[int, torch.Tensor] = {}
+        self.kept: dict[int, torch.Tensor] = {}  # block -> [2, L, block_size, H, D]
+        self.left: list[int] = []  # kept blocks without an owner; who was left first comes first
+        self.kv.forget = self.forget
+        self.serial = 0
+
+    def forget(self, block):
+        assert block == self.left.pop(0), "the block that was left first goes first"
+        del self.kept[block]
+
+    def holders(self, block):
+        return sum(block in table for table in self.tables.values())
+
+    def books(self):
+        kv = self.kv
+        return repr((kv._free_block_indices, sorted(kv._idle_blocks), kv._block_infos, self.tables, list(self.kept)))
+
+    def went_through(self, needed, call):
+        """Run a call that needs so many new blocks. Where there are fewer it must raise, and change nothing."""
+        had, before = self.kv.num_available(), self.books()
+        try:
+            call()
+        except KVCacheExhausted:
+            assert needed > had
+            assert self.books() == before
+            return False
+        assert self.kv.num_available() == had - needed
+        return True
+
+    def add(self, table, dense):
+        self.serial += 1
+        self.tables[self.serial], self.dense[self.serial] = table, dense
+        return self.serial
+
+    @rule(target=sessions, length=st.integers(0, 20), shared=st.lists(st.integers(0, 9), unique=True, max_size=3))
+    def allocate(self, length, shared):
+        """The beginning may be kept blocks, in any order: what they hold, the oracle knows."""
+        size, kept = self.kv.block_size, list(self.kept)
+        blocks = [kept[number] for number in shared if number < len(kept)][: length // size]
+        idle = [block for block in blocks if block in self.left]
+        dense = [self.kept[block] for block in blocks]
+        made = []
+        needed = -(-length // size) - len(blocks) + len(idle)
+        self.left = [block for block in self.left if block not in idle]
+        if not self.went_through(needed, lambda: made.append(self.kv.allocate(length, blocks))):
+            self.leave(idle)  # they were asked for, and go last now
+            return multiple()
+        new = tokens(length - len(blocks) * size, self.serial + 1)
+        write(self.kv, made[0], len(blocks) * size, new)
+        return self.add(made[0], torch.cat([*dense, new], dim=2))
+
+    def needed(self, batch):
+        """Counted from the tables: one for each full one, and for each writer of a shared block but its last owner."""
+        size = self.kv.block_size
+        tables = [self.tables[session] for session in batch]
+        ends = [table[-1] for table in tables if len(table) * size > table.num_tokens]
+        copies = sum(min(ends.count(block), self.holders(block) - 1) for block in set(ends))
+        return len(tables) - len(ends) + copies
+
+    def foretold(self, batch):
+        needed = self.needed(batch)
+        assert self.kv.blocks_to_append([self.tables[session] for session in batch]) == needed
+        assert self.kv.can_append([self.tables[s] for s in batch]) is (needed <= self.kv.num_available())
+        return needed
+
+    @rule(batch=st.lists(sessions, unique=True, min_size=1, max_size=5))
+    def step(self, batch):
+        tables, dense = [self.tables[s] for s in batch], [self.dense[s] for s in batch]
+        self.serial += 1
+        if self.went_through(
+            self.foretold(batch), lambda: append(self.kv, tables, dense, tokens(len(batch), self.serial + 0.5))
+        ):
+            self.dense.update(zip(batch, dense, strict=True))
+
+    @rule(batch=st.lists(sessions, unique=True, min_size=1, max_size=5))
+    def place_and_no_more(self, batch):
+        """As a step whose forward is interrupted: the blocks stay, and there is nothing left to place."""
+        tables, copies = [self.tables[s] for s in batch], []
+        in_use = set(self.kv.blocks_in_use) - set(self.left)
+        if not self.went_through(self.foretold(batch), lambda: copies.extend(self.kv.place(tables))):
+            return
+        assert in_use <= set(self.kv.blocks_in_use), "place freed a block"
+        sources, destinations = {source for source, _ in copies}, [destination for _, destination in copies]
+        assert len(set(destinations)) == len(destinations)
+        assert not in_use & set(destinations)
+        assert sources <= in_use
+        copy(self.kv, copies)
+        before = self.books()
+        assert self.kv.place(tables) == []
+        assert self.books() == before
+
+    @rule(target=sessions, session=sessions)
+    def fork(self, session):
+        return self.add(self.kv.share(self.tables[session]), self.dense[session])
+
+    @rule(session=consumes(sessions))
+    def free(self, session):
+        table = self.tables.pop(session)
+        blocks = list(table)
+        self.kv.free(table)
+        del self.dense[session]
+        self.leave([block for block in blocks if block in self.kept and not self.holders(block)])
+
+    def leave(self, blocks):
+        """The last owner of these leaves them, the last one first."""
+        self.left = [block for block in self.left if block not in blocks] + blocks[::-1]
+
+    def full_blocks(self, session):
+        """Each full block of a session and what is in it."""
+        size, table = self.kv.block_size, self.tables[session]
+        return [
+            (table[n], self.dense[session][:, :, n * size : (n + 1) * size]) for n in range(table.num_tokens // size)
+        ]
+
+    @rule(session=sessions)
+    def keep(self, session):
+        for block, dense in self.full_blocks(session):
+            self.kv.keep(block)
+            self.kept[block] = dense
+
+    @rule(session=sessions)
+    def unkeep(self, session):
+        for block, _ in self.full_blocks(session)[-1:]:
+            self.kv.unkeep(block)
+            self.kept.pop(block, None)
+
+    @invariant()
+    def everyone_reads_their_own(self):
+        if not hasattr(self, "kv"):
+            return
+        kv = self.kv
+        kv.audit(self.tables.values(), self.kept)
+        for session, dense in self.dense.items():
+            table = self.tables[session]
+            assert table.num_tokens == kv.length(table) == dense.shape[2]
+            assert torch.equal(read(kv, table), dense)
+        for block, dense in self.kept.items():
+            held = torch.stack([kv.keys[:, block], kv.values[:, block]]).transpose(2, 3)
+            assert torch.equal(held, dense)
+        held = {block for table in self.tables.values() for block in table}
+        assert kv.num_available() == kv.num_blocks - len(held)
+        assert set(self.left) == set(self.kept) - held
+
+
+TestAgainstDenseOracle = AgainstDenseOracle.TestCase
+TestAgainstDenseOracle.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+# -- place --------------------------------------------------------------------------------------------------------
 
 
 def started(kv, length, tag=1.0):
@@ -20,35 +186,6 @@ def books(kv, *tables):
     return infos, list(kv.free_blocks()), [(list(table), table.num_tokens) for table in tables]
 
 
-# -- place --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("length", "blocks"), [(0, 1), (1, 1), (3, 1), (4, 2), (5, 2), (7, 2), (8, 3)])
-def test_place_makes_room_for_one_more_token_once(length, blocks):
-    kv = make_kv()
-    table, _ = started(kv, length)
-    assert kv.place([table]) == []
-    assert (len(table), table.num_tokens) == (blocks, length)
-    before = books(kv, table)
-    assert kv.place([table]) == []
-    assert books(kv, table) == before
-    kv.audit([table])
-
-
-def test_place_copies_a_shared_block_once():
-    kv = make_kv()
-    parent, kv_new = started(kv, 6)
-    child = kv.share(parent)
-    shared = parent[-1]
-    (copy,) = kv.place([child])
-    assert copy == Copy(shared, child[-1])
-    assert parent[-1] == shared != child[-1]
-    assert parent[0] == child[0]
-    assert kv.place([child]) == kv.place([parent]) == []  # each has its own now
-    kv.audit([parent, child])
-    assert torch.equal(read(kv, parent), kv_new)
-
-
 @pytest.mark.parametrize("in_step", [1, 2, 3])
 def test_the_last_of_three_owners_writes_in_place(in_step):
     """One that is not in the step keeps the block as it is, so that then everybody in the step needs a copy."""
@@ -57,57 +194,14 @@ def test_the_last_of_three_owners_writes_in_place(in_step):
     owners += [kv.share(owners[0]), kv.share(owners[0])]
     shared = owners[0][0]
     copies = kv.place(owners[:in_step])
-    assert [copy.source for copy in copies] == [shared] * min(in_step, 2)
+    assert copies == [Copy(shared, owners[number][0]) for number in range(min(in_step, 2))]
     assert [table[0] == shared for table in owners] == [in_step <= number for number in range(2)] + [True]
     assert kv.info(shared).owners == 3 - len(copies)
     kv.audit(owners)
 
 
-def test_forks_of_forks_each_read_their_own():
-    """A chain of forks, each from the one before after a token more; then all of them go on in one step."""
-    kv = make_kv(num_blocks=30)
-    tables, dense = [], []
-    table, kv_new = started(kv, 5)
-    for generation in range(4):
-        tables.append(table)
-        dense.append(kv_new)
-        fork, new = kv.share(table), tokens(1, 10 + generation)
-        append(kv, [fork], [], new)
-        table, kv_new = fork, torch.cat([kv_new, new], dim=2)
-    for step in range(6):
-        new = tokens(len(tables), 20 + step)
-        append(kv, tables, dense, new)
-        kv.audit([*tables, table])
-        for each, held in zip([*tables, table], [*dense, kv_new], strict=True):
-            assert torch.equal(read(kv, each), held)
-
-
-def test_a_block_is_copied_to_as_many_places_as_it_has_writers_and_no_copy_is_copied():
-    kv = make_kv(num_blocks=20)
-    first, second = started(kv, 2, 1)[0], started(kv, 7, 2)[0]
-    batch = [first, second, *(kv.share(table) for table in (first, second, first))]
-    copies = kv.place(batch)
-    sources, destinations = zip(*copies, strict=True)
-    assert len(set(sources)) == 2
-    assert len(set(destinations)) == 3
-    assert not set(sources) & set(destinations)
-    kv.audit(batch)
-
-
-def test_place_frees_nothing():
-    """A source keeps an owner, so that what is copied is still there when it is copied."""
-    kv = make_kv(num_blocks=8)
-    parent, _ = started(kv, 6)
-    batch = [parent, kv.share(parent), kv.share(parent)]
-    before = set(kv.blocks_in_use)
-    copies = kv.place(batch)
-    assert before <= set(kv.blocks_in_use)
-    assert all(kv.info(copy.source).owners >= 1 for copy in copies)
-    assert len(kv.blocks_in_use) == len(before) + len(copies)
-
-
 def mixed_batch(kv):
-    """Ten tables that need a block, a copy, or nothing; and how many blocks all of them need."""
+    """Eight tables that need a block, a copy, or nothing; another owner of one; how many blocks the eight need."""
     empty, inside, full = started(kv, 0)[0], started(kv, 3)[0], started(kv, 8)[0]
     parent, other = started(kv, 6)[0], started(kv, 1)[0]
     family = [parent, kv.share(parent), kv.share(parent)]
@@ -115,22 +209,16 @@ def mixed_batch(kv):
     return [empty, family[0], inside, full, family[1], other, kv.share(full), family[2]], [outside], 1 + 1 + 1 + 2 + 1
 
 
-def test_place_needs_just_the_blocks_that_it_says():
-    for short in (0, 1, 2):
-        kv = make_kv(num_blocks=16)
-        batch, others, needed = mixed_batch(kv)
-        assert kv.blocks_to_append(batch) == needed
-        hog = kv.allocate((kv.num_available() - needed + short) * kv.block_size)
-        before = books(kv, *batch)
-        assert kv.can_append(batch) is (short == 0)
-        if short:
-            with pytest.raises(KVCacheExhausted, match=rf"{needed} KV blocks needed, {needed - short} of 16 available"):
-                kv.place(batch)
-            assert books(kv, *batch) == before
-        else:
-            assert len(kv.place(batch)) == 3
-            assert kv.num_available() == 0
-        kv.audit([*batch, *others, hog])
+def fail_after(monkeypatch, kv, calls):
+    """Let `allocate_block` of a cache fail when it was called so often."""
+    real, left = kv.allocate_block, iter(range(calls))
+
+    def failing():
+        if next(left, None) is None:
+            raise MemoryError("injected")
+        return real()
+
+    monkeypatch.setattr(kv, "allocate_block", failing)
 
 
 @pytest.mark.parametrize("fail_at", range(6))
@@ -138,18 +226,10 @@ def test_a_place_that_fails_in_the_middle_changes_nothing(monkeypatch, fail_at):
     """Hazard 24: nobody makes the copies of a call that has failed, so no table may show one."""
     kv = make_kv(num_blocks=16)
     batch, others, needed = mixed_batch(kv)
-    assert needed == 6
+    assert needed == kv.blocks_to_append(batch) == 6
     before = books(kv, *batch)
-    real, calls = kv.allocate_block, []
-
-    def failing():
-        calls.append(1)
-        if len(calls) > fail_at:
-            raise MemoryError("injected")
-        return real()
-
     with monkeypatch.context() as patch:
-        patch.setattr(kv, "allocate_block", failing)
+        fail_after(patch, kv, fail_at)
         with pytest.raises(MemoryError, match="injected"):
             kv.place(batch)
     assert books(kv, *batch) == before
@@ -157,48 +237,16 @@ def test_a_place_that_fails_in_the_middle_changes_nothing(monkeypatch, fail_at):
     assert len(kv.place(batch)) == 3
 
 
-def test_place_evicts_what_the_prefix_cache_keeps():
-    kv = make_kv(num_blocks=3)
-    kept, _ = started(kv, 4)
-    block = kept[0]
-    kv.keep(block)
-    forgotten = []
-    kv.forget = forgotten.append
-    kv.free(kept)
-    table, _ = started(kv, 8, 2)
-    assert forgotten == []
-    kv.audit([table], [block])
-    kv.place([table])
-    assert forgotten == [block] == [table[-1]]
-    kv.audit([table])
-
-
-def test_a_kept_block_that_is_full_is_shared_and_not_copied():
-    kv = make_kv()
-    first, kv_new = started(kv, 4)
-    kv.keep(first[0])
-    second = kv.allocate(6, [first[0]])
-    write(kv, second, 4, tokens(2, 2))
-    assert kv.place([first, second]) == []
-    assert kv.info(first[0]).owners == 2
-    kv.audit([first, second], [first[0]])
-    assert torch.equal(read(kv, second)[:, :, :4], kv_new)
+def test_a_pool_that_is_short_says_by_how_much():
+    kv = make_kv(num_blocks=16)
+    batch, others, needed = mixed_batch(kv)
+    hog = kv.allocate((kv.num_available() - needed + 1) * kv.block_size)
+    with pytest.raises(KVCacheExhausted, match=rf"{needed} KV blocks needed, {needed - 1} of 16 available: free a ses"):
+        kv.place(batch)
+    kv.audit([*batch, *others, hog])
 
 
 # -- whole sessions -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 7, 8, 9, 31, 32])
-def test_blocks_are_as_many_as_the_length_needs(length):
-    kv = make_kv(num_blocks=16)
-    appended = kv.allocate(0)
-    for _ in range(length):
-        append(kv, [appended], [], tokens(1, 1))
-    allocated = kv.allocate(length)
-    for table in (appended, allocated):
-        assert len(table) == -(-length // 4)
-        assert kv.length(table) == length
-    kv.audit([appended, allocated])
 
 
 def test_tables_become_indices_of_each_layer():
@@ -211,85 +259,11 @@ def test_tables_become_indices_of_each_layer():
 def test_who_may_need_a_block():
     kv = make_kv()
     table = kv.allocate(6)
-    assert not kv.may_need_block(table, 8)
-    assert kv.may_need_block(table, 9)
+    assert [kv.may_need_block(table, length) for length in (8, 9)] == [False, True]
     sibling = kv.share(table)
     assert kv.may_need_block(table, 8)
     kv.free(sibling)
     assert not kv.may_need_block(table, 8)
-
-
-def test_double_free_raises_and_the_new_owner_keeps_its_block():
-    kv = make_kv(num_blocks=1)
-    first = kv.allocate(3)
-    kv.free(first)
-    second = kv.allocate(3)
-    for _ in range(2):
-        with pytest.raises(BlockError, match="freed twice"):
-            kv.free(first)
-        with pytest.raises(BlockError, match="used after"):
-            kv.share(first)
-        kv.audit([second])
-
-
-def test_a_table_that_shows_blocks_it_does_not_own_frees_nothing():
-    kv = make_kv()
-    held = kv.allocate(5)
-    kv.info(held[0]).owners = 0
-    with pytest.raises(BlockError, match="does not own"):
-        kv.free(held)
-    assert len(held) == 2
-    held[0] = 7
-    with pytest.raises(BlockError, match="block 7 is not in use"):
-        kv.free(held)
-
-
-@pytest.mark.parametrize("what", ["free", "share"])
-def test_only_an_owner_is_taken(what):
-    kv, other = make_kv(), make_kv()
-    held, foreign = kv.allocate(5), other.allocate(5)
-    with pytest.raises(BlockError, match=r"\[0, 1\] is no block table"):
-        getattr(kv, what)([0, 1])
-    for table in (BlockTable(held), foreign):
-        with pytest.raises(BlockError, match="of another cache, or a copy"):
-            getattr(kv, what)(table)
-    kv.audit([held])
-    other.audit([foreign])
-
-
-@pytest.mark.parametrize("bad", [-1, 1.5, "4", None, True])
-def test_only_a_number_of_tokens_is_allocated(bad):
-    kv = make_kv()
-    with pytest.raises(BlockError, match=r"num_tokens is .*: give a whole number, 0 or more"):
-        kv.allocate(bad)
-    kv.audit([])
-
-
-@pytest.mark.parametrize("call", ["info", "keep", "unkeep"])
-@pytest.mark.parametrize("block", [5, -1, "0", None, [0]])
-def test_a_block_that_is_not_in_use_is_named(call, block):
-    kv = make_kv()
-    table = kv.allocate(4)
-    with pytest.raises(BlockError, match="is not in use: freed twice, or never allocated"):
-        getattr(kv, call)(block)
-    kv.audit([table])
-
-
-def test_shared_blocks_that_cannot_be_change_nothing():
-    kv = make_kv()
-    table = kv.allocate(8)
-    for shared, says in (([table[0], table[0]], "shows a block twice"), ([table[0], 7], "block 7 is not in use")):
-        with pytest.raises(BlockError, match=says):
-            kv.allocate(9, shared)
-        kv.audit([table])
-
-
-def test_an_exhausted_pool_says_what_to_do_and_the_shared_blocks_lose_no_owner():
-    kv = make_kv(num_blocks=3)
-    table = kv.allocate(4)
-    with pytest.raises(KVCacheExhausted, match="3 KV blocks needed, 2 of 3 available: free a session"):
-        kv.allocate(16, [table[0]])
-    kv.audit([table])
 
 
 @pytest.mark.parametrize("fail_at", range(3))
@@ -297,32 +271,89 @@ def test_an_allocation_that_fails_in_the_middle_changes_nothing(monkeypatch, fai
     kv = make_kv()
     held = kv.allocate(4)
     before = books(kv, held)
-    real, calls = kv.allocate_block, []
-
-    def failing():
-        calls.append(1)
-        if len(calls) > fail_at:
-            raise KVCacheExhausted("injected")
-        return real()
-
     with monkeypatch.context() as patch:
-        patch.setattr(kv, "allocate_block", failing)
-        with pytest.raises(KVCacheExhausted, match="injected"):
+        fail_after(patch, kv, fail_at)
+        with pytest.raises(MemoryError, match="injected"):
             kv.allocate(16, [held[0]])
     assert books(kv, held) == before
     kv.audit([held])
 
 
-@pytest.mark.parametrize("given", ["keys", "values", "blocks", "slots"])
-def test_tokens_of_another_shape_are_not_written(given):
-    kv = make_kv()
-    table, kv_new = started(kv, 3)
+# -- misuse -------------------------------------------------------------------------------------------------------
+
+
+def unowned(kv, table):
+    kv.info(table[0]).owners = 0
+    kv.free(table)
+
+
+def another_block(kv, table):
+    table[0] = 7
+    kv.free(table)
+
+
+def written(kv, table, given):
+    """Tokens of a right shape but for one of the tensors."""
     good = {"blocks": torch.tensor([table[0]] * 3), "slots": torch.arange(3)}
     good |= {"keys": tokens(3, 9)[0, 0], "values": tokens(3, 9)[1, 0]}
     bad = good | {given: good[given][:2]}
-    with pytest.raises(BlockError, match=r"give \[T, 2, 3\] twice, and \[T\] twice"):
-        kv.write_tokens(0, bad["blocks"], bad["slots"], bad["keys"], bad["values"])
+    kv.write_tokens(0, bad["blocks"], bad["slots"], bad["keys"], bad["values"])
+
+
+MISUSES = [
+    *(
+        (lambda kv, table, bad=bad: kv.allocate(bad), "num_tokens is .*: give a wh")
+        for bad in (-1, 1.5, "4", None, True)
+    ),
+    (lambda kv, table: kv.allocate(9, [table[0], table[0]]), "shows a block twice"),
+    (lambda kv, table: kv.allocate(9, [table[0], 7]), "block 7 is not in use"),
+    *((lambda kv, table, bad=bad: kv.info(bad), "is not in use: freed twice") for bad in (5, -1, "0", None, [0])),
+    (lambda kv, table: kv.keep(5), "block 5 is not in use"),
+    (lambda kv, table: kv.unkeep(5), "block 5 is not in use"),
+    (lambda kv, table: kv.free([0, 1]), r"\[0, 1\] is no block table"),
+    (lambda kv, table: kv.share([0, 1]), r"\[0, 1\] is no block table"),
+    (lambda kv, table: kv.free(BlockTable(table)), "of another cache, or a copy"),
+    (lambda kv, table: kv.share(make_kv().allocate(5)), "of another cache, or a copy"),
+    (unowned, "does not own"),
+    (another_block, "block 7 is not in use"),
+    *((lambda kv, table, each=each: written(kv, table, each), r"give \[T, 2, 3\]") for each in ("keys", "values")),
+    *((lambda kv, table, each=each: written(kv, table, each), r"and \[T\] twice") for each in ("blocks", "slots")),
+]
+
+
+@pytest.mark.parametrize(("call", "says"), MISUSES)
+def test_misuse_is_refused_and_changes_nothing(call, says):
+    kv = make_kv()
+    table, kv_new = started(kv, 6)
+    before = books(kv)[1], list(table), kv.num_available()
+    with pytest.raises(BlockError, match=says):
+        call(kv, table)
+    if call is another_block:
+        table[0] = before[1][0]
+    if call is unowned:
+        kv.info(table[0]).owners = 1
+    assert (books(kv)[1], list(table), kv.num_available()) == before
+    kv.audit([table])
     assert torch.equal(read(kv, table), kv_new)
+
+
+def test_double_free_raises_and_the_new_owner_keeps_its_block():
+    kv = make_kv(num_blocks=1)
+    first = kv.allocate(3)
+    kv.free(first)
+    second = kv.allocate(3)
+    for call, says in ((kv.free, "freed twice"), (kv.share, "used after"), (kv.free, "freed twice")):
+        with pytest.raises(BlockError, match=says):
+            call(first)
+        kv.audit([second])
+
+
+def test_an_exhausted_pool_says_so_and_shared_blocks_keep_owners():
+    kv = make_kv(num_blocks=3)
+    table = kv.allocate(4)
+    with pytest.raises(KVCacheExhausted, match="3 KV blocks needed, 2 of 3 available: free a session"):
+        kv.allocate(16, [table[0]])
+    kv.audit([table])
 
 
 @pytest.mark.parametrize(
@@ -335,27 +366,40 @@ def test_an_argument_that_cannot_be_is_named_with_its_value(name):
         KVBlockManager(**good | {name: -7})
 
 
-# -- the invariants -----------------------------------------------------------------------------------------------
+# -- the audit ----------------------------------------------------------------------------------------------------
+
+BREAKS = {  # `table` holds two blocks; the block `kept` has no owner, and the prefix cache keeps it
+    "an owner dropped": "kv.info(table[0]).owners -= 1",
+    "an owner added": "kv.info(table[1]).owners += 1",
+    "leaked": "table.pop()",
+    "freed and held": "kv._free_block_indices.append(table[0])",
+    "free twice": "kv._free_block_indices.append(kv._free_block_indices[0])",
+    "lost": "kv._free_block_indices.pop()",
+    "of another pool": "kv._free_block_indices[0] = kv.num_blocks",
+    "twice in a table": "table[1] = table[0]",
+    "replaced": "table[1] = kv._free_block_indices[0]",
+    "too many tokens": "table.num_tokens = 9",
+    "too few tokens": "table.num_tokens = 3",
+    "described and free": "kv._block_infos[kv._free_block_indices[0]] = type(kv.info(table[0]))(owners=0)",
+    "cached unknown": "kv.info(table[0]).cached = True",
+    "known and not cached": "kv.info(kept).cached = False",
+    "idle and held": "kv._idle_blocks[table[0]] = None",
+    "not idle": "kv._idle_blocks.clear()",
+    "a holder is not told": "holders.pop()",
+    "a holder is told twice": "holders.append(table)",
+    "the prefix cache knows nothing": "cached.clear()",
+}
 
 
-@pytest.mark.parametrize("break_it", broken_pools(), ids=lambda f: f.__name__)
-def test_audit_sees_a_broken_pool(break_it):
-    kv = make_kv()
-    table, kept = kv.allocate(6), kv.allocate(4)
-    (block,) = kept
-    kv.keep(block)
-    kv.free(kept)
-    kv.audit([table], [block])
-    break_it(kv, table, block)
-    with pytest.raises(BlockError):
-        kv.audit([table], [block])
-
-
-def test_audit_needs_all_holders_and_all_that_is_cached():
+@pytest.mark.parametrize("change", BREAKS.values(), ids=BREAKS)
+def test_audit_sees_a_broken_pool(change):
     kv = make_kv()
     table, other = kv.allocate(6), kv.allocate(4)
-    kv.keep(table[0])
-    kv.audit([table, other], [table[0]])
-    for holders, cached in (([table], [table[0]]), ([table, other], []), ([table, other, other], [table[0]])):
-        with pytest.raises(BlockError):
-            kv.audit(holders, cached)
+    kept = other[0]
+    kv.keep(kept)
+    kv.free(other)
+    holders, cached = [table], [kept]
+    kv.audit(holders, cached)
+    exec(change, {"kv": kv, "table": table, "kept": kept, "holders": holders, "cached": cached})
+    with pytest.raises(BlockError):
+        kv.audit(holders, cached)

@@ -1,4 +1,4 @@
-"""A small cache with one table for all layers, what to write into it, and ways to break its books."""
+"""A small cache with one table for all layers, and what to write into it."""
 
 import torch
 
@@ -30,11 +30,9 @@ def write(kv: KVBlockManager, table: list[int], first: int, kv_new: torch.Tensor
 
 def read(kv: KVBlockManager, table) -> torch.Tensor:
     """[2, L, length, H, D], position p from block table[p // block_size], slot p % block_size."""
-    out = torch.empty(2, L, table.num_tokens, H, kv.keys.shape[-1])
-    for p in range(table.num_tokens):
-        block, slot = table[p // kv.block_size], p % kv.block_size
-        out[:, :, p] = torch.stack([kv.keys[:, block, :, slot], kv.values[:, block, :, slot]])
-    return out
+    blocks = torch.tensor(list(table), dtype=torch.int64)
+    held = torch.stack([kv.keys[:, blocks], kv.values[:, blocks]])  # [2, L, blocks, H, block_size, D]
+    return held.transpose(3, 4).flatten(2, 3)[:, :, : table.num_tokens].cpu()
 
 
 def copy(kv: KVBlockManager, copies) -> None:
@@ -52,57 +50,3 @@ def append(kv: KVBlockManager, tables: list, dense: list[torch.Tensor], kv_new: 
         table.num_tokens += 1
     for b, held in enumerate(dense):
         dense[b] = torch.cat([held, kv_new[:, :, b : b + 1]], dim=2)
-
-
-def broken_pools():
-    """Ways to break a pool: its table holds two blocks, and another block is kept and has no owner."""
-
-    def owner_dropped(kv, table, kept):
-        kv.info(table[0]).owners -= 1
-
-    def owner_added(kv, table, kept):
-        kv.info(table[1]).owners += 1
-
-    def leaked(kv, table, kept):
-        table.pop()
-
-    def freed_and_held(kv, table, kept):
-        kv._free_block_indices.append(table[0])
-
-    def free_twice(kv, table, kept):
-        kv._free_block_indices.append(kv._free_block_indices[0])
-
-    def lost(kv, table, kept):
-        kv._free_block_indices.pop()
-
-    def of_another_pool(kv, table, kept):
-        kv._free_block_indices[0] = kv.num_blocks
-
-    def twice_in_a_table(kv, table, kept):
-        table[1] = table[0]
-
-    def replaced(kv, table, kept):
-        table[1] = kv._free_block_indices[0]
-
-    def too_many_tokens(kv, table, kept):
-        table.num_tokens = 9
-
-    def too_few_tokens(kv, table, kept):
-        table.num_tokens = 3
-
-    def described_and_free(kv, table, kept):
-        kv._block_infos[kv._free_block_indices[0]] = type(kv.info(table[0]))(owners=0)
-
-    def cached_unknown(kv, table, kept):
-        kv.info(table[0]).cached = True
-
-    def known_and_not_cached(kv, table, kept):
-        kv.info(kept).cached = False
-
-    def idle_and_held(kv, table, kept):
-        kv._idle_blocks[table[0]] = None
-
-    def not_idle(kv, table, kept):
-        kv._idle_blocks.clear()
-
-    return [value for value in locals().values() if callable(value)]

@@ -47,11 +47,3 @@ def accesses(ptx: str, parameters: list[str]) -> list[Access | str]:
 
 def _together(made_of: dict[str, frozenset[str]], registers: list[str]) -> frozenset[str]:
     return frozenset().union(*[made_of.get(register, frozenset()) for register in registers])
-
-
-def waits_later(ptx: str) -> str:
-    """Wrong: the same, but the kernel waits at its end."""
-    lines = ptx.splitlines()
-    end = max(number for number, line in enumerate(lines) if line.strip() == "ret;")
-    moved = [line for line in lines if line.strip().startswith((WAIT, LAUNCH))]
-    return "\n".join([*[line for line in lines[:end] if line not in moved], *moved, *lines[end:]])

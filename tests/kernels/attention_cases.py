@@ -40,35 +40,47 @@ def let_overflow_raise(monkeypatch):
 
 
 def a_case(lens, H=2, D=8, block_size=4, dtype=torch.float32, seed=0, fused=True, group=1):
-    """Inputs of a decode step, NaN in every slot that must not be read; and each session's dense K and V.
+    """Inputs of a decode step of random numbers, as `paged` gives them; and each session's dense K and V [2, T, H, D].
 
     H: K and V heads; group: query heads for each of them.
     """
     generator = torch.Generator().manual_seed(seed)
-    B = len(lens)
-    max_blocks = -(-max(lens) // block_size) + 1
-    num_blocks = B * max_blocks + 2
-    k_layer = torch.full((num_blocks, H, block_size, D), float("nan"))
-    v_layer = k_layer.clone()
-    order = torch.randperm(num_blocks, generator=generator).tolist()
-    table = torch.full((B, max_blocks), order.pop(), dtype=torch.int32)  # padded with a block of NaN
-    dense = []
-    for b, length in enumerate(lens):
-        kv = torch.randn(2, length, H, D, generator=generator)
-        for p in range(length):
-            if p % block_size == 0:
-                table[b, p // block_size] = order.pop()
-            k_layer[table[b, p // block_size], :, p % block_size] = kv[0, p]
-            v_layer[table[b, p // block_size], :, p % block_size] = kv[1, p]
-        dense.append(kv)
+    dense = [torch.randn(2, length, H, D, generator=generator) for length in lens]
     heads = [H * group, H, H]  # of q, K and V
     if fused:  # views of one projection, as a model gives them
-        q, k_new, v_new = torch.randn(B, sum(heads), D, generator=generator).to(DEVICE, dtype).split(heads, dim=1)
+        new = torch.randn(len(lens), sum(heads), D, generator=generator).to(DEVICE, dtype).split(heads, dim=1)
     else:
-        q, k_new, v_new = (torch.randn(B, n, D, generator=generator).to(DEVICE, dtype) for n in heads)
-    caches = k_layer.to(DEVICE, dtype), v_layer.to(DEVICE, dtype)
+        new = [torch.randn(len(lens), n, D, generator=generator).to(DEVICE, dtype) for n in heads]
+    return paged(*new, dense, block_size, generator), dense
+
+
+def paged(q, k_new, v_new, dense, block_size, generator):
+    """What an implementation takes: blocks in any order, NaN in every slot that must not be read."""
+    B, lens = len(dense), [kv.shape[1] for kv in dense]
+    max_blocks = -(-max(lens) // block_size) + 1
+    num_blocks = B * max_blocks + 2
+    caches = torch.full((2, num_blocks, k_new.shape[1], block_size, k_new.shape[2]), float("nan"))
+    order = torch.randperm(num_blocks, generator=generator).tolist()
+    table = torch.full((B, max_blocks), order.pop(), dtype=torch.int32)  # padded with a block of NaN
+    for b, kv in enumerate(dense):
+        for p in range(lens[b]):
+            if p % block_size == 0:
+                table[b, p // block_size] = order.pop()
+            caches[:, table[b, p // block_size], :, p % block_size] = kv[:, p]
     context_lens = torch.tensor(lens, device=DEVICE)
-    return (q, *caches, table.to(DEVICE), context_lens, max(lens), k_new, v_new), dense
+    return q, *caches.to(DEVICE, q.dtype), table.to(DEVICE), context_lens, max(lens), k_new, v_new
+
+
+def with_room(args):
+    """The same with a block of its own for the next slot of every session: what is appended needs it."""
+    _, k_layer, _, table, lens, *_ = args
+    num_blocks, _, block_size, _ = k_layer.shape
+    used = {block for b, length in enumerate(lens) for block in table[b, : -(-length // block_size)].tolist()}
+    free = [block for block in range(num_blocks) if block not in used and block != table[0, -1]]
+    for b, length in enumerate(lens.tolist()):
+        if length % block_size == 0:
+            table[b, length // block_size] = free.pop()
+    return args
 
 
 def expected(args, dense):

@@ -95,7 +95,6 @@ class RowsWorld:
             assert self.rows.holds(sessions)
             self.rows.take(torch.tensor(tokens), tokens)
             self.seated = [(table, new, blocks) for (table, _, blocks), new in zip(self.seated, tokens, strict=True)]
-            self.seated = [(table, new, blocks) for (table, _, blocks), new in zip(self.seated, tokens, strict=True)]
         for session, token in zip(sessions, tokens, strict=True):
             session.token_ids.append(token)
         return counted
