@@ -10,7 +10,7 @@ from .ending import interrupts_leave
 ROOMS = {
     "commands": ("engines",),
     "lab.checks": ("checking",),
-    "lab.exercises": ("guard", "own_run", "part_file"),
+    "lab.exercises": ("own_run", "part_file"),
     "measure": ("metrics", "provenance", "rivals", "samples", "stats", "summary", "workload"),
     "request": ("session",),
 }

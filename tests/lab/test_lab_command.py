@@ -165,3 +165,9 @@ def test_a_file_may_import_its_neighbours(calls, tmp_path):
     (tmp_path / "neighbour_of_mine.py").write_text("class Base:\n    pass\n")
     (tmp_path / "part.py").write_text("from neighbour_of_mine import Base\n\n\nclass Mine(Base):\n    pass\n")
     assert part_file.load_part(tmp_path / "part.py", "Mine").__mro__[1].__name__ == "Base"
+
+
+def test_an_interrupt_of_the_import_is_one(capsys, tmp_path):
+    (tmp_path / "part.py").write_text("raise KeyboardInterrupt")
+    assert lab.main([f"{tmp_path}/part.py:Mine"]) == 130
+    assert capsys.readouterr().err == ""

@@ -4,7 +4,6 @@ import inspect
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -63,6 +62,7 @@ def test_the_broken_part_is_another_text_than_the_lessons(number):
     lines = [line.strip() for line in found.source.splitlines() if line.strip()]
     assert sum(line in theirs for line in lines) <= 0.2 * len(lines)
     method = next(value for value in vars(found.part).values() if inspect.isfunction(value))
+    assert found.source.count(found.bug.fault) == 1
     assert inspect.getsource(method).strip() in found.source  # a debugger finds its lines
 
 
@@ -113,10 +113,10 @@ def test_answers_of_the_wrong_kind_are_told_which_is_wanted(model):
         assert "whose: give a name, in quotes, not " in str(found.answer(whose=value))
     for value in ([45], 4.5, False, "  "):
         assert "line: give the number of a line, or its text, not " in str(found.answer(line=value))
-    for told in (found.answer(blok=3), found.answer(2, 1, line="i = 1")):
-        assert not told.found
-        assert all(name in str(told) for name in found.questions)
-        assert "✗" in told._repr_html_()
+    told = found.answer(blok=3)
+    assert not told.found
+    assert all(name in str(told) for name in found.questions)
+    assert "✗" in told._repr_html_()
 
 
 def test_a_piece_of_text_points_at_a_line_if_it_stands_on_that_one_alone():
@@ -131,19 +131,14 @@ def test_key_at_takes_the_cache_of_an_engine(model):
     right, _ = found.engines(model)
     session = next(found.scene(right))["A"]
     assert found.key_at(right.kv, session, 3).any()
-    for kv, position in ((right, 3), (right.kv, 4)):
-        with pytest.raises(ConfigError, match=r"key_at takes an engine's cache|give one of 0 to 3"):
-            found.key_at(kv, session, position)
+    with pytest.raises(ConfigError, match="give one of 0 to 3"):
+        found.key_at(right.kv, session, 4)
 
 
-def test_what_has_no_hunt_and_a_source_without_its_fault_are_refused(monkeypatch):
+def test_what_has_no_hunt_is_refused():
     for build in (hunt, explanation):
         with pytest.raises(LessonError, match="'035' has no bug hunt"):
             build("035")
-    course = COURSES["060"]
-    monkeypatch.setitem(COURSES, "060", replace(course, bug=replace(course.bug, fault="not in the source")))
-    with pytest.raises(LessonError, match="stands 0 times in the source"):
-        hunt("060")
 
 
 @EACH

@@ -17,7 +17,7 @@ from rosecourse.lab.exercises.predictions import Predictions, sentence
         (96, 60, "1.6 times too much"),
         (0, 96, "more than none"),
         (5, 0, "none at all"),
-        (-1, 2, "other side of 0"),
+        (-1, 2, "another sign"),
         (1.1, 1.113, "within 10 %"),
         (1000, 393216, "393,216"),
         ("two\nlines", 96, "'two lines', it is 96: give a number"),

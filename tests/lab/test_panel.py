@@ -3,8 +3,7 @@
 import pytest
 
 from rosecourse.lab.exercises import panel
-from rosecourse.lab.exercises.panel import Controls, Panel, still
-from rosecourse.lab.exercises.playground import FULL, MOST_SESSIONS, Playground, Setting
+from rosecourse.lab.exercises.panel import FULL, MOST_SESSIONS, Controls, Panel, Playground, Setting, still
 from rosecourse.pictures.blocks import take_snapshot
 
 pytest.importorskip("ipywidgets")

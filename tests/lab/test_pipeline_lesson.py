@@ -9,7 +9,7 @@ from rosecourse.lab import check
 from rosecourse.lab.checking.pipeline_stories import OneBehind, PipelineStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
-from rosecourse.lab.course import in_step, one_behind
+from rosecourse.lab.course import ends, starts
 from rosecourse.lab.exercises.hunting import hunt
 from tests.support import given_pipeline, pipeline_parts
 from tests.support.cells import assert_untouched_is_right
@@ -154,7 +154,7 @@ COSTLY = {  # right, and what the verdict says
     ),
     "tells nobody": ("self.step.has_read(oldest, tokens)", "pass", "tokens of which the rows are not told"),
 }
-RIGHT = (*pipeline_parts.RIGHT, hunt("067").mended, one_behind.Pipeline, given_pipeline.Given)
+RIGHT = (*pipeline_parts.RIGHT, hunt("067").mended, ends.Pipeline, given_pipeline.Given)
 
 
 def with_change(old, new):
@@ -181,7 +181,7 @@ def test_one_of_another_style_is_right(part):
 
 
 def test_the_courses_pipeline_passes_and_the_untouched_exercise_waits():
-    verdict = check(one_behind.Pipeline, "067")
+    verdict = check(ends.Pipeline, "067")
     assert verdict.passed, verdict
     assert "wait" in assert_untouched_is_right("067")
 
@@ -200,7 +200,7 @@ def lacking(part):
 
 
 def test_a_step_that_waits_lacks_the_idea():
-    assert lacking(in_step.Pipeline)
+    assert lacking(starts.Pipeline)
     assert not any(map(lacking, RIGHT))
 
 

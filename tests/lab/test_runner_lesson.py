@@ -6,8 +6,7 @@ import torch
 from rosecourse import SamplingParams
 from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.lab import check
-from rosecourse.lab.checking.cpu_graph import CPUGraph
-from rosecourse.lab.checking.graph_makers import cpu_graphs_by, graphs_for
+from rosecourse.lab.checking.cpu_graph import CPUGraph, cpu_graphs_by, graphs_for
 from rosecourse.lab.checking.runner_stories import RunnerStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
@@ -111,7 +110,7 @@ WRONG = {
     "the best by NumPy": (("import argmax\n", "import argmax_on\n"), ("= argmax\n", "= argmax_on(kv.device)\n")),
     "graphs of a CPU alone": (
         (
-            "from rosecourse.lab.checking.graph_makers import graphs_for",
+            "from rosecourse.lab.checking.cpu_graph import graphs_for",
             "from rosecourse.lab.checking.cpu_graph import CPUGraph",
         ),
         ("graphs_for(kv.device)", "CPUGraph"),

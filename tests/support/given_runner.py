@@ -4,7 +4,7 @@ import torch
 
 from rosecourse.decode.runner import Outcome, buckets_up_to
 from rosecourse.decode.sampling import argmax
-from rosecourse.lab.checking.graph_makers import graphs_for
+from rosecourse.lab.checking.cpu_graph import graphs_for
 
 
 class Given:

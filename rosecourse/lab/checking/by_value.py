@@ -1,8 +1,7 @@
 """Classes and kernels of a notebook by value, for another interpreter that has never seen the notebook.
 
 `cloudpickle` takes classes, closures and the globals that they use. A kernel of Triton is decorated once more on the
-other side, and every file in which a function stands comes along, so that its lines can be shown there. Copies for this
-interpreter share what cannot be copied.
+other side, and every file in which a function stands comes along, so that its lines can be shown there.
 """
 
 from __future__ import annotations
@@ -14,25 +13,19 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
-from torch import nn
 
-from ...engine.core import EngineCore
 from ...kernels import TRITON_AVAILABLE
-from ...kv.pool import KVPool
-from ...request.session import InferenceSession
 
 if TRITON_AVAILABLE:
     import triton
 
 INSTALLED = (str(Path(__file__).parents[2]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
-OF_AN_ENGINE = (EngineCore, InferenceSession, KVPool, nn.Module)
-SHARED = (*OF_AN_ENGINE, io.IOBase)
-PLAIN = (type, FunctionType, ModuleType, str, bytes, int, float, list, tuple, dict, set, type(None))
 DECORATED_WITH = ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
 
 
@@ -46,27 +39,14 @@ def dumps(what: Any) -> bytes:
 
 
 def copies_of(what: Any) -> Callable[[], Any] | None:
-    """What returns a copy whenever it is called, with classes, functions and globals as they are now.
-
-    Sessions, engines and whatever else cannot be copied, such as a lock, are the same in all copies. None if there can
-    be no copies.
-    """
-    with _local_modules_by_value(), io.BytesIO() as out:
-        pickler = _SharingPickler(out)
-        try:
-            pickler.dump(what)
-        except Exception:  # of any object that it reaches
-            return None
-        whole = out.getvalue()
-
-    def copy() -> Any:
-        return _SharingUnpickler(io.BytesIO(whole), pickler.shared).load()
-
+    """What returns a copy whenever it is called, with classes, functions and globals as they are now; None if there can
+    be no copies, as of a lock, a running engine or a structure of ctypes."""
     try:
-        copy()
-    except Exception:  # such as a structure of ctypes
+        whole = dumps(what)
+        pickle.loads(whole)
+    except Exception:  # of any object that it reaches
         return None
-    return copy
+    return partial(pickle.loads, whole)
 
 
 class _Whole:
@@ -98,40 +78,6 @@ class _Pickler(cloudpickle.Pickler):
         elif isinstance(obj, CodeType):
             self.files.add(obj.co_filename)
         return super().reducer_override(obj)
-
-
-class _SharingPickler(_Pickler):
-    """Has numbers for what cannot be copied, and keeps it."""
-
-    def __init__(self, out: io.BytesIO) -> None:
-        super().__init__(out)
-        self.shared: list[Any] = []
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if self._can_be_copied(obj):
-            return None
-        self.shared.append(obj)
-        return len(self.shared) - 1
-
-    def _can_be_copied(self, obj: Any) -> bool:
-        if isinstance(obj, SHARED):
-            return False
-        if isinstance(obj, PLAIN) or type(obj) in self.dispatch_table:
-            return True
-        try:
-            obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        except Exception:  # a lock, a generator, a socket: each refuses in its own way
-            return False
-        return True
-
-
-class _SharingUnpickler(pickle.Unpickler):
-    def __init__(self, whole: io.BytesIO, shared: list[Any]) -> None:
-        super().__init__(whole)
-        self._shared = shared
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._shared[pid]
 
 
 def _decorated(function: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -56,7 +56,7 @@ class Seen:
     """What a step does. calls: of `append_token`. stores: how often K and V in the cache have changed.
 
     operations: of torch that make numbers. arrays: of NumPy that are made of lists. launches: of kernels. instructions:
-    of Python, in the files of the part's class. rows: tensors of K and V outside of the cache. integers: tensors of
+    of Python, in the files of the part's class. row_tensors: of K and V, outside of the cache. integers: tensors of
     integers; derived: those of them that are computed of others; all by the addresses of their memory, which they keep.
     """
 
@@ -66,11 +66,19 @@ class Seen:
     arrays: int = 0
     launches: int = 0
     instructions: int = 0
-    rows: dict[int, Tensor] = field(default_factory=dict)
+    row_tensors: dict[int, Tensor] = field(default_factory=dict)
     integers: dict[int, Tensor] = field(default_factory=dict)
     derived: dict[int, Tensor] = field(default_factory=dict)
     blank: set[int] = field(default_factory=set)  # of them, those that begin as one number everywhere
     earlier: Seen | None = None  # the same step once before
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_tensors)
+
+    @property
+    def no_launch(self) -> bool:
+        return self.launches == 0
 
     @property
     def index_tensors(self) -> int:
@@ -133,7 +141,7 @@ class Watch(DispatchMode):
             self.seen.blank.update(map(_memory, new))
         for t in new:
             if t.is_floating_point() and t.numel() >= self.row:
-                self.seen.rows.setdefault(_memory(t), t)
+                self.seen.row_tensors.setdefault(_memory(t), t)
 
     # -- what Python does ---------------------------------------------------------------------------------------------
 
@@ -234,8 +242,11 @@ class Bound(NamedTuple):
 
     words: str
     steps: tuple[Any, ...]
-    amount: Callable[..., int]
+    amount: str | Callable[..., int]  # an attribute of what is seen in a step, or a function of all that is
     spare: int = 0
+
+    def of(self, cost: Cost, step: Any) -> int:
+        return getattr(cost(step), self.amount) if isinstance(self.amount, str) else self.amount(cost, step)
 
 
 def more_than_the_course(
@@ -245,21 +256,13 @@ def more_than_the_course(
     mine, theirs = (cache(partial(watch, which)) for which in (part, right))
     for bound in bounds:
         for step in bound.steps:
-            found, most = bound.amount(mine, step), bound.amount(theirs, step)
+            found, most = bound.of(mine, step), bound.of(theirs, step)
             if found > most + bound.spare:
                 yield f"{bound.words} in a step of {step.words}: {found}; with the course's part: {most}"
                 break
 
 
 # -- what lessons count -----------------------------------------------------------------------------------------------
-
-
-def calls(cost: Cost, step: Step) -> int:
-    return cost(step).calls
-
-
-def stores(cost: Cost, step: Step) -> int:
-    return cost(step).stores
 
 
 def longer(cost: Cost, step: Step) -> int:
@@ -270,38 +273,6 @@ def longer(cost: Cost, step: Step) -> int:
 
 def growth(cost: Cost, step: Step) -> int:
     return max(0, cost(step).operations - cost(step.half).operations)
-
-
-def operations(cost: Cost, step: Step) -> int:
-    return cost(step).operations
-
-
-def uploaded(cost: Cost, step: Step) -> int:
-    return cost(step).uploaded
-
-
-def index_tensors(cost: Cost, step: Step) -> int:
-    return cost(step).index_tensors
-
-
-def rows(cost: Cost, step: Step) -> int:
-    return len(cost(step).rows)
-
-
-def arrays(cost: Cost, step: Step) -> int:
-    return cost(step).arrays
-
-
-def built(cost: Cost, step: Step) -> int:
-    return cost(step).built
-
-
-def launches(cost: Cost, step: Step) -> int:
-    return cost(step).launches
-
-
-def no_launch(cost: Cost, step: Step) -> int:
-    return int(cost(step).launches == 0)
 
 
 N, GATED, LONGER = 12, 4, 8

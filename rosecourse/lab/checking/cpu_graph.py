@@ -5,18 +5,20 @@ What it does not show: asynchrony, memory that several graphs share, and speed. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ...decode.graphs import Work
+from ...decode.graphs import CUDAGraphs, Graph, Work
 from ...errors import CaptureError
 from ...kernels.launch import Launch
 from ...measure.counters import DispatchMode
-from .sizes import sizes_of
 
 READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__")
 FOLLOWS_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -111,3 +113,73 @@ def _poison(like: torch.Tensor) -> torch.Tensor:
 def _write(made: Any, values: Any) -> None:
     for tensor, value in zip(tree_leaves(made), tree_leaves(values), strict=True):
         tensor.copy_(value)
+
+
+# -- sizes, which are known without doing anything --------------------------------------------------------------------
+
+
+def sizes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation of the dispatcher would return, as tensors that have sizes, strides, a dtype and no numbers.
+
+    args, kwargs: what it would be called with. Raises `RuntimeError` where PyTorch cannot tell.
+    """
+    return _asked(func, _frozen(args), _frozen(kwargs))
+
+
+@lru_cache(maxsize=4096)
+def _asked(func: Any, args: _Frozen, kwargs: _Frozen) -> Any:
+    named = _thawed(kwargs)
+    if any(argument.name == "device" for argument in func._schema.arguments):
+        named["device"] = "meta"
+    return func(*_thawed(args), **named)
+
+
+class _Frozen(NamedTuple):
+    """An argument that can be compared: kind is its type, and 1 is not 1.0."""
+
+    kind: type
+    value: Any
+
+
+def _frozen(x: Any) -> _Frozen:
+    if isinstance(x, torch.Tensor):
+        return _Frozen(torch.Tensor, (tuple(x.size()), x.stride(), x.dtype))
+    if isinstance(x, dict):
+        return _Frozen(dict, tuple((name, _frozen(value)) for name, value in x.items()))
+    if isinstance(x, list | tuple):
+        return _Frozen(type(x), tuple(map(_frozen, x)))
+    return _Frozen(type(x), x)
+
+
+def _thawed(frozen: _Frozen) -> Any:
+    """The argument again; a tensor on the device that has sizes, and no numbers."""
+    kind, value = frozen
+    if kind is torch.Tensor:
+        size, stride, dtype = value
+        return torch.empty_strided(size, stride, dtype=dtype, device="meta")
+    if kind is dict:
+        return {name: _thawed(each) for name, each in value}
+    return kind(map(_thawed, value)) if kind in (list, tuple) else value
+
+
+# -- what makes a graph -----------------------------------------------------------------------------------------------
+
+Maker = Callable[[], Graph]
+
+# What makes the graphs of a CPU: others in the place of `CPUGraph` may note what is done with them.
+_ON_A_CPU: ContextVar[Maker] = ContextVar("graphs of a CPU", default=CPUGraph)
+
+
+def graphs_for(device: torch.device) -> Maker:
+    """What makes a graph on a device: `new_graph = graphs_for(kv.device)`, and then `graph = new_graph()`."""
+    return CUDAGraphs() if device.type == "cuda" else _ON_A_CPU.get()
+
+
+@contextmanager
+def cpu_graphs_by(maker: Maker) -> Iterator[None]:
+    """In here `graphs_for` gives another maker on a CPU."""
+    token = _ON_A_CPU.set(maker)
+    try:
+        yield
+    finally:
+        _ON_A_CPU.reset(token)

@@ -7,9 +7,10 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .apart import STEP
+from .models.delivery import DeliveryInTurns
 from .search import smallest
-from .stories import fewer, smaller_argument
+from .stories import Playing, fewer, smaller_argument
+from .whole_engine import read_by_threads
 
 Op = tuple[Any, ...]
 READERS = ("asleep", "asleep", "awake", "gone")
@@ -23,41 +24,27 @@ class Story(NamedTuple):
     sizes: str = ""  # it has none
 
 
-class Played:
-    """A story that is being played. lines: what has happened so far; listen: gets them whenever there is another."""
+class Played(Playing):
+    """A story of deliveries."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make, self.engines, self.at = make, [make()], 0
-        self.lines: list[str] = []
-        self.listen: Callable[[list[str]], object] = lambda lines: None
+    def __init__(self, part: type) -> None:
+        super().__init__()
+        self.part = part
 
-    @property
-    def model(self) -> Any:
-        return self.engines[self.at]
-
-    def picture(self) -> list[str]:
-        return []
-
-    def say(self, line: str) -> None:
-        self.lines.append(f"engine {self.at + 1}: {line}" if len(self.engines) > 1 else line)
-        self.listen(self.lines)
-
-    def do(self, op: Op) -> None:
-        STEP.begin()
-        kind, *arguments = op
-        getattr(self, f"_{kind}")(*arguments)
+    def begin(self) -> None:
+        self.engines.append(DeliveryInTurns(self.part))
 
     def _start(self, kind: str, number: int) -> None:
-        new = [self.model.start(kind) for _ in range(min(number, MOST_REQUESTS - len(self.model.requests())))]
+        new = [self.engine.start(kind) for _ in range(min(number, MOST_REQUESTS - len(self.engine.requests())))]
         if new:
             are = {"asleep": "", "awake": " (never asleep)", "gone": " (never read)"}[kind]
             self.say(f"{'readers' if len(new) > 1 else 'reader'} {_to(new)}{are}, a request each")
 
     def _join(self, number: int, times: int) -> None:
-        if self.model.readers:
-            reader = self.model.readers[number % len(self.model.readers)]
+        if self.engine.readers:
+            reader = self.engine.readers[number % len(self.engine.readers)]
             for _ in range(times):
-                self.model.join(reader)
+                self.engine.join(reader)
             self.say(f"{times} more request(s) of {reader.name}")
 
     def _step(self, chosen: Any, times: int) -> None:
@@ -65,50 +52,45 @@ class Played:
             batch = self._batch(chosen)
             if batch:
                 self.say(f"a token each for [{_those(batch)}]")
-                self.model.hand_over([self.model.token(request) for request in batch])
+                self.engine.hand_over([self.engine.token(request) for request in batch])
 
     def _end(self, chosen: Any, others: int) -> None:
         """The last tokens of some requests; others: whether the rest have a token, too."""
         ending = self._batch(chosen)
-        rest = [request for request in self.model.requests() if others and request not in ending]
+        rest = [request for request in self.engine.requests() if others and request not in ending]
         if ending:
             self.say(
                 f"a token each for [{_those(rest)}], " * bool(rest)
                 + f"the last token and the end for [{_those(ending)}]"
             )
-            asked = [self.model.token(request) for request in rest]
+            asked = [self.engine.token(request) for request in rest]
             for request in ending:
-                asked += [self.model.token(request, "length"), self.model.end(request)]
-            self.model.hand_over(asked)
+                asked += [self.engine.token(request, "length"), self.engine.end(request)]
+            self.engine.hand_over(asked)
 
     def _cancel(self, chosen: Any) -> None:
         """They end without another token."""
         batch = self._batch(chosen)
         if batch:
             self.say(f"the end for [{_those(batch)}]")
-            self.model.hand_over([self.model.end(request) for request in batch])
+            self.engine.hand_over([self.engine.end(request) for request in batch])
 
     def _nothing(self, times: int) -> None:
         for _ in range(times):
             self.say("a hand-over that brings nothing")
-            self.model.hand_over([])
+            self.engine.hand_over([])
 
     def _flush(self) -> None:
         self.say("flush")
-        self.model.flush()
+        self.engine.flush()
 
     def _leave(self) -> None:
         self.say("nothing comes, flush, and readers without requests go")
-        self.model.leave()
-
-    def _other(self) -> None:
-        if len(self.engines) == 1:
-            self.engines.append(self.make())
-        self.at = 1 - self.at
+        self.engine.leave()
 
     def _batch(self, chosen: Any) -> list[Any]:
         """Requests, in the order of a hand-over."""
-        requests = self.model.requests()
+        requests = self.engine.requests()
         if chosen in ("all", "reversed"):
             return requests if chosen == "all" else requests[::-1]
         numbers = dict.fromkeys(number % len(requests) for number in chosen) if requests else []
@@ -126,12 +108,13 @@ def _those(batch: list[Any]) -> str:
 
 
 class DeliveryStories:
-    """The stories of deliveries. model: what a part is tried by."""
+    """The stories of deliveries."""
 
+    part, words = "delivery", "a delivery"
+    holds = "each item once and at its hand-over, every reader in its turn"
+    whole = staticmethod(read_by_threads)
+    engine = staticmethod(DeliveryInTurns.engine)
     count = 400
-
-    def __init__(self, model: type) -> None:
-        self.model = model
 
     def number(self, n: int) -> Story:
         """The story of this number; in every fourth there are many readers."""
@@ -156,17 +139,11 @@ class DeliveryStories:
     def play(self, part: type, story: Story, tell: Callable[[Played], object]) -> int:
         """Let a part live through a story; returns its hand-overs. tell: gets the story as it is being played. Raises
         what goes wrong."""
-        return self._played(part, story, tell).model.number
+        return self._played(part, story, tell).engine.number
 
     def _played(self, part: type, story: Story, tell: Callable[[Played], object]) -> Played:
-        STEP.begin()
-        try:
-            played = Played(lambda: self.model(part))
-            tell(played)
-            for op in story.ops:
-                played.do(op)
-        finally:
-            STEP.end()
+        played = Played(part)
+        played.live_through(story.ops, tell)
         return played
 
     def smaller(self, story: Story) -> Iterator[Story]:

@@ -12,8 +12,8 @@ import torch
 from ...config import SamplingParams
 from ...errors import ConfigError
 from ...request.session import InferenceSession
+from . import Wrong
 from .apart import STEP
-from .facts import Wrong
 from .layout import layout_of
 from .pool import Sizes
 from .stories import PoolStories

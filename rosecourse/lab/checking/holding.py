@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, equal  # as it is now, whatever a part puts in its place
 
 from ...errors import BlockError
-from .facts import Wrong
+from . import Wrong
 from .pool import Lists, Live, Pool
 
 SHOWN = 6  # blocks of a picture

@@ -1,19 +1,25 @@
-"""An interrupt in the middle of a part's call, as Ctrl-C brings it: it has to come out of the part."""
+"""Steps with an interrupt before one of the learner's lines: Ctrl-C comes out of a part, whatever it catches."""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-NOT_THEIRS = (
-    str(Path(__file__).parents[2]),
-    *(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib")),
-)
+import torch
+
+from . import Wrong
+from .apart import STEP
+from .pool import Sizes
+from .stories import PoolStories
+
+SIZES = Sizes(layers=2)
+MOST_LINES = 40  # of a part, at which interrupts come
+NOT_THEIRS = (str(Path(__file__).parents[2]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
 
 
 class Interrupt(KeyboardInterrupt):
@@ -23,24 +29,14 @@ class Interrupt(KeyboardInterrupt):
 class Lines:
     """The lines of the learner's to which one call of a part comes, in their order: (file, number).
 
-    at: the place in this order before which an interrupt comes; None for no interrupt.
+    at: the line before which an interrupt comes, at the first time; None for no interrupt.
     """
 
-    def __init__(self, at: int | None = None) -> None:
+    def __init__(self, at: tuple[str, int] | None = None) -> None:
         self.at = at
-        self.seen: list[tuple[str, int]] = []
+        self.seen: dict[tuple[str, int], None] = {}
         self.raised: Interrupt | None = None
-        self._dropped = False  # by Python itself, as what is raised in a `__del__` is
-
-    @property
-    def came_out(self) -> bool:
-        """Whether nobody has to answer for an interrupt that did not come out."""
-        return self.raised is None or self._dropped
-
-    def firsts(self) -> list[int]:
-        """For each line the place at which it comes first."""
-        places = {line: n for n, line in reversed(list(enumerate(self.seen)))}
-        return sorted(places.values())
+        self.dropped = False  # by Python itself, as what is raised in a `__del__` is
 
     @contextmanager
     def traced(self) -> Iterator[None]:
@@ -57,12 +53,41 @@ class Lines:
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self.raised or frame.f_code.co_filename.startswith(NOT_THEIRS):
             return None
+        line = frame.f_code.co_filename, frame.f_lineno
         if event == "line":
-            self.seen.append((frame.f_code.co_filename, frame.f_lineno))
-            if len(self.seen) - 1 == self.at:
+            self.seen[line] = None
+            if line == self.at:
                 self.raised = Interrupt()
                 raise self.raised
         return self._trace
 
     def _hear(self, unraisable: Any) -> None:
-        self._dropped = self._dropped or unraisable.exc_value is self.raised
+        self.dropped = self.dropped or unraisable.exc_value is self.raised
+
+
+@torch.inference_mode()
+def look_at_interrupts(stories: PoolStories, make: Callable[[], type]) -> None:
+    """An interrupt at each line of a step: sessions in all states, a cache and a part of its own. Raises `Wrong`."""
+    for line in [*_step(stories, make(), Lines()).seen][:MOST_LINES]:
+        _step(stories, make(), Lines(line))
+
+
+def _step(stories: PoolStories, part: type, lines: Lines) -> Lines:
+    STEP.begin()
+    engine = stories.model(part, stories.cache, SIZES, stories.device)
+    for length in (1, 3, 4):
+        engine.started(engine.pool.start(length))
+    engine.step(engine.pool.live)
+    engine.started(engine.pool.fork(engine.pool.live[0]), engine.pool.live[0])
+    engine.around = lines.traced
+    ended = "the call returned"
+    try:
+        engine.call(engine.pool.live[:])
+    except Interrupt:
+        return lines
+    except BaseException as error:
+        ended = f"{type(error).__name__} came out"
+    if lines.at and lines.raised and not lines.dropped:
+        file, number = lines.at
+        raise Wrong(f"an interrupt came at line {number} of {file.rpartition('/')[2]} and must come out; {ended}")
+    return lines

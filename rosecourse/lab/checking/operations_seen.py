@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ...decode.ops import MULTIPLE
 from ...kernels.reference import add_norm
 from ...measure.counters import DispatchMode
-from .facts import Wrong
+from . import Wrong
 from .kernel_memory import Access, Listener, heard_by
 
 READS = ("item", "tolist", "numpy", "nonzero", "equal", "allclose", "__bool__", "__int__", "__float__", "__index__")

@@ -14,11 +14,10 @@ from ...decode.parts import DecodeParts
 from ...kv.blocks import BlockTable
 from ...lessons.l067 import Pipeline
 from ...request.session import InferenceSession
-from .apart import STEP
 from .costs import Bound
-from .late_device import PACES
+from .events import PACES
 from .models.pipeline import Flights, PipelineOfSteps
-from .stories import fewer, smaller_op
+from .stories import Playing, fewer, smaller_op
 
 STORIES = 250
 
@@ -35,37 +34,22 @@ class Story(NamedTuple):
     ops: tuple[tuple[Any, ...], ...]
 
 
-class Played:
-    """A story that is being played. Sessions begin when a batch names them."""
+class Played(Playing):
+    """A story of pipelines. Sessions begin when a batch names them."""
 
-    def __init__(self, part: type, story: Story) -> None:
-        self.part, self.sizes = part, story.sizes
-        self.lines: list[str] = []
-        self.listen: Callable[[list[str]], object] = lambda lines: None
+    def __init__(self, part: type, sizes: Flights) -> None:
+        super().__init__()
+        self.part, self.sizes = part, sizes
         self.numbered: dict[int, InferenceSession] = {}
         self.sessions: list[InferenceSession] = []  # in the order of their names
-        self.at = 0
-        self.engines: list[PipelineOfSteps] = []
-
-    def picture(self) -> list[str]:
-        return []
-
-    @property
-    def engine(self) -> PipelineOfSteps:
-        return self.engines[self.at]
-
-    def do(self, op: tuple[Any, ...]) -> None:
-        STEP.begin()
-        kind, *arguments = op
-        getattr(self, f"_{kind}")(*arguments)
 
     def begin(self) -> None:
-        """An engine more."""
         self.engines.append(PipelineOfSteps(self.part, self.sizes, self.sessions))
 
-    def _say(self, line: str) -> None:
-        self.lines.append(f"engine {self.at + 1}: {line}" if len(self.engines) > 1 else line)
-        self.listen(self.lines)
+    def end(self) -> None:
+        for at in range(len(self.engines)):
+            self.at = at
+            self.do(("settle",))
 
     def _batch(self, numbers: tuple[int, ...]) -> list[InferenceSession]:
         return [self._session(number) for number in [*dict.fromkeys(numbers)][: self.sizes.rows]]
@@ -81,7 +65,7 @@ class Played:
         for _ in range(times):
             self._make_room()
             batch = self._batch(numbers)
-            self._say(f"launch step {self.engine.step.number + 1} of {self._names(batch)}")
+            self.say(f"launch step {self.engine.step.number + 1} of {self._names(batch)}")
             self.engine.launch(batch, None)
 
     def _make_room(self) -> None:
@@ -91,7 +75,7 @@ class Played:
     def _land(self, failure: BaseException | None = None) -> None:
         if self.engine.flights:
             how = f"; the wait raises {type(failure).__name__}" if failure else ""
-            self._say(f"land step {self.engine.flights[0].number}{how}")
+            self.say(f"land step {self.engine.flights[0].number}{how}")
             self.engine.land(failure)
 
     def _settle(self) -> None:
@@ -107,12 +91,12 @@ class Played:
         self._make_room()
         failure = KeyboardInterrupt("Ctrl-C") if kind else RuntimeError("the step failed")
         batch = self._batch(numbers)
-        self._say(f"launch a step of {self._names(batch)}, which raises {type(failure).__name__}")
+        self.say(f"launch a step of {self._names(batch)}, which raises {type(failure).__name__}")
         self.engine.launch(batch, failure)
 
     def _abandon(self, dead: int) -> None:
         flights = [flight for engine in self.engines for flight in engine.flights]
-        self._say(f"abandon{'; each wait raises RuntimeError' if dead else ''}")
+        self.say(f"abandon{'; each wait raises RuntimeError' if dead else ''}")
         self.engine.abandon(RuntimeError("the device has failed") if dead else None)
         for session in {session for flight in flights for session in flight.sessions}:
             session.table = BlockTable([0])
@@ -120,13 +104,8 @@ class Played:
     def _again(self, number: int) -> None:
         if self.sessions:
             session = self.sessions[number % len(self.sessions)]
-            self._say(f"free {self.engine.step.name_of(session)}, and prefill it again")
+            self.say(f"free {self.engine.step.name_of(session)}, and prefill it again")
             session.table = BlockTable([0])
-
-    def _other(self) -> None:
-        if len(self.engines) == 1:
-            self.begin()
-        self.at = 1 - self.at
 
     def _names(self, batch: list[InferenceSession]) -> str:
         return f"[{', '.join(map(self.engine.step.name_of, batch))}]"
@@ -163,18 +142,8 @@ class PipelineStories:
         return (kind, *arguments.get(kind, ()))
 
     def play(self, part: type, story: Story, tell: Callable[[Played], object]) -> int:
-        played = Played(part, story)
-        tell(played)
-        STEP.begin()
-        try:
-            played.begin()
-            for op in story.ops:
-                played.do(op)
-            for at in range(len(played.engines)):
-                played.at = at
-                played.do(("settle",))
-        finally:
-            STEP.end()
+        played = Played(part, story.sizes)
+        played.live_through(story.ops, tell)
         return sum(engine.step.number for engine in played.engines)
 
     def smaller(self, story: Story) -> Iterator[Story]:
@@ -196,7 +165,7 @@ class PipelineStories:
     # -- what a step costs --------------------------------------------------------------------------------------------
 
     def watched(self, part: type, step: Behind) -> Seen:
-        played = Played(part, Story(Flights(rows=16), ()))
+        played = Played(part, Flights(rows=16))
         played.begin()
         engine = played.engine
         if step.before:
@@ -233,11 +202,11 @@ STEPS = (
 )
 SETTLED = (Behind("4 sessions, after all before it have landed", 4, 4, settled=True),)
 IDEA = (
-    Bound("waits for the step launched last", STEPS, lambda cost, step: cost(step).idle_waits),
-    Bound("copies of tokens to the host", STEPS, lambda cost, step: cost(step).copies),
+    Bound("waits for the step launched last", STEPS, "idle_waits"),
+    Bound("copies of tokens to the host", STEPS, "copies"),
     Bound(
         "tokens of which the rows are not told that the device has them",
         SETTLED,
-        lambda cost, step: cost(step).untold,
+        "untold",
     ),
 )

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from .facts import Wrong
+from . import Wrong
 from .kernel_memory import outside_memory
 
 HERE = str(Path(__file__).parent)

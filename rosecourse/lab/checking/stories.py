@@ -136,18 +136,67 @@ class Draws:
 # -- playing ----------------------------------------------------------------------------------------------------------
 
 
-class Played:
-    """A story that is being played. lines: what has happened so far; listen: gets them whenever there is another."""
+class Playing:
+    """A story that is being played, with one engine or two. lines: what has happened so far; listen: gets them whenever
+    there is another."""
 
-    def __init__(self, make: Callable[[Sizes], PartOfAStep], story: Story) -> None:
-        self.make, self.sizes, self.lines = make, story.sizes, list[str]()
+    def __init__(self) -> None:
+        self.lines: list[str] = []
         self.listen: Callable[[list[str]], object] = lambda lines: None
-        self.engines = [make(story.sizes)]
-        self.at = self.steps = 0
+        self.engines: list[Any] = []
+        self.at = 0
 
     @property
-    def engine(self) -> PartOfAStep:
+    def engine(self) -> Any:
         return self.engines[self.at]
+
+    def begin(self) -> None:
+        """Another engine, with a part of its own."""
+        raise NotImplementedError
+
+    def live_through(self, ops: tuple[Op, ...], tell: Callable[[Any], object]) -> None:
+        """Play a story. tell: gets it before that. Raises whatever goes wrong."""
+        STEP.begin()
+        try:
+            tell(self)
+            self.begin()
+            for op in ops:
+                self.do(op)
+            self.end()
+        finally:
+            STEP.end()
+
+    def do(self, op: Op) -> None:
+        STEP.begin()
+        kind, *arguments = op
+        getattr(self, f"_{kind}")(*arguments)
+
+    def end(self) -> None:
+        """What has been begun is brought to its end."""
+
+    def picture(self) -> list[str]:
+        """What helps to see what has gone wrong."""
+        return []
+
+    def say(self, line: str) -> None:
+        self.lines.append(f"engine {self.at + 1}: {line}" if len(self.engines) > 1 else line)
+        self.listen(self.lines)
+
+    def _other(self) -> None:
+        if len(self.engines) == 1:
+            self.begin()
+        self.at = 1 - self.at
+
+
+class Played(Playing):
+    """A story of a pool."""
+
+    def __init__(self, make: Callable[[Sizes], PartOfAStep], story: Story) -> None:
+        super().__init__()
+        self.make, self.sizes, self.steps = make, story.sizes, 0
+
+    def begin(self) -> None:
+        self.engines.append(self.make(self.sizes.with_(num_blocks=self.sizes.num_blocks + 3 * len(self.engines))))
 
     @property
     def pool(self) -> Pool:
@@ -156,15 +205,9 @@ class Played:
     def picture(self) -> list[str]:
         return self.engine.picture()
 
-    def say(self, line: str) -> None:
-        self.lines.append(f"engine {self.at + 1}: {line}" if len(self.engines) > 1 else line)
-        self.listen(self.lines)
-
     def do(self, op: Op) -> None:
-        STEP.begin()
-        kind, *arguments = op
-        if self.pool.live or kind in ("start", "many", "other"):
-            getattr(self, f"_{kind}")(*arguments)
+        if self.pool.live or op[0] in ("start", "many", "other"):
+            super().do(op)
 
     def _who(self, number: int) -> Live:
         return self.pool.live[number % len(self.pool.live)]
@@ -210,12 +253,12 @@ class Played:
         self.pool.free(live)
 
     def _say(self, number: int) -> None:
-        self.say(self.engine.say(self._who(number)))  # type: ignore[attr-defined]
+        self.say(self.engine.say(self._who(number)))
 
     def _broken(self, chosen: Any) -> None:
         batch = self._batch(chosen)
         if batch:
-            self.say(self.engine.broken(batch))  # type: ignore[attr-defined]
+            self.say(self.engine.broken(batch))
             for live in batch:
                 live.placed = True
 
@@ -230,11 +273,6 @@ class Played:
             others = "all its blocks but the last" if last else "its blocks"
             self.say(f"free {live.name} and compute it again with {_tokens(length)}; {others} are others")
             self.engine.started(live)
-
-    def _other(self) -> None:
-        if len(self.engines) == 1:
-            self.engines.append(self.make(self.sizes.with_(num_blocks=self.sizes.num_blocks + 3)))
-        self.at = 1 - self.at
 
     def _step(self, chosen: Any, times: int) -> None:
         for _ in range(times):
@@ -288,14 +326,8 @@ class PoolStories:
     def play(self, part: type, story: Story, tell: Callable[[Played], object]) -> int:
         """Let a part live through a story; returns its steps. tell: gets the story as it is being played. Raises what
         goes wrong."""
-        STEP.begin()
-        try:
-            played = Played(lambda sizes: self.model(part, self.cache, sizes, self.device), story)
-            tell(played)
-            for op in story.ops:
-                played.do(op)
-        finally:
-            STEP.end()
+        played = Played(lambda sizes: self.model(part, self.cache, sizes, self.device), story)
+        played.live_through(story.ops, tell)
         return played.steps
 
     def smaller(self, story: Story) -> Iterator[Story]:

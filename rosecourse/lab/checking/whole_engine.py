@@ -13,13 +13,15 @@ from ...decode import DecodeParts
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...lessons import BASELINE
+from ...measure.workload import Workload, run_scheduler, run_streaming
 from ...request.session import InferenceSession
+from . import Wrong
 from .apart import STEP
-from .facts import Wrong
 from .layout import layout_of
 from .tiny_gpt2 import attentive_gpt2
 
 STEPS = 600  # more than any of the engines needs
+READING = 30  # threads
 MIXED = (9, 1, 11, 10, 4, 3, 17, 2, 8, 12, 5, 7, 6, 13, 1, 9)
 
 
@@ -86,6 +88,19 @@ def _same(numbers: range, parts: DecodeParts, device: str) -> str:
         tokens, requests = tokens + sum(map(len, right)), requests + len(right)
     engines = f"{len(numbers)} whole engine{'s' * (len(numbers) > 1)}"
     return f"{engines}: {tokens} tokens of {requests} requests are the baseline's"
+
+
+def read_by_threads(parts: DecodeParts, device: str) -> str:
+    """The same where a thread steps and others read, each a request; two bursts, with a pause between them."""
+    params = SamplingParams(max_new_tokens=9, stop_on_eos=False)
+    prompts = [[3 * n + 1] * (1 + n % 7) for n in range(READING)]
+    works = [Workload.of(some, params, readers="threads") for some in (prompts, prompts[::-2])]
+    model, config = attentive_gpt2(1, 2, 8, 160), EngineConfig(block_size=8, max_batch_size=12, max_seq_len=32)
+    right, engine = InferenceEngine(model, config, BASELINE), InferenceEngine(model, config, parts)
+    for work in works:
+        STEP.begin()
+        _compare(run_scheduler(right, work).completions or [], run_streaming(engine, work).completions or [], "threads")
+    return f"a whole engine with {READING} threads that read: all get the tokens of the baseline"
 
 
 @lru_cache

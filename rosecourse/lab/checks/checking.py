@@ -12,8 +12,7 @@ from ...lessons import Lesson
 from ..checking.apart import Ended, run_apart
 from ..checking.search import Outcome, outcome, place_in_trace, smallest
 from .judging import judged, trial_of
-from .passed import PASSED, lesson_with_a_part
-from .verdict import Verdict
+from .verdict import PASSED, Verdict, lesson_with_a_part
 
 LONGEST = 600.0  # seconds of a check
 LONGEST_STORY = 20.0

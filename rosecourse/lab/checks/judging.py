@@ -15,13 +15,11 @@ from ...lessons import LESSONS, Lesson, lesson
 from ..checking.apart import STEP
 from ..checking.by_value import copies_of
 from ..checking.costs import Bound, more_than_the_course, watched
-from ..checking.delivery_stories import DeliveryStories
 from ..checking.far_offsets import far_offsets
-from ..checking.interrupted import look_at_interrupts
+from ..checking.interrupts import look_at_interrupts
 from ..checking.kernel_memory import guarded_kernels
 from ..checking.layout import LAYOUTS
 from ..checking.models.appends import KVAppend
-from ..checking.models.delivery import DeliveryInTurns
 from ..checking.models.operations import NO_KERNELS, Operations
 from ..checking.models.part_of_a_step import PartOfAStep
 from ..checking.operation_stories import OperationStories
@@ -57,7 +55,7 @@ class Trial:
             return PoolStories(model, cache, bool(self.kernels_on), self.device)
         if issubclass(model, Operations):
             return OperationStories(model, self.device)
-        return DeliveryStories(model) if issubclass(model, DeliveryInTurns) else model()
+        return model()
 
     def parts_with(self, part: Any) -> Any:
         world = self.course.world

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from ...lessons import LESSONS
+from ...errors import LessonError
+from ...lessons import LESSONS, Lesson, lesson
 from ...pages.html import bullets, headline, paragraph
 from ..checking.search import Outcome
 
 SHOWN = 12  # operations of a story that are shown; of a longer one its beginning and its end
 BEGINNING = 3
+PASSED: set[str] = set()  # the numbers of the lessons that a part has passed in this process, such as a notebook's
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,3 +107,13 @@ def _shortened(lines: tuple[str, ...]) -> list[str]:
     if len(lines) > SHOWN:
         shown = [*lines[:BEGINNING], "...", *lines[BEGINNING - SHOWN + 1 :]]
     return [*shown[:-1], f"{shown[-1]}   <- here"]
+
+
+def lesson_with_a_part(number: str) -> Lesson:
+    """A lesson with a part to write. Raises `LessonError` for one that is not on the ladder, or replaces no part."""
+    known = f"{number:0>3}" if isinstance(number, str) else number  # "36" is lesson 036
+    rung = lesson(known)
+    if not rung.changes:
+        with_a_part = ", ".join(other.number for other in LESSONS if other.changes)
+        raise LessonError(f"lesson {number!r} replaces no part: give one of {with_a_part}")
+    return rung

@@ -10,7 +10,7 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...lessons import l036
 from ...models.shape import Model
-from ..checking.costs import Bound, N, Step, built, longer
+from ..checking.costs import Bound, N, Step, longer
 from ..checking.models.tables import BlockTables
 from .form import LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
@@ -170,7 +170,7 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("tensors or arrays built of Python numbers", (UNCHANGED, *OTHERWISE), built, spare=4),
+        Bound("tensors or arrays built of Python numbers", (UNCHANGED, *OTHERWISE), "built", spare=4),
         Bound("further Python instructions for lists that are 8 blocks longer", (UNCHANGED,), longer, spare=300),
     ),
 )

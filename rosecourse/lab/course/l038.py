@@ -8,7 +8,7 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...lessons import l035
 from ...models.shape import Model
-from ..checking.costs import ALONE, FEW, INSIDE, INSIDE_FORKED, NEARLY_FULL, PARTED, Bound, calls, growth, stores
+from ..checking.costs import ALONE, FEW, INSIDE, INSIDE_FORKED, NEARLY_FULL, PARTED, Bound, growth
 from ..checking.models.appends import KVAppend
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
@@ -135,8 +135,8 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("append_token calls", (INSIDE, NEARLY_FULL, FEW, ALONE, PARTED, INSIDE_FORKED), calls),
-        Bound("stores of K and V", (INSIDE, NEARLY_FULL), stores),
+        Bound("append_token calls", (INSIDE, NEARLY_FULL, FEW, ALONE, PARTED, INSIDE_FORKED), "calls"),
+        Bound("stores of K and V", (INSIDE, NEARLY_FULL), "stores"),
         Bound("operations beyond those of half the sessions", (INSIDE, NEARLY_FULL), growth),
     ),
 )

@@ -9,7 +9,7 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...lessons import l038
 from ...models.shape import Model
-from ..checking.costs import ALONE_FULL, FEW_FULL, FIRST, FULL, FULL_SHARED, Bound, calls, growth, stores
+from ..checking.costs import ALONE_FULL, FEW_FULL, FIRST, FULL, FULL_SHARED, Bound, growth
 from ..checking.models.appends import KVAppend
 from .form import LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
@@ -151,8 +151,8 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("append_token calls", (FULL, FIRST, FEW_FULL, ALONE_FULL, FULL_SHARED), calls),
-        Bound("stores of K and V", (FULL, FIRST), stores),
+        Bound("append_token calls", (FULL, FIRST, FEW_FULL, ALONE_FULL, FULL_SHARED), "calls"),
+        Bound("stores of K and V", (FULL, FIRST), "stores"),
         Bound("operations beyond those of half the sessions", (FULL, FIRST), growth),
     ),
 )

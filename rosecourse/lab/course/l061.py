@@ -9,7 +9,7 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...lessons import l061
 from ...models.shape import Model
-from ..checking.costs import INSIDE, SAME_SLOT, Bound, index_tensors, launches, no_launch, rows, stores, with_gates
+from ..checking.costs import INSIDE, SAME_SLOT, Bound, with_gates
 from ..checking.models.appends import KVAppend
 from .form import KEY_AT, LINE, NO_COPIES, Bug, Course, Exercise, KernelCode
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start, start_lengths, steps
@@ -167,11 +167,11 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("kernels launched", (*LARGE, *SHARED), launches),
-        Bound("layers without a kernel", (*LARGE, *SHARED), no_launch),
-        Bound("stores of K and V", LARGE, stores),
-        Bound("index tensors", LARGE, index_tensors, spare=1),
-        Bound("copies of rows of K and V", LARGE, rows),
+        Bound("kernels launched", (*LARGE, *SHARED), "launches"),
+        Bound("layers without a kernel", (*LARGE, *SHARED), "no_launch"),
+        Bound("stores of K and V", LARGE, "stores"),
+        Bound("index tensors", LARGE, "index_tensors", spare=1),
+        Bound("copies of rows of K and V", LARGE, "rows"),
     ),
     unseen=f"reads behind a row, a binary for each `pos`, a gate that does not ask for Triton, and {NO_COPIES}",
 )

@@ -9,7 +9,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..checking.costs import FULL, INSIDE, INSIDE_FORKED, Bound, N, Step, built, growth, uploaded
+from ..checking.costs import FULL, INSIDE, INSIDE_FORKED, Bound, N, Step, growth
 from ..checking.models.rows import RowsThatStay
 from . import starts
 from .form import LINE, Bug, Course, Exercise
@@ -180,9 +180,9 @@ COURSE = Course(
     exercise=EXERCISE,
     bug=BUG,
     idea=(
-        Bound("bytes uploaded", (INSIDE,), uploaded),
-        *(Bound("bytes uploaded", (step,), uploaded, NUMBER * numbers) for step, numbers in CHANGES.items()),
-        Bound("tensors of integers", (INSIDE, *CHANGES), built, spare=4),
+        Bound("bytes uploaded", (INSIDE,), "uploaded"),
+        *(Bound("bytes uploaded", (step,), "uploaded", NUMBER * numbers) for step, numbers in CHANGES.items()),
+        Bound("tensors of integers", (INSIDE, *CHANGES), "built", spare=4),
         Bound("operations beyond those of half the sessions", (INSIDE, *CHANGES), growth, spare=2),
     ),
     unseen="a wait of the host for the device, and what is written through NumPy into memory that a GPU has elsewhere",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
-from ..checking.costs import INSIDE, Bound, N, Step, growth, operations, stores
+from ..checking.costs import INSIDE, Bound, N, Step, growth
 from ..checking.models.appends import CopyBlocks
 from .form import KEY_AT, LINE, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
@@ -138,7 +138,7 @@ COURSE = Course(
     bug=BUG,
     idea=(
         Bound("operations beyond those of half the copies", COPIES, growth),
-        Bound("stores of K and V", COPIES[:1], stores, spare=12),  # a loop over layers and heads does not grow
-        Bound("torch operations", (INSIDE,), operations),
+        Bound("stores of K and V", COPIES[:1], "stores", spare=12),  # a loop over layers and heads does not grow
+        Bound("torch operations", (INSIDE,), "operations"),
     ),
 )

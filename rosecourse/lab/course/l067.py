@@ -10,7 +10,7 @@ from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...models.shape import Model
 from ..checking.pipeline_stories import IDEA, PipelineStories
-from . import in_step, one_behind
+from . import ends, starts
 from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played, Sessions, Truth, side_by_side
 
@@ -20,8 +20,8 @@ EXERCISE = Exercise(
     name="MyPipeline",
     difficulty=3,
     minutes=45,
-    begins_as=in_step.Pipeline,
-    ends_as=one_behind.Pipeline,
+    begins_as=starts.Pipeline,
+    ends_as=ends.Pipeline,
     text=(
         "The cell holds a pipeline that is right, and waits: `launch` reads the tokens of the step that it has just "
         "started. Let the host run one step ahead. With `steps_ahead = 1` the engine launches step t + 1 before it "

@@ -9,10 +9,9 @@ from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import Bound
-from ..checking.delivery_stories import Played
+from ..checking.delivery_stories import DeliveryStories, Played
 from ..checking.mailboxes import Box, HandedByHand
-from ..checking.models.delivery import DeliveryInTurns
-from . import each_token, in_turns
+from . import ends, starts
 from .form import LINE, MOMENTS, Bug, Course, Exercise
 from .scenes import Played as Hunted
 from .scenes import Truth
@@ -23,8 +22,8 @@ EXERCISE = Exercise(
     name="MyDelivery",
     difficulty=2,
     minutes=30,
-    begins_as=each_token.Delivery,
-    ends_as=in_turns.Delivery,
+    begins_as=starts.Delivery,
+    ends_as=ends.Delivery,
     text=(
         "The cell holds a delivery that is right, and wakes a reader for each token. Let it wake the readers in turns: "
         "at most `most_wakes` of them at a hand-over, however many have got something.\n\n"
@@ -205,7 +204,7 @@ def wakes_for_nothing(played: Played) -> int:
 
 COURSE = Course(
     number="068",
-    world=DeliveryInTurns,
+    world=DeliveryStories,
     exercise=EXERCISE,
     bug=BUG,
     idea=(

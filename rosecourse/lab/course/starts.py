@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from operator import is_
+from typing import Any
 
 from torch import Tensor, float64
 
 from ...config import EngineConfig
-from ...decode.inputs import DecodeInputs
-from ...decode.parts import Append
+from ...decode.inputs import Batch, DecodeInputs
+from ...decode.parts import Append, Mailbox
 from ...decode.rows import FIELDS, KEY, POSITION, TEMPERATURE, TOKEN, TOP_K, TOP_P, SamplingMetadata, sampling_fields
 from ...decode.runner import DeviceStep, Outcome
 from ...decode.sampling import argmax_on
+from ...decode.step import DecodeStep
 from ...kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from ...kv.blocks import BlockTable, KVBlockManager
 from ...kv.buffers import index_tensor, state_buffer
@@ -157,3 +160,49 @@ class Runner:
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         """Run it over the rows of a step."""
         return self.work(inputs, sampled)
+
+
+class Pipeline:
+    """The host waits for each step before it launches the next one, as in lesson 066."""
+
+    steps_ahead = 0
+
+    def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
+        self.step = step
+        self.in_flight: deque[Batch] = deque()
+
+    def launch(self, batch: Batch) -> None:
+        """Start a step."""
+        outcome = self.step.run(batch)
+        token_ids = outcome.tokens.tolist()  # waits for the device
+        batch.pending = token_ids
+        self.in_flight.append(batch)
+
+    def land(self) -> tuple[Batch, list[int]]:
+        """The oldest batch in flight, and the token of each of its rows."""
+        landed = self.in_flight.popleft()
+        self.step.has_read(landed, landed.pending)
+        return landed, landed.pending
+
+    def abandon(self) -> None:
+        """Nobody wants the tokens of the steps in flight."""
+        self.in_flight.clear()
+        self.step.rows.forget()
+
+
+class Delivery:
+    """Each token wakes its reader, as in lessons 035 to 067."""
+
+    most_wakes = 8
+
+    def __init__(self, config: EngineConfig) -> None:
+        pass
+
+    def hand_over(self, items: Sequence[tuple[Mailbox, Any]]) -> None:
+        """What a step has made: each item for its mailbox, in order."""
+        for mailbox, item in items:
+            mailbox.put(item)
+            mailbox.wake()
+
+    def flush(self) -> None:
+        """No step will come soon: whoever has got something hears of it now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...pages.source import diff_html
-from ..checks.passed import PASSED, lesson_with_a_part
+from ..checks.verdict import PASSED, lesson_with_a_part
 
 SUMMARY = "The change: open it when you have tried, or let check pass"
 

@@ -21,7 +21,6 @@ from ...checks import require, shown
 from ...decode import DecodeParts
 from ...desk.noting import note
 from ...engine.engine import InferenceEngine
-from ...errors import LessonError
 from ...kernels import triton_runs_on
 from ...kv.pool import KVPool
 from ...lessons import lesson
@@ -68,9 +67,7 @@ class Hunt:
         self.config, self.symptom, self.questions = self.bug.config, self.bug.symptom, dict(self.bug.questions)
         let_in = self.config.triton_kv_append_min_batch <= self.config.max_batch_size
         self.needs_triton = bool(rung.kernels) and let_in
-        self.source, times = self.bug.source, self.bug.source.count(self.bug.fault)
-        if times != 1:
-            raise LessonError(f"{self.bug.fault!r} stands {times} times in the source, not once")
+        self.source = self.bug.source
         self.mended_source = self.source.replace(self.bug.fault, self.bug.mended)
         self.part = _class_from(self.source, f"<bug hunt {number}>")
         self.mended = _class_from(self.mended_source, f"<bug hunt {number}, mended>")
@@ -126,25 +123,21 @@ class Hunt:
     def key_at(self, kv: KVPool, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
         """The key [H, D] that a session's table shows at a position. kv: an engine's cache, `engine.kv`.
 
-        Raises `ConfigError` for an engine in its place, and for a position that is not in the cache.
+        Raises `ConfigError` for a position that is not in the cache.
         """
-        require(hasattr(kv, "k_layers"), f"key_at takes an engine's cache, engine.kv, not an {type(kv).__name__}")
         last = session.num_cached_tokens - 1
         require(0 <= position <= last, f"position {shown(position)} is not in the cache: give one of 0 to {last}")
         return key_at(kv, session, position, layer_idx)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    def answer(self, *unnamed: Any, **said: Any) -> Answer:
+    def answer(self, **said: Any) -> Answer:
         """Check an answer such as `answer(session="A", position=64, line=12)`; None and `...` are placeholders.
 
         line: its number in `listing`, or its text. An answer of the wrong kind gets a line that says which is wanted,
-        and so does one to a question that the hunt does not ask, or without the name of its question.
+        and so does one to a question that the hunt does not ask.
         """
         names = ", ".join(self.questions)
-        if unnamed:
-            named = names.replace(",", "=...,")
-            return Answer([f"say what each answer is to: bug.answer({named}=...), with yours in place of the dots"])
         strange = [name for name in said if name not in self.questions]
         if strange:
             return Answer([f"{name}: not asked for; give {names}" for name in strange])

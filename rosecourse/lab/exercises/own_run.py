@@ -28,7 +28,7 @@ from ...pictures.drawing import new_figure
 from ...pictures.plots import lesson_figure
 from ..course import course_of
 from .cells import exercise
-from .kept_part import keep_part, kept_part
+from .part_file import keep_part, kept_part
 
 YOURS = "yours"
 PAIRS = 7

@@ -83,11 +83,9 @@ def sentence(said: Value, found: Value) -> str:
 
 def _compared(said: float, found: float) -> str:
     """The difference of two different numbers in words."""
-    if said == 0:
-        return "more than none" if found > 0 else "less than none"
+    if said <= 0 or found <= 0:
+        return "none at all" if found == 0 else "more than none" if said == 0 else "another sign"
     times = found / said
-    if times <= 0:
-        return "on the other side of 0" if times else "none at all"
     if 0.9 <= times <= 1.1:
         return "close, within 10 %"
     return f"{times:.3g} times as much" if times > 1 else f"you said {1 / times:.3g} times too much"

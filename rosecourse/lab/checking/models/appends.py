@@ -11,7 +11,7 @@ from torch import Tensor, equal
 
 from ....decode.inputs import DecodeInputs
 from ....kv.blocks import Copy
-from ..facts import Wrong
+from .. import Wrong
 from ..layout import place_and_copy
 from ..pool import Live
 from .part_of_a_step import PartOfAStep

@@ -16,10 +16,8 @@ from ....decode.delivery import Delivery
 from ....decode.parts import DecodeParts
 from ....engine.stepper import End, NewTokenItem
 from ....request.session import InferenceSession
-from ..delivery_stories import DeliveryStories
-from ..facts import Wrong
+from .. import Wrong
 from ..mailboxes import Box
-from ..reading_threads import read_by_threads
 
 MOST_WAKES = 8  # at a hand-over, by the text of the exercise
 MOST_NAMES = 12  # of readers, in a fact
@@ -64,11 +62,6 @@ Request = tuple[Reader, InferenceSession]
 class DeliveryInTurns:
     """A delivery and its readers. most: wakes at one hand-over, the most so far. for_nothing: wakes of readers for whom
     nothing had come."""
-
-    part, words = "delivery", "a delivery"
-    holds = "each item once and at its hand-over, every reader in its turn"
-    stories = DeliveryStories
-    whole = staticmethod(read_by_threads)
 
     def __init__(self, part: type) -> None:
         self.readers: list[Reader] = []

@@ -21,7 +21,7 @@ from ....config import EngineConfig
 from ....decode.parts import DecodeParts
 from ....models.gpt2 import GPT2, GPT2Shape
 from ....models.ops import Norm
-from ..facts import Wrong
+from .. import Wrong
 from ..operations_seen import AddNorms, Born, kind_of, no_reads
 from ..whole_engine import few_tokens
 

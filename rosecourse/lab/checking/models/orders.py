@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from ....kernels import INTERPRETED
 from ....measure.counters import DispatchMode
-from ..facts import Wrong
+from .. import Wrong
 from ..kernel_memory import Access, Listener, heard_by
 from ..operations_seen import moves_data
 from ..search import place_now

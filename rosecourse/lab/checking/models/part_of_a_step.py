@@ -12,7 +12,7 @@ import torch
 from ....decode.parts import DecodeParts
 from ....errors import KVCacheExhausted
 from ....kv.pool import KVPool
-from ..facts import Wrong
+from .. import Wrong
 from ..holding import Before
 from ..pool import Live, Pool, Sizes
 

@@ -19,9 +19,8 @@ from ....decode.runner import Outcome
 from ....decode.sampling import NO_TOKEN
 from ....kv.blocks import BlockTable, KVBlockManager
 from ....request.session import InferenceSession
-from ..events import cpu_events_by
-from ..facts import Wrong
-from ..late_device import POISON, LateDevice, LateEvent
+from .. import Wrong
+from ..events import POISON, LateDevice, LateEvent, cpu_events_by
 
 FIRST_TOKEN = 40_000  # one that no small integer holds
 VOCAB = 8

@@ -10,7 +10,7 @@ from torch import Tensor
 from ....config import SamplingParams
 from ....decode.inputs import DecodeInputs
 from ....request.draws import key_of
-from ..facts import Wrong
+from .. import Wrong
 from ..layout import place_and_copy
 from ..pool import Live
 from .part_of_a_step import PartOfAStep

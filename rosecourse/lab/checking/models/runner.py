@@ -22,10 +22,9 @@ from ....decode.runner import Outcome
 from ....errors import CaptureError
 from ....kv.pool import KVPool
 from ....lessons import l066
-from ..cpu_graph import CPUGraph
+from .. import Wrong
+from ..cpu_graph import CPUGraph, cpu_graphs_by
 from ..cpu_runners import FixedWidthForward
-from ..facts import Wrong
-from ..graph_makers import cpu_graphs_by
 from ..holding import Before
 from ..pool import Live, Pool, Sizes
 from .part_of_a_step import PartOfAStep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, equal
 
-from ..facts import Wrong
+from .. import Wrong
 from ..pool import Live
 from .part_of_a_step import PartOfAStep
 
