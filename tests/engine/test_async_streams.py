@@ -10,55 +10,11 @@ import pytest
 
 from tests.support.coroutines import read, run, until
 from tests.support.managers import LIMIT, LONG, Gate, ids, params
-from tests.support.oracles import hf_greedy, prompts_of
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
 
 # -- tokens -------------------------------------------------------------------------------------------------------
-
-
-def test_a_coroutine_reads_what_a_thread_reads(manage):
-    manager = manage()
-    expected = list(manager.submit([1, 2, 3], params(9)))
-
-    async def main():
-        return [token async for token in manager.submit_async([1, 2, 3], params(9))]
-
-    assert run(main()) == expected
-    assert [token.finish_reason for token in expected] == [None] * 8 + ["length"]
-
-
-def test_a_token_has_two_times(manage):
-    """When the host had it, and when its reader did, which is later and notes each once."""
-    manager = manage()
-
-    async def main():
-        stream = manager.submit_async([1, 2, 3], params(9))
-        await until(lambda: stream.session.finished)
-        assert stream.session.times.read == []
-        await read(stream)
-        return stream.session.times
-
-    times = run(main())
-    assert len(times.tokens) == len(times.read) == 9
-    assert times.read == sorted(times.read)
-    assert times.read[0] > times.tokens[-1]
-
-
-def test_many_coroutines_get_their_own_tokens(small_pair, manage):
-    """More requests than the batch has places, in one loop, beside readers in threads."""
-    hf, _ = small_pair
-    prompts = prompts_of([3, 8, 1, 12, 5, 4, 9, 2] * 4, 211)
-    manager = manage()
-
-    async def main():
-        return await asyncio.gather(*[read(manager.submit_async(prompt, params(12))) for prompt in prompts])
-
-    blocking = [manager.submit(prompt, params(12)) for prompt in prompts[:4]]
-    expected = hf_greedy(hf, prompts, 12)
-    assert run(main()) == expected
-    assert [ids(stream) for stream in blocking] == expected[:4]
 
 
 def test_loops_in_several_threads(manage):
@@ -109,90 +65,7 @@ def test_several_tasks_read_one_stream(manage):
     assert sorted(token for part in parts for token in part) == sorted(expected)
 
 
-# -- ends ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_end_stays_the_end(manage):
-    manager = manage()
-
-    async def main():
-        stream = manager.submit_async([1, 2, 3], params(3))
-        assert len(await read(stream)) == 3
-        assert await read(stream) == []
-        with pytest.raises(StopAsyncIteration):
-            await anext(stream)
-
-    run(main())
-
-
-def test_cancel_ends_the_stream_and_twice_does_no_harm(manage):
-    manager = manage()
-
-    async def main():
-        stream = manager.submit_async([1, 2, 3], LONG)
-        await anext(stream)
-        stream.cancel()
-        stream.cancel()
-        return 1 + len(await read(stream)), stream.session
-
-    count, session = run(main())
-    assert count == len(session.completion_ids) < 80
-    assert session.finish_reason == "cancelled"
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_stream_that_nobody_holds_is_cancelled(manage, begun):
-    manager = manage()
-
-    async def main():
-        stream = manager.submit_async([1, 2, 3], LONG)
-        if begun:
-            await anext(stream)
-        session = stream.session
-        del stream
-        gc.collect()
-        await until(lambda: session.finished)
-        return session.finish_reason
-
-    assert run(main()) == "cancelled"
-
-
-@pytest.mark.parametrize("drain", [False, True])
-def test_close_ends_all_streams(manage, drain):
-    manager = manage()
-
-    async def main():
-        streams = [manager.submit_async([1, 2, n], params(30)) for n in range(6)]
-        await anext(streams[0])
-        await asyncio.get_running_loop().run_in_executor(None, manager.close, drain)
-        return [len(await read(stream)) for stream in streams], [stream.session for stream in streams]
-
-    counts, sessions = run(main())
-    assert [len(s.completion_ids) for s in sessions] == [counts[0] + 1, *counts[1:]]
-    if drain:
-        assert counts == [29] + [30] * 5
-    else:
-        assert "cancelled" in {session.finish_reason for session in sessions}
-
-
 # -- slow and cancelled readers -----------------------------------------------------------------------------------
-
-
-def test_a_coroutine_that_stalls_holds_up_nobody(manage, monkeypatch):
-    """It blocks its loop, and with it the loop's other coroutines; requests run to their ends, and wait there."""
-    manager = manage()
-    other = manager.submit([4, 5], params(40))
-
-    async def main():
-        stream = manager.submit_async([1, 2, 3], params(40))
-        await anext(stream)
-        assert len(ids(other)) == 40  # blocks the loop until a thread's stream has ended
-        while not stream.session.finished:
-            pass
-        assert manager._stepper.thread.is_alive()
-        return 1 + len(await read(stream))
-
-    assert run(main()) == 40
 
 
 @pytest.mark.parametrize("by", ["cancel", "wait_for"])

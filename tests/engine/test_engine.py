@@ -11,18 +11,16 @@ from rosecourse import (
     BEST,
     LESSONS,
     BlockError,
-    ConfigError,
     EngineBusy,
     EngineConfig,
     InferenceEngine,
     KVCacheExhausted,
-    LogitsError,
     RequestError,
     SamplingParams,
     lesson,
 )
 from rosecourse.lessons.dense import DecodeForward as DenseForward
-from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
+from tests.support.oracles import hf_next_logits, prompts_of
 
 PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
 FREE_RUN = SamplingParams(max_new_tokens=40, stop_on_eos=False)
@@ -89,25 +87,6 @@ def test_a_fork_has_limits_of_its_own_and_the_draws_of_its_seed(small_model):
         engine.free(session)
 
 
-def test_a_session_is_not_computed_twice_at_once(small_model):
-    engine = make_engine(small_model)
-    (session,) = start(engine, [[1, 2, 3]])
-    with pytest.raises(BlockError, match="free it first"):
-        engine.prefill([session])
-    with pytest.raises(BlockError, match="holds blocks already"):
-        engine.reserve(session)
-    prefilled, twice = (engine.new_session([n, 2, 3], FREE_RUN) for n in (5, 6))
-    engine.prefill([prefilled])
-    with pytest.raises(BlockError, match="free it first"):  # it has no token yet: there is nothing to compute
-        engine.prefill([twice, prefilled])
-    with pytest.raises(BlockError, match="holds blocks already"):
-        engine.prefill([twice, twice])
-    assert twice.block_ids_per_layer is None
-    with pytest.raises(ConfigError, match="a prefill over 0 sessions"):
-        engine.prefill([])
-    check(engine, [session, prefilled])
-
-
 @pytest.mark.parametrize("number", ["061", "065"])
 def test_an_engine_checks_its_books_when_asked(small_model, number):
     engine = make_engine(small_model, lesson(number).after, prefix_cache=True)
@@ -171,38 +150,6 @@ def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, m
     check(engine, [inside])
 
 
-def test_a_stream_of_nan_ends_with_an_error(small_pair):
-    """What came before is given; nothing made up comes after."""
-    hf, model = small_pair
-    engine = make_engine(model)
-    tokens = engine.stream([1, 2, 3], FREE_RUN)
-    found = [next(tokens).token_id for _ in range(3)]
-    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
-        cache.fill_(float("nan"))
-    with pytest.raises(LogitsError, match="are NaN or infinite"):
-        next(tokens)
-    assert found == hf_greedy(hf, [[1, 2, 3]], 3)[0]
-    check(engine, [])
-
-
-def test_an_interrupted_generate_leaves_no_blocks(small_model, monkeypatch):
-    engine = make_engine(small_model)
-    calls = []
-
-    def interrupted(batch):
-        calls.append(batch)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(batch)
-
-    real = engine.runner.launch
-    monkeypatch.setattr(engine.runner, "launch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate([[1, 2, 3]] * 9, FREE_RUN)
-    check(engine, [])
-    assert engine.kv.num_available() == engine.kv.num_blocks
-
-
 def test_prompts_of_every_kind(small_model):
     engine = make_engine(small_model)
     params = SamplingParams(max_new_tokens=np.int64(3))
@@ -225,22 +172,6 @@ def test_a_row_of_numbers_is_one_prompt_and_a_table_several(small_model):
         assert one.token_ids == first.token_ids != second.token_ids
 
 
-def test_an_exhausted_step_changes_nothing_and_works_after_a_free(small_model):
-    engine = make_engine(small_model, num_blocks=12)  # 10 tokens are enough for it to run dry
-    sessions = start(engine, prompts_of([8, 8, 8, 8], 211)[:4])
-    while engine.can_append(sessions):
-        step(engine, sessions)
-    before = repr([(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens) for s in sessions])
-    for _ in range(2):
-        with pytest.raises(KVCacheExhausted, match="free or preempt one"):
-            engine.decode_step_sessions(sessions)
-        assert repr([(s.token_ids, s.block_ids_per_layer, s.num_cached_tokens) for s in sessions]) == before
-        check(engine, sessions)
-    engine.free(sessions.pop())
-    step(engine, sessions)
-    check(engine, sessions)
-
-
 def test_a_prefill_that_does_not_fit_gives_back_what_it_took(small_model):
     engine = make_engine(small_model, num_blocks=5)
     sessions = [engine.new_session(p, SamplingParams(max_new_tokens=1)) for p in prompts_of([8, 8, 8], 211)]
@@ -249,17 +180,6 @@ def test_a_prefill_that_does_not_fit_gives_back_what_it_took(small_model):
     assert all(s.block_ids_per_layer is None and s.num_cached_tokens == 0 for s in sessions)
     check(engine, [])
     assert engine.kv.num_available() == 5
-
-
-def test_engines_with_different_parts_share_one_model(small_pair):
-    hf, model = small_pair
-    (prompt,) = prompts_of([9], 211)
-    engines = [make_engine(model, parts) for parts in PARTS.values()]
-    sessions = [start(engine, [prompt])[0] for engine in engines]
-    for _ in range(9):
-        for engine, session in zip(engines, sessions, strict=True):
-            step(engine, [session])
-    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [prompt] * len(PARTS), 10)
 
 
 def test_end_of_text_stops_unless_told_otherwise(small_pair):
@@ -273,16 +193,6 @@ def test_end_of_text_stops_unless_told_otherwise(small_pair):
     stopped = engine.generate([prompt], SamplingParams(max_new_tokens=20))[0]
     assert (stopped.finish_reason, stopped.token_ids) == ("stop", free.token_ids[: first + 1])
     check(engine, [])
-
-
-def test_generate_takes_one_prompt_or_many_texts_or_ids(model):
-    engine = InferenceEngine(model)
-    params = SamplingParams(max_new_tokens=5)
-    ids = model.tokenizer.encode("My dear")
-    results = [engine.generate(p, params) for p in ("My dear", ["My dear"], ids, [ids])]
-    assert len({tuple(r[0].token_ids) for r in results}) == 1
-    assert all(len(r) == 1 and r[0].text == model.tokenizer.decode(r[0].token_ids) for r in results)
-    assert engine.generate([], params) == []
 
 
 def test_stream_gives_the_same_tokens_and_text_as_generate(model):
@@ -302,14 +212,6 @@ def test_a_stream_that_is_left_gives_its_blocks_back(model):
     assert engine.kv.num_available() < engine.kv.num_blocks
     stream.close()
     engine.kv.audit([])
-
-
-@pytest.mark.parametrize("count", [0, 9])
-def test_a_decode_step_takes_1_to_max_batch_size_sessions(small_model, count):
-    engine = make_engine(small_model)
-    sessions = start(engine, prompts_of([2] * 8, 211))
-    with pytest.raises(ConfigError, match="1 to 8 fit"):
-        engine.decode_step_sessions((sessions * 2)[:count])
 
 
 @pytest.mark.parametrize("parts", [rung.after for rung in LESSONS], ids=[rung.number for rung in LESSONS])

@@ -8,6 +8,8 @@ import types
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
+import pytest
+
 from rosecourse.engine import stepper
 from tests.support.managers import LONG, ids, in_threads, params
 
@@ -68,14 +70,25 @@ def test_garbage_is_collected_all_the_time(manage):
         gc.unfreeze()
 
 
-def test_a_program_may_end_while_threads_read_and_streams_are_in_cycles():
-    """A reader that is no daemon gets its last token before the interpreter goes; nothing is printed but its count."""
-    code = (
-        "import threading, rosecourse as rc; e = rc.InferenceEngine(rc.load_model(device='cpu'));"
-        "m = rc.SchedulerManager(rc.OnlineScheduler(e));"
-        "p = lambda n: rc.SamplingParams(max_new_tokens=n, stop_on_eos=False);"
-        "s = m.submit('Hello', p(400)); s.me = s; next(s); r = m.submit('It', p(40));"
-        "threading.Thread(target=lambda: print(len(list(r)))).start()"
-    )
+READS = (
+    "import threading, rosecourse as rc; e = rc.InferenceEngine(rc.load_model(device='cpu'))\n"
+    "m = rc.SchedulerManager(rc.OnlineScheduler(e))\n"
+    "p = lambda n: rc.SamplingParams(max_new_tokens=n, stop_on_eos=False)\n"
+    "s = m.submit('Hello', p(400)); s.me = s; next(s); r = m.submit('It', p(40))\n"
+    "threading.Thread(target=lambda: print(len(list(r)))).start()"
+)
+HOLDS = (
+    "import rosecourse as rc; model = rc.load_model(device='cpu')\n"
+    "def start():\n"
+    "    m = rc.SchedulerManager(rc.OnlineScheduler(rc.InferenceEngine(model)))\n"
+    "    s = m.submit('Hello', rc.SamplingParams(max_new_tokens=400, stop_on_eos=False)); next(s)\n"
+    "    return m, s\n"
+    "both = start(); stream = start()[1]; manager = start()[0]; start(); m, s = start(); m.me = m; del m, s"
+)
+
+
+@pytest.mark.parametrize(("code", "printed"), [(READS, "40\n"), (HOLDS, "")], ids=["reads", "holds"])
+def test_a_program_may_end_whatever_it_holds(code, printed):
+    """With requests that run; a reader that is no daemon gets its last token before the interpreter goes."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "40\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")

@@ -11,9 +11,7 @@ from rosecourse import (
     LESSONS,
     EngineConfig,
     InferenceEngine,
-    OnlineScheduler,
     SamplingParams,
-    SchedulerManager,
     lesson,
     load_model,
     random_model,
@@ -76,23 +74,6 @@ def test_logits_stay_within_a_bound_of_transformers(hf_model, dtype, share):
         logits = engine.decode_step_sessions(sessions)
 
 
-def test_sampled_streams_repeat(exact):
-    engine = InferenceEngine(exact)
-    params = [SamplingParams(max_new_tokens=30, temperature=1.0, seed=s) for s in (1, 2, 1)]
-    runs = [[r.token_ids for r in engine.generate([[5, 6, 7]] * 3, params)] for _ in range(2)]
-    assert runs[0] == runs[1]
-    assert runs[0][0] == runs[0][2] != runs[0][1]
-
-
-def test_streaming(exact):
-    params = SamplingParams(max_new_tokens=20, stop_on_eos=False)
-    engine = InferenceEngine(exact)
-    expected = [r.token_ids for r in engine.generate([[n, 6, 7] for n in range(1, 9)], params)]
-    with SchedulerManager(OnlineScheduler(engine, max_batch_size=4)) as manager:
-        streams = [manager.submit([n, 6, 7], params) for n in range(1, 9)]
-        assert [[token.token_id for token in stream] for stream in streams] == expected
-
-
 # -- a decode step, watched -----------------------------------------------------------------------------------------
 
 
@@ -129,12 +110,6 @@ def test_a_decode_step_does_not_wait_for_the_device(rung, lengths, synchronisati
         logits = engine.decode_step_sessions(sessions)
         torch.cuda.set_sync_debug_mode("default")
         engine.take_tokens(sessions, logits)
-
-
-def test_the_watch_would_see_a_wait(synchronisation_raises):
-    synchronisation_raises()
-    with pytest.raises(RuntimeError, match="synchronizing"):
-        torch.tensor([1], device="cuda").item()
 
 
 KERNELS = {

@@ -156,21 +156,6 @@ def test_a_steady_step_waits_for_nothing_but_its_tokens(exact):
     scheduler.run()
 
 
-def test_a_token_that_is_read_too_early_is_not_there(exact):
-    """What the ring waits for: without its wait the slot of a step holds what was there before."""
-    engine = make_engine(exact, BEST)
-    slow_device(engine)
-    (session,) = [engine.new_session([1, 2, 3], SamplingParams(max_new_tokens=9, stop_on_eos=False))]
-    engine.take_tokens([session], engine.prefill([session]))
-    for slot in engine.pipeline.ring.empty:
-        slot.host.fill_(-7)
-    engine.launch([session])
-    (step,) = engine.pipeline.in_flight
-    assert step.pending.host[0] == -7
-    engine.settle()
-    assert session.token_ids[-1] >= 0
-
-
 def test_a_fork_and_a_cancelled_session_leave_nothing_in_flight(exact):
     told = []
     for parts in (BEFORE, BEST):

@@ -7,8 +7,6 @@ from rosecourse.lessons.dense import DecodeForward as DenseForward
 from rosecourse.models.load import from_transformers
 from tests.support.oracles import hf_greedy, hf_next_logits, hf_random_gpt2, prompts_of
 
-pytestmark = pytest.mark.grid
-
 PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
 
 
@@ -28,7 +26,7 @@ def assert_same_tokens(hf, model, config, prompts, max_new_tokens, parts=BEST):
     engine.kv.audit([], engine.prefix_cache.entries() if engine.prefix_cache else [])
 
 
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("parts", ["035", "061", "dense", "066", "071"])
 def test_shipped_model_mixed_lengths_in_one_batch(model, hf_model, parts):
     prompts = prompts_of([1, 5, 63, 64, 65, 127, 128, 129], model.shape.vocab_size)
     assert_same_tokens(hf_model, model, EngineConfig(max_batch_size=8), prompts, [24] * 8, PARTS[parts])
@@ -47,8 +45,9 @@ def test_shipped_model_up_to_the_context_limit(model, hf_model):
         assert_same_tokens(hf_model, model, EngineConfig(), prompts, [new])
 
 
-@pytest.mark.parametrize(("num_heads", "head_dim"), [(1, 8), (2, 16), (3, 8), (4, 32), (5, 12)])
-@pytest.mark.parametrize("block_size", [1, 4, 16, 64])
+@pytest.mark.parametrize(
+    ("num_heads", "head_dim", "block_size"), [(1, 8, 4), (2, 16, 16), (3, 8, 1), (4, 32, 64), (5, 12, 4)]
+)
 def test_random_models(model, num_heads, head_dim, block_size):
     hf = hf_random_gpt2(num_heads, head_dim, seed=num_heads)
     ours = from_transformers(hf, model.tokenizer)
@@ -59,34 +58,11 @@ def test_random_models(model, num_heads, head_dim, block_size):
 
 
 @pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("block_size", [1, 4])
-def test_every_lesson_on_a_batch_whose_members_roll_over_at_different_steps(small_pair, parts, block_size):
+def test_every_lesson_on_a_batch_whose_members_roll_over_at_different_steps(small_pair, parts):
     hf, model = small_pair
     prompts = prompts_of([3, 4, 5, 7, 8, 4, 4, 1], 211)
-    config = EngineConfig(block_size=block_size, max_batch_size=8)
+    config = EngineConfig(block_size=4, max_batch_size=8)
     assert_same_tokens(hf, model, config, prompts, [20, 3, 9, 20, 20, 20, 1, 20], PARTS[parts])
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_every_lesson_under_preemption(small_pair, parts):
-    hf, model = small_pair
-    prompts = prompts_of([5, 11, 7, 3], 211)
-    config = EngineConfig(block_size=4, max_batch_size=4, num_blocks=11)
-    assert_same_tokens(hf, model, config, prompts, [30] * 4, PARTS[parts])
-
-
-def test_triton_kv_append_through_the_interpreter(small_pair):
-    hf, model = small_pair
-    config = EngineConfig(block_size=4, max_batch_size=4, triton_kv_append_min_batch=1)
-    assert_same_tokens(hf, model, config, prompts_of([3, 3, 6, 5], 211), [9] * 4)
-    assert_same_tokens(hf, model, config, prompts_of([3, 3, 3, 3], 211), [9] * 4)
-
-
-def test_more_prompts_than_the_batch_holds(small_pair):
-    hf, model = small_pair
-    prompts = prompts_of([3, 9, 1, 17, 5, 30, 2], 211)
-    config = EngineConfig(block_size=8, max_batch_size=2)
-    assert_same_tokens(hf, model, config, prompts, [12, 5, 20, 1, 9, 30, 7])
 
 
 def test_shared_prefixes(small_pair):

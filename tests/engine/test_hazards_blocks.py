@@ -1,17 +1,22 @@
-"""Hazards of blocks: who owns them, who gets them, and that a call that gets none has changed nothing."""
+"""Hazards of blocks: who owns them, who gets them, what is shared, and that a call that gets none changes nothing."""
 
 import pytest
 import torch
 
-from rosecourse import BlockError, KVCacheExhausted
-from tests.support.hazards import BS, Driver, assert_holds_its_own, each_rung
+from rosecourse import (
+    BlockError,
+    KVCacheExhausted,
+    OnlineScheduler,
+)
+from rosecourse.kv import prefix_cache as prefix_cache_module
+from tests.support.hazards import BS, Driver, assert_holds_its_own, check
 from tests.support.layouts import OneTable
 from tests.support.oracles import hf_greedy, prompts_of
 
-pytestmark = pytest.mark.grid
+BOTH = pytest.mark.parametrize("rung", ["061", "071"])  # a list of blocks for each layer, and one for all
 
 
-@each_rung
+@BOTH
 def test_double_free_and_a_stale_holder_leave_the_new_owner_alone(small_pair, rung):
     """Hazard 1: one list is freed twice, and by a stale holder after its blocks went to someone else."""
     hf, model = small_pair
@@ -33,9 +38,6 @@ def test_double_free_and_a_stale_holder_leave_the_new_owner_alone(small_pair, ru
         driver.check()
     driver.step(second)
     assert_holds_its_own(hf, driver.kv, second)
-
-
-# -- a failed allocation --------------------------------------------------------------------------------------------
 
 
 def failing_at(driver, monkeypatch, number):
@@ -60,39 +62,24 @@ def a_batch_that_needs_blocks(driver):
     return 5
 
 
-def append_one(driver, number, layer):
-    """Append a token to one layer of a live session."""
-    driver.kv.append_token(layer, driver.live[number].block_ids_per_layer[layer], *torch.ones(2, 2, 8))
-
-
-# The blocks that a call takes, and the call: beside sessions of 8 and of 6 tokens, the latter with a sibling.
+# The blocks of a layer that a call takes, beside sessions of 8 and of 6 tokens, the latter with a sibling.
 PATHS = {
-    "allocate": (2 * 3, lambda driver: driver.kv.allocate(8)),
-    "append_token to nothing": (1, lambda driver: driver.kv.append_token(0, [], *torch.ones(2, 2, 8))),
-    "append_token to a full block": (1, lambda driver: append_one(driver, 0, layer=1)),
-    "append_token to a shared block": (1, lambda driver: append_one(driver, 1, layer=2)),
-    "reserve": (4 * 3, lambda driver: driver.engine.reserve(driver.session([3] * 14))),
-    "reserve with a hit of two blocks": (2 * 3, lambda driver: driver.engine.reserve(driver.session([5] * 14))),
-    "prefill": (2 * 3 * 3, lambda driver: driver.engine.prefill([driver.session([n] * 9) for n in (1, 2)])),
+    "reserve": (4, lambda driver: driver.engine.reserve(driver.session([3] * 14))),
+    "reserve with a hit of two blocks": (2, lambda driver: driver.engine.reserve(driver.session([5] * 14))),
+    "prefill": (2 * 3, lambda driver: driver.engine.prefill([driver.session([n] * 9) for n in (1, 2)])),
 }
 
 
-ONE_TABLE_PATHS = {
-    name: (calls // 3, call) for name, (calls, call) in PATHS.items() if not name.startswith("append_token")
-}
-
-
-@pytest.mark.parametrize(
-    ("rung", "path"), [("061", path) for path in PATHS] + [("065", path) for path in ONE_TABLE_PATHS]
-)
+@BOTH
+@pytest.mark.parametrize("path", PATHS)
 def test_an_allocation_that_fails_at_any_call_changes_nothing(small_model, monkeypatch, rung, path):
-    """Hazard 3: a failure at call k for every k, on every path of the engine and the manager that takes blocks."""
-    calls_needed, call = (PATHS if rung == "061" else ONE_TABLE_PATHS)[path]
+    """Hazard 3: a failure at call k for every k. What the manager's own calls take is in tests/kv."""
+    needed, call = PATHS[path]
     driver = Driver(small_model, rung, prefix_cache=True)
     driver.start([5] * 8, [6] * 6)
     driver.fork(driver.live[1])
     before = driver.snapshot()
-    for number in range(calls_needed):
+    for number in range(needed * (1 if isinstance(driver.layout, OneTable) else 3)):
         with monkeypatch.context() as patch:
             calls = failing_at(driver, patch, number)
             with pytest.raises(KVCacheExhausted, match="injected"):
@@ -100,14 +87,12 @@ def test_an_allocation_that_fails_at_any_call_changes_nothing(small_model, monke
         assert len(calls) == number + 1
         assert driver.snapshot() == before
         driver.check()
-    calls = failing_at(driver, monkeypatch, calls_needed)
     call(driver)
-    assert len(calls) == calls_needed
 
 
-@each_rung
+@BOTH
 def test_a_step_that_lacks_any_number_of_blocks_changes_nothing(small_model, rung):
-    """Hazard 3: with 0, 1, 2, ... blocks too few for its batch, a decode step is refused, and not a byte is another."""
+    """Hazard 3, Hazard 4: a decode step whose batch lacks blocks, for copies too, is refused; no byte has changed."""
     driver = Driver(small_model, rung)
     needed = a_batch_that_needs_blocks(driver)
     for available in range(needed):
@@ -124,12 +109,11 @@ def test_a_step_that_lacks_any_number_of_blocks_changes_nothing(small_model, run
     driver.check()
 
 
-@each_rung
-def test_a_step_that_fails_in_its_middle_leaks_nothing(small_pair, monkeypatch, rung):
+def test_a_step_that_fails_in_its_middle_leaks_nothing(small_pair, monkeypatch):
     """Hazard 3: a failure that nobody could foresee, at call k for every k: freed and computed again, all goes on."""
     hf, model = small_pair
-    driver = Driver(model, rung)
-    calls_needed = a_batch_that_needs_blocks(driver) * (1 if isinstance(driver.layout, OneTable) else 3)
+    driver = Driver(model, "061")
+    calls_needed = a_batch_that_needs_blocks(driver) * 3
     known = [list(session.token_ids) for session in driver.live]
     for number in range(calls_needed):
         with monkeypatch.context() as patch:
@@ -154,39 +138,35 @@ def test_a_step_that_fails_in_its_middle_leaks_nothing(small_pair, monkeypatch, 
     assert [s.token_ids for s in driver.live] == [k + e for k, e in zip(known, expected, strict=True)]
 
 
-@each_rung
-def test_copy_on_write_with_no_free_block_changes_no_owner_and_works_after_one_free(small_pair, rung):
-    """Hazard 4: copy-on-write on an exhausted pool."""
+@pytest.mark.parametrize("number", range(5))
+def test_a_place_that_fails_at_any_block_changes_no_session(small_pair, monkeypatch, number):
+    """Hazard 24: a failure at block k for every k: those before it have no block that nobody has copied into."""
     hf, model = small_pair
-    driver = Driver(model, rung, num_blocks=3)
-    parent, other = driver.start_lengths(6, 2)
-    child = driver.fork(parent, token_id=9)
+    driver = Driver(model, "071")
+    needed = a_batch_that_needs_blocks(driver)
     before = driver.snapshot()
-    for batch in ([child], [parent], [parent, child]):
-        with pytest.raises(KVCacheExhausted):
-            driver.engine.decode_step_sessions(batch)
-        assert driver.snapshot() == before
-    driver.free(other)
-    driver.step(parent, child)
-    for session in (parent, child):
+    with monkeypatch.context() as patch:
+        failing_at(driver, patch, number)
+        with pytest.raises(KVCacheExhausted, match="injected"):
+            driver.engine.decode_step_sessions(driver.live)
+    assert driver.snapshot() == before
+    driver.check()
+    available = driver.kv.num_available()
+    driver.step()
+    assert driver.kv.num_available() == available - needed
+    for session in driver.live:
         assert_holds_its_own(hf, driver.kv, session)
-        for layer, ids in enumerate(driver.layout.lists(session.table)):
-            assert driver.layout.info(layer, ids[-1]).owners == 1
 
 
-# -- forks ----------------------------------------------------------------------------------------------------------
-
-
-@each_rung
-@pytest.mark.parametrize("leaves", [0, 1, 2, None])
+@BOTH
+@pytest.mark.parametrize("leaves", [0, 2])
 def test_siblings_of_a_partial_block_see_their_own_tokens(small_pair, rung, leaves):
     """Hazard 5: each writes its own K and V into what was shared; whoever leaves first, the parent (0) too."""
     hf, model = small_pair
     driver = Driver(model, rung)
     parent, *_ = driver.start_lengths(6, 3)
     family = [parent, *(driver.fork(parent, token_id) for token_id in (11, 12))]
-    if leaves is not None:
-        driver.free(family.pop(leaves))
+    driver.free(family.pop(leaves))
     known = [list(session.token_ids) for session in driver.live]
     for _ in range(4):
         driver.step()
@@ -196,7 +176,7 @@ def test_siblings_of_a_partial_block_see_their_own_tokens(small_pair, rung, leav
     assert [s.token_ids for s in driver.live] == [k + e for k, e in zip(known, expected, strict=True)]
 
 
-@each_rung
+@BOTH
 def test_a_fork_at_a_block_boundary_copies_nothing(small_pair, monkeypatch, rung):
     """Hazard 6: the full blocks stay shared, and the next token gets a private block."""
     hf, model = small_pair
@@ -217,28 +197,163 @@ def test_a_fork_at_a_block_boundary_copies_nothing(small_pair, monkeypatch, rung
     assert_holds_its_own(hf, driver.kv, child)
 
 
-# -- lengths --------------------------------------------------------------------------------------------------------
-
-
-@each_rung
-@pytest.mark.parametrize("together", [True, False], ids=["one batch", "alone"])
-def test_blocks_and_slots_at_every_length(small_pair, rung, together):
+@BOTH
+def test_blocks_and_slots_at_every_length(small_pair, rung):
     """Hazard 7: prompts of 1, BS - 1, BS, BS + 1, ... tokens, and every length from there to the longest."""
     hf, model = small_pair
     most = 5 * BS
     driver = Driver(model, rung, max_seq_len=most)
     prompts = prompts_of([1, BS - 1, BS, BS + 1, 2 * BS - 1, 2 * BS, 2 * BS + 1, most - 1], 211)
     sessions = [driver.session(prompt, new=most - len(prompt)) for prompt in prompts]
-    for batch in [sessions] if together else [[session] for session in sessions]:
-        driver.engine.take_tokens(batch, driver.engine.prefill(batch))
-        driver.live += batch
-        driver.check()
-        while running := [session for session in batch if not session.finished]:
-            driver.step(*running)
-            for session in running:
-                assert driver.kv.length(session.table) == len(session.token_ids) - 1
-                for ids in driver.layout.lists(session.table):
-                    assert len(ids) == -(-(len(session.token_ids) - 1) // BS)
+    driver.engine.take_tokens(sessions, driver.engine.prefill(sessions))
+    driver.live += sessions
+    driver.check()
+    while running := [session for session in sessions if not session.finished]:
+        driver.step(*running)
+        for session in running:
+            assert driver.kv.length(session.table) == len(session.token_ids) - 1
+            for ids in driver.layout.lists(session.table):
+                assert len(ids) == -(-(len(session.token_ids) - 1) // BS)
     for session in sessions:
         assert len(session.token_ids) == most
         assert_holds_its_own(hf, driver.kv, session)
+
+
+@BOTH
+def test_preemption_right_after_the_token_that_fills_a_block_loses_none(small_pair, rung):
+    """Hazard 11: when all sessions have just filled a block, there is one block for two of them."""
+    hf, model = small_pair
+    driver = Driver(model, rung, prefix_cache=True)
+    scheduler = OnlineScheduler(driver.engine)
+    sessions = [driver.session(prompt, 3 * BS) for prompt in prompts_of([BS - 2, BS - 2], 211)]
+    for session in sessions:
+        scheduler.submit(session)
+    preempted_at = []
+    while scheduler.has_work:
+        running = [s for s in scheduler.running if s.num_cached_tokens % BS == 0]
+        if len(running) == 2 and len(preempted_at) < 2:
+            preempted_at.append(running[1].num_cached_tokens)
+            hog = driver.kv.allocate((driver.kv.num_available() - 1) * BS)
+            scheduler.step()
+            assert list(scheduler.running) == sessions[:1]
+            driver.kv.free(hog)
+        else:
+            scheduler.step()
+        check(driver.engine, [*scheduler.waiting, *scheduler.running])
+    assert preempted_at[0] == BS
+    assert scheduler.stats.preemptions == len(preempted_at)
+    assert [session.completion_ids for session in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 3 * BS)
+
+
+@BOTH
+def test_the_last_session_that_runs_is_refused_clearly_if_others_hold_the_pool(small_model, rung):
+    """Hazard 10: nobody is left to preempt: an error, and not a byte changed, until somebody frees."""
+    driver = Driver(small_model, rung)
+    scheduler, session = OnlineScheduler(driver.engine), driver.session([7] * BS, 3)
+    scheduler.submit(session)
+    scheduler.step()
+    hog = driver.kv.allocate(driver.kv.num_available() * BS)
+    driver.live = [session]
+    before = driver.snapshot()[1]
+    with pytest.raises(KVCacheExhausted, match="free or preempt one"):
+        scheduler.step()
+    assert driver.snapshot()[1] == before
+    driver.kv.free(hog)
+    while scheduler.has_work:
+        scheduler.step()
+        driver.check()
+    assert len(session.completion_ids) == 3
+
+
+def prefilled(driver, prompt):
+    """A session with its first token, and how many of its tokens were a hit."""
+    session = driver.session(prompt)
+    driver.engine.reserve(session)
+    hit = session.num_cached_tokens
+    driver.engine.take_tokens([session], driver.engine.prefill([session]))
+    driver.live.append(session)
+    driver.check()
+    return session, hit
+
+
+def assert_right(hf, driver, *sessions):
+    """Four decode steps: greedy tokens as `transformers` makes them, over K and V as it computes them."""
+    for _ in range(4):
+        driver.step(*sessions)
+    expected = hf_greedy(hf, [s.prompt_ids for s in sessions], 5)
+    assert [s.completion_ids for s in sessions] == expected
+    for session in sessions:
+        assert_holds_its_own(hf, driver.kv, session)
+
+
+@BOTH
+def test_identical_prompts_in_one_batch_do_not_hit_what_is_not_computed(small_pair, rung):
+    """Hazard 12: the batch computes each by itself; the next batch hits."""
+    hf, model = small_pair
+    driver = Driver(model, rung, prefix_cache=True)
+    (prompt,) = prompts_of([3 * BS + 1], 211)
+    first = driver.start(prompt, prompt, prompt)
+    blocks = [i for session in first for i in driver.layout.lists(session.table)[0]]
+    assert len(set(blocks)) == len(blocks) == 12
+    second = [driver.session(prompt) for _ in range(2)]
+    for session in second:
+        driver.engine.reserve(session)
+    assert [session.num_cached_tokens for session in second] == [3 * BS, 3 * BS]
+    driver.engine.take_tokens(second, driver.engine.prefill(second))
+    driver.live += second
+    driver.check()
+    assert_right(hf, driver, *first, *second)
+
+
+@BOTH
+def test_a_hit_of_the_whole_prompt_computes_one_token_at_least(small_pair, rung):
+    """Hazard 13: a prompt of three blocks, all known: the same logits as cold, while the first one runs and after."""
+    hf, model = small_pair
+    driver = Driver(model, rung, prefix_cache=True)
+    (prompt,) = prompts_of([3 * BS], 211)
+    cold_session = driver.session(prompt)
+    cold = driver.engine.prefill([cold_session])
+    driver.engine.take_tokens([cold_session], cold)
+    for _ in range(2):
+        session = driver.session(prompt)
+        driver.engine.reserve(session)
+        assert session.num_cached_tokens == 2 * BS
+        torch.testing.assert_close(driver.engine.prefill([session]), cold, atol=1e-4, rtol=1e-4)
+        driver.engine.take_tokens([session], cold)
+        driver.live = [session, *([cold_session] if cold_session.block_ids_per_layer else [])]
+        driver.check()
+        assert_right(hf, driver, session)
+        driver.free(*driver.live)
+
+
+@BOTH
+def test_a_hit_is_not_evicted_by_the_allocation_that_uses_it(small_pair, rung):
+    """Hazard 14: the oldest idle blocks are those that the new prompt hits; room is made of the others."""
+    hf, model = small_pair
+    driver = Driver(model, rung, prefix_cache=True, num_blocks=5)
+    a, b = prompts_of([2 * BS + 1, 2 * BS + 1], 211)
+    for prompt in (a, b):  # a is the older
+        driver.free(prefilled(driver, prompt)[0])
+    known = driver.engine.prefix_cache.lookup
+    session, hit = prefilled(driver, [*a, *b[:BS]])  # 4 blocks: 2 of a, the free one, and 1 of b
+    assert (hit, len(known(b))) == (2 * BS, 1)
+    assert_right(hf, driver, session)  # which takes a fifth
+    assert (len(known(a)), len(known(b))) == (2, 0)
+
+
+@BOTH
+def test_colliding_keys_compare_the_tokens(small_pair, monkeypatch, rung):
+    """Hazard 15: with one hash for all, the wrong block is never used, and the right one is still found."""
+    hf, model = small_pair
+
+    class Colliding(prefix_cache_module.PrefixKey):
+        def __hash__(self):
+            return 1
+
+    monkeypatch.setattr(prefix_cache_module, "PrefixKey", Colliding)
+    driver = Driver(model, rung, prefix_cache=True)
+    a, b = prompts_of([3 * BS, 3 * BS], 211)
+    mixed = [[*a[:BS], *b[BS:]], [*b[:BS], *a[BS:]], [*a[: 2 * BS], *b[:BS]]]
+    found = [prefilled(driver, prompt) for prompt in (a, b, *mixed, a)]
+    assert [hit for _, hit in found] == [0, 0, BS, BS, 2 * BS, 2 * BS]
+    assert_right(hf, driver, *(session for session, _ in found))

@@ -1,8 +1,6 @@
 """An engine that a manager steps is the manager's, and a manager that nobody holds any more ends. No sleeps."""
 
 import gc
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -63,27 +61,6 @@ def test_stray_calls_end_nobodys_stream(small_pair):
     engine.take_tokens([computed], engine.decode_step_sessions([computed]))  # `close` has handed the engine back
     engine.free(computed)
     engine.audit([])
-
-
-@pytest.mark.parametrize("call", stray_calls(None, None))
-def test_an_idle_manager_has_the_engine_too(small_model, call):
-    """Hazard 37: before, between and after the requests; until it is closed."""
-    engine = make_engine(small_model)
-    computed = held_by_hand(engine)
-    stray = stray_calls(engine, computed)[call]
-    with time_limit():
-        manager = SchedulerManager(OnlineScheduler(engine))
-        try:
-            for _ in range(2):
-                with pytest.raises(EngineBusy, match="SchedulerManager"):
-                    stray()
-                assert len(ids(manager.submit([1, 2], params(3)))) == 3
-        finally:
-            manager.close()
-        if call == "another manager":
-            stray().close()
-        else:
-            stray()
 
 
 def test_a_session_is_given_back_while_a_manager_has_the_engine(small_model):
@@ -180,33 +157,3 @@ def test_a_stream_that_is_held_keeps_its_manager(small_model):
         gc.collect()
         thread.join(LIMIT)
         assert not thread.is_alive()
-
-
-def test_a_hundred_managers_that_are_dropped_leave_nothing(small_model):
-    """Not a thread, nor a block."""
-    engine = make_engine(small_model, prefix_cache=False)
-    before = threading.active_count()
-    with time_limit():
-        for number in range(100):
-            manager = SchedulerManager(OnlineScheduler(engine))
-            assert len(ids(manager.submit([1, number], params(2)))) == 2
-            (thread,) = [thread for thread in threading.enumerate() if thread.name == "rosecourse-scheduler"]
-            del manager
-            thread.join(LIMIT)
-            assert not thread.is_alive()
-    assert threading.active_count() == before
-    assert engine.kv.num_available() == engine.kv.num_blocks
-
-
-def test_a_program_may_end_whatever_it_holds():
-    """With requests that run, it ends without a word, and each thread before the interpreter."""
-    code = (
-        "import rosecourse as rc; model = rc.load_model(device='cpu')\n"
-        "def start():\n"
-        "    m = rc.SchedulerManager(rc.OnlineScheduler(rc.InferenceEngine(model)))\n"
-        "    s = m.submit('Hello', rc.SamplingParams(max_new_tokens=400, stop_on_eos=False)); next(s)\n"
-        "    return m, s\n"
-        "both = start(); stream = start()[1]; manager = start()[0]; start(); m, s = start(); m.me = m; del m, s"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")

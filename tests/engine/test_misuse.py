@@ -2,8 +2,8 @@
 
 import pytest
 
-from rosecourse import BEST, RequestError, SamplingParams, lesson
-from tests.support.misuses import MISUSES, PER_LAYER, World
+from rosecourse import RequestError, SamplingParams
+from tests.support.misuses import MISUSES, World
 from tests.support.scheduling import make_engine
 
 
@@ -17,7 +17,7 @@ def undisturbed(small_model):
 def test_misuse_is_an_error_that_changes_nothing(small_model, undisturbed, name):
     """Hazard 36: the named error on one line; books, sessions and every later token are as without it."""
     error, misuse = MISUSES[name]
-    world = World(small_model, lesson("061").after if name.startswith(PER_LAYER) else BEST)
+    world = World(small_model)
     before = world.books()
     with pytest.raises(error) as caught:
         misuse(world)
@@ -26,10 +26,6 @@ def test_misuse_is_an_error_that_changes_nothing(small_model, undisturbed, name)
     assert 20 < len(text) < 250
     assert world.books() == before
     assert world.finish() == undisturbed
-
-
-def test_there_are_enough_of_them():
-    assert len(MISUSES) > 200
 
 
 def test_tokens_that_somebody_adds_by_hand_end_at_the_length_of_the_engine(small_model):

@@ -83,7 +83,6 @@ def nothing(engine):
 USES = [nothing, generates, streams, schedules, leaves_a_scheduler_that_runs, manages, leaves_sessions]
 
 
-@pytest.mark.grid
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
 def test_a_dropped_engine_is_gone(small_model, rung, use):

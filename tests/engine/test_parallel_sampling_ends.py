@@ -26,8 +26,6 @@ from tests.support.samples import (
 )
 from tests.support.scheduling import check, make_engine, run
 
-pytestmark = pytest.mark.grid
-
 # -- ends ---------------------------------------------------------------------------------------------------------
 
 
@@ -60,9 +58,8 @@ def test_a_sample_stops_with_the_end_of_text_by_itself(small_model, params):
 
 
 @RUNGS
-@pytest.mark.parametrize("prefix_cache", [False, True])
-def test_logits_of_nan_end_all_samples_of_that_prompt(small_model, monkeypatch, rung, prefix_cache):
-    engine = make_engine(small_model, rung.after, max_batch_size=16, prefix_cache=prefix_cache)
+def test_logits_of_nan_end_all_samples_of_that_prompt(small_model, monkeypatch, rung):
+    engine = make_engine(small_model, rung.after, max_batch_size=16)
     spoil_prefills(engine, monkeypatch, first_token=9)
     prompts = [[9] * 6, *prompts_of([5], 211), [9, 1]]
     scheduler = OnlineScheduler(engine)
@@ -80,17 +77,7 @@ def test_logits_of_nan_end_all_samples_of_that_prompt(small_model, monkeypatch, 
 # -- cancelled, interrupted, failed -------------------------------------------------------------------------------
 
 
-def test_a_request_cancelled_before_its_prefill_has_no_samples(small_model):
-    scheduler = OnlineScheduler(make_engine(small_model))
-    (session,) = submit(scheduler, prompts_of([5], 211), SAMPLED, 4)
-    scheduler.cancel(session)
-    assert not scheduler.has_work
-    assert session.samples == [session]
-    assert_all_blocks_are_back(scheduler.engine)
-
-
-@pytest.mark.parametrize("number", range(6))
-@pytest.mark.parametrize("after_steps", [1, 2, 5])
+@pytest.mark.parametrize(("number", "after_steps"), [(0, 1), (0, 5), (2, 2), (4, 1), (5, 2)])
 def test_a_sample_is_cancelled_by_itself(small_model, number, after_steps):
     """The one that was prefilled, one that runs, one that waits for a place."""
     prompts = prompts_of([5], 211)
@@ -106,34 +93,6 @@ def test_a_sample_is_cancelled_by_itself(small_model, number, after_steps):
     expected[number] = expected[number][: len(cancelled.completion_ids)]
     assert completions([session]) == expected
     assert cancelled.finish_reason == "cancelled"
-    assert_all_blocks_are_back(scheduler.engine)
-
-
-@pytest.mark.parametrize("broken", ["prefill", "fork", "begin", "launch", "land"])
-@pytest.mark.parametrize("call", [0, 1, 2, 3])
-def test_a_step_that_raises_loses_nothing(small_model, monkeypatch, broken, call):
-    prompts = prompts_of([5, 3], 211)
-    scheduler = OnlineScheduler(make_engine(small_model, prefix_cache=False))
-    sessions = submit(scheduler, prompts, SAMPLED, 4)
-    calls, real = [], getattr(scheduler.runner, broken)
-
-    def breaks(*args):
-        calls.append(args)
-        return 1 / 0 if len(calls) == call + 1 else real(*args)
-
-    monkeypatch.setattr(scheduler.runner, broken, breaks)
-    made, failures = {}, 0
-    while scheduler.has_work:
-        try:
-            for session, token_id in scheduler.step():
-                made.setdefault(session, []).append(token_id)
-        except ZeroDivisionError:
-            failures += 1
-        check(scheduler)
-    assert failures == (len(calls) > call)
-    assert failures or call >= 2  # two prompts are prefilled, at most
-    assert completions(sessions) == alone(small_model, prompts, SAMPLED, 4)
-    assert [made[sample] for session in sessions for sample in session.samples] == completions(sessions)
     assert_all_blocks_are_back(scheduler.engine)
 
 
@@ -163,29 +122,12 @@ def stepping_scene(model, parts, steps, expected):
     return Scene(scheduler.step, finish)
 
 
-@pytest.mark.parametrize("number", ["035", "062", "065"])
+@pytest.mark.parametrize("number", ["035", "071"])
 @pytest.mark.parametrize("steps", [0, 1])
 def test_an_interrupt_in_a_step_loses_no_sample(small_model, number, steps):
     parts = lesson(number).after
     expected = alone(small_model, prompts_of([5, 4], 211), replace(SAMPLED, max_new_tokens=4), 4, parts)
     assert strike_lines(lambda: stepping_scene(small_model, parts, steps, expected), 25, seed=(number, steps)) == 25
-
-
-def test_an_interrupt_of_generate_leaves_no_blocks(small_model):
-    prompts = prompts_of([5, 4], 211)
-    params = replace(SAMPLED, max_new_tokens=3)
-    expected = alone(small_model, prompts, params, 3)
-
-    def scene():
-        engine = make_engine(small_model, num_blocks=10)
-
-        def check_engine(interrupted, result):
-            assert interrupted or [g.token_ids for g in result] == expected
-            assert_all_blocks_are_back(engine)
-
-        return Scene(lambda: engine.generate(prompts, params, n=3), check_engine)
-
-    assert strike_lines(scene, 40) == 40
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------
@@ -209,14 +151,3 @@ def test_samples_that_cannot_be_served_are_refused_before_anything_changes(small
     scheduler.submit(session, [GREEDY])
     run(scheduler)
     assert len(session.samples) == 2
-
-
-def test_a_session_that_has_its_first_token_takes_no_samples(small_model):
-    engine = make_engine(small_model)
-    session = engine.new_session([1, 2, 3], GREEDY)
-    engine.take_tokens([session], engine.prefill([session]))
-    with pytest.raises(RequestError, match=r"before its first token \(this one is running\): submit a new session"):
-        OnlineScheduler(engine).submit(session, [GREEDY])
-    engine.free(session)
-    with pytest.raises(RequestError, match=r"before its first token \(this one was freed\)"):
-        OnlineScheduler(engine).submit(session, [GREEDY])

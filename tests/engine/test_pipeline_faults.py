@@ -9,7 +9,7 @@ from rosecourse import BEST, OfflineScheduler, OnlineScheduler, SamplingParams, 
 from tests.engine.test_faults import FaultAt, Planted
 from tests.support.fault_soak import soak
 from tests.support.interrupts import Scene, strike_lines
-from tests.support.late_device import BEHIND, forgive
+from tests.support.late_device import BEHIND, LATE, forgive
 from tests.support.pipelines import (
     PROMPTS,
     Run,
@@ -21,12 +21,9 @@ from tests.support.pipelines import (
     told_alone,
 )
 
-pytestmark = pytest.mark.grid
-
 CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin", "free"]
 KEEPS = {("after", "begin"), ("after", "land")}  # who has done its work and raises keeps the tokens
 FEW = slice(1, 6)
-WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
 def world(parts, kind=OnlineScheduler, **config):
@@ -60,85 +57,35 @@ def assert_as_alone(run):
     assert run.told() == [told_alone(session) for session in run.sessions]
 
 
-@one_behind
-@WHEN
-@pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
-def test_a_fault_in_any_call_of_the_engine_loses_nothing(parts, kind, when):
+PLACES = {  # calls, and what they are calls of
+    "engine": lambda run: [(run.engine.kv if name == "can_append" else run.engine.runner, name) for name in CALLS],
+    "admission": lambda run: [(run.scheduler, "admission")],
+    "step": lambda run: [(run.engine.decode_step, stage) for stage in ("place", "copy_blocks", "plan", "runner")],
+    "pipeline": lambda run: [(run.engine.pipeline, name) for name in ("launch", "land")],
+    "slots": lambda run: [(slot, name) for slot in run.engine.pipeline.ring.empty for name in ("write", "read")],
+}
+
+
+@pytest.mark.parametrize("parts", [BEST, LATE], ids=["in step", "late"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fault_in_any_call_loses_nothing(parts, place, when):
+    """At call k for every k, while the step before is in flight, which lands first."""
     faults = []
     for k in count(1):
-        run, fault = world(parts, kind), FaultAt(k, when)
-        for name in CALLS:
-            fault.wrap(run.engine.kv if name == "can_append" else run.engine.runner, name)
-        fault.wrap(run.scheduler, "admission")
+        run, fault = world(parts, OfflineScheduler if k % 2 else OnlineScheduler), FaultAt(k, when)
+        for owner, name in PLACES[place](run):
+            fault.wrap(owner, name)
         broken = run_with_fault(run, fault)
         if fault.raised_in is None:
             break
         faults.append(fault.raised_in)
+        forgive(run.engine)
         if broken:
             assert run.engine.num_in_flight == 0
         else:
             assert_as_alone(run)
-    assert {*faults} == {*CALLS, "admission"}
-    assert faults.count("land") >= 12
-
-
-def forking(parts):
-    """Four requests of three samples each, so that there are blocks to copy."""
-    run = Run(make_engine(parts))
-    for prompt, params in zip(PROMPTS[FEW], asks()[FEW], strict=True):
-        run.submit(prompt, params, n=3)
-    return run
-
-
-@one_behind
-@WHEN
-@pytest.mark.parametrize("stage", ["place", "copy_blocks", "plan", "runner"])
-def test_a_fault_inside_a_step_loses_nothing(parts, stage, when):
-    """While the step before is in flight, which lands first."""
-    expected = forking(parts).finish().told()
-    for k in count(1):
-        run, fault = forking(parts), FaultAt(k, when)
-        fault.wrap(run.engine.decode_step, stage)
-        assert not run_with_fault(run, fault)
-        if when == "after":
-            forgive(run.engine)
-        run.finish()
-        assert run.told() == expected
-        if fault.raised_in is None:
-            break
-    assert k > 12
-
-
-@one_behind
-@WHEN
-@pytest.mark.parametrize("call", ["launch", "land"])
-def test_a_fault_of_the_pipeline_loses_nothing(parts, call, when):
-    """A step whose tokens were read and lost is computed again."""
-    for k in count(1):
-        run, fault = world(parts), FaultAt(k, when)
-        fault.wrap(run.engine.pipeline, call)
-        assert not run_with_fault(run, fault)
-        if fault.raised_in is None:
-            break
-        assert_as_alone(run)
-    assert k > 12
-
-
-@one_behind
-@WHEN
-@pytest.mark.parametrize("call", ["write", "read"])
-def test_a_fault_of_a_slot_loses_nothing(parts, call, when):
-    """Inside the ring's put and inside the landing."""
-    for k in count(1):
-        run, fault = world(parts), FaultAt(k, when)
-        for slot in run.engine.pipeline.ring.empty:
-            fault.wrap(slot, call)
-        assert not run_with_fault(run, fault)
-        if fault.raised_in is None:
-            break
-        forgive(run.engine)
-        assert_as_alone(run)
-    assert k > 12
+    assert {*faults} == {name for _, name in PLACES[place](run)}
 
 
 @one_behind
@@ -186,7 +133,7 @@ def step_scene(parts, at):
 
 
 @one_behind
-@pytest.mark.parametrize("at", range(0, 20, 2))
+@pytest.mark.parametrize("at", [2, 5, 8, 11])
 def test_steps_are_interrupted_at_any_line(parts, at):
     """Also while the host waits for the device, which does not stop."""
     assert strike_lines(partial(step_scene, parts, at), 8, at) == 8
@@ -223,17 +170,16 @@ def call_scene(parts, call):
 @one_behind
 @pytest.mark.parametrize("call", ["fork", "cancel", "settle", "submit"])
 def test_a_call_is_interrupted_at_any_line(parts, call):
-    assert strike_lines(partial(call_scene, parts, call), 24, call) == 24
+    assert strike_lines(partial(call_scene, parts, call), 8, call) == 8
 
 
 # -- logits that are no numbers -----------------------------------------------------------------------------------
 
 
 @one_behind
-@pytest.mark.parametrize("batch", [1, 3])
-def test_nan_at_any_step_ends_one_session(parts, batch):
+def test_nan_at_any_step_ends_one_session(parts):
     """In the prefill and after each token: it has the tokens before, the step in flight gives it none, others go on."""
-    engine = make_engine(parts, model := SickModel(), max_batch_size=batch)
+    engine = make_engine(parts, model := SickModel(), max_batch_size=3)
     expected = [told_alone(session)[0] for session in world(parts).sessions]
     tried = 0
     for number, tokens in enumerate(expected):
@@ -259,11 +205,9 @@ def told_before(prompt, tokens, n):
 # -- everything at once -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.grid
-@pytest.mark.parametrize("first", range(0, 20, 10))
-def test_everything_at_once(first):
+def test_everything_at_once():
     """Seeded worlds; `python -m tests.support.fault_soak` plays as many as one likes."""
-    counts = soak(first, 10)
+    counts = soak(0, 10)
     assert min(counts[event] for event in ("faults", "forks", "cancels", "preemptions", "stop", "error")) > 0
 
 

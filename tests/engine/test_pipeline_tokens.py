@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from rosecourse import OfflineScheduler, OnlineScheduler, RequestError, SamplingParams
+from rosecourse import RequestError, SamplingParams
 from tests.support.pipelines import (
     BEFORE,
     PROMPTS,
@@ -19,9 +19,6 @@ from tests.support.pipelines import (
     told_alone,
 )
 
-pytestmark = pytest.mark.grid
-
-KINDS = pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
 FEW = slice(2, 5)  # of the requests, where each step of a run is tried
 
 
@@ -34,17 +31,6 @@ def few(parts, stop=False, **config):
 
 def steps_of(run):
     return next(n for n in count() if not (run.scheduler.has_work and run.step() is None))
-
-
-@one_behind
-@KINDS
-@pytest.mark.parametrize("batch", [1, 2, 4, 8])
-def test_mixed_lengths(parts, kind, batch):
-    """Also the order in which sessions get their tokens and end."""
-    run = Run(make_engine(parts, max_batch_size=batch), kind)
-    sessions = run.submit_all()
-    run.finish()
-    assert run.told() == [told_alone(session) for session in sessions]
 
 
 @one_behind
@@ -62,12 +48,11 @@ def test_the_host_is_one_step_behind_and_never_two(parts):
 
 
 @one_behind
-@pytest.mark.parametrize("batch", [1, 3])
-def test_end_of_text_at_any_step(parts, batch):
-    """Each token that somebody gets is the end of text once; the token too many is never seen."""
+def test_end_of_text_at_any_step(parts):
+    """Every second token that somebody gets is the end of text once; the token too many is never seen."""
     full = [alone(tuple(prompt), params)[0] for prompt, params in zip(PROMPTS, asks(), strict=True)]
-    for eos in sorted({token for tokens in full for token in tokens}):
-        run = Run(make_engine(parts, max_batch_size=batch))
+    for eos in sorted({token for tokens in full for token in tokens})[::2]:
+        run = Run(make_engine(parts, max_batch_size=3))
         run.engine.eos_token_id = eos
         run.submit_all(params=asks(stop=True))
         run.finish()
@@ -99,17 +84,16 @@ def test_cancel_at_any_step(parts):
 
 
 @one_behind
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_fork_at_any_step(parts, temperature):
+def test_fork_at_any_step(parts):
     """The step in flight lands first: the fork goes on from all tokens that there are, and with other words too."""
     forked = refused = 0
     for at in range(1, steps_of(few(parts))):
-        for number in range(len(PROMPTS[FEW])):
+        for number in (at % 3,):
             run = few(parts)
             for _ in range(at):
                 run.step()
             parent = run.sessions[number]
-            params = SamplingParams(max_new_tokens=14, temperature=temperature, seed=5, stop_on_eos=False)
+            params = SamplingParams(max_new_tokens=14, temperature=1.0, seed=5, stop_on_eos=False)
             try:
                 fork = run.engine.fork(parent, params)
             except RequestError:
@@ -126,73 +110,12 @@ def test_fork_at_any_step(parts, temperature):
             for fork in run.sessions[3:]:
                 left = replace(params, max_new_tokens=14 - len(known) + len(parent.prompt_ids))
                 assert fork.token_ids == [*known, *alone(known, left)[0]]
-    assert forked >= 12
-    assert refused >= 4
+    assert forked >= 4
+    assert refused >= 1
 
 
 @one_behind
-def test_forks_of_forks_are_decoded_together(parts):
-    """All in flight at a time, in blocks that they share and copy."""
-    run = Run(make_engine(parts, max_batch_size=8))
-    parent = run.submit(PROMPTS[2], SamplingParams(max_new_tokens=14, stop_on_eos=False))
-    family = [parent]
-    for word in (7, 8, 9):
-        run.step()
-        run.step()
-        family.append(run.engine.fork(family[-1]))
-        family[-1].token_ids[-1] = word
-        run.add(family[-1])
-    known = [len(PROMPTS[2]), *(run.known[fork] for fork in family[1:])]
-    run.finish()
-    for session, had in zip(family, known, strict=True):
-        left = SamplingParams(max_new_tokens=len(session.token_ids) - had, stop_on_eos=False)
-        assert session.token_ids[had:] == alone(tuple(session.token_ids[:had]), left)[0]
-
-
-@one_behind
-@KINDS
-@pytest.mark.parametrize("batch", [2, 4])
-def test_several_samples(parts, kind, batch):
-    run = Run(make_engine(parts, max_batch_size=batch), kind)
-    for prompt, params in zip(PROMPTS[:4], asks([6, 1, 9, 2]), strict=True):
-        run.submit(prompt, replace(params, temperature=1.0), n=3)
-    run.finish()
-    for session in run.sessions:
-        assert len(session.samples) == 3
-        for sample in session.samples:
-            assert (sample.completion_ids, sample.finish_reason) == told_alone(sample)
-
-
-@one_behind
-@KINDS
-@pytest.mark.parametrize("num_blocks", [6, 7, 9])
-@pytest.mark.parametrize("prefix_cache", [True, False])
-def test_preemption(parts, kind, num_blocks, prefix_cache):
-    run = Run(make_engine(parts, num_blocks=num_blocks, prefix_cache=prefix_cache), kind)
-    new = [12 - len(prompt) // 2 for prompt in PROMPTS]
-    sessions = run.submit_all(params=asks(new))
-    run.finish()
-    assert run.scheduler.stats.preemptions > 0
-    assert run.told() == [told_alone(session) for session in sessions]
-
-
-@one_behind
-def test_prefix_hits(parts):
-    """Prompts that begin alike, one after another: those that come later compute less, while others are in flight."""
-    stem = [1, 2, 3, 4, 5, 6, 7, 8]
-    run = Run(make_engine(parts, max_batch_size=3))
-    cached = []
-    real = run.engine.kv.allocate
-    run.engine.kv.allocate = lambda tokens, shared=(): cached.append(len(shared)) or real(tokens, shared)
-    for number in range(9):
-        run.submit([*stem, 11, number + 20][number % 3 :], asks()[number % 8])
-    run.finish()
-    assert cached == [0, 0, 0, 2, 2, 1, 2, 2, 1]
-    assert run.told() == [told_alone(session) for session in run.sessions]
-
-
-@one_behind
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 def test_two_schedulers_on_one_engine(parts, seed):
     """In any turns: each gets its own tokens, and only those."""
     draw = random.Random(seed)
@@ -210,16 +133,6 @@ def test_two_schedulers_on_one_engine(parts, seed):
     for run in runs:
         run.finish()
         assert run.told() == [told_alone(session) for session in run.sessions]
-
-
-@one_behind
-@pytest.mark.parametrize("n", [1, 3])
-def test_generate(parts, n):
-    engine, before = make_engine(parts, max_batch_size=3), make_engine(BEFORE, max_batch_size=3)
-    for stop in (False, True):
-        made, expected = (each.generate(PROMPTS, asks(stop=stop), n=n) for each in (engine, before))
-        assert made == expected
-        assert_empty(engine)
 
 
 @one_behind

@@ -79,6 +79,7 @@ SETTINGS = {
     "precision": precision,
 }
 PLAIN = nullcontext
+ENDS = [LESSONS[0], LESSONS[-1]]  # the rungs
 
 # Those of the whole process that an engine puts aside: for a device, how it is set, read and taken back.
 PUT_ASIDE = {
@@ -133,11 +134,11 @@ def assert_equal(found, expected):
 def expected(small_pair, model):
     return {
         rung.number: everything(InferenceEngine(loaded(small_pair[0], model), TIGHT, rung.after), PLAIN)
-        for rung in LESSONS
+        for rung in ENDS
     }
 
 
-@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+@pytest.mark.parametrize("rung", ENDS, ids=lambda rung: rung.number)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_of_the_process_changes_nothing(setting, rung, expected, small_pair, model):
     """Set before the engine is made, and around its use: by an engine of its own, whose prefix cache is empty too."""
@@ -202,7 +203,7 @@ def test_a_model_is_loaded_as_it_is(setting, model, monkeypatch):
 @pytest.mark.parametrize(
     "setting", [*sorted({*SETTINGS} - {"precision"}), "cuda autocast"]
 )  # TF32 is a GPU user's choice
-@pytest.mark.parametrize("rung", [LESSONS[0], LESSONS[-1]], ids=lambda rung: rung.number)
+@pytest.mark.parametrize("rung", ENDS, ids=lambda rung: rung.number)
 def test_a_setting_of_the_process_changes_nothing_on_a_gpu(setting, rung, small_pair, model):
     set_it = SETTINGS.get(setting, lambda: torch.autocast("cuda", torch.bfloat16))
     on_gpu = from_transformers(small_pair[0], model.tokenizer, "small", torch.float32, "cuda")

@@ -10,20 +10,6 @@ from tests.support.managers import LIMIT, LONG, Gate, ids, params
 from tests.support.scheduling import make_engine
 
 
-def test_a_full_queue_refuses_at_once_and_takes_again_when_there_is_room(manage, scheduler):
-    gate = Gate(scheduler.runner, "prefill")
-    manager = manage(max_waiting=2)
-    streams = [manager.submit([1, 2, 3], params(4))]
-    gate.has_come()  # the first is being computed: it does not count any more
-    streams += [manager.submit([1, 2, n], params(4)) for n in range(2)]
-    for _ in range(2):
-        with pytest.raises(QueueFull, match="2 requests wait already, max_waiting is 2: submit again later, or give"):
-            manager.submit([1, 2, 3], params(4))
-    gate.open()
-    assert [len(ids(stream)) for stream in streams] == [4] * 3
-    assert len(ids(manager.submit([1, 2, 3], params(4)))) == 4
-
-
 def test_what_the_scheduler_has_taken_over_counts_as_waiting(manage, scheduler):
     """Held in the second prefill, with one place: two are in the scheduler's own queue, and one is on its way there."""
     scheduler.max_batch_size = 1
@@ -76,12 +62,3 @@ def test_a_benchmark_may_send_more_at_once_than_the_queue_holds(small_model, wor
     engine = make_engine(small_model, max_batch_size=64)
     workload = Workload.of(((1, 2, 3),) * 1100, params(1), tokenize_workers=workers)
     assert run_streaming(engine, workload).num_tokens == 1100
-
-
-def test_a_slow_reader_holds_up_nobody_and_keeps_no_more_than_its_own_tokens(manage):
-    manager = manage()
-    unread = manager.submit([1, 2, 3], params(7))
-    assert len(ids(manager.submit([4, 5], params(30)))) == 30
-    manager.close(drain=True)
-    assert len(unread._queue) == 7 + 1  # and the end
-    assert len(ids(unread)) == 7

@@ -1,17 +1,14 @@
 """TokenReader: one thread reads many requests, a list at a time. Every wait has a limit."""
 
-import gc
 import threading
 from collections import deque
-from functools import partial
 
 import pytest
 
-from rosecourse import BEST, LogitsError, OnlineScheduler, QueueFull, RequestError, SchedulerClosed, SchedulerManager
+from rosecourse import BEST, OnlineScheduler, SchedulerClosed, SchedulerManager
 from rosecourse.engine.stepper import End, NewTokenItem, SharedQueue, Tokens
 from rosecourse.engine.streaming import TokenReader
 from rosecourse.kv.guards import bookkeeping
-from tests.support.failing import spoil
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated
 from tests.support.interrupt_story import make_engine as make_story_engine
 from tests.support.interrupts import Scene, strike, strike_lines
@@ -40,24 +37,6 @@ def take(batch, got):
 
 def token_ids(tokens):
     return [token.token_id for token in tokens]
-
-
-def test_each_request_gets_its_own_tokens(small_pair, manage):
-    """Text and reasons as a stream gives them; more requests than the batch has places; streams run beside it."""
-    hf, _ = small_pair
-    prompts = prompts_of([3, 8, 1, 12, 5, 4, 9, 2, 7], 211)
-    manager = manage()
-    streams = [manager.submit(prompt, params(12)) for prompt in prompts[:3]]
-    reader = TokenReader(manager)
-    sessions = [reader.submit(prompt, params(12)) for prompt in prompts]
-    got = read_all(reader)
-    expected = hf_greedy(hf, prompts, 12)
-    assert [token_ids(got[session]) for session in sessions] == expected
-    assert list(streams[0]) == got[sessions[0]]
-    assert [ids(stream) for stream in streams[1:]] == expected[1:3]
-    assert all(len(session.times.read) == len(session.times.tokens) == 12 for session in sessions)
-    for session in sessions:
-        assert all(host <= its for host, its in zip(session.times.tokens, session.times.read, strict=True))
 
 
 def test_iteration_ends_and_goes_on_after_a_further_submit(manage):
@@ -116,16 +95,6 @@ def test_requests_of_many_threads(manage):
     assert all(token_ids(got[session]) == expected[number] for number, session in sessions)
 
 
-def test_two_readers_of_one_manager(manage):
-    manager = manage()
-    readers = [TokenReader(manager) for _ in range(2)]
-    sessions = [reader.submit([1, 2, 3], params(20)) for reader in readers]
-    got = [{}, {}]
-    in_threads(*[partial(read_all, reader, one) for reader, one in zip(readers, got, strict=True)])
-    assert [list(one) for one in got] == [[session] for session in sessions]
-    assert token_ids(got[0][sessions[0]]) == token_ids(got[1][sessions[1]])
-
-
 # -- the tokens of a step as one item -----------------------------------------------------------------------------
 
 
@@ -169,110 +138,7 @@ def test_a_step_that_returns_the_tokens_of_several(small_pair, manage, scheduler
         assert [token.finish_reason for token in got[session]] == [None] * (len(got[session]) - 1) + ["length"]
 
 
-# -- cancelled ----------------------------------------------------------------------------------------------------
-
-
-def test_cancel_ends_one_request(manage, scheduler):
-    gate = Gate(scheduler.runner, "launch", 4)
-    reader = TokenReader(manage())
-    keep, drop = (reader.submit([1, 2, n], params(20)) for n in (1, 2))
-    gate.has_come()
-    reader.cancel(drop)
-    gate.open()
-    got = read_all(reader)
-    assert (len(got[keep]), keep.finish_reason) == (20, "length")
-    assert token_ids(got[drop]) == drop.completion_ids
-    assert (len(got[drop]) < 20, drop.finish_reason) == (True, "cancelled")
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_reader_that_is_dropped_cancels(manage, begun):
-    manager = manage()
-    reader = TokenReader(manager)
-    sessions = [reader.submit([1, 2, n], LONG) for n in range(6)]
-    if begun:
-        next(reader)
-    del reader
-    gc.collect()
-    manager.close(drain=True)
-    assert {session.finish_reason for session in sessions} == {"cancelled"}
-
-
-@pytest.mark.parametrize("drain", [False, True])
-def test_close_ends_the_iteration(manage, drain):
-    manager = manage()
-    reader = TokenReader(manager)
-    sessions = [reader.submit([1, 2, n], params(30)) for n in range(6)]
-    got = take(next(reader), {})
-    manager.close(drain)
-    read_all(reader, got)
-    assert all(token_ids(got.get(session, [])) == session.completion_ids for session in sessions)
-    assert not drain or {len(tokens) for tokens in got.values()} == {30}
-    with pytest.raises(SchedulerClosed):
-        reader.submit([1])
-    assert list(reader) == []
-
-
 # -- errors -------------------------------------------------------------------------------------------------------
-
-
-def test_who_is_refused_leaves_nothing_behind(manage, scheduler):
-    gate = Gate(scheduler.runner, "prefill")
-    reader = TokenReader(manage(max_waiting=1))
-    sessions = [reader.submit([1, 2], params(3))]
-    gate.has_come()
-    sessions.append(reader.submit([1, 2], params(3)))
-    with pytest.raises(QueueFull):
-        reader.submit([1, 2], params(3))
-    with pytest.raises(RequestError, match="the prompt is empty"):
-        reader.submit([])
-    gate.open()
-    assert {session: len(tokens) for session, tokens in read_all(reader).items()} == dict.fromkeys(sessions, 3)
-
-
-def test_nan_ends_one_request_and_not_its_neighbours(small_pair, manage, scheduler):
-    hf, _ = small_pair
-    prompts = prompts_of([4, 6, 5], 211)
-    expected = hf_greedy(hf, prompts, 8)
-    spoil(scheduler.engine, lambda session: session.prompt_ids == prompts[1] and len(session.completion_ids) == 3)
-    reader = TokenReader(manage())
-    sessions = [reader.submit(prompt, params(8)) for prompt in prompts]
-    got = read_all(reader)
-    assert token_ids(got[sessions[0]]) == expected[0]
-    assert token_ids(got[sessions[2]]) == expected[2]
-    *tokens, error = got[sessions[1]]
-    assert token_ids(tokens) == expected[1][:3]
-    assert isinstance(error, LogitsError)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_stepping_thread_that_fails(manage, scheduler, late):
-    """The tokens that were made before are read first, however late somebody reads."""
-    gate = Gate(scheduler.runner, "launch", 3)
-    manager = manage()
-    reader = TokenReader(manager)
-    sessions = [reader.submit([1, 2, n], LONG) for n in range(6)]
-    gate.has_come()
-
-    def broken(*_):
-        raise ZeroDivisionError("planted")
-
-    scheduler.runner.launch = broken
-    got = {}
-    if late:
-        gate.open()
-        manager._stepper.thread.join(LIMIT)
-    else:
-        take(next(reader), got)
-        gate.open()
-    with pytest.raises(SchedulerClosed, match="the scheduler stopped: ZeroDivisionError: planted"):
-        read_all(reader, got)
-    assert all(token_ids(got.get(session, [])) == session.completion_ids for session in sessions)
-    assert sum(map(len, got.values())) >= 4
-    with pytest.raises(SchedulerClosed, match="ZeroDivisionError: planted"):  # and again, for whoever asks again
-        next(reader)
-    with pytest.raises(SchedulerClosed):
-        reader.submit([1])
 
 
 @pytest.mark.parametrize("parts", [BEST, BEHIND], ids=["in step", "one behind"])

@@ -5,14 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from rosecourse import (
-    BlockError,
-    ConfigError,
     EngineConfig,
     InferenceEngine,
     KVCacheExhausted,
     OfflineScheduler,
     OnlineScheduler,
-    RequestError,
     SamplingParams,
 )
 from rosecourse.engine import scheduler as module
@@ -93,17 +90,6 @@ def test_admission_is_in_order_of_arrival(small_model):
     assert [s.times.admitted for s in sessions] == sorted(s.times.admitted for s in sessions)
 
 
-@pytest.mark.parametrize("num_blocks", [10, 11, 13, 17, 25])
-def test_a_pool_too_small_for_all_preempts_and_loses_nothing(small_pair, num_blocks):
-    hf, model = small_pair
-    scheduler = OnlineScheduler(make_engine(model, num_blocks=num_blocks))
-    sessions = submit(scheduler, [5, 11, 7, 3], [30, 30, 30, 30])
-    run_checked(scheduler)
-    assert scheduler.stats.preemptions > 0
-    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 30)
-    assert [len(s.times.tokens) for s in sessions] == [30] * 4
-
-
 def test_a_roomy_pool_preempts_nobody(small_model):
     scheduler = OnlineScheduler(make_engine(small_model))
     submit(scheduler, [5, 11, 7, 3], [30, 30, 30, 30])
@@ -127,32 +113,6 @@ def test_cancel_in_every_state(small_pair, after_steps):
     assert sessions[1].finish_reason == ("cancelled" if after_steps < 4 else "length")
     assert sessions[2].finish_reason == "cancelled"
     assert scheduler.engine.kv.num_available() == scheduler.engine.kv.num_blocks
-
-
-def test_a_fork_goes_on_beside_its_parent(small_pair):
-    hf, model = small_pair
-    scheduler = OnlineScheduler(make_engine(model, prefix_cache=False))
-    (parent,) = submit(scheduler, [6], [12])
-    for _ in range(3):
-        scheduler.step()
-    fork = scheduler.engine.fork(parent)
-    fork.token_ids[-1] = 7
-    known = list(fork.token_ids)
-    scheduler.submit(fork)
-    submit(scheduler, [3, 3, 3], [5, 5, 5])
-    run_checked(scheduler)
-    assert parent.completion_ids == hf_greedy(hf, [parent.prompt_ids], 12)[0]
-    assert fork.token_ids[len(known) :] == hf_greedy(hf, [known], 9)[0]
-    assert scheduler.engine.kv.num_available() == scheduler.engine.kv.num_blocks
-
-
-def test_a_session_is_submitted_once(small_model):
-    scheduler = OnlineScheduler(make_engine(small_model))
-    (session,) = submit(scheduler, [3], [3])
-    for _ in range(4):
-        with pytest.raises(RequestError, match="queued, running or finished already"):
-            scheduler.submit(session)
-        scheduler.step()
 
 
 def test_blocks_that_others_hold_are_an_error_and_not_a_wait(small_pair):
@@ -192,44 +152,6 @@ def test_the_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeyp
     assert scheduler.stats.decode_steps == 5
 
 
-def test_check_finds_a_block_that_nobody_here_holds(small_model):
-    scheduler = OnlineScheduler(make_engine(small_model))
-    submit(scheduler, [3], [3])
-    scheduler.step()
-    scheduler.audit()
-    scheduler.engine.kv.allocate(1)
-    with pytest.raises(BlockError):
-        scheduler.audit()
-
-
-def test_what_is_no_engine_and_no_policy_is_named(small_model):
-    with pytest.raises(ConfigError, match=r"^the config of the engine is None"):
-        OnlineScheduler("engine")
-    with pytest.raises(ConfigError, match=r"^admission is 'the shortest'"):
-        OnlineScheduler(make_engine(small_model), admission="the shortest")
-
-
-@pytest.mark.parametrize("call", ["submit", "cancel"])
-def test_what_is_no_session_is_named(small_model, call):
-    with pytest.raises(ConfigError, match=r"^session is 'one'"):
-        getattr(OnlineScheduler(make_engine(small_model)), call)("one")
-
-
-def test_a_prefill_that_fails_is_tried_again(small_pair, monkeypatch):
-    hf, model = small_pair
-    scheduler = OnlineScheduler(make_engine(model, prefix_cache=False))
-    sessions = submit(scheduler, [3, 5], [6, 6])
-    real = scheduler.runner.prefill
-    monkeypatch.setattr(scheduler.runner, "prefill", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        scheduler.step()
-    check(scheduler)
-    assert list(scheduler.waiting) == sessions
-    monkeypatch.setattr(scheduler.runner, "prefill", real)
-    run_checked(scheduler)
-    assert [s.completion_ids for s in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 6)
-
-
 def test_the_newest_is_preempted_and_comes_back_first(small_model):
     scheduler = OnlineScheduler(make_engine(small_model, num_blocks=10, max_batch_size=3, prefix_cache=False))
     sessions = submit(scheduler, [7, 7, 7, 7], [12, 12, 12, 12])
@@ -265,15 +187,6 @@ def test_shared_blocks_count_once_for_admission(small_model):
     assert len(scheduler.step()) == 4
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"max_batch_size": 0}, {"max_batch_size": 5}, {"prefill_max_batch_size": 0}, {"max_batch_size": 1.0}]
-)
-def test_impossible_sizes_are_refused(small_model, sizes):
-    (name,) = sizes
-    with pytest.raises(ConfigError, match=f"{name} is {sizes[name]!r}"):
-        OnlineScheduler(make_engine(small_model), **sizes)
-
-
 def test_a_fork_that_waits_gives_its_blocks_to_one_that_runs(small_model):
     """It holds blocks while it waits for a place: if they never came back, the last running one would fail."""
     params = SamplingParams(max_new_tokens=14, stop_on_eos=False)
@@ -298,13 +211,3 @@ def test_a_fork_that_waits_gives_its_blocks_to_one_that_runs(small_model):
     found, preemptions = tokens(num_blocks=7)
     assert (found, none) == (expected, 0)
     assert preemptions > 0
-
-
-def test_a_request_that_a_larger_engine_accepted_is_refused_here(small_model):
-    """As every session of another engine is."""
-    large, small = make_engine(small_model), make_engine(small_model, max_seq_len=8)
-    session = large.new_session([1, 2, 3, 4, 5, 6], SamplingParams(max_new_tokens=20))
-    scheduler = OnlineScheduler(small)
-    with pytest.raises(RequestError, match="another engine's"):
-        scheduler.submit(session)
-    assert not scheduler.has_work

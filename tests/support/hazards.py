@@ -1,6 +1,5 @@
 """What the tests of the hazards share: engines of every rung, driven with the invariants checked after each step."""
 
-import pytest
 import torch
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
@@ -17,7 +16,6 @@ RUNGS = {rung.number: (rung.after, 128) for rung in LESSONS} | {
     "066-graphs": (lesson("066").after.with_(forward=FixedWidthForward, runner=CPUGraphRunner), 128),
     "dense": (lesson("061").after.with_(forward=DenseForward), 128),
 }
-each_rung = pytest.mark.parametrize("rung", RUNGS)
 BS = 4
 
 
@@ -109,16 +107,6 @@ def check_rows(rows, sessions):
             on_device, *rest = rows.fields[:FIELDS, row].tolist()
             assert token in (on_device, UNKNOWN)
             assert rest == [session.num_cached_tokens, *sampling_fields(session.params)]
-
-
-def run_checked(scheduler):
-    """Step to the end, with the invariants checked; returns how many tokens each step made."""
-    counts = []
-    while scheduler.has_work:
-        counts.append(len(scheduler.step()))
-        check(scheduler.engine, [*scheduler.waiting, *scheduler.running])
-        assert len(counts) < 1000
-    return counts
 
 
 def pool(kv):

@@ -22,7 +22,6 @@ from rosecourse import (
     SchedulerManager,
 )
 from rosecourse.kv import blocks as one_table
-from rosecourse.lessons.l035_blocks import BlockTable
 from tests.support.managers import LIMIT
 from tests.support.scheduling import make_engine
 
@@ -203,7 +202,6 @@ def kv_rows(w, *shape):
     kv.write_tokens(0, blocks, blocks, rows, rows)
 
 
-PER_LAYER = "kv with lists per layer: "  # cases with an engine of rung 061; the others have the best one
 STATES = ("new", "reserved", "ready", "a", "done", "gone", "freed", "running", "queued", "alien", "cancelled")
 
 
@@ -214,14 +212,6 @@ def each(error, call, *states):
 
 def of(prefix, cases):
     return {f"{prefix} {name}": case for name, case in cases.items()}
-
-
-WRONG = {"none": None, "number": 3, "list": [1], "class": World}
-
-
-def wrong(error, call):
-    """One case for each value that is no session."""
-    return {name: (error, lambda w, value=value: call(w, value)) for name, value in WRONG.items()}
 
 
 BLOCKS, REQUEST, CONFIG, BUSY = BlockError, RequestError, ConfigError, EngineBusy
@@ -253,17 +243,7 @@ MISUSES = {
     **of("may_need_block", each(REQUEST, lambda w, s: w.engine.may_need_block(s), "alien")),
     **of("audit", each(REQUEST, lambda w, s: w.engine.audit([*w.all, s]), "alien", "alien_new")),
     "submit to a second scheduler": (REQUEST, submit_to_another),
-    # -- no sessions at all
-    **of("reserve", wrong(CONFIG, lambda w, v: w.engine.reserve(v))),
-    **of("prefill a list of", wrong(CONFIG, lambda w, v: w.engine.prefill([w.new, v]))),
-    **of("decode a list of", wrong(CONFIG, lambda w, v: w.engine.decode_step_sessions([w.a, v]))),
-    **of("take_tokens of a list of", wrong(CONFIG, lambda w, v: token_of(w, w.ready, v))),
-    **of("fork", wrong(CONFIG, lambda w, v: w.engine.fork(v))),
-    **of("free", wrong(CONFIG, lambda w, v: w.engine.free(v))),
-    **of("submit", wrong(CONFIG, lambda w, v: w.scheduler.submit(v))),
-    **of("cancel", wrong(CONFIG, lambda w, v: w.scheduler.cancel(v))),
-    **of("audit a list of", wrong(CONFIG, lambda w, v: w.engine.audit([v]))),
-    **of("can_append a list of", wrong(CONFIG, lambda w, v: w.engine.can_append([v]))),
+    # -- no sessions at all (whatever it is: test_bad_input_library.py)
     "prefill a session": (CONFIG, lambda w: w.engine.prefill(w.new)),
     "prefill nothing": (CONFIG, lambda w: w.engine.prefill([])),
     "prefill None": (CONFIG, lambda w: w.engine.prefill(None)),
@@ -314,29 +294,6 @@ MISUSES = {
     "kv.allocate after a free block": (BLOCKS, lambda w: w.engine.kv.allocate(9, [63])),
     "kv.write_tokens of one head": (BLOCKS, lambda w: kv_rows(w, 2, 1, 8)),
     "kv.write_tokens of one token for two": (BLOCKS, lambda w: kv_rows(w, 1, 2, 8)),
-    # -- the cache of rungs 035 to 061
-    **{
-        f"{PER_LAYER}{name} {value!r}": (BLOCKS, lambda w, name=name, value=value: getattr(w.engine.kv, name)(value))
-        for name, values in {
-            "allocate_block": (-1, "x", 99, None, 0.0, True),
-            "allocate": (3.5, -1, True, None, "4"),
-            "info": ("x", None, -1, 10**9, [1]),
-            "free": ([[0], [64], [128]], None, 3),
-            "share": (None, 3, [[0]], [[0], [0], [0]], [3, 4, 5]),
-        }.items()
-        for value in values
-    },
-    f"{PER_LAYER}free of another cache's table": (BLOCKS, lambda w: w.engine.kv.free(others_table(w))),
-    f"{PER_LAYER}free of a freed table": (BLOCKS, lambda w: w.engine.kv.free(freed_table(w))),
-    f"{PER_LAYER}free of a copy": (BLOCKS, lambda w: w.engine.kv.free(BlockTable(list(ids) for ids in table(w)))),
-    f"{PER_LAYER}free of a table as a list": (BLOCKS, lambda w: w.engine.kv.free(list(table(w)))),
-    f"{PER_LAYER}share of another cache's table": (BLOCKS, lambda w: w.engine.kv.share(others_table(w))),
-    f"{PER_LAYER}share of a freed table": (BLOCKS, lambda w: w.engine.kv.share(freed_table(w))),
-    f"{PER_LAYER}share of a block twice": (
-        BLOCKS,
-        lambda w: w.engine.kv.share([[ids[0], ids[0]] for ids in table(w)]),
-    ),
-    f"{PER_LAYER}share of the layers in reverse": (BLOCKS, lambda w: w.engine.kv.share(list(reversed(table(w))))),
     # -- schedulers and managers
     "a scheduler of no engine": (CONFIG, lambda w: OnlineScheduler(w.scheduler)),
     "a scheduler for a larger batch": (CONFIG, lambda w: OnlineScheduler(w.engine, max_batch_size=9)),

@@ -1,0 +1,362 @@
+"""What every way to read promises: streams in threads, streams of coroutines, and one reader of many requests.
+
+With a step in flight and without, and with a thread that wakes all readers of a step or one of them. Every wait has a
+limit; no sleeps.
+"""
+
+import asyncio
+import gc
+import threading
+from functools import partial
+
+import pytest
+
+from rosecourse import (
+    BEST,
+    LogitsError,
+    OnlineScheduler,
+    QueueFull,
+    RequestError,
+    SchedulerClosed,
+    SchedulerManager,
+    TokenReader,
+)
+from rosecourse.decode.delivery import Delivery
+from tests.support.failing import spoil
+from tests.support.late_device import BEHIND
+from tests.support.managers import LIMIT, LONG, Gate, in_threads, managers, params
+from tests.support.oracles import hf_greedy, prompts_of
+from tests.support.scheduling import make_engine
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+
+FAILING = ["reserve", "prefill", "can_append", "launch", "begin", "land", "admission", "hand_over"]
+PROMPTS = prompts_of([3, 8, 1, 12, 5, 4, 9, 2, 7], 211)
+PARTS = {"in step": BEST.with_(delivery=partial(Delivery, wakes_per_second=1e-9)), "one behind": BEHIND}
+
+
+class InThreads:
+    """Each request is read by a thread of its own."""
+
+    def __init__(self, manager):
+        self.manager, self.streams = manager, []
+
+    def submit(self, prompt, asked):
+        self.streams.append(self.manager.submit(prompt, asked))
+        return self.streams[-1].session
+
+    def cancel(self, number):
+        self.streams[number].cancel()
+
+    def first(self):
+        """Read the first token of the first request."""
+        return [next(self.streams[0])]
+
+    def read(self):
+        """For each request its tokens, and what it raised or None."""
+        told = [([], []) for _ in self.streams]
+        in_threads(*[partial(self._read, *each) for each in zip(self.streams, told, strict=True)])
+        return [(tokens, error) for tokens, (error,) in told]
+
+    @staticmethod
+    def _read(stream, told):
+        error = None
+        try:
+            told[0].extend(stream)
+        except (LogitsError, SchedulerClosed) as raised:
+            error = raised
+        told[1].append(error)
+
+    def close(self):
+        self.streams.clear()
+
+
+class InCoroutines(InThreads):
+    """Each request is read by a coroutine, in one event loop."""
+
+    def __init__(self, manager):
+        super().__init__(manager)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(LIMIT)
+
+    def submit(self, prompt, asked):
+        async def submitted():
+            return self.manager.submit_async(prompt, asked)
+
+        self.streams.append(self.run(submitted()))
+        return self.streams[-1].session
+
+    def first(self):
+        async def read():
+            return [await anext(self.streams[0])]
+
+        return self.run(read())
+
+    def read(self):
+        async def one(stream):
+            tokens = []
+            try:
+                async for token in stream:
+                    tokens.append(token)
+            except (LogitsError, SchedulerClosed) as error:
+                return tokens, error
+            return tokens, None
+
+        async def every():
+            return await asyncio.gather(*map(one, self.streams))
+
+        return self.run(every())
+
+    def close(self):
+        super().close()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(LIMIT)
+        self.loop.close()
+
+
+class InOneThread(InThreads):
+    """All requests are read by one reader."""
+
+    def __init__(self, manager):
+        self.reader, self.sessions, self.came = TokenReader(manager), [], []
+
+    def submit(self, prompt, asked):
+        self.sessions.append(self.reader.submit(prompt, asked))
+        return self.sessions[-1]
+
+    def cancel(self, number):
+        self.reader.cancel(self.sessions[number])
+
+    def first(self):
+        """What it reads beside it is kept for `read`."""
+        while not any(session is self.sessions[0] for session, _ in self.came):
+            self.came += next(self.reader)
+        return [self.came.pop(next(n for n, (s, _) in enumerate(self.came) if s is self.sessions[0]))[1]]
+
+    def read(self):
+        failed, came = None, self.came
+        try:
+            for batch in self.reader:
+                assert batch, "a list of nothing"
+                came += batch
+        except SchedulerClosed as error:
+            failed = error
+        told = []
+        for session in self.sessions:
+            mine = [token for of, token in came if of is session]
+            ill = [token for token in mine if isinstance(token, LogitsError)]
+            ended = session.finish_reason == "length" and len(mine) == len(session.completion_ids)
+            told.append(([t for t in mine if t not in ill], ill[0] if ill else None if ended else failed))
+        self.came = []
+        return told
+
+    def close(self):
+        del self.reader
+
+
+@pytest.fixture(params=PARTS)
+def scheduler(small_model, request):
+    return OnlineScheduler(make_engine(small_model, PARTS[request.param], prefix_cache=False))
+
+
+@pytest.fixture(params=[InThreads, InCoroutines, InOneThread])
+def start(scheduler, request):
+    """Makes a manager and a reader of it."""
+    readers = []
+    with managers(scheduler) as make:
+
+        def begin(**settings):
+            manager = make(**settings)
+            readers.append(request.param(manager))
+            return manager, readers[-1]
+
+        yield begin
+        for reader in readers:
+            reader.close()
+
+
+@pytest.fixture(scope="module")
+def expected(small_pair):
+    """20 tokens of each prompt."""
+    return hf_greedy(small_pair[0], PROMPTS, 20)
+
+
+def ids(tokens):
+    return [token.token_id for token in tokens]
+
+
+def assert_closed(call):
+    with pytest.raises(SchedulerClosed, match="make a new SchedulerManager") as caught:
+        call()
+    return caught.value
+
+
+def test_each_request_gets_its_own_tokens_once_in_order(start, expected):
+    """Hazard 22, in small: more requests than places, and those that end in one step. A token has two times."""
+    _, reader = start()
+    for new in (2, 20):
+        sessions = [reader.submit(prompt, params(new)) for prompt in PROMPTS]
+        told = reader.read()[-len(PROMPTS) :]
+        assert [ids(tokens) for tokens, _ in told] == [tokens[:new] for tokens in expected]
+        for session, (tokens, error) in zip(sessions, told, strict=True):
+            assert error is None
+            assert [token.finish_reason for token in tokens] == [None] * (new - 1) + ["length"]
+            assert len(session.times.tokens) == len(session.times.read) == new
+            assert session.times.read == sorted(session.times.read)
+            assert all(host <= its for host, its in zip(session.times.tokens, session.times.read, strict=True))
+    assert not any(tokens for tokens, _ in reader.read())  # it stays ended
+
+
+def test_a_reader_that_does_not_read_holds_up_nobody(start, expected):
+    """It stops after a token; all others come to their ends, and its own tokens wait for it."""
+    manager, slow = start()
+    slow_session = slow.submit(PROMPTS[0], params(20))
+    first = slow.first()
+    stream = manager.submit(PROMPTS[1], params(20))
+    assert ids(stream) == expected[1]
+    manager.close(drain=True)
+    assert (len(slow_session.times.tokens), len(slow_session.times.read)) >= (20, 1)
+    ((tokens, error),) = slow.read()
+    assert (ids(first + tokens), error) == (expected[0], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("prefill", 1),  # queued: another one is being prefilled
+        ("prefill", 2),  # admitted, and not computed yet
+        ("launch", 3),  # decoding
+        ("launch", 6),
+    ],
+)
+def test_cancel_ends_one_request(start, scheduler, expected, name, call):
+    """Hazard 2: the stepping thread stands still where it hurts, and the cancellation comes then, twice."""
+    first_prefill = Gate(scheduler.runner, "prefill")
+    gate = first_prefill if (name, call) == ("prefill", 1) else Gate(scheduler.runner, name, call)
+    _, reader = start()
+    reader.submit(PROMPTS[0], params(20))
+    first_prefill.has_come()
+    dropped = reader.submit(PROMPTS[1], params(20))
+    if gate is not first_prefill:
+        first_prefill.open()
+        gate.has_come()
+    reader.cancel(1)
+    reader.cancel(1)
+    gate.open()
+    (kept, _), (tokens, error) = reader.read()
+    assert ids(kept) == expected[0]
+    assert ids(tokens) == dropped.completion_ids == expected[1][: len(tokens)]
+    assert (error, dropped.finish_reason, len(tokens) < 20) == (None, "cancelled", True)
+    reader.cancel(1)  # after its end
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_close_ends_all(start, scheduler, expected, drain):
+    """With a step in flight: what was read is a beginning, or all."""
+    gate = Gate(scheduler.runner, "launch", 5)
+    manager, reader = start()
+    sessions = [reader.submit(prompt, params(20)) for prompt in PROMPTS]
+    gate.has_come()
+    manager._stepper.end(drain)
+    gate.open()
+    manager.close(drain)
+    told = reader.read()
+    assert [ids(tokens) for tokens, _ in told] == [session.completion_ids for session in sessions]
+    assert [error for _, error in told] == [None] * len(PROMPTS)
+    if drain:
+        assert [ids(tokens) for tokens, _ in told] == expected
+    else:
+        assert {session.finish_reason for session in sessions} == {"cancelled"}
+    assert_closed(lambda: reader.submit([1], params(2)))
+
+
+@pytest.mark.parametrize(
+    "name", ["reserve", "prefill", "can_append", "launch", "begin", "land", "admission", "hand_over"]
+)
+def test_all_hear_of_a_stepping_thread_that_fails(start, scheduler, expected, name):
+    """After the tokens that were made before, however late one reads, and again; by then all blocks are free."""
+    engine = scheduler.engine
+    owners = {"admission": scheduler, "can_append": engine.kv, "hand_over": engine.delivery}
+    gate = Gate(scheduler.runner, "launch", 3)
+    manager, reader = start()
+    sessions = [reader.submit(prompt, LONG) for prompt in PROMPTS]
+    gate.has_come()
+    setattr(owners.get(name, scheduler.runner), name, lambda *_: 1 / 0)
+    if name in ("reserve", "prefill", "begin", "admission"):  # which come when a place is free
+        manager.cancel(sessions[0])
+    gate.open()
+    told = reader.read()
+    assert engine.kv.num_available() == engine.kv.num_blocks
+    for (tokens, error), session, mine in zip(told, sessions, expected, strict=True):
+        assert ids(tokens) == mine[: len(tokens)]
+        left = len(session.completion_ids) - len(tokens)
+        assert name == "hand_over" or left in (
+            0,
+            engine.pipeline.steps_ahead,
+        )  # what was in flight goes with the failure
+        if session is not sessions[0]:
+            assert "the scheduler stopped: ZeroDivisionError: " in str(error)
+    for _, error in reader.read()[1:]:  # again, for whoever asks again
+        assert isinstance(error, SchedulerClosed)
+    refused = assert_closed(lambda: reader.submit([1], params(2)))
+    assert isinstance(refused.__cause__, ZeroDivisionError)
+    manager._stepper.thread.join(LIMIT)
+    assert not manager._stepper.thread.is_alive()
+
+
+def test_nan_ends_one_request_and_not_its_neighbours(start, scheduler, expected):
+    spoil(scheduler.engine, lambda session: session.prompt_ids == PROMPTS[1] and len(session.completion_ids) == 3)
+    _, reader = start()
+    for prompt in PROMPTS:
+        reader.submit(prompt, params(20))
+    told = reader.read()
+    assert [ids(tokens) for tokens, _ in told] == [expected[0], expected[1][:3], *expected[2:]]
+    assert [error is None for _, error in told] == [True, False, *[True] * (len(PROMPTS) - 2)]
+    assert isinstance(told[1][1], LogitsError)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_requests_that_nobody_reads_any_more_are_cancelled(start, begun):
+    manager, reader = start()
+    sessions = [reader.submit(prompt, LONG) for prompt in PROMPTS]
+    if begun:
+        reader.first()
+    if isinstance(reader, InOneThread):
+        reader.reader, reader.came = TokenReader(manager), []
+    reader.streams = []
+    gc.collect()
+    manager.close(drain=True)
+    assert {session.finish_reason for session in sessions} <= {"cancelled", "length"}
+    assert sessions[-1].finish_reason == "cancelled"
+
+
+def test_who_is_refused_leaves_nothing_behind(start, scheduler):
+    gate = Gate(scheduler.runner, "prefill")
+    manager, reader = start(max_waiting=2)
+    reader.submit([1, 2], params(3))
+    gate.has_come()  # it is being computed: it does not wait any more
+    for _ in range(2):
+        reader.submit([1, 2], params(3))
+    for _ in range(2):
+        with pytest.raises(QueueFull, match="2 requests wait already, max_waiting is 2: submit again later, or give"):
+            reader.submit([1, 2], params(3))
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        reader.submit([], params(3))
+    gate.open()
+    assert [len(tokens) for tokens, _ in reader.read()] == [3, 3, 3]
+    manager.close()
+    assert not manager._stepper.mailboxes
+    for mailbox in manager._of_loops.values():
+        assert not mailbox._queues
+
+
+def test_a_manager_is_a_context_and_may_be_closed_twice(scheduler):
+    with managers(scheduler), SchedulerManager(scheduler) as manager:
+        assert len(list(manager.submit([1, 2, 3], params(4)))) == 4
+        manager.close()
+    assert not manager._stepper.thread.is_alive()
+    assert_closed(lambda: manager.submit([1]))
