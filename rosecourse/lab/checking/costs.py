@@ -246,7 +246,7 @@ class Bound(NamedTuple):
     spare: int = 0
 
     def of(self, cost: Cost, step: Any) -> int:
-        return getattr(cost(step), self.amount) if isinstance(self.amount, str) else self.amount(cost, step)
+        return int(getattr(cost(step), self.amount) if isinstance(self.amount, str) else self.amount(cost, step))
 
 
 def more_than_the_course(
