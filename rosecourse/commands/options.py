@@ -85,7 +85,7 @@ def of_the_environment(variable: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 LESSON_OR_BEST = click.Choice([*LESSONS, "best"])
-RANDOM_WEIGHTS = click.Choice(["gpt2", "gpt2-medium"])  # as in `models.load`
+RANDOM_WEIGHTS = click.Choice(["gpt2", "gpt2-medium", "smollm2-135m", "llama-1b", "llama-8b"])  # as in `models.load`
 JSON, SAMPLES = "Write command, host and raw samples there.", "Completions of each prompt; sample i has seed + i."
 THREADS = "CPU threads of torch. Default: 1 for a small model, and on two cores."
 
