@@ -171,7 +171,7 @@ class LlamaLayer:
         self.qk_norms = [norm("self_attn.q_norm"), norm("self_attn.k_norm")] if shape.qk_norm else []
         self.has_rope, self.shape = number not in shape.without_rope, shape
 
-    def __call__(self, x: Tensor, layer_idx: int, attend: Attend, rotations: Tensor, ops: LayerOps) -> Tensor:
+    def __call__(self, x: Tensor, layer_idx: int, attend: Attend, rotations: Tensor, ops: Any) -> Tensor:
         qkv = ops.norm_linear(x, self.attention_norm, self.qkv).split(self.shape.qkv_sizes, -1)
         q, k, v = (part.unflatten(-1, (-1, self.shape.head_dim)) for part in qkv)  # [N, heads, D]
         if self.qk_norms:
@@ -201,7 +201,7 @@ class Llama:
         self.norm = RMSNorm(self.weights["norm.weight"], shape.norm_eps)
         self.dtype, self.device = self.embedding.dtype, self.embedding.device
         self.rotations = shape.rotations(self.device).to(self.dtype)
-        self.ops = LayerOps()
+        self.ops: Any = LayerOps()  # they take an RMS norm as they do a layer norm
 
     def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """token_ids, positions: int [N]. Returns [N, width], the output of the last layer for each token."""

@@ -6,7 +6,6 @@ theirs. (FasterTransformer and FlashInfer cut a layer in the same places.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,9 +57,6 @@ class Ops(Protocol):
         """norm(x) @ wte.T: [N, vocab_size]; rows may be farther apart than they are long."""
 
 
-Map = Callable[[Tensor], Tensor]  # a norm or a linear map
-
-
 class LayerOps:
     """An operation of PyTorch after another. The stream is a tensor [N, C]."""
 
@@ -70,16 +66,16 @@ class LayerOps:
     def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:
         return F.embedding(token_ids, wte) + F.embedding(positions, wpe)
 
-    def norm_linear(self, x: Tensor, norm: Map, linear: Map) -> Tensor:
+    def norm_linear(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
         return linear(norm(x))
 
-    def norm_linear_gelu(self, x: Tensor, norm: Map, linear: Map) -> Tensor:
+    def norm_linear_gelu(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
         return F.gelu(linear(norm(x)), approximate="tanh")
 
-    def linear_add(self, h: Tensor, linear: Map, x: Tensor) -> Tensor:
+    def linear_add(self, h: Tensor, linear: Linear, x: Tensor) -> Tensor:
         return x + linear(h)
 
-    def logits(self, x: Tensor, norm: Map, wte: Tensor) -> Tensor:
+    def logits(self, x: Tensor, norm: Norm, wte: Tensor) -> Tensor:
         return norm(x) @ wte.T
 
 
