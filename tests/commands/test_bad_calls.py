@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import LlamaConfig
+from transformers import MistralConfig
 
 from rosecourse import LESSONS
 from rosecourse.commands.engines import config_of
@@ -114,9 +114,9 @@ def test_a_bad_call_costs_one_line_and_exit_code_2(name, flags, message, capsys)
 
 
 def test_models_that_cannot_be_loaded(capsys, tmp_path, monkeypatch):
-    LlamaConfig(num_hidden_layers=1).save_pretrained(tmp_path / "llama")
+    MistralConfig(num_hidden_layers=1).save_pretrained(tmp_path / "mistral")
     (tmp_path / "empty").mkdir()
-    assert_refused("generate", ["--hf-model-id", str(tmp_path / "llama")], "is a 'llama' model", capsys)
+    assert_refused("generate", ["--hf-model-id", str(tmp_path / "mistral")], "is a 'mistral' model", capsys)
     assert_refused("generate", ["--hf-model-id", str(tmp_path / "empty")], "holds no model", capsys)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert_refused("generate", ["--hf-model-id", "someone/nothing"], "a hub id needs the network once", capsys)
