@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import CONFIG_MAPPING
 
 from ..checks import is_count, one_line, shown
 from ..errors import ModelError
 from .folder import ANEW
 from .llama import Llama3Scaling, LlamaShape
 
-CONFIGS: dict[str, Any] = {
-    "llama": LlamaConfig,
-    "qwen2": Qwen2Config,
-    "qwen3": Qwen3Config,
-    "smollm3": SmolLM3Config,
-}
+FAMILIES = ("llama", "qwen2", "qwen3", "smollm3")  # the `model_type` of config.json
 SIZES = {  # what the configs call them, and what the engine does
     "vocab_size": "vocab_size",
     "max_position_embeddings": "context",
@@ -46,7 +41,7 @@ def llama_shape(fields: Mapping[str, Any], name: str) -> LlamaShape:
         raise ModelError(f"{name!r} has {shown(fields['num_hidden_layers'])} layers: the engine takes {MOST_LAYERS}")
     used = {field: value for field, value in fields.items() if field in USED | SIZES.keys()}
     try:
-        config = CONFIGS[family].from_dict(used)
+        config = CONFIG_MAPPING[family].from_dict(used)
     except Exception as error:  # its checks raise many kinds: all of them mean the same here
         raise ModelError(f"the config of {name!r} cannot be used, {one_line(error)[:200]}; {ANEW}") from error
     _refuse(config, name)

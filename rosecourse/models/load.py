@@ -20,7 +20,7 @@ from ..errors import ModelError
 from .folder import ANEW, CONFIG, FILES, HEAD, ModelFolder, check_headers, embedding_of, refused, used_weights
 from .gpt2 import GPT2, GPT2Shape
 from .llama import Llama, Llama3Scaling, LlamaShape
-from .llama_config import CONFIGS, llama_shape
+from .llama_config import FAMILIES, llama_shape
 from .shape import Model, ModelShape
 from .tokenizer import tokenizer_of
 
@@ -140,7 +140,7 @@ def _load(kind: Any, folder: ModelFolder, shape: Any, tied: bool, dtype: torch.d
 # The families that the engine runs: by the `model_type` of config.json, loader(folder, config, dtype, device).
 LOADERS: dict[str, Callable[[ModelFolder, Mapping[str, Any], torch.dtype, torch.device], Model]] = {
     "gpt2": _load_gpt2,
-    **dict.fromkeys(CONFIGS, _load_llama),
+    **dict.fromkeys(FAMILIES, _load_llama),
 }
 
 

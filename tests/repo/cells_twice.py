@@ -13,7 +13,7 @@ from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 
-QUICK = 2.0  # seconds of computing in the first run, which are about the same on a busy machine
+QUICK = 4.0  # seconds of computing in the first run, which are about the same on a busy machine
 
 
 def computed() -> float:
