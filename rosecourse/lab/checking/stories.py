@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -136,7 +137,7 @@ class Draws:
 # -- playing ----------------------------------------------------------------------------------------------------------
 
 
-class Playing:
+class Playing(ABC):
     """A story that is being played, with one engine or two. lines: what has happened so far; listen: gets them whenever
     there is another."""
 
@@ -150,9 +151,9 @@ class Playing:
     def engine(self) -> Any:
         return self.engines[self.at]
 
+    @abstractmethod
     def begin(self) -> None:
         """Another engine, with a part of its own."""
-        raise NotImplementedError
 
     def live_through(self, ops: tuple[Op, ...], tell: Callable[[Any], object]) -> None:
         """Play a story. tell: gets it before that. Raises whatever goes wrong."""
@@ -171,7 +172,7 @@ class Playing:
         kind, *arguments = op
         getattr(self, f"_{kind}")(*arguments)
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 (most have nothing to end)
         """What has been begun is brought to its end."""
 
     def picture(self) -> list[str]:
