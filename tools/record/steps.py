@@ -20,6 +20,7 @@ from typing import Any
 import click
 import pandas as pd
 import torch
+from cores import settle
 from tasks import gpu_folder
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
@@ -63,6 +64,7 @@ def started(
 
 def timed(model: Model, work: ArticleWorkload, rungs: Sequence[Lesson]) -> tuple[list[tuple], dict[str, Any]]:
     """Rows of `PARTS`, and the workload's facts. The rungs take turns; the first turn warms up."""
+    settle()
     length = max(1, work.max_new_tokens // 2 - COUNTED // 2 - CHUNK)
     each = {rung.number: started(model, work, rung, length) for rung in rungs}
     engines = {number: engine for number, (engine, _) in each.items()}
@@ -138,6 +140,7 @@ def profiled(
         own |= {(name_of_steps(rung.workload), one.number, rung.step_kind) for one in (before, rung)}
     wanted = [(r, k) for r, k in product(rungs, STEP_KINDS) if k == "inside" or (work.name, r.number, k) in own]
     taken: dict[tuple[str, str], list[Timeline]] = {}
+    settle()
     for rung, kind in (wanted[which] for turn in range(rounds) for which in order_of_round(len(wanted), turn)):
         taken.setdefault((rung.number, kind), []).append(timeline_of(model, work, rung, kind))
     tables, facts = [], dict[str, Any]()
