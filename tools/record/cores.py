@@ -1,4 +1,4 @@
-"""Begin each round on the cores that are quiet now: a neighbour on a host can halve a core's speed for minutes."""
+"""Begin each run on the cores that are quiet now: a neighbour on a host can halve a core's speed for minutes."""
 
 from __future__ import annotations
 

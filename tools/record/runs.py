@@ -3,8 +3,8 @@
     PYTHONPATH=. python tools/record/runs.py measure --workloads A,C-one,B --out parts   # on the machine with the GPU
     PYTHONPATH=. python tools/record/runs.py gather parts                              # into data/results/<gpu>/
 
-Each round begins on the cores that are quiet, and runs every rung once, forwards and then backwards; the rungs of
-`TWICE` run a second time in it, as the control. Rounds that warm up come first and do not count: one, and two where
+Each round runs every rung once, forwards and then backwards, and each run begins on the cores that are quiet; the rungs
+of `TWICE` run a second time in it, as the control. Rounds that warm up come first and do not count: one, and two where
 prompts are cached. In them some steps are watched: a recording of a lesson whose path did not run is refused. Each
 round is written as soon as it is measured, and a later call goes on from there, so keep to one machine. A round is
 measured again if its runs, in the median over the rungs, take more than `STALLED` times as long as their rungs usually
@@ -98,8 +98,8 @@ class Recorder:
         """Run every rung once. number: of the round, from 1 on; one that warms up leaves nothing."""
         rows: list[dict[str, Any]] = []
         gaps: list[pd.DataFrame] = []
-        settle()
         for place in order_of_round(len(self.places), number):
+            settle()
             rung, twice = self.places[place]
             engine = self.engines[place]
             with watched_steps(engine, rung) if warm_up and not twice else nullcontext() as seen:

@@ -73,7 +73,7 @@ def task_of(name: str, model: Model, burst_seconds: Sequence[float] | None = Non
     if name == runs.BURST:
         return burst_task(model)
     if name == runs.LOAD:
-        return load_task(model, burst_seconds or [])
+        return load_task(model, [] if burst_seconds is None else list(burst_seconds))
     return article_task((ARTICLES if model.device.type == "cuda" else SMALL)[name], model)
 
 
