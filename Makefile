@@ -46,7 +46,7 @@ lab: env  ## Open my/, your copy of the notebooks, in Jupyter Lab (ARGS='--no-br
 reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours beside it (LESSON=038 or hunts/038)
 	$(BIN)/python -m rosecourse desk --reset '$(LESSON)'
 
-LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 # Files in the order of `testpaths`: sorted by the number of their tests, the slow ones that have few would come last,
 # and keep one process busy while the others have nothing to do.
 PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 \

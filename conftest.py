@@ -12,39 +12,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # inherited, as under noh
 LIVE = ("036", "038", "059", "060", "061")  # lessons whose page measures where it is read, and shows the figure
 LIMIT = 180  # seconds, for each test and for each cell of a notebook
 
-# Triton exists for Linux only.
-NEED_TRITON = [
-    "notebooks/061_triton_full_batch.ipynb",
-    "notebooks/063_slots_from_the_table.ipynb",
-    "notebooks/069_fewer_kernels.ipynb",
-    "notebooks/070_five_kernels.ipynb",
-    "notebooks/071_gaps_between_kernels.ipynb",
-    "notebooks/hunts/061_hunt.ipynb",
-    "tests/decode/test_five_kernels.py",
-    "tests/engine/test_gpu.py",
-    "tests/kernels/test_add_norm.py",
-    "tests/kernels/test_appending_attention.py",
-    "tests/kernels/test_attention.py",
-    "tests/kernels/test_choose.py",
-    "tests/kernels/test_compiler.py",
-    "tests/kernels/test_folded_norm.py",
-    "tests/kernels/test_head.py",
-    "tests/kernels/test_kv_append.py",
-    "tests/kernels/test_linear.py",
-    "tests/kernels/test_numerics.py",
-    "tests/kernels/test_outlier_weights.py",
-    "tests/kernels/test_tiles.py",
-    "tests/kernels/test_to_host.py",
-    "tests/lab/test_launches_seen.py",
-    "tests/lab/test_order_lesson.py",
-    "tests/lab/test_products_lesson.py",
-    "tests/lessons/test_appends.py",
-    "tests/measure/test_counters.py",
-    "tests/models/test_grouped_model.py",
-]
-collect_ignore = [] if find_spec("triton") else NEED_TRITON
-if not find_spec("playwright"):  # `make browser-test` installs it
-    collect_ignore = [*collect_ignore, "tests/browser"]
+collect_ignore = [] if find_spec("playwright") else ["tests/browser"]  # `make browser-test` installs it
 
 
 def pytest_configure(config):

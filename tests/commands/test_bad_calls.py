@@ -1,14 +1,10 @@
 """A bad call of a command costs one line and exit code 2, and nothing is lost by it."""
 
-import json
-
 import pytest
 from transformers import MistralConfig
 
-from rosecourse import LESSONS
 from rosecourse.commands.engines import config_of
-from rosecourse.records.files import require_writable_json, write_json
-from tests.support.commands import ALL, benchmark_scheduler, generate
+from tests.support.commands import ALL, benchmark_scheduler
 
 EVERYWHERE = [
     (["--lesson", "042"], "'042' is not one of '035'"),
@@ -20,59 +16,32 @@ EVERYWHERE = [
     (["--dtype", "float64"], "'float64' is not one of 'float32'"),
     (["--max-new-tokens", "0"], "'--max-new-tokens': 0 is not in the range"),
     (["--max-new-tokens", "513"], "max_new_tokens is 513: after a prompt of"),
-    (["--max-new-tokens", "many"], "'many' is not a valid integer"),
     (["--block-size", "3"], "block_size is 3: give a power of two"),
-    (["--num-blocks", "0"], "'--num-blocks': 0 is not in the range"),
     (["--num-blocks", "1", "--block-size", "2", "--max-new-tokens", "4"], "KV blocks, the pool has 1"),
     (["--prompt", ""], "the prompt is empty"),
     (["--prompt", "word " * 600], "the engine takes at most"),
-    (["--seed", "-1"], "'--seed': -1 is not in the range"),
-    (["--json", "/no/such/folder/x.json"], "cannot be written: No such file or directory"),
-    (["--json", "/"], "is a folder"),
     (["--nonsense"], "No such option '--nonsense'."),
     (["--num-blocks", "100000000"], "100000000 KV blocks of 64 tokens do not fit into memory"),
-    (["--num-blocks", "1" + 30 * "0"], "is not in the range"),
     (["--block-size", str(2**62)], "1 KV blocks of 4611686018427387904 tokens do not fit into memory"),
-    (["--random-weights", "gpt2", "--seed", str(2**63)], "9223372036854775808 is not in the range"),
-    (["--threads", "0"], "0 is not in the range 1<=x<=1024"),
-    (["--prompt", "\udcff"], "the prompt is not UTF-8 text"),
     (["--device", "c\np\nu"], r"no device is called 'c\np\nu'"),
-    (["one\ntwo"], "Got unexpected extra argument (one two)"),
-    (["--hf-model-id", ""], "no model is called"),
     (["--hf-model-id", "\0"], "no model is called"),
-    *(
-        (flags, "--dense goes with lessons 035 to 061: add --lesson 061, or leave")
-        for flags in [
-            ["--dense"],
-            ["--dense", "--lesson", LESSONS[-1].number],
-        ]
-    ),
+    (["--dense"], "--dense goes with lessons 035 to 061: add --lesson 061, or leave"),
 ]
 GENERATE = [
     (["--temperature", "-1"], "temperature is -1.0"),
     (["--temperature", "nan"], "temperature is nan"),
     (["--top-p", "0"], "top_p is 0.0"),
-    (["--top-p", "1.5"], "top_p is 1.5"),
     (["--top-k", "-1"], "top_k is -1"),
-    (["--samples", "0"], "'--samples': 0 is not in the range"),
-    (["--samples", "1000001"], "1000001 is not in the range 1<=x<=1000000"),
 ]
 BENCHMARKS = [
     (["--max-batch-size", "0"], "'--max-batch-size': 0 is not in the range"),
-    (["--prefill-max-batch-size", "0"], "'--prefill-max-batch-size': 0 is not in the range"),
     (["--num-requests", str(10**6 + 1)], "1000001 is not in the range 1<=x<=1000000"),
-    (["--repeat-runs", "0"], "'--repeat-runs': 0 is not in the range"),
-    (["--warmup-runs", "-1"], "'--warmup-runs': -1 is not in the range"),
-    (["--tokenize-workers", str(10**400)], "<=x<=1000000"),
     (["--prefill-admission-policy", "lifo"], "'lifo' is not 'fifo'"),
 ]
 TRANSFORMERS = [
     (["--pairs", "1"], "1 is not in the range 2<=x"),
-    (["--prompt-tokens", "0"], "0 is not in the range 1<=x<=1000000"),
     (["--prompt-tokens", "1000000", "--batch-size", "16"], "the prompt has 1000000 tokens: the engine takes at most"),
-    (["--batch-size", "0"], "0 is not in the range 1<=x"),
     (["--max-new-tokens", "600"], "max_new_tokens is 600"),
-    (["--seed", str(2**64)], "18446744073709551616 is not in the range"),
 ]
 BAD_CALLS = [
     *(("generate", *case) for case in EVERYWHERE + GENERATE),
@@ -81,16 +50,11 @@ BAD_CALLS = [
     *(("benchmark_transformers", *case) for case in TRANSFORMERS),
     ("generate", [], "Missing option '--prompt'. (see --help)"),
     ("generate", ["--promt", "My dear"], "No such option '--promt'. Did you mean '--prompt'? (see --help)"),
-    ("doctor", ["--nonsense"], "No such option '--nonsense'. (see --help)"),
-    ("benchmark_scheduler", ["--prompt", ""], "the prompt is empty"),
-    ("benchmark_scheduler", ["--json", "/"], "is a folder"),
     ("benchmark_scheduler", ["--mode", "sideways"], "'sideways' is not one of 'online', 'offline'"),
-    ("benchmark_scheduler", ["--samples", "0"], "'--samples': 0 is not in the range"),
     ("benchmark_scheduler", ["--readers", "one"], "--readers"),
     ("benchmark_streaming", ["--readers", "two"], "--readers"),
     ("benchmark_streaming", ["--samples", "2"], "No such option '--samples'."),
     ("benchmark_streaming", ["--submit-interval-ms", "-1"], "'--submit-interval-ms': -1.0 is not in the range 0<=x"),
-    ("benchmark_streaming", ["--submit-interval-ms", "1e300"], "1e+300 is not in the range 0"),
     ("benchmark_streaming", ["--submit-interval-ms", "nan"], "--submit-interval-ms is nan: give a number"),
 ]
 
@@ -122,20 +86,6 @@ def test_models_that_cannot_be_loaded(capsys, tmp_path, monkeypatch):
     assert_refused("generate", ["--hf-model-id", "someone/nothing"], "a hub id needs the network once", capsys)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    file = tmp_path / "old.json"
-    file.write_text("old")
-    require_writable_json(file)
-    assert file.read_text() == "old"
-    for broken in ({"x": float("nan")}, {"x": object()}):
-        with pytest.raises((ValueError, TypeError)):
-            write_json(file, broken)
-        assert file.read_text() == "old"
-        assert list(tmp_path.iterdir()) == [file]
-    write_json(file, {"x": 1})
-    assert json.loads(file.read_text()) == {"x": 1}
-
-
 def test_the_environment_is_read_at_the_edge(capsys, monkeypatch):
     monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "lots")
     assert_refused(
@@ -148,11 +98,3 @@ def test_the_environment_is_read_at_the_edge(capsys, monkeypatch):
     assert_refused("benchmark_scheduler", ["--pretok"], "0 is not in the range", capsys)
     monkeypatch.setenv("ROSELLM_TRITON_KV_APPEND_MIN_BATCH", "64")
     assert config_of(benchmark_scheduler.flags()).triton_kv_append_min_batch == 64
-
-
-def test_interrupted(monkeypatch, capsys):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rosecourse.commands.engines.model_of", interrupt)
-    assert generate.main(["--prompt", "x"]) == 130

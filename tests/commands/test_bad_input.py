@@ -7,10 +7,7 @@ import re
 import pytest
 import torch
 
-from tests.support.commands import (
-    benchmark_scheduler,
-    generate,
-)
+from tests.support.commands import benchmark_scheduler, generate
 
 SMALL = ["--device", "cpu", "--num-requests", "2", "--max-new-tokens", "3", "--warmup-runs", "0", "--repeat-runs", "1"]
 HELLO = ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "3"]
@@ -54,24 +51,6 @@ def test_a_json_file_that_cannot_be(capsys, tmp_path, monkeypatch, name, message
     assert_refused(capsys, generate.main, [*HELLO, "--json", name], message)
     assert sorted(os.listdir()) == before
     assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_file_is_not_replaced(capsys, tmp_path):
-    file = tmp_path / "x.json"
-    file.write_text("old")
-    file.chmod(0o444)
-    assert_refused(capsys, generate.main, [*HELLO, "--json", str(file)], "cannot be written: Permission denied")
-
-
-def test_a_write_that_fails_after_the_run_leaves_nothing(capsys, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    assert generate.main([*HELLO, "--json", str(tmp_path / "x.json")]) == 2
-    assert capsys.readouterr().err.endswith("error: [Errno 28] No space left on device\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_to_a_file_stays_a_link(tmp_path):

@@ -83,8 +83,15 @@ ODD += [
     "{0}",
 ]
 ODD += ["cuda:99", "cpu:7", "cpu:-1", "meta", "gpt9", "someone/nothing", "mine.py:Part", ":"]
-SWITCHES = ["--no-stop-on-eos", "--no-prefix-cache", "--pretok", "--paged-attn", "--dense", "--no-run"]
-SWITCHES += ["--static-cache"]
+SWITCHES = [
+    "--no-stop-on-eos",
+    "--no-prefix-cache",
+    "--pretok",
+    "--paged-attn",
+    "--dense",
+    "--no-run",
+    "--static-cache",
+]
 WRONG = ["--nonsense", "--max-new", "--prom", "-h", "-p", "--hf-model-id", "--json", "--seed", "stray", "--help", "-"]
 
 

@@ -122,35 +122,3 @@ def test_the_lessons_without_a_difference_are_those_that_are_named():
     ratios = {rung.number: recorded_comparison(rung.number).ratio(*rung.headline) for rung in LESSONS if rung.changes}
     (said,) = re.findall(r"measured twice: ([\d, and]+)", " ".join(README.split()))
     assert re.findall(r"\d{3}", said) == [number for number, one in ratios.items() if one.verdict == NO_DIFFERENCE]
-
-
-def test_the_lessons_that_need_triton_are_those_that_are_named():
-    needing = re.findall(r"notebooks/(\d{3})_", (ROOT / "conftest.py").read_text())
-    (said,) = re.findall(r"leave out the notebooks of ([\d, and]+)", " ".join(ALL.split()))
-    assert re.findall(r"\d{3}", said) == needing
-
-
-def test_the_other_engines_were_measured_when_the_readme_says():
-    ((gpu, date),) = set(noted("peers")[["gpu", "date"]].itertuples(index=False, name=None))
-    assert f"on one {gpu}, {date}" in " ".join(README.split())
-
-
-def test_the_tokens_are_the_same_where_the_readme_says_so():
-    assert all(recorded_comparison("071", name).conditions.same_tokens for name in ("A", "B", "C-one"))
-
-
-@pytest.fixture(scope="module")
-def drawing():
-    """What draws the README's picture."""
-    return runpy.run_path(str(ROOT / "docs" / "readme_picture.py"))
-
-
-def test_the_picture_shows_what_is_recorded(drawing):
-    with Image.open(drawing["PICTURE"]) as picture:
-        assert picture.text["Recorded"] == drawing["facts"](), "run `python docs/readme_picture.py`"
-        assert picture.width >= 1600  # sharp where a pixel of the page is two of the screen
-        assert picture.convert("RGBA").getextrema()[3] == (255, 255)  # opaque, for dark pages
-
-
-def test_the_pictures_caption_says_what_is_recorded(drawing):
-    assert drawing["caption"]() in README.splitlines(), "run `python docs/readme_picture.py`"

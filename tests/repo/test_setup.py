@@ -149,7 +149,7 @@ def make_with_fakes(target, folder, failing=""):
         pytest.skip("needs make")
     commands = folder / ".venv" / "bin"
     commands.mkdir(parents=True)
-    for name in ("ruff", "mypy", "python"):
+    for name in ("ruff", "mypy", "lint-imports", "python"):
         (commands / name).write_text(FAKE)
         (commands / name).chmod(0o755)
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
