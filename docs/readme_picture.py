@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "whole_ladder.png"
 DRAWN = ("A", "C-one")
 INCHES, DPI = 8.3, 200  # GitHub shows it 830 pixels wide: a point of text is 1.39 of them
-BEGINS = "*Recorded in one sitting on one "  # of the caption
+BEGINS = "*Recorded in one sitting, each workload on one "  # of the caption
 
 
 @cache

@@ -2,17 +2,14 @@
 
 import json
 import re
-import runpy
 import shlex
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import rosecourse
 from rosecourse import LESSONS
 from rosecourse.measure.stats import NO_DIFFERENCE
-from rosecourse.records.noted import noted
 from rosecourse.records.runs import recorded_comparison
 from tests.support.commands import ALL as COMMANDS
 
