@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rosecourse import BASELINE, BEST, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.kernels import ReferenceAttention, TritonAttention, triton_runs_on
+from rosecourse import BASELINE, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
+from rosecourse.kernels import triton_runs_on
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 from rosecourse.measure.counters import Counts, count_step, counts_table, watch
@@ -95,20 +95,6 @@ def test_launches_are_counted_and_not_what_the_interpreter_does_for_them(small_m
     assert seen.launches == {kernel: L}
     assert seen.operations_of("copy") == seen.operations_of("index_put") == 0
     assert counted(small_model, "061", 5).launches == {}
-
-
-@pytest.mark.parametrize(("attention", "launches"), [(ReferenceAttention, 0), (TritonAttention, 1)])
-def test_attention_by_triton_is_a_launch_and_that_of_the_specification_is_not(small_model, attention, launches):
-    if launches and not triton_runs_on(torch.device("cpu")):
-        pytest.skip("no Triton on this device")
-    engine, sessions = started(small_model, STAGED, 5)
-    attend = attention(engine.kv)
-    q, k, v = torch.randn(3, B, small_model.shape.num_heads, small_model.shape.head_dim)
-    attend.plan(engine.decode_step.block_tables(sessions), torch.full((B,), 5), 5)
-    with watch() as seen:
-        attend.run(0, q, k, v)
-    assert seen.launches["paged_attention_decode"] == launches
-    assert seen.calls_of("paged_attention_decode") == 1
 
 
 class LearnersAppend:
@@ -228,23 +214,6 @@ def test_inside_a_block_the_second_half_hands_over_less_and_less(small_model):
         assert (found.list_tensors == 0) == (handed == 0)
 
 
-def test_all_that_a_row_hands_over_is_seen(small_model):
-    """At a boundary one new block of each table with its address; where sessions move, who goes where.
-
-    From 066 on, a row that is left becomes a pad: its length, that it is none's, and its block.
-    """
-    engine, sessions = started(small_model, BEST, 7)
-    assert count_step(engine, sessions).device_bytes > B * 2 * 8  # the rows are written
-    assert count_step(engine, sessions).device_bytes == B * 2 * 8
-    assert count_step(engine, sessions).device_bytes == 0
-    assert count_step(engine, sessions[::-1]).device_bytes == B * 2 * 8
-    pads = 2 * 3 * 2 * 8
-    assert count_step(engine, sessions[:2]).device_bytes == 2 * 2 * 8 + pads
-    engine, sessions = started(small_model, lesson("065").after, 7)
-    count_step(engine, sessions[::-1])
-    assert count_step(engine, sessions[:2]).device_bytes == (2 + 2) * 2 * 8  # and new blocks: it is at a boundary
-
-
 def test_a_capture_is_no_replay_and_what_a_replay_does_counts_as_one():
     x, graph = torch.zeros(3), CPUGraph()
     with watch() as seen:
@@ -258,16 +227,3 @@ def test_a_capture_is_no_replay_and_what_a_replay_does_counts_as_one():
     assert (seen.replays, seen.operations_of("add"), seen.operations_of("mul")) == (2, 1, 0)
     assert counts_table({"seen": seen}).loc["replays of a graph"].tolist() == [2]
     assert x.tolist() == [7, 7, 7]
-
-
-@pytest.mark.parametrize("number", ["062", "064", "065"])
-def test_forks_are_copied_one_by_one_or_together(small_model, number):
-    """K and V of all layers, for each writer but the last; together, one gather and one scatter for all of them."""
-    engine, sessions = started(small_model, lesson(number).after, 5)
-    plain = count_step(engine, sessions).rows()
-    fork_anew(engine, sessions)
-    found = count_step(engine, sessions).rows()
-    assert found["copy"] - plain["copy"] == (0 if number >= "065" else 2 * (B - 1))
-    assert found["index"] - plain["index"] == (2 if number >= "065" else 0)
-    engine.audit(sessions)
-    assert len({tuple(session.token_ids) for session in sessions}) == 1  # forks of one session go on alike

@@ -148,29 +148,6 @@ def of_readers(thread):
     return thread.name.startswith("rosecourse-reader")
 
 
-def test_threads_are_one_for_each_stream_and_the_others_have_one_for_all(monkeypatch, engine):
-    started, start = [], threading.Thread.start
-
-    def starts(self):
-        started.append(self)
-        start(self)
-
-    monkeypatch.setattr(threading.Thread, "start", starts)
-    counts = {}
-    for way in READERS:
-        started.clear()
-        run_streaming(engine, Workload.of([(n, 2) for n in range(1, 6)], params(30), readers=way))
-        counts[way] = sum(map(of_readers, started))
-    several = counts.pop("threads")  # one that has read its stream may take another
-    assert 1 < several <= 5
-    assert counts == {"sequential": 0, "one": 1, "asyncio": 1}
-
-
-def test_who_does_not_stream_has_no_reader(engine):
-    run = run_scheduler(engine, Workload.of([(1, 2), (3, 4)], params(4), readers="one"))
-    assert [times.read for times in run.times] == [[], []]
-
-
 # -- what goes wrong ----------------------------------------------------------------------------------------------
 
 

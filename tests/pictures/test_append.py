@@ -3,19 +3,15 @@
 import pytest
 
 from rosecourse import BlockError
-from rosecourse.pictures.colours import OWNER_COLOURS
 from rosecourse.pictures.slots import rows_to_blocks
 from tests.support.diagram_reader import (
     arrows,
-    assert_legible,
     make_engine,
     parse,
     rows_of,
     start,
-    step,
     strips,
     tables,
-    texts,
 )
 
 
@@ -50,34 +46,6 @@ def test_each_row_that_is_given_points_at_its_block(engine):
     assert arrows(picture) == [(1, line_of[0]), (3, line_of[3]), (4, line_of[4])]
     title = parse(picture)[0].text
     assert title.startswith("3 of 4 rows of key_new are written in layer 0: row 0 (A) to slot 1 of block #0;")
-
-
-def test_slots_that_hold_a_token_are_filled(engine):
-    sessions = [start(engine, n) for n in (3, 6)]
-    for _ in range(4):
-        rows = [row for row, s in enumerate(sessions) if engine.kv.info(s.block_ids_per_layer[0][-1]).length < 4]
-        for block, (_, slots, owner) in strips(draw(engine, sessions, rows)).items():
-            filled = [cell.fill for cell in slots if cell.fill in OWNER_COLOURS]
-            assert filled == [OWNER_COLOURS["AB".index(owner)]] * engine.kv.info(block).length
-        step(engine, *sessions)
-
-
-def test_owners_are_named_or_counted(engine):
-    a = start(engine, 6)
-    fork = engine.fork(a)
-    picture = draw(engine, [a], [0])
-    assert len(strips(picture)) == 2
-    assert texts(picture).count("A, 1 other") == 2  # the fork has no row here
-    named = {"session": a.block_ids_per_layer, "its fork": fork.block_ids_per_layer}
-    assert texts(rows_to_blocks(engine.kv, named, [], [], [])).count("session, its fork") == 2
-
-
-@pytest.mark.parametrize("block_size", [1, 16])
-def test_it_is_legible(small_model, block_size):
-    engine = make_engine(small_model, block_size, 40)
-    sessions = [start(engine, n) for n in (2, 7, 3, 18)]
-    last = [engine.kv.info(session.block_ids_per_layer[0][-1]) for session in sessions]
-    assert_legible(draw(engine, sessions, [row for row, info in enumerate(last) if info.length < block_size]))
 
 
 def test_what_cannot_be_drawn(engine):

@@ -1,14 +1,12 @@
 """Pictures of the KV cache: the same bytes each time, all inside the sheet, and errors that say what is wrong."""
 
 from dataclasses import FrozenInstanceError
-from itertools import pairwise
 
 import pytest
 
 from rosecourse import BlockError
 from rosecourse.pictures.blocks import block_map, moments, table_map
-from rosecourse.pictures.sheet import WIDTH
-from tests.support.diagram_reader import SVG, boxes, cells, make_engine, parse, start, step, tables, texts
+from tests.support.diagram_reader import make_engine, start, step, tables, texts
 
 
 @pytest.fixture
@@ -59,59 +57,6 @@ def test_names_and_captions_are_escaped(engine):
     assert caption in texts(picture)
     assert any(text.startswith("<b>&\"'\ufffd\ufffd 日本: 2 tokens") for text in texts(picture))
     picture.svg.encode()  # nothing that UTF-8 cannot hold
-
-
-def test_moments_stand_side_by_side_where_they_fit(engine):
-    a = start(engine, 6)
-    narrow, wide = (block_map(engine.kv, tables(A=a), columns=columns) for columns in (4, 8))
-    beside, above = moments(("one", narrow), ("two", narrow)), moments(("one", wide), ("two", narrow))
-    assert 2 * narrow.width < beside.width <= WIDTH
-    assert beside.height < 2 * narrow.height
-    assert above.height > wide.height + narrow.height
-    assert len(cells(beside)) == 2 * len(cells(narrow))
-    assert len(cells(above)) == len(cells(wide)) + len(cells(narrow))
-    assert [t for t in texts(beside) if t in ("one", "two")] == ["one", "two"]
-    assert moments(("outer", beside)).width == beside.width
-
-
-def pictures_to_fit(model):
-    long_name = "a name that is <far> too long for any cell & also for a legend of its own, WWWWWWWW"
-    for block_size, num_blocks, num_tokens, count in (
-        (4, 64, 11, 16),
-        (64, 5, 40, 2),
-        (1, 64, 20, 3),
-    ):
-        engine = make_engine(model, block_size, num_blocks, prefix_cache=True)
-        sessions = [start(engine, num_tokens, 30 * (i % 5) + 1) for i in range(count)]
-        named = {f"s{i}": s.block_ids_per_layer for i, s in enumerate(sessions)}
-        named[long_name] = named.pop("s0")
-        before = {draw: draw(engine.kv, named) for draw in (block_map, table_map)}
-        forks = {f"fork {i}": engine.fork(sessions[0]).block_ids_per_layer for i in range(12)}
-        step(engine, *sessions[1:])
-        for draw, more in ((block_map, {"columns": 2}), (block_map, {}), (table_map, {})):
-            picture = draw(engine.kv, named | forks, since=before[draw], **more)
-            yield moments((long_name, before[draw]), ("after", picture))
-
-
-def test_pictures_are_legible_and_texts_stay_in_their_cells(small_model):
-    for picture in pictures_to_fit(small_model):
-        root = parse(picture)
-        assert root.get("viewBox") == f"0 0 {picture.width} {picture.height}"
-        assert root[1].get("fill") == "white"
-        assert all(int(text.get("fill")[1:3], 16) < 0x60 for text in root.iter(f"{SVG}text"))  # dark
-        for what, left, top, right, bottom in boxes(root):
-            assert left >= 0, what
-            assert top >= 0, what
-            assert right <= picture.width <= WIDTH, what
-            assert bottom <= picture.height, what
-        for group in root.iter(f"{SVG}g"):
-            if group.get("class") in ("cell", "cell marked"):
-                (_, left, top, right, bottom), *others = boxes(group)
-                assert all(
-                    left <= x0 and x1 <= right and top <= y0 and y1 <= bottom + 1 for _, x0, y0, x1, y1 in others
-                )
-                said = [(y0, y1) for what, _, y0, _, y1 in others if what != "rect"]
-                assert all(one[1] <= two[0] + 4 for one, two in pairwise(said))
 
 
 # -- errors ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,5 @@
 """Pictures of the KV cache: what is drawn is what the engine holds, block by block and story by story."""
 
-import re
-from collections import Counter
-
 import pytest
 
 from rosecourse.pictures.blocks import block_map, table_map
@@ -37,19 +34,6 @@ def test_a_block_map_shows_every_block_as_the_engine_holds_it(engine):
             assert cell.separators == 3
 
 
-def test_another_layer_has_its_own_blocks_and_says_how_ids_are_counted(engine):
-    a = start(engine, 6)
-    # One more block in layer 2 alone, so that the layers differ.
-    zeros = engine.kv.k_layers[0].new_zeros(engine.kv.k_layers[0].shape[1::2])
-    for _ in range(3):
-        engine.kv.append_token(2, a.block_ids_per_layer[2], zeros, zeros)
-    first, third = (block_map(engine.kv, tables(A=a), layer) for layer in (0, 2))
-    assert Counter(c.texts[1] for c in cells(first)) == {"4 of 4": 1, "2 of 4": 1, "free": 10}
-    assert Counter(c.texts[1] for c in cells(third)) == {"4 of 4": 2, "1 of 4": 1, "free": 9}
-    assert "KV cache, layer 2: 12 blocks of 4 slots; 3 held, 9 free (block id = 24 + #)" in texts(third)
-    assert "block id" not in first.svg
-
-
 def test_owners_without_a_name_are_shown_as_others(engine):
     a = start(engine, 6)
     b, _ = engine.fork(a), start(engine, 2, first=30)
@@ -59,15 +43,6 @@ def test_owners_without_a_name_are_shown_as_others(engine):
     assert shown[2].texts == ["#2", "2 of 4", "other", "1 owner"]
     assert shown[2].colours == [shown[0].colours[1]]
     assert any("without a name" in text for text in texts(block_map(engine.kv, {})))
-
-
-def test_a_block_of_many_owners_says_how_many(engine):
-    a = start(engine, 6)
-    many = {f"s{i}": engine.fork(a).block_ids_per_layer for i in range(11)}
-    cell = cells(block_map(engine.kv, {"A": a.block_ids_per_layer, **many}))[0]
-    assert cell.texts[3] == "12 owners"
-    assert re.fullmatch(r"A( \+ s\d)+ ?\+?…", cell.texts[2])
-    assert len(set(cell.colours)) == len(cell.bands) == 4
 
 
 def test_blocks_that_only_the_prefix_cache_keeps_are_marked(small_model):
@@ -93,22 +68,6 @@ def test_large_blocks_have_a_bar_instead_of_slots(small_model, block_size, separ
     cell = cells(block_map(engine.kv, tables(A=start(engine, 15))))[0]
     assert cell.separators == separators
     assert cell.filled == pytest.approx(min(15, block_size) / block_size, abs=0.01)
-
-
-def test_rows_of_free_blocks_are_only_counted(small_model):
-    engine = make_engine(small_model, num_blocks=65)
-    assert "65 free blocks, #0 to #64" in texts(block_map(engine.kv, {}))
-    a = start(engine, 35)  # 9 blocks: a row of 8, and one more
-    picture = block_map(engine.kv, tables(A=a))
-    assert len(cells(picture)) == 16
-    assert "49 free blocks, #16 to #64" in texts(picture)
-    lit = block_map(engine.kv, tables(A=a), highlight={64})
-    assert len(cells(lit)) == 16 + 1
-    assert "48 free blocks, #16 to #63" in texts(lit)
-    assert (marked(picture), marked(lit)) == (set(), {64})
-    assert "marked" in texts(lit)
-    one_row = block_map(engine.kv, tables(A=a), highlight={24})
-    assert len(cells(one_row)) == 16 + 8 + 8  # a single free row is drawn: a line of text would save next to nothing
 
 
 # -- block tables, and the stories that they tell -------------------------------------------------------------------
@@ -163,18 +122,3 @@ def test_a_fork_and_its_copy_on_write(engine, draw):
     was = ["was #1"] if draw is table_map else []
     assert by_index[2].texts == ["#2", "3 of 4", "B", "1 owner", *was, "new"]
     assert (by_index[1].colours, by_index[2].colours) == ([BLUE], [ORANGE])
-
-
-def test_a_block_that_is_freed_and_taken_again_says_so(engine):
-    a, b = start(engine, 7), start(engine, 3, first=20)
-    before = block_map(engine.kv, tables(A=a, B=b))
-    engine.free(b)
-    engine.free(a)
-    c = start(engine, 3, first=30)  # into a's first block
-    after = cells(block_map(engine.kv, tables(C=c), since=before))
-    assert c.block_ids_per_layer[0] == [0]
-    assert [cell.texts[-1] for cell in after[:3]] == ["used again", "freed", "freed"]
-    before = block_map(engine.kv, tables(C=c))
-    engine.free(c)
-    (taken, *_) = cells(block_map(engine.kv, tables(D=start(engine, 3, first=40)), since=before))
-    assert (taken.texts[-1], taken.marked) == ("was C's", True)

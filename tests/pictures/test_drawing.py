@@ -6,16 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
-from matplotlib.legend import Legend
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
-from rosecourse.pictures.drawing import LONGEST, alt_text, new_axes, new_figure
+from rosecourse.pictures.drawing import new_axes
 from rosecourse.pictures.sheet import WIDTH
-from rosecourse.pictures.timeline import draw_timeline
-from rosecourse.records.steps import recorded_timelines
 
 
 @pytest.fixture
@@ -50,19 +46,6 @@ def test_a_picture_has_twice_the_pixels_of_its_size_on_the_page(published):
     assert (near < 8).sum() > 1000  # the line, in its colour
 
 
-def test_each_colour_of_a_legend_stays_what_it_is(published):
-    """In a recorded step with a thousand kernels, whose edges have a thousand colours more than the legend."""
-    with new_axes(4.5) as ax:
-        draw_timeline(ax, recorded_timelines("036"), 64, "a step")
-    shown = np.asarray(Image.open(io.BytesIO(published[0][0]["image/png"])).convert("RGB")).astype(int)
-    patches = [p for one in ax.get_children() if isinstance(one, Legend) for p in one.get_patches()]
-    assert len(patches) > 7
-    for patch in patches:
-        colour = np.array(to_rgb(patch.get_facecolor())) * 255
-        assert (np.abs(shown - colour).max(axis=-1) < 4).sum() > 500, patch.get_label()
-    assert (shown[0, 0] == 255).all()  # the page is white
-
-
 def test_nbconvert_finds_the_alternative_text_of_a_plot(published, recwarn):
     with new_axes(2.0, columns=2) as axes:
         draw(axes[0])
@@ -79,24 +62,7 @@ def test_nbconvert_finds_the_alternative_text_of_a_plot(published, recwarn):
     assert not [warning for warning in recwarn if "alt" in str(warning.message).lower()]
 
 
-def test_a_long_text_is_cut_between_words():
-    with new_figure(2.0) as figure:
-        ax = figure.subplots()
-        for n in range(20):
-            ax.text(0, n, "many words " * 9)
-        alt = alt_text(figure)
-    assert len(alt) <= LONGEST
-    assert alt.endswith(("many …", "words …"))
-
-
 def test_where_drawing_fails_nothing_is_shown(published):
     with pytest.raises(KeyError), new_axes(2.0) as ax:
         ax.plot({}["nothing"])
     assert not published
-
-
-def test_elsewhere_than_in_a_notebook_nothing_happens(monkeypatch):
-    monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    with new_axes(2.0) as ax:
-        draw(ax)
-    assert ax.get_title() == "Squares\nof numbers"

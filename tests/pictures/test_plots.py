@@ -5,7 +5,6 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 
 from rosecourse.engine.scheduler import SchedulerStats
 from rosecourse.measure.compare import Comparison, Conditions, Ladder
@@ -16,7 +15,6 @@ from rosecourse.pictures import plots
 from rosecourse.pictures.colours import AFTER, BEFORE
 from rosecourse.records.runs import recorded_comparison, recorded_ladder
 from rosecourse.request.session import SessionTimes
-from tests.support.drawn import assert_readable
 from tests.support.recordings import STEPS, steady, twice_as_fast, write_recording
 
 CONDITIONS = Conditions(2, 20, 3, 4, 5, "tiny", "float32", "a CPU (1 thread)", "2.13")
@@ -61,12 +59,6 @@ def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
 
 
-def test_before_and_after_differ_without_colour():
-    light, dark = (np.dot(to_rgb(side["color"]), [0.2126, 0.7152, 0.0722]) for side in (BEFORE, AFTER))
-    assert light - dark > 0.2
-    assert BEFORE["marker"] != AFTER["marker"]
-
-
 def test_the_figure_of_a_lesson_shows_what_the_table_says(found):
     found = replace(found, control=samples("control", 0.0021, spike=0.003))
     figure = plt.figure(figsize=(8.2, 3.6), layout="constrained")
@@ -94,17 +86,6 @@ def test_along_the_steps_the_blocks_are_where_the_spikes_are(ax, found):
         assert not lines(ax, style["color"], style["marker"])  # a mark would cover the other side's
     assert legend(ax) == ["before", "after", "a new block begins"]
     assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
-
-
-def test_recorded_gaps_are_drawn_at_the_positions_of_live_ones(ax, tmp_path):
-    write_recording(tmp_path, twice_as_fast("038", "059"), "B")
-    found = recorded_comparison("059", "B", folder=tmp_path)
-    plots.itl_along_steps_compared(ax, found, "title")
-    for side, style in zip(found.sides, (BEFORE, AFTER), strict=True):
-        (line,) = lines(ax, style["color"])
-        assert list(line.get_ydata()) == list(side.itl_along_steps_ms)
-        assert list(line.get_xdata()) == [1, 2, 3]  # the prompt, one token, took position 0 in the prefill
-    assert ax.get_ylim() == (0, pytest.approx(1.1 * 8.2))
 
 
 def test_the_control_of_another_rung_is_a_band_around_before(tmp_path):
@@ -151,17 +132,3 @@ def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == ["035 paged decode baseline", "061 Triton full-batch append"]
     assert ax.yaxis_inverted()  # the first on top
-
-
-def test_gaps_along_the_steps_can_be_read(ax, found):
-    plots.itl_along_steps_compared(ax, found, "Lesson 038: a title of usual length")
-    assert len(assert_readable(ax)) > 8
-
-
-@pytest.mark.parametrize("rungs", [2, 14])
-def test_a_ladder_can_be_read_however_many_rungs_it_has(rungs, ax):
-    sides = [samples(f"0{n}", 0.004 / n) for n in range(35, 35 + rungs)]
-    plots.ladder_throughput(
-        ax, Ladder(sides, ["batched KV append"] * rungs, CONDITIONS), "From 035 to 061", [0.0123] * rungs
-    )
-    assert len(assert_readable(ax)) > 2 * rungs

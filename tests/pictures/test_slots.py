@@ -3,9 +3,9 @@
 import pytest
 
 from rosecourse import EngineConfig, InferenceEngine, lesson
-from rosecourse.pictures.colours import INK, OWNER_COLOURS, WRONG
+from rosecourse.pictures.colours import INK, WRONG
 from rosecourse.pictures.slots import slots_by_table
-from tests.support.diagram_reader import arrows, assert_legible, parse, rows_of, start, strips, texts
+from tests.support.diagram_reader import arrows, parse, rows_of, start, strips, texts
 
 
 @pytest.fixture
@@ -65,27 +65,3 @@ def test_before_place_a_full_session_aims_at_block_0(engine):
     assert tables["A"][0] == 0  # somebody else's
     assert "no block placed: 0 is read" in texts(picture)
     assert "B at position 4 reads entry 1: slot 0 of block 0" in parse(picture)[0].text
-
-
-def test_filled_slots_are_those_with_tokens(engine):
-    tables = started(engine, 6, 4)
-    engine.kv.place(list(tables.values()))
-    filled = {
-        block: sum(cell.fill in OWNER_COLOURS for cell in slots)
-        for block, (_, slots, _) in strips(slots_by_table(engine.kv, tables)).items()
-    }
-    assert filled == {tables["A"][0]: 4, tables["A"][1]: 2, tables["B"][0]: 4, tables["B"][1]: 0}
-
-
-def test_writers_of_one_slot_are_counted(engine):
-    first = start(engine, 6)
-    family = {"A": first.table, **{name: engine.fork(first).table for name in "FGH"}}
-    picture = slots_by_table(engine.kv, family)
-    assert texts(picture).count("×4") == 1
-    pair = slots_by_table(engine.kv, {"A": first.table, "F": family["F"]})
-    assert sum(text.startswith("A, F") for text in texts(pair)) == 2  # a shared block names its owners
-    assert targets(picture) == {(first.table[-1], 2): ("×4", INK)}
-
-
-def test_it_is_legible(engine):
-    assert_legible(slots_by_table(engine.kv, started(engine, 6, 4, 9, 2, 12, 1)), overlap=0)

@@ -8,8 +8,6 @@ from matplotlib.colors import to_rgb
 from rosecourse.measure.anatomy import PART_NAMES, StepTimes
 from rosecourse.pictures import plots
 from rosecourse.pictures.colours import COLOURS
-from rosecourse.pictures.labels import SMALL, text_points
-from rosecourse.pictures.steps import draw_stacked
 from rosecourse.records.steps import RecordedSteps
 from tests.support.drawn import assert_readable, texts_drawn
 
@@ -122,29 +120,6 @@ def test_shares_are_of_each_step_alone(figure):
     assert_readable(ax)
 
 
-@pytest.mark.parametrize("rungs", [["035"], ["061"], ["035", "061"], ["035", "036", "061"]])
-def test_the_legend_has_each_part_with_its_time_in_every_bar(figure, rungs):
-    figure.set_size_inches(8.2, 1.4 + 0.8 * len(rungs))
-    ax = figure.add_subplot()
-    plots.step_anatomies(ax, StepTimes({rung: turn(SIX[rung]) for rung in rungs}), "title")
-    told = [text.get_text() for text in ax.get_legend().get_texts()]
-    for place, (name, one) in enumerate(zip(NAMES, told, strict=True)):
-        assert one == f"{name}: {' → '.join(f'{SIX[rung][place]:.2f}' for rung in rungs)} ms"
-    assert_readable(ax)
-
-
-def test_a_time_stands_on_its_part_where_there_is_room(figure):
-    ax = figure.add_subplot()
-    plots.step_anatomies(ax, StepTimes({"035": turn((0.01, 2.9, 9.4, 0.6))}), "title")
-    where = {text.get_text(): box for text, box in texts_drawn(ax).items()}
-    to_pixels = ax.transData.transform
-    for part in ("forward", "kv_append"):
-        ((left, width),) = bars(ax, part)
-        box = where[f"{width:.2f}"]
-        assert to_pixels((left, 0))[0] < box.x0 < box.x1 < to_pixels((left + width, 0))[0]
-    assert "0.01" not in where
-
-
 # -- the effect of a lesson ----------------------------------------------------------------------------------------
 
 
@@ -168,24 +143,4 @@ def test_an_effect_on_the_stages_outlines_what_came_and_what_went(figure):
     assert_readable(ax)
 
 
-def test_parts_are_stacked_with_their_sum_behind_them(figure):
-    ax = figure.add_subplot()
-    bars_of = {"first": pd.Series({"a": 2.0, "c": 1.0}), "second": {"a": 150.0, "b": 0.5}}
-    draw_stacked(ax, bars_of, {"a": "#000000", "b": "#E69F00", "c": "#56B4E9"}, "steps")
-    assert sorted((bar.get_x(), bar.get_width()) for bar in ax.patches if bar.get_width()) == [
-        *((0, 2), (0, 150), (2, 1), (150, 0.5)),
-    ]
-    assert {"first", "second", "3 µs", "150 µs", "steps"} <= set(texts(ax))
-    assert_readable(ax)
-
-
 # -- labels --------------------------------------------------------------------------------------------------------
-
-
-def test_the_width_of_a_text_is_what_it_takes_when_drawn(figure):
-    ax = figure.add_subplot()
-    drawn = ax.text(0, 0, "sample and the rest\n0.60 ms", fontsize=SMALL)
-    figure.canvas.draw()
-    points = 72 * drawn.get_window_extent().width / figure.dpi
-    assert text_points("sample and the rest\n0.60 ms") == pytest.approx(points, rel=0.05)
-    assert text_points("") == 0

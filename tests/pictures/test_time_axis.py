@@ -45,12 +45,6 @@ def test_links_lead_from_a_launch_to_its_run_and_from_there_to_the_read(shown):
     assert {"0", "1", "2", "3", "4"} <= {text.get_text() for text in shown[0].texts}
 
 
-@pytest.mark.parametrize(("num_steps", "times"), [(2, {}), (30, {"plan": 0.1, "read": 0.2}), (30, {"read": 40})])
-def test_every_text_can_be_read(times, num_steps, shown):
-    show_spans(steps(num_steps, **times), "A step of 64 requests on a device with a name", "ms")
-    assert_readable(shown[0])
-
-
 def test_kernels_of_one_name_share_a_lane_and_the_legend_says_what_they_do(shown):
     sides = {moment: simulate_kernels(KERNELS * 2, 1.0, moment) for moment in (AT_END, AFTER_WAIT)}
     show_spans(sides, "kernels", "units")

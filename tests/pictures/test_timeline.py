@@ -1,13 +1,8 @@
 """Timelines are drawn to scale."""
 
-import itertools
-import math
-
 import matplotlib.pyplot as plt
 import pytest
-from matplotlib.colors import to_rgb
 
-from rosecourse.measure import profiling, timeline
 from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.timeline import draw_replays, draw_timeline, kernels_within
 from tests.support.drawn import assert_readable, bars_drawn, texts_drawn
@@ -64,26 +59,6 @@ def test_a_picture_says_how_busy_the_device_is_and_what_each_part_takes(ax):
     assert "KV append: 0.60 → 0.30 ms" in texts
     assert "sample and the rest: 0.55 → 0.28 ms" in texts
     assert sum(text.startswith("KV append: ") and text.endswith(" ms (40 → 1)") for text in texts) == 1
-
-
-def test_without_a_device_or_a_before_the_picture_stands(ax):
-    draw_timeline(ax, {"after": large(kernels=0)}, 64, "title")
-    told = "after (inside a block; 64 requests, 256 tokens in the cache): 2.80 ms with the profiler"
-    assert told in [t.get_text() for t in ax.texts]
-    assert len(bars_drawn(ax)) == 4
-    assert_readable(ax)
-
-
-def test_the_baselines_thousands_of_kernels_can_be_read_too(ax):
-    wide = large(3000, 41_234.0, 2300)
-    draw_timeline(ax, {"before": wide, "after": large()}, 64, "Lesson 038: batched KV append\nNVIDIA H200")
-    assert_readable(ax)
-
-
-def test_kinds_of_kernels_differ_in_more_than_hue():
-    rgb = [to_rgb(colour) for colour in KIND_COLOURS.values()]
-    assert list(KIND_COLOURS) == list(timeline.KIND_LABELS) == list(profiling.KINDS)
-    assert min(math.dist(one, other) for one, other in itertools.combinations(rgb, 2)) > 0.3
 
 
 def test_a_picture_of_steps_with_other_stages_has_the_parts_of_both(ax):

@@ -157,16 +157,3 @@ def boxes(element, dx=0.0, dy=0.0):
         elif child.tag == f"{SVG}rect":
             yield "rect", x + dx, y + dy, x + float(child.get("width")) + dx, y + float(child.get("height")) + dy
         yield from boxes(child, *((dx + float(moved[1]), dy + float(moved[2])) if moved else (dx, dy)))
-
-
-def assert_legible(picture, overlap=4):
-    """All lies inside the picture, which a notebook is wide enough for, and no text lies on another."""
-    drawn = list(boxes(parse(picture)))
-    assert picture.width <= WIDTH
-    for what, left, top, right, bottom in drawn:
-        assert 0 <= left <= right <= picture.width, what
-        assert 0 <= top <= bottom <= picture.height, what
-    said = [box for box in drawn if box[0] != "rect"]
-    for (one, l0, t0, r0, b0), (two, l1, t1, r1, b1) in combinations(said, 2):
-        assert r0 <= l1 or r1 <= l0 or b0 <= t1 + overlap or b1 <= t0 + overlap, (one, two)
-    assert all(int(text.get("font-size")) >= 12 for text in parse(picture).iter(f"{SVG}text"))
