@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from itertools import combinations
 from xml.etree import ElementTree
 
 from matplotlib.font_manager import FontProperties
@@ -10,7 +9,6 @@ from matplotlib.textpath import TextPath
 
 from rosecourse import BASELINE, EngineConfig, InferenceEngine, SamplingParams
 from rosecourse.pictures.colours import OWNER_COLOURS
-from rosecourse.pictures.sheet import WIDTH
 
 SVG = "{http://www.w3.org/2000/svg}"
 PARAMS = SamplingParams(max_new_tokens=20, stop_on_eos=False)

@@ -173,5 +173,5 @@ COURSE = Course(
         Bound("index tensors", LARGE, "index_tensors", spare=1),
         Bound("copies of rows of K and V", LARGE, "rows"),
     ),
-    unseen=f"reads past the end of a row, a binary for each `pos`, a gate that does not ask for Triton, and {NO_COPIES}",
+    unseen=f"reads behind a row, a binary for each `pos`, a gate that does not ask for Triton, and {NO_COPIES}",
 )

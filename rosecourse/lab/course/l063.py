@@ -183,5 +183,5 @@ COURSE = Course(
         Bound("kernels launched", (*GATED, BELOW), "launches"),
         Bound("layers without a kernel", GATED, "no_launch"),
     ),
-    unseen="reads past the end of a row, and whether a GPU gets the kernel for every batch",
+    unseen="reads behind a row, and whether a GPU gets the kernel for every batch",
 )
