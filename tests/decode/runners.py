@@ -34,7 +34,7 @@ def step(engine, sessions):
     return engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
 
 
-def random_traffic(engine, seed, sampled):
+def random_traffic(engine, seed):
     """Sessions join, leave, fork and change places, so that buckets go up and down; returns all tokens."""
     rng, live, done = random.Random(seed), [], []
     for n in range(24):
@@ -42,7 +42,7 @@ def random_traffic(engine, seed, sampled):
             params = SamplingParams(
                 max_new_tokens=rng.randint(2, 9),
                 stop_on_eos=False,
-                temperature=0.9 if sampled and rng.random() < 0.5 else 0.0,
+                temperature=0.9 if rng.random() < 0.5 else 0.0,
                 top_k=rng.choice([0, 5]),
                 top_p=rng.choice([1.0, 0.8]),
                 seed=n,

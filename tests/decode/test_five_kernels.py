@@ -24,8 +24,9 @@ from tests.support.oracles import hf_greedy, hf_random_gpt2, prompts_of
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 BEFORE = lesson("069").after
+ON_A_CPU = {"runner": CPUGraphRunner, "forward": FixedWidthForward} if DEVICE == "cpu" else {}
 PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
-LENGTHS = [1, 4, 17]
+PROMPTS = prompts_of([1, 4, 17], 211)
 
 
 class LayerOps(five_kernels.LayerOps):
@@ -52,43 +53,18 @@ def fresh_memory_is_nan():
 
 @pytest.fixture(scope="module")
 def pair(model):
-    """A small random GPT-2, of `transformers` and of the engine."""
+    """A small random GPT-2, of the engine, and its tokens by `transformers`."""
     hf = hf_random_gpt2(num_layers=2)
-    return hf, from_transformers(hf, model.tokenizer, "small", device=DEVICE)
+    small = from_transformers(hf, model.tokenizer, "small", device=DEVICE)
+    return small, hf_greedy(hf, PROMPTS, PARAMS.max_new_tokens)
 
 
-def engine_of(model, ops, **parts) -> InferenceEngine:
-    return InferenceEngine(model, EngineConfig(max_batch_size=4), BEFORE.with_(ops=ops, **parts))
+def engine_of(model, **parts) -> InferenceEngine:
+    return InferenceEngine(model, EngineConfig(max_batch_size=4), BEFORE.with_(ops=LayerOps, **parts))
 
 
-def next_logits(model, ops, steps=2):
-    """The logits of some greedy steps after the prompts."""
-    engine, found = engine_of(model, ops), []
-    sessions = [engine.new_session(prompt, PARAMS) for prompt in prompts_of(LENGTHS, model.shape.vocab_size)]
-    logits = engine.prefill(sessions)
-    for _ in range(steps):
-        engine.take_tokens(sessions, logits)
-        logits = engine.decode_step_sessions(sessions)
-        found.append(logits)
-    return torch.stack(found)
-
-
-def test_logits_are_those_of_the_plain_operations(pair):
-    plain, five = (next_logits(pair[1], ops) for ops in (PlainOps, LayerOps))
-    torch.testing.assert_close(five, plain, atol=5e-6 * float(plain.abs().max()), rtol=0)
-
-
-def greedy(engine, vocab_size):
-    return [result.token_ids for result in engine.generate(prompts_of(LENGTHS, vocab_size), PARAMS)]
-
-
-def test_greedy_tokens_of_graphs_equal_transformers(pair):
-    hf, model = pair
-    expected = hf_greedy(hf, prompts_of(LENGTHS, model.shape.vocab_size), PARAMS.max_new_tokens)
-    on_a_cpu = {"runner": CPUGraphRunner, "forward": FixedWidthForward}
-    engine = engine_of(model, LayerOps, **on_a_cpu if DEVICE == "cpu" else {})
-    assert engine.decode_step.runner.graphs
-    assert greedy(engine, model.shape.vocab_size) == expected
+def tokens_of(engine):
+    return [result.token_ids for result in engine.generate(PROMPTS, PARAMS)]
 
 
 def one_token_each(model, ops, token_ids):
@@ -98,35 +74,29 @@ def one_token_each(model, ops, token_ids):
     return computed.logits(hidden)
 
 
+def test_greedy_tokens_of_graphs_equal_transformers(pair):
+    model, expected = pair
+    engine = engine_of(model, **ON_A_CPU)
+    assert engine.decode_step.runner.graphs
+    assert tokens_of(engine) == expected
+
+
 def test_all_weights_are_met_before_the_first_step(pair):
-    """A graph that is captured must find them there."""
-    _, model = pair
-    ops = LayerOps(model, EngineConfig())
+    """A graph that is captured must find them there. The logits are those of the plain operations."""
+    model, _ = pair
+    ops, token_ids = LayerOps(model, EngineConfig()), torch.arange(3, device=DEVICE)
     before = dict(ops.maps.maps)
     assert len(before) == 4 * model.shape.num_layers + 1
-    one_token_each(model, ops, torch.arange(3, device=DEVICE))
+    plain = one_token_each(model, PlainOps(), token_ids)
+    five = one_token_each(model, ops, token_ids)
+    torch.testing.assert_close(five, plain, atol=5e-6 * float(plain.abs().max()), rtol=0)
     assert ops.maps.maps == before
     assert ops.maps.num_bytes == folded_bytes(without_numbers(model.shape, model.dtype))
     assert ops.maps.num_bytes > sum(len(each.weight) * each.weight.shape[1] * 4 for each in ops.maps)
 
 
-class NormsAnew(GPT2):
-    """A model that wraps a weight at each call, as one may that loads it late."""
-
-    def logits(self, hidden):
-        return self.ops.logits(hidden, replace(self.ln_f), self.wte)
-
-
-def test_a_model_that_makes_norms_anew_keeps_the_library(pair):
-    """Folded in each step, they would take ever more memory, and be missing in a graph."""
-    _, model = pair
-    ops = LayerOps(NormsAnew(model.shape, model.weights, None, "anew"), EngineConfig())
-    assert ops.fused is None
-    assert ops.maps.num_bytes == 0
-
-
 def test_the_choice_does_not_need_logits_that_were_just_made(pair):
-    _, model = pair
+    model, _ = pair
     ops = LayerOps(model, EngineConfig())
     logits = one_token_each(model, ops, torch.arange(3, device=DEVICE))
     best = argmax(logits).tolist()
@@ -140,18 +110,18 @@ def test_the_choice_does_not_need_logits_that_were_just_made(pair):
 
 
 def test_more_rows_than_pay_go_to_the_library(pair):
-    _, model = pair
-    ops, plain = LayerOps(model, EngineConfig()), PlainOps()
+    model, _ = pair
+    ops = LayerOps(model, EngineConfig())
     token_ids = torch.arange(257, device=DEVICE) % model.shape.vocab_size
     assert isinstance(ops.embed(token_ids, token_ids * 0, model.wte, model.wpe), Residual)
     assert not isinstance(ops.embed(token_ids[:256], token_ids[:256] * 0, model.wte, model.wpe), Residual)
-    expected = one_token_each(model, plain, token_ids)
+    expected = one_token_each(model, PlainOps(), token_ids)
     torch.testing.assert_close(one_token_each(model, ops, token_ids), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("lacking", ["Triton", "shared memory"])
 def test_an_engine_without_the_kernels_goes_on_with_the_library(pair, monkeypatch, lacking):
-    hf, model = pair
+    model, expected = pair
     if lacking == "Triton":
         monkeypatch.setattr(five_kernels, "triton_runs_on", lambda device: False)
         monkeypatch.setattr(LayerOps, "anywhere", False)
@@ -159,11 +129,21 @@ def test_an_engine_without_the_kernels_goes_on_with_the_library(pair, monkeypatc
         monkeypatch.setattr(fused, "shared_memory_of", lambda device: 1000)
     ops = LayerOps(model, EngineConfig())
     assert (ops.fused, list(ops.maps)) == (None, [])
-    expected = hf_greedy(hf, prompts_of(LENGTHS, model.shape.vocab_size), PARAMS.max_new_tokens)
-    assert greedy(engine_of(model, LayerOps), model.shape.vocab_size) == expected
+    assert tokens_of(engine_of(model)) == expected
 
 
-def test_other_dtypes_and_other_models():
+class NormsAnew(GPT2):
+    """A model that wraps a weight at each call, as one may that loads it late: folded, it would be missing in graphs,
+    and take ever more memory."""
+
+    def logits(self, hidden):
+        return self.ops.logits(hidden, replace(self.ln_f), self.wte)
+
+
+def test_models_that_keep_the_library(pair):
+    model, _ = pair
+    takes_no_ops = SimpleNamespace(dtype=torch.float32, device=torch.device(DEVICE))
+    for other in (NormsAnew(model.shape, model.weights, None, "anew"), takes_no_ops):
+        ops = LayerOps(other, EngineConfig())
+        assert (list(ops.maps), ops.maps.num_bytes) == ([], 0)
     assert LayerOps(SimpleNamespace(dtype=torch.float64, device=torch.device("cpu")), EngineConfig()).fused is None
-    without = LayerOps(SimpleNamespace(dtype=torch.float32, device=torch.device(DEVICE)), EngineConfig())
-    assert list(without.maps) == []  # a model that takes no operations

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch.nn.attention.varlen import varlen_attn
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams, lesson, random_model
-from rosecourse.decode.prefill import AttentionByGroups, Prefill, PromptTokens, VarlenAttention, prompt_attention_for
+from rosecourse.decode.prefill import AttentionByGroups, PromptTokens, VarlenAttention, prompt_attention_for
 from tests.support.oracles import attention as attention_of_one
 from tests.support.oracles import prompts_of
 
 LAYERS, HEAD_DIM = 2, 8
-CACHES = {"lists of each layer": lesson("035").after.cache, "one list": lesson("062").after.cache, "best": BEST.cache}
+CACHES = {"lists of each layer": lesson("035").after.cache, "one table": BEST.cache}
 CPU = torch.device("cpu")
 # (tokens that a prefix hit has found, tokens to compute) of each session
 BATCHES = {
@@ -143,45 +143,13 @@ def test_one_call_a_layer_reads_the_cache_only_for_hits(lengths):
         calls.append(k.data_ptr())
         return reference(q, k, v, *rest, **window)
 
-    world = World(CACHES["best"], lengths)
+    world = World(BEST.cache, lengths)
     made = [world.k[layer, world.new] for layer in range(LAYERS)]
     attend = VarlenAttention(world.kv, 1, noted).plan(world.tokens)
     for layer in range(LAYERS):
         attend(layer, world.q[layer], made[layer], made[layer])
     hit = any(cached for cached, _ in lengths)
     assert [pointer == k.data_ptr() for pointer, k in zip(calls, made, strict=True)] == [not hit] * LAYERS
-
-
-class PrefillOfAll(Prefill):
-    """The prefill of a recent GPU, with a plain attention in the place of its kernel."""
-
-    def __init__(self, model, kv, config):
-        super().__init__(model, kv, config)
-        assert isinstance(self.attention, AttentionByGroups)
-        self.attention = VarlenAttention(kv, self.attention.heads_per_kv_head, reference)
-
-
-@pytest.mark.parametrize(("number", "block_size"), [("035", 4), ("062", 16), ("best", 1), ("best", 4), ("best", 16)])
-def test_an_engine_makes_the_same_logits(small_model, number, block_size):
-    """Prompts that hit prefixes of different lengths, of which one is known as a whole but for its last token."""
-    parts = lesson(number).after
-    config = EngineConfig(block_size=block_size, max_batch_size=8, max_seq_len=64)
-    stem, other, *rest = prompts_of([33, 17, 1, 16, 5, 5], 211)
-    batch = [[*stem[:32], 9, 9], stem, [*other[:16], 3, 4, 5], [*stem[:16], 8], *rest]
-    made, cached = [], []
-    for chosen in (parts, parts.with_(prefill=PrefillOfAll)):
-        engine = InferenceEngine(small_model, config, chosen)
-        for prompt in (stem, other):
-            session = engine.new_session(prompt, SamplingParams(2))
-            engine.take_tokens([session], engine.prefill([session]))
-        sessions = [engine.new_session(prompt, SamplingParams(2)) for prompt in batch]
-        for session in sessions:
-            engine.reserve(session)
-        cached.append([session.num_cached_tokens for session in sessions])
-        made.append(engine.prefill(sessions))
-    assert cached == [[32, 32, 16, 16, 0, 0, 0, 0]] * 2
-    torch.testing.assert_close(made[1], made[0], rtol=1e-4, atol=1e-4)
-    assert made[1].argmax(dim=1).tolist() == made[0].argmax(dim=1).tolist()
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,9 @@ def test_a_batch_chooses_what_its_requests_choose(dtype, vocab_size):
         logits = rows_of_logits(rng, n, vocab_size, dtype)
         params = [some_params(rng, greedy=batch % 4 == 0 or rng.random() < 0.1) for _ in range(n)]
         positions = [rng.randrange(1, 1 << 20) for _ in range(n)]
-        expected = sample(logits, params, positions)
+        expected, was = sample(logits, params, positions), logits.clone()
         found = chosen(logits, params, positions)
+        assert torch.equal(logits, was), "the logits have changed"
         for b in range(n):
             rows += 1
             edge = is_near_an_edge(logits[b], params[b], positions[b])
@@ -95,30 +96,6 @@ def test_a_batch_chooses_what_its_requests_choose(dtype, vocab_size):
     assert rows == 848
     assert differ <= 2
     assert near <= rows // 8  # most of them by a `top_p` next to 1, or half of equal logits
-
-
-def test_a_row_depends_on_nobody_else_in_the_batch():
-    rng = random.Random(5)
-    logits = rows_of_logits(rng, 32, 211, torch.float32)
-    params, positions = [some_params(rng, False) for _ in range(32)], list(range(1, 33))
-    together = chosen(logits, params, positions)
-    assert [chosen(logits[b : b + 1], params[b : b + 1], positions[b : b + 1])[0] for b in range(32)] == together
-    order = rng.sample(range(32), 32)
-    assert chosen(logits[order], *([x[b] for b in order] for x in (params, positions))) == [together[b] for b in order]
-
-
-def test_the_distribution_is_the_right_one():
-    """Frequencies over many positions, against probabilities from the definition."""
-    logits = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5, 0.0])
-    for params, kept in (
-        (SamplingParams(temperature=0.7), 6),
-        (SamplingParams(temperature=0.7, top_k=2), 2),
-        (SamplingParams(temperature=0.7, top_p=0.9), 3),
-    ):
-        tokens = chosen(logits.expand(4000, -1), [params] * 4000, range(4000))
-        frequencies = torch.bincount(torch.tensor(tokens), minlength=6) / 4000
-        probabilities = torch.where(logits >= logits.sort(descending=True).values[kept - 1], logits / 0.7, -INF)
-        torch.testing.assert_close(frequencies, probabilities.softmax(0), atol=0.025, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
@@ -156,11 +133,3 @@ def test_a_vocabulary_is_sorted_only_where_somebody_asks_for_it(monkeypatch):
     assert sorts == []
     assert chosen(logits, [greedy, sampled, greedy, sampled], [1] * 4)[::2] == logits.argmax(-1)[::2].tolist()
     assert sorts == [1]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_logits_are_left_alone(temperature):
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
-    before = logits.clone()
-    chosen(logits, [SamplingParams(temperature=temperature, top_k=5)] * 3, [1] * 3)
-    assert torch.equal(logits, before)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rosecourse.kernels import add_norm, add_norm_on, reference
+from rosecourse.kernels import add_norm
 from tests.kernels.attention_cases import DEVICE, INTERPRETED, let_overflow_raise
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
@@ -97,9 +97,3 @@ def test_a_row_with_nan_does_not_touch_its_neighbours(bad, dtype):
     assert normed[1].isnan().all()
     for after, was in zip((total, normed), before, strict=True):
         assert torch.equal(after[[0, 2, 3]], was[[0, 2, 3]])
-
-
-def test_what_the_device_takes():
-    assert add_norm_on(torch.device("cpu")) is reference.add_norm
-    assert add_norm_on(torch.device("cuda")) is add_norm
-    adds_and_norms(reference.add_norm, *inputs(3, 20))

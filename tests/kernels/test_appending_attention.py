@@ -7,9 +7,7 @@ the interpreter; on a GPU it runs natively, and `-m gpu` takes it, too.
 import pytest
 import torch
 
-from rosecourse.kernels import reference
-from rosecourse.kernels.appending_attention import AppendingAttention, attend_and_append, form_of, splits_for
-from rosecourse.lessons.l035_blocks import KVBlockManager
+from rosecourse.kernels.appending_attention import attend_and_append, form_of, splits_for
 from tests.kernels.attention_cases import (
     DEVICE,
     INTERPRETED,
@@ -92,13 +90,8 @@ def test_one_of_the_programs_that_share_a_context_appends(H, D, group, longest):
 @pytest.mark.parametrize(
     ("group", "D", "block_size", "fused", "dtype"),
     [
-        (1, 64, 64, True, torch.float32),
-        (3, 12, 8, False, torch.float16),
         (8, 128, 16, True, torch.bfloat16),
         (17, 20, 32, False, torch.float32),
-        (1, 80, 1, True, torch.float16),
-        (3, 16, 2, False, torch.bfloat16),
-        (16, 64, 4, True, torch.float32),
         (33, 5, 16, False, torch.float16),
         (1, 5, 24, True, torch.float16),  # an engine takes no such block, but the kernel asks nobody
     ],
@@ -110,29 +103,7 @@ def test_groups_heads_and_blocks_of_any_size(group, D, block_size, fused, dtype)
     )
 
 
-def test_a_session_without_a_context_gets_its_own_v():
-    args, _ = a_case_with_room([0, 0, 9])
-    assert torch.equal(attend_and_append(*args)[:2], args[-1][:2])
-
-
-def test_a_session_does_not_depend_on_who_else_is_there():
-    """To the bit, as long as contexts are in one part."""
-    (q, k, v, table, lens, longest, k_new, v_new), _ = a_case_with_room([70, 3, 33, 64], block_size=16, group=3)
-    together = attend_and_append(q, k, v, table, lens, longest, k_new, v_new)
-    for b in range(4):
-        row = slice(b, b + 1)
-        alone = attend_and_append(q[row], k, v, table[row], lens[row], int(lens[b]), k_new[row], v_new[row])
-        assert torch.equal(alone, together[row])
-
-
 # -- tables -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("block_size", [1, 16, 64])
-def test_tables_of_int64_give_the_same_bits(block_size):
-    (q, k, v, table, *rest), _ = a_case_with_room([5, 0, 70], block_size=block_size)
-    first, second = (attend_and_append(q, k, v, rows, *rest) for rows in (table, table.long()))
-    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize(("block_size", "width"), [(16, 1024), (16, 3000), (64, 1025)])
@@ -210,14 +181,7 @@ def test_parts_are_put_together_right(splits, group, D, block_size, dtype):
     is_close(*in_parts(attend_and_append, splits, a_case_with_room(lens, 1, D, block_size, dtype, group=group)))
 
 
-@pytest.mark.parametrize("splits", [1, 4])
-def test_the_same_bits_each_time(splits):
-    case = a_case_with_room([0, 20, 130], H=1, D=16, block_size=16, group=3)
-    first, second = (in_parts(attend_and_append, splits, case)[0] for _ in range(2))
-    assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize(("splits", "size"), [(1, 1e-3), (1, 2.0**60), (2, 1e4), (4, 1e-3), (8, 1e4), (8, 2.0**60)])
+@pytest.mark.parametrize(("splits", "size"), [(1, 2.0**60), (2, 1e4), (4, 1e-3), (8, 2.0**60)])
 def test_scores_of_any_size(splits, size):
     """2**120 is next to the largest float32; an empty part must not outweigh a score far below zero.
 
@@ -227,40 +191,6 @@ def test_scores_of_any_size(splits, size):
     q, k, k_new = torch.full_like(q, -size), k * 0 + size, torch.full_like(k_new, size)
     dense = [torch.stack([kv[0] * 0 + size, kv[1]]) for kv in dense]
     is_close(*in_parts(attend_and_append, splits, ((q, k, v, *rest, k_new, v_new), dense)))
-
-
-@pytest.mark.parametrize("splits", [2, 8])
-def test_nan_stays_in_its_session(splits):
-    clean, dense = a_case_with_room([3, 140, 130], H=1, D=4, block_size=16)
-    before, _ = in_parts(attend_and_append, splits, (clean, dense))
-    clean[1][clean[3][1, 8], :, 3] = float("nan")  # K at position 131 of the second
-    after, _ = in_parts(attend_and_append, splits, (clean, dense))
-    assert after[1].isnan().all()
-    assert torch.equal(after[[0, 2]], before[[0, 2]])
-
-
-# -- an engine's ------------------------------------------------------------------------------------------------------
-
-
-def test_each_layer_of_an_engine_has_its_own_table_and_slots():
-    (q, k, v, table, lens, longest, k_new, v_new), _ = a_case_with_room([5, 8, 0], group=3)
-    sizes = {"num_kv_heads": k.shape[1], "head_dim": k.shape[3], "block_size": k.shape[2], "num_blocks": k.shape[0]}
-    kv = KVBlockManager(num_layers=2, dtype=k.dtype, device=DEVICE, **sizes)
-    moved = torch.randperm(k.shape[0], generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    tables = torch.stack([table, torch.argsort(moved)[table.long()].int()])
-    for layer, order in enumerate((torch.arange(k.shape[0], device=DEVICE), moved)):
-        kv.k_layers[layer].copy_(k[order])
-        kv.v_layers[layer].copy_(v[order])
-    attention = AppendingAttention(kv)
-    attention.plan(tables, lens, longest)
-    right = reference.paged_attention_decode(q, k, v, table, lens + (lens == 0), longest, k_new, v_new)
-    for layer in range(2):
-        out = attention.run(layer, q, k_new, v_new)
-        torch.testing.assert_close(out[:2], right[:2], atol=1e-5, rtol=1e-5)
-        for b, length in enumerate(lens.tolist()):
-            block, slot = tables[layer, b, length // 4], length % 4
-            assert torch.equal(kv.k_layers[layer][block, :, slot], k_new[b])
-            assert torch.equal(kv.v_layers[layer][block, :, slot], v_new[b])
 
 
 @pytest.mark.parametrize("max_blocks", [2, 1025])

@@ -108,14 +108,6 @@ def test_the_first_of_equals_wherever_they_are():
     assert argmax(logits).tolist() == [first for first, _ in places]
 
 
-@pytest.mark.parametrize("B", [1, 3])
-def test_one_row_and_logits_that_begin_anywhere(B):
-    for V, before in ((50, 0), (50, 1), (64, 3)):
-        logits = padded(rows_of_logits(V, torch.float16)[:B], 16, 1e4, before)
-        assert (logits.data_ptr() % 16 == 0) is (before == 0)
-        ends_a_step(choose, logits)
-
-
 def numbers_read(logits):
     """How many numbers of each row a launch is told to read, and how far apart rows are."""
     launches = []
@@ -147,7 +139,3 @@ def test_rows_of_a_padded_vocabulary_are_read_in_whole_pieces():
     assert numbers_read(torch.zeros(3, 50_432, dtype=torch.float16, device=DEVICE)[:, :50_257]) == 50_272
     assert numbers_read(torch.zeros(3, 50_257, dtype=torch.float16, device=DEVICE)) == 50_257
     assert numbers_read(torch.zeros(1, 64, device=DEVICE).expand(3, -1)) == 64
-
-
-def test_rows_that_are_the_same_memory():
-    ends_a_step(choose, rows_of_logits(50, torch.float32)[1:2].expand(4, -1))

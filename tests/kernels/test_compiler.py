@@ -239,10 +239,5 @@ def test_a_kernel_of_a_step_of_small_products(ask, part):
     check(part, ask(part))
 
 
-def test_every_kernel_but_the_choice_stores_rows(ask):
-    without = {part.kernel for part in STEP_ON_H200 if not stores_of_rows(ask(part))}
-    assert without == {"choose"}
-
-
 if __name__ == "__main__":
     answer_all(compiled)

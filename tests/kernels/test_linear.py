@@ -92,11 +92,6 @@ def test_a_product_and_a_sum(dtype, _, B, K, N):
     assert not linears.counters.any()
 
 
-def test_the_tiles_of_gpt2():
-    """With a matrix of its size, whose sum is in six parts."""
-    test_a_product_and_a_sum(torch.float16, None, 2, 3072, 768)
-
-
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="takes minutes through the interpreter")
 @pytest.mark.parametrize("B", [1, 16, 40, 64, 100, 128, 256])
 def test_all_tiles_of_gpt2(B):
@@ -134,12 +129,13 @@ def test_a_row_with_nan_touches_no_other(dtype):
     assert out[[3, 17]].isnan().all()
 
 
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="the interpreter runs one program after another")
 @pytest.mark.parametrize(("dtype", "B", "K", "N"), [(d, *n) for d, n in zip(ROUNDING, IN_PARTS, strict=True)])
 def test_the_same_call_gives_the_same_bits(dtype, B, K, N):
     linears, w = FusedLinears(DEVICE, dtype), folded(*weights(K, N, dtype))
     stream = stream_of(linears, numbers(B, K, dtype=dtype))
     first = linears.norm_linear(stream, w, EPS)
-    for _ in range(20 if DEVICE.type == "cuda" else 1):
+    for _ in range(20):
         assert torch.equal(linears.norm_linear(stream, w, EPS), first)
 
 

@@ -75,16 +75,6 @@ def test_a_second_prompt_hits_and_leaves_one_token_to_compute(engine, prompt, sm
     assert first_layer(engine, cold)[:shared] == first_layer(engine, warm)[:shared]
 
 
-def test_blocks_outlive_their_session_and_are_hit_later(engine, prompt):
-    session, _, _ = prefilled(engine, prompt)
-    blocks = first_layer(engine, session)
-    engine.free(session)
-    check(engine)
-    again, hit, _ = prefilled(engine, prompt)
-    assert hit == 2 * BS
-    assert first_layer(engine, again)[:2] == blocks[:2]
-
-
 def test_eviction_takes_the_least_recently_used_free_block(make_engine):
     engine = make_engine(num_blocks=6)
     a, b, c = prompts_of([2 * BS, 2 * BS, 2 * BS], 211, seed=1)
@@ -113,29 +103,6 @@ def test_children_are_evicted_before_their_parents(make_engine):
         engine.kv.free(blocks)
         check(engine)
         assert len(engine.prefix_cache.lookup([*prompt, 1])) == kept - 1
-
-
-def test_what_was_computed_twice_at_once_leaves_no_orphans(engine):
-    """Two sessions compute the same beginning in one batch; only the first one's blocks count, then and below."""
-    (stem,) = prompts_of([BS], 211)
-    a, b = ([*stem, *rest] for rest in prompts_of([BS, BS], 211, seed=9))
-    params = SamplingParams(max_new_tokens=1)
-    sessions = [engine.new_session(p, params) for p in (a, b)]
-    engine.take_tokens(sessions, engine.prefill(sessions))
-    engine.free(sessions[0])
-    check(engine, sessions[1])
-    blocks = engine.kv.allocate((engine.kv.num_available()) * BS)  # evicts all that nobody holds
-    assert engine.prefix_cache.entries() == []
-    engine.kv.free(blocks)
-    check(engine, sessions[1])
-
-
-def test_the_same_block_after_another_prefix_is_no_hit(engine, prompt):
-    first, _, _ = prefilled(engine, prompt)
-    moved = [1, 2, 3, 4, 5, 6, 7, 8, *prompt[BS:]]
-    second, hit, _ = prefilled(engine, moved)
-    assert hit == 0
-    check(engine, first, second)
 
 
 def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
@@ -175,34 +142,3 @@ def test_an_evicted_or_discarded_entry_leaves_nothing_behind(parts, num_layers):
     cache.discard(second)
     kv.audit([second])
     assert cache.entries() == []
-
-
-def test_an_eviction_looks_at_one_entry_however_many_are_held(make_engine):
-    """The keys that it compares are counted, not the time that it takes."""
-    held, compared = 1000, []
-
-    class Counted(module.PrefixKey):
-        def __hash__(self):
-            compared.append(self)
-            return super().__hash__()
-
-    engine = make_engine(block_size=1, num_blocks=held + 1)
-    kv, cache = engine.kv, engine.prefix_cache
-    cache.insert(list(range(held)), kv.allocate(held))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PrefixKey", Counted)
-        for number in range(5):
-            table = kv.allocate(1)
-            cache.insert([1000 + number], table)
-            kv.free(table)
-    assert len(compared) == 5 * 2 + 4  # looked up and added; four were evicted
-
-
-def test_it_can_be_turned_off(make_engine, prompt):
-    engine = make_engine(prefix_cache=False)
-    for _ in range(2):
-        session, hit, _ = prefilled(engine, prompt)
-        assert hit == 0
-        engine.free(session)
-    engine.kv.audit([])
-    assert engine.kv.num_available() == engine.kv.num_blocks

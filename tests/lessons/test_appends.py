@@ -1,7 +1,5 @@
 """The appends and copies of all lessons against a dense oracle, and what each lesson takes away."""
 
-from unittest.mock import patch
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -58,41 +56,6 @@ def step_or_find_no_block(world, batch, one_table):
             world.append(batch, world.tokens(len(batch)))
 
 
-@each_rung
-def test_sessions_that_share_a_full_block_get_one_of_their_own(rung):
-    """The article's test for lesson 059: the shared full block is not copied, the token is in slot 0 of a new one."""
-    world = World(rung)
-    parent = world.start(4)
-    child = world.fork(parent)
-    full = [blocks[0] for blocks in world.layout.lists(parent.table)]
-    world.step([parent, child])
-    for layer, lists in enumerate(zip(*map(world.layout.lists, (parent.table, child.table)), strict=True)):
-        (a0, a1), (b0, b1) = lists
-        assert a0 == b0 == full[layer]
-        assert a1 != b1
-        assert [world.layout.info(layer, block).owners for block in (a0, a1, b1)] == [2, 1, 1]
-
-
-@each_rung
-@pytest.mark.parametrize("lengths", [[5, 5, 5], [5, 6, 1]])
-@pytest.mark.parametrize("forked", [True, False])
-def test_equal_and_mixed_positions_with_and_without_forks(rung, lengths, forked):
-    world = World(rung)
-    batch = [world.start(n) for n in lengths]
-    if forked:
-        batch.insert(1, world.fork(batch[1]))  # these share a block that is not full
-        batch.append(world.fork(batch[1]))
-    for _ in range(5):
-        world.step(batch)
-
-
-@each_rung
-def test_positions_0_to_the_last_in_one_batch(rung):
-    """Hazard 27: slot 0 of the first block, the last slots of a block, slot 0 of another, the last slot of all."""
-    world = World(rung, num_blocks=100)
-    world.step([world.start(n) for n in (0, 1, 3, 4, 5, 7, 8, 126, 127)])
-
-
 # -- what a lesson takes away -------------------------------------------------------------------------------------
 
 
@@ -135,24 +98,6 @@ def test_selects_tensors_and_writes_of_an_append(rung, lengths, selects, tensors
     seen = operations(rung, lengths)
     assert (seen["from_list"], seen["index_put_"]) == (tensors, puts)
     assert selects is None or seen["index_select"] == selects
-
-
-@pytest.mark.parametrize(("lengths", "singly"), [(INSIDE, ["035"]), ([4, 8, 4, 8], ["035", "038"])])
-def test_which_lessons_append_token_by_token(lengths, singly):
-    found = []
-    for rung in (rung for rung in RUNGS if rung not in ONE_TABLE):
-        world = World(rung)
-        batch = [world.start(n) for n in lengths]
-        with patch.object(world.kv, "append_token", wraps=world.kv.append_token) as spy:
-            world.step(batch)
-        assert spy.call_count in (0, 4 * L)
-        found += [rung] if spy.call_count else []
-    assert sorted(found) == singly
-
-
-@pytest.mark.parametrize("rung", ["062", "062-triton"])
-def test_lesson_062_copies_a_block_of_all_layers_at_once(rung):
-    assert operations(rung, [5, 6], forks=2)["copy_"] - operations(rung, [5, 6])["copy_"] == 2 * 2
 
 
 KERNELS = [

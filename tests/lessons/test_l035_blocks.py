@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse import BlockError, KVCacheExhausted
+from rosecourse import BlockError
 from rosecourse.lessons.l035_blocks import BlockTable, KVBlockManager
 
 L, H, D = 2, 2, 3
@@ -12,64 +12,6 @@ L, H, D = 2, 2, 3
 def make_kv(num_blocks=8):
     shape = {"num_layers": L, "num_kv_heads": H, "head_dim": D, "block_size": 4, "num_blocks": num_blocks}
     return KVBlockManager(**shape, dtype=torch.float32, device=torch.device("cpu"))
-
-
-def append(kv, table, number):
-    """Append a token of these numbers to a session in all layers."""
-    for layer in range(L):
-        kv.append_token(layer, table[layer], torch.full((H, D), number), torch.full((H, D), -number))
-
-
-def read(kv, table):
-    """The numbers of all tokens in each layer's K."""
-    where = [[kv.block_index(block) for block in ids] for ids in table]
-    held = [kv.k_layers[layer][blocks].transpose(1, 2).flatten(0, 1)[:, 0, 0] for layer, blocks in enumerate(where)]
-    return [numbers[: kv.length(table)].tolist() for numbers in held]
-
-
-def books(kv, *tables):
-    return repr((kv._free_block_indices, kv._block_infos, tables))
-
-
-def test_a_copy_on_write_without_a_free_block_changes_nothing():
-    kv = make_kv(num_blocks=2)
-    parent = kv.allocate(0)
-    append(kv, parent, 1.0)
-    child, other = kv.share(parent), kv.allocate(1)
-    before = books(kv, parent, child, other)
-    with pytest.raises(KVCacheExhausted, match="1 KV blocks needed, 0 of 2 available: free a session"):
-        append(kv, child, 2.0)
-    assert books(kv, parent, child, other) == before
-    kv.free(other)
-    append(kv, child, 2.0)
-    append(kv, parent, 3.0)
-    kv.audit([parent, child])
-    assert (read(kv, child), read(kv, parent)) == ([[1.0, 2.0]] * L, [[1.0, 3.0]] * L)
-
-
-def test_a_layer_needs_a_block_for_each_writer_but_the_last():
-    kv = make_kv()
-    parent = kv.allocate(2)
-    family = [parent, kv.share(parent), kv.share(parent)]
-    assert [kv.blocks_to_append(table[0] for table in family[:n]) for n in range(1, 4)] == [1, 2, 2]
-    assert kv.blocks_to_append([[], kv.allocate(4)[0], kv.allocate(3)[0]]) == 2
-
-
-@pytest.mark.parametrize("fail_at", range(4))
-def test_an_allocation_that_fails_in_the_middle_changes_nothing(monkeypatch, fail_at):
-    kv = make_kv()
-    before = books(kv)
-    real, left = kv.allocate_block, iter(range(fail_at))
-
-    def failing(*args):
-        if next(left, None) is None:
-            raise KVCacheExhausted("injected")
-        return real(*args)
-
-    monkeypatch.setattr(kv, "allocate_block", failing)
-    with pytest.raises(KVCacheExhausted, match="injected"):
-        kv.allocate(8)
-    assert books(kv) == before
 
 
 def unowned(kv, table):
@@ -137,13 +79,3 @@ def test_audit_sees_a_broken_pool(change):
     exec(change, {"kv": kv, "table": table, "holders": holders})
     with pytest.raises(BlockError):
         kv.audit(holders)
-
-
-def test_a_block_begins_at_position_0_unless_it_is_told():
-    kv = make_kv()
-    table = kv.share([[] for _ in range(L)])
-    assert kv.length(table) == 0
-    for layer, ids in enumerate(table):
-        ids.append(kv.allocate_block(layer))
-        assert (kv.info(ids[0]).start, kv.info(ids[0]).length) == (0, 0)
-    kv.audit([table])

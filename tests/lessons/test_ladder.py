@@ -78,15 +78,6 @@ def test_a_part_that_is_replaced_keeps_its_name_and_its_order():
         assert shared == [each for each in vars(new) if each in vars(old)]
 
 
-def test_parts_appear_and_go():
-    appear = [(rung.number, name) for rung, name, old, new in changed_parts() if old is None]
-    gone = [(rung.number, name) for rung, name, old, new in changed_parts() if new is None]
-    assert (appear, gone) == (
-        [("063", "copy_blocks"), ("064", "rows"), ("066", "runner"), ("066", "device_step")],
-        [("064", "block_tables")],
-    )
-
-
 def test_a_lesson_is_a_short_diff_of_the_live_source():
     assert LESSONS[0].diff() == ""
     for rung in LESSONS[1:]:

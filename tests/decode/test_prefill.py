@@ -1,4 +1,4 @@
-"""Graphs of short prefills: the logits, K and V of the operations one by one, whatever prompts came before."""
+"""Pads and graphs of prefills: the logits, K and V of the operations one by one, whatever prompts came before."""
 
 import warnings
 
@@ -7,9 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, load_model, random_model
-from rosecourse.decode import prefill as module
-from rosecourse.decode.prefill import Pads, Prefill, VarlenAttention, prompt_graphs
+from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams, load_model, random_model
+from rosecourse.decode.prefill import (
+    LEAST,
+    MOST,
+    Pads,
+    Prefill,
+    VarlenAttention,
+    no_pads,
+    pad_to_bucket,
+    pads_for,
+    prompt_graphs,
+)
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 from tests.support.grouped_model import GroupedModel, GroupedShape
 from tests.support.oracles import prompts_of
@@ -55,16 +64,19 @@ def engine_with(model, prefill=GraphPrefill, **config):
     return engine
 
 
-def prefilled(engine, prompts):
-    """Logits of a prefill, and the K and V of all its tokens."""
+def prefilled(engine, prompts, remember=False):
+    """Logits of a prefill, and the K and V of all its tokens. remember: the prefix cache learns of them."""
     sessions = [engine.new_session(prompt, FOUR) for prompt in prompts]
     logits = engine.prefill(sessions)
+    if remember:
+        engine.take_tokens(sessions, logits)
     tables = engine.kv.block_indices([session.table for session in sessions])[0]
     found = []
     for table, session in zip(tables, sessions, strict=True):
-        blocks = table[: engine.config.blocks_for(len(session.token_ids))]
+        length = len(session.prompt_ids)
+        blocks = table[: engine.config.blocks_for(length)]
         for cache in (*engine.kv.k_layers, *engine.kv.v_layers):  # [blocks, H, block_size, D] to [tokens, H, D]
-            found.append(cache[blocks].transpose(1, 2).flatten(0, 1)[: len(session.token_ids)])
+            found.append(cache[blocks].transpose(1, 2).flatten(0, 1)[:length])
     for session in sessions:
         engine.free(session)
     engine.audit([])
@@ -81,6 +93,8 @@ def assert_alike(found, expected):
 def engines(small_model):
     return engine_with(small_model, prefix_cache=False), engine_with(small_model, Prefill, prefix_cache=False)
 
+
+# -- graphs -----------------------------------------------------------------------------------------------------------
 
 lengths = st.lists(st.integers(1, 36), min_size=1, max_size=12)
 
@@ -128,44 +142,10 @@ def test_long_prefills_and_prefix_hits_are_launched(small_model):
     long = prompts_of([36] * 15, VOCABULARY)
     assert_alike(prefilled(engine, long), prefilled(plain, long))
     assert engine.prompts.computed == [576]
-    again = []
-    for one in (engine, plain):
-        session = one.new_session(prompts_of([9], 50)[0], FOUR)
-        one.take_tokens([session], one.prefill([session]))  # now its blocks are known
-        one.free(session)
-        again.append(prefilled(one, [[*session.prompt_ids, 5, 6], [3]]))
-    assert_alike(*again)
+    (prompt,) = prompts_of([9], VOCABULARY)
+    for prompts in ([prompt], [[*prompt, 5, 6], [3]]):
+        assert_alike(*(prefilled(one, prompts, remember=True) for one in (engine, plain)))
     assert engine.prompts.computed == [576, 64], "the first of the two is a replay, and the second has a hit"
-
-
-def test_the_pool_is_left_alone(small_model):
-    """A capture does nothing, and a replay writes the sessions' slots and those of pads alone."""
-    engine = engine_with(small_model)
-    engine.prefill([engine.new_session([5] * 9, FOUR)])
-    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
-        written = ~cache.isnan().any(dim=(1, 3))  # [blocks, slots]
-        assert written[: engine.kv.num_blocks].sum() == 9
-        assert written[engine.kv.num_blocks].all()
-
-
-def test_a_scheduler_makes_the_same_tokens(small_model):
-    """Requests join while others run, some sample, and some are preempted."""
-
-    def completions(prefill):
-        engine = engine_with(small_model, prefill, max_batch_size=8, num_blocks=12, prefix_cache=False)
-        scheduler = OnlineScheduler(engine, prefill_max_batch_size=3)
-        sessions = [
-            engine.new_session(prompt, SamplingParams(max_new_tokens=9, temperature=n % 2, seed=n))
-            for n, prompt in enumerate(prompts_of([*range(1, 12)], VOCABULARY))
-        ]
-        for session in sessions:
-            scheduler.submit(session)
-        scheduler.run()
-        return [session.completion_ids for session in sessions], scheduler.stats.preemptions
-
-    (found, preemptions), expected = completions(GraphPrefill), completions(Prefill)
-    assert (found, preemptions) == expected
-    assert preemptions > 0
 
 
 def test_where_a_capture_fails_they_are_launched(small_model):
@@ -184,14 +164,68 @@ def test_where_a_capture_fails_they_are_launched(small_model):
     assert engine.prompts.computed == [64]
 
 
-def test_a_cpu_has_none(small_model):
+# -- pads -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300_000))
+def test_sizes_are_near_and_few(num_tokens):
+    size = pad_to_bucket(num_tokens)
+    assert num_tokens <= size == pad_to_bucket(size)
+    assert size - num_tokens < max(LEAST, num_tokens / 8)
+    assert len({pad_to_bucket(n) for n in range(1, MOST + 1)}) == 8
+
+
+SIZES = {"few": pad_to_bucket, "odd": lambda n: n + 11, "one more": lambda n: n + 1, "as it is": lambda n: n}
+
+
+def padded(size):
+    class PaddedPrefill(Prefill):
+        def __init__(self, model, kv, config):
+            super().__init__(model, kv, config)
+            self.pads = Pads(model, kv, SIZES[size])
+
+    return PaddedPrefill
+
+
+@pytest.mark.parametrize(
+    ("size", "block_size"), [*(("few", size) for size in (1, 4, 64)), ("odd", 4), ("one more", 1), ("as it is", 64)]
+)
+def test_pads_change_no_logits(small_model, size, block_size):
+    """Twice the same prompts: the second time the prefix cache has their beginnings."""
+    engines = [engine_with(small_model, kind, block_size=block_size) for kind in (Prefill, padded(size))]
+    for _ in range(2):
+        prompts = prompts_of([3, 9, 1, 17], VOCABULARY)
+        assert_alike(*(prefilled(engine, prompts, remember=True) for engine in engines))
+
+
+@pytest.mark.parametrize(("prefill", "block_size"), [*((padded("few"), n) for n in (1, 4, 64)), (GraphPrefill, 4)])
+def test_pads_write_where_no_session_can_be(small_model, prefill, block_size):
+    """A capture does nothing, and a replay writes as the operations do."""
+    engine = engine_with(small_model, prefill, block_size=block_size)
+    engine.prefill([engine.new_session([5] * 9, FOUR)])
+    for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
+        written = ~cache.isnan().any(dim=(1, 3))  # [blocks, slots]
+        assert written[: engine.kv.num_blocks].sum() == 9, "the session's, and no other"
+        assert written[engine.kv.num_blocks].sum() == min(block_size, LEAST - 9)
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 64])
+def test_a_pad_fits_into_a_block_and_into_the_context(small_model, block_size):
+    kv = InferenceEngine(small_model, EngineConfig(block_size=block_size, max_batch_size=1)).kv
+    for num_tokens in (1, 63, 64, 65, 100):
+        pads = Pads(small_model, kv)(num_tokens)
+        assert num_tokens + sum(len(pad.token_ids) for pad in pads) == pad_to_bucket(num_tokens)
+        assert all(len(pad.token_ids) <= min(block_size, small_model.shape.context) for pad in pads)
+        assert all(pad.table == [kv.num_blocks] for pad in pads)
+
+
+def test_a_cpu_has_neither(small_model):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert engine_with(small_model, Prefill).prompts.graphs == {}
-
-
-def test_the_most_is_a_size():
-    assert module.pad_to_bucket(module.MOST) == module.MOST
+        engine = engine_with(small_model, Prefill)
+    assert engine.prompts.graphs == {}
+    assert pads_for(small_model, engine.kv) is no_pads
+    assert no_pads(3) == []
 
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
@@ -238,3 +272,19 @@ def test_on_a_gpu_float32_has_none():
     assert engine.prompts.graphs == {}
     logits, _ = prefilled(engine, prompts_of([3, 9, 30], VOCABULARY))
     assert logits.isfinite().all()
+
+
+@pytest.mark.gpu
+@gpu
+def test_on_a_gpu_the_products_come_in_pad_to_bucket(monkeypatch):
+    model = load_model(dtype="float16", device="cuda")
+    engine = InferenceEngine(model, EngineConfig(max_batch_size=8, max_seq_len=40))
+    engine.prompts.graphs.clear()  # a replay calls no Python
+    rows, hidden = set(), type(model).hidden
+    monkeypatch.setattr(type(model), "hidden", lambda *args: rows.add(len(args[1])) or hidden(*args))
+    for number in range(1, 9):
+        sessions = [engine.new_session([7] * number, FOUR) for _ in range(number)]
+        assert engine.prefill(sessions).isfinite().all()
+        for session in sessions:
+            engine.free(session)
+    assert rows == {64}
