@@ -1,7 +1,7 @@
 """KV appends of lessons 038 to 061 that are right, and have the idea of their lesson in no step, or in some."""
 
 from tests.lab.damage import Wrong
-from tests.lab.wrong_appends import CALL, FULL, LATE_K, LATE_V, ROLLING, SOME, WHOLE
+from tests.lab.wrong_appends import CALL, FULL, LATE_K, LATE_V, SOME, WHOLE
 
 SHARED = "or info.owners > 1"
 ROLL, COPY = f"if info is None or {FULL}:", "if info.owners > 1:"
@@ -120,28 +120,4 @@ COSTLY = [
         True,
     ),
     # correct, and no more
-    Wrong("one by one", ("038",), (("or info.owners > 1", "or True"),), True),
-    Wrong(
-        "one by one, in a method of its own",
-        ("038", "059"),
-        (
-            (
-                CALL,
-                "for b, i in zip(fast_batch_idx, fast_infos):\n                self.write(layer_idx, [b], [i], "
-                "key_new, value_new)",
-            ),
-        ),
-        True,
-    ),
-    Wrong(
-        "rollover one by one",
-        ROLLING,
-        (
-            ("info is None or " + FULL + ":", "False:\n                start = 0"),
-            ("if info.owners > 1:", "if info is None or info.owners > 1 or " + FULL + ":"),
-        ),
-        True,
-    ),
-    Wrong("rows always selected", ("060",), (("if not full_fast:", "if True:"),), True),
-    Wrong("slots always as a tensor", ("060",), (("pos0 if const_pos else ", ""),), True),
 ]

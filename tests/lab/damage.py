@@ -26,9 +26,6 @@ class Wrong:
         return self.fault
 
 
-LOW_BITS = Wrong("positions by their low bits", ("060",), (("all(pos == pos0", "all(pos % 32 == pos0 % 32"),))
-
-
 def part_of(number: str) -> type:
     """The course's part of a lesson."""
     rung = lesson(number)

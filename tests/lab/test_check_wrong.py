@@ -10,8 +10,8 @@ from rosecourse.lab.checks.judging import trial_of
 from tests.lab.costly_appends import COSTLY
 from tests.lab.damage import cases, damaged, load, whole_parts
 from tests.lab.wrong_appends import APPENDS
+from tests.lab.wrong_later import LATER
 from tests.lab.wrong_tables import TABLES
-from tests.support import by_table_parts, one_table_parts, wrong_copies, wrong_rows
 
 if TRITON_AVAILABLE:
     from tests.support import kernel_parts
@@ -48,12 +48,9 @@ def test_a_wrong_part_by_eyes_that_have_not_seen_the_check_is_refused(path):
     assert not verdict.passed, verdict
 
 
-LATER = {"062": one_table_parts.WRONG, "063": by_table_parts.WRONG, "064": wrong_rows.WRONG, "065": wrong_copies.WRONG}
-
-
-@pytest.mark.parametrize(("number", "part"), [(n, part) for n in LATER for part in LATER[n]], ids=str)
-def test_a_wrong_part_of_a_later_lesson_is_refused(number, part):
-    assert not judged(part, number).correct
+@pytest.mark.parametrize(("number", "fault"), [(n, fault) for n in LATER for fault in LATER[n]])
+def test_a_wrong_part_of_a_later_lesson_is_refused(number, fault):
+    assert not judged(LATER[number][fault], number).correct
 
 
 @pytest.mark.parametrize("function", sorted(kernel_parts.WRONG, key=by_name) if TRITON_AVAILABLE else (), ids=by_name)

@@ -33,28 +33,12 @@ REPLACE = "from dataclasses import replace\n\nimport torch\n"
 WRONG = {
     "pads returned": ((RETURN, "return Outcome(self.logits[:bucket], self.tokens[:bucket])"),),
     "the next smaller bucket": ((BUCKET, "max(bucket for bucket in self.buckets if bucket <= n)"),),
-    "the largest below 5": ((BUCKET, "min(4, min(bucket for bucket in self.buckets if bucket >= n))"),),
     "inputs of a step": FROZEN,
-    "inputs of a step, for each number": (*FROZEN, (BUCKET, "n")),
     "tokens of its own": (
         ("import torch\n", REPLACE),
         (
             f"self.new(), {INPUTS}\n",
             f"self.new(), {INPUTS}\n        inputs = replace(inputs, token_ids=inputs.token_ids.clone())\n",
-        ),
-    ),
-    "lengths of its own": (
-        ("import torch\n", REPLACE),
-        (
-            f"self.new(), {INPUTS}\n",
-            f"self.new(), {INPUTS}\n        inputs = replace(inputs, context_lens=inputs.context_lens + 0)\n",
-        ),
-    ),
-    "tables of its own": (
-        ("import torch\n", REPLACE),
-        (
-            f"self.new(), {INPUTS}\n",
-            f"self.new(), {INPUTS}\n        inputs = replace(inputs, block_tables=inputs.block_tables.clone())\n",
         ),
     ),
     "a short context": (
@@ -65,37 +49,16 @@ WRONG = {
         ("self.logits[:bucket].copy_(made.logits)", "self.logits = made.logits"),
         ("self.tokens[:bucket].copy_(made.tokens)", "self.tokens = made.tokens"),
     ),
-    "the outcome of the capture": (
-        (
-            "        return graph\n",
-            "        self.logits, self.tokens = self.logits.clone(), self.tokens.clone()\n        return graph\n",
-        ),
-    ),
-    "no tokens": (("            self.tokens[:bucket].copy_(made.tokens)\n", ""),),
     "logits of one row": (("self.logits[:bucket].copy_(made.logits)", "self.logits[:1].copy_(made.logits[:1])"),),
     "a warm-up among the living": ((WARM_UP, "        graph.warm_up(run)\n"),),
-    "a run before the capture": ((WARM_UP, "        run()\n"),),
     "pads for ever": ((WARM_UP, "        self.work.rows.all_pads().__enter__()\n        graph.warm_up(run)\n"),),
-    "captured without a replay": (
-        (REPLAY, ""),
-        (
-            MISSING,
-            "        if (bucket, sampled) in self.graphs:\n            self.graphs[bucket, sampled].replay()\n"
-            "        else:\n            self.graphs[bucket, sampled] = self.captured(",
-        ),
-    ),
-    "never replayed": ((REPLAY, ""),),
     "replayed twice": ((REPLAY, REPLAY + REPLAY),),
-    "run and replayed": ((REPLAY, f"        self.work(inputs, sampled)\n{REPLAY}"),),
     "replayed among pads": ((REPLAY, f"        with self.work.rows.all_pads():\n    {REPLAY}"),),
     "always greedy": (("        n = len(inputs.token_ids)\n", "        n, sampled = len(inputs.token_ids), False\n"),),
     "one kind for each bucket": (
         (START, "            for bucket in ():\n                self.graphs[bucket, False] = self.captured("),
         (BUCKET, f"{BUCKET}\n        sampled = self.kinds.setdefault(bucket, sampled)"),
         ("        self.graphs = {}\n", "        self.graphs, self.kinds = {}, {}\n"),
-    ),
-    "the kind of the first step": (
-        (BUCKET, f"{BUCKET}\n        sampled = self.kind = getattr(self, 'kind', sampled)"),
     ),
     "graphs of the class": (
         ("        self.graphs = {}\n", "        self.graphs = Given.shared = getattr(Given, 'shared', {})\n"),
@@ -117,13 +80,6 @@ WRONG = {
     ),
     "no best": (("        self.best = argmax\n", ""),),
     "logits alone": ((RETURN, "return self.logits[:n]"),),
-    "a step too late": (
-        (
-            RETURN,
-            "last, self.last = getattr(self, 'last', None), Outcome(self.logits[:n].clone(), self.tokens[:n].clone())\n"
-            "        return self.last if last is None or len(last.tokens) != n else last",
-        ),
-    ),
     "tokens of 32 bits": (("dtype=torch.int64", "dtype=torch.int32"),),
 }
 COSTLY = {  # right, and what is said of their steps

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rosecourse import InferenceEngine
-from rosecourse.lab.checking.tiny_gpt2 import random_gpt2
+from rosecourse.lab.checking.tiny_gpt2 import attentive_gpt2
 from rosecourse.measure.traffic import D_SMALL, D
 from rosecourse.measure.workload import run_scheduler
 
@@ -52,7 +52,7 @@ def test_the_load_has_the_requests_of_the_burst_at_the_rate_asked_for():
 @pytest.mark.parametrize("traffic", [D_SMALL, D])
 def test_the_pool_runs_dry_at_times(traffic):
     """In a run that counts, too: the run before it has left its prefixes in the pool. Lengths alone decide it."""
-    model = random_gpt2(layers=1, heads=1, head_dim=4, context=512)
+    model = attentive_gpt2(layers=1, heads=1, head_dim=4, context=512)
     engine = InferenceEngine(model, traffic.config)
     for _ in range(2):
         run = run_scheduler(engine, traffic.burst(model.shape.vocab_size))

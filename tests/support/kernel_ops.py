@@ -129,29 +129,6 @@ class InPieces(Base):
         return out
 
 
-class AtTheStart(Base):
-    """All weights are made ready when the part is built, those of another model when it comes; the stream is a dict."""
-
-    tile = 32, 16, 16
-
-    def __init__(self, model, config):
-        super().__init__(model, config)
-        for layer in model.layers:
-            for pair in ((layer.ln_1, layer.attn_c_attn), (layer.ln_2, layer.mlp_c_fc)):
-                self.weights(*pair)
-            for linear in (layer.attn_c_proj, layer.mlp_c_proj):
-                self.weights(None, linear)
-        self.weights(model.ln_f, model.wte)
-
-    def embed(self, *given):
-        return {"rows": super().embed(*given)}
-
-    def run(self, x, weights, old=None, **more):
-        if old is None:
-            return super().run(x["rows"], weights, **more)
-        return {"rows": super().run(x, weights, old=old["rows"], **more)}
-
-
 class ByTheCoursesLaunch(Base):
     """Launched as the engine launches its kernels."""
 
@@ -171,4 +148,4 @@ class IntoTheStream(Base):
         return super().room(x, width) if self.into is None else self.into
 
 
-RIGHT = (NothingFolded, InPieces, AtTheStart, ByTheCoursesLaunch, IntoTheStream)
+RIGHT = (NothingFolded, InPieces, ByTheCoursesLaunch, IntoTheStream)

@@ -121,43 +121,4 @@ class AtTheStart:
         return normed
 
 
-class Functions:
-    """A stream is a function of a norm, and what it has found out lies in its cell."""
-
-    def __init__(self, model, config):
-        self.fused, self.copies = add_norm_on(model.device), []
-
-    def stream(self, total, delta):
-        def normed(norm):
-            nonlocal total, delta
-            if norm is None:
-                return total if delta is None else total + delta
-            if delta is None:
-                return norm(total)
-            (total, made), delta = self.fused(total, delta, norm.weight, norm.bias, norm.eps), None
-            return made
-
-        return normed
-
-    def embed(self, token_ids, positions, wte, wpe):
-        return self.stream(wte[token_ids], wpe[positions])
-
-    def norm_linear(self, x, norm, linear):
-        return linear(x(norm))
-
-    def norm_linear_gelu(self, x, norm, linear):
-        return F.gelu(linear(x(norm)), approximate="tanh")
-
-    def linear_add(self, h, linear, x):
-        return self.stream(x(None), linear(h))
-
-    def logits(self, x, norm, wte):
-        made = next((copy for own, copy in self.copies if own is wte), None)
-        if made is None:
-            made = torch.zeros(len(wte) + -len(wte) % 256, wte.shape[1], dtype=wte.dtype)
-            made[: len(wte)] = wte
-            self.copies.append((wte, made))
-        return (x(norm) @ made.t())[:, : len(wte)]
-
-
-RIGHT = (Pairs, Waits, AtTheStart, Functions)
+RIGHT = (Pairs, Waits, AtTheStart)

@@ -1,7 +1,6 @@
 """Operations with kernels that start early, as learners write them: right ones, and what others are made of."""
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
@@ -118,40 +117,6 @@ class OutOfPlace(Base):
 
 
 @triton.jit
-def bias_in_weights(
-    h_ptr, w_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    m, n = lanes(BM, BN)
-    w = weights(w_ptr, n, 0, N, K, BK)
-    wait()
-    start_next()
-    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
-    put(x_ptr, there(x_ptr, m, n, rows, N) + acc, m, n, rows, N)
-
-
-class BiasInWeights(Base):
-    """A row more in the weights, which lie copied in the part, and a column of ones in h."""
-
-    def __init__(self, model, config):
-        super().__init__(model, config)
-        self.with_bias = {}
-
-    def linear_add(self, h, linear, x):
-        if linear not in self.with_bias:
-            self.with_bias[linear] = torch.cat([linear.weight, linear.bias[None]])
-        self.launch(bias_in_weights, F.pad(h, (0, 1), value=1.0), self.with_bias[linear], x)
-        return x
-
-
-@triton.jit
-def in_line(wanted: tl.constexpr):
-    """The wait, and what goes with it, in a function of its own."""
-    if wanted:
-        wait()
-        start_next()
-
-
-@triton.jit
 def product_alone(
     h_ptr, w_ptr, part_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
@@ -217,21 +182,4 @@ class SumIfOld(Base):
         return x
 
 
-@triton.jit
-def waits_in_a_function(
-    h_ptr, w_ptr, bias_ptr, x_ptr, rows, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
-    m, n = lanes(BM, BN)
-    w, bias = weights(w_ptr, n, 0, N, K, BK), bias_of(bias_ptr, n, N)
-    in_line(PDL)
-    acc = product(h_ptr, w_ptr, w, m, n, rows, N, K, BM, BN, BK)
-    put(x_ptr, there(x_ptr, m, n, rows, N) + acc + bias[None, :], m, n, rows, N)
-
-
-class WaitsInAFunction(Base):
-    def linear_add(self, h, linear, x):
-        self.launch(waits_in_a_function, h, linear.weight, linear.bias, x, PDL=self.early)
-        return x
-
-
-RIGHT = (Masked, OutOfPlace, BiasInWeights, WaitsInAFunction, TwoKernels, SumIfOld)
+RIGHT = (Masked, OutOfPlace, TwoKernels, SumIfOld)

@@ -1,4 +1,4 @@
-"""Parts of lesson 064, rows that stay: right ones in several styles, and right ones that miss the idea."""
+"""Parts of lesson 064, rows that stay, which are right and written in other styles."""
 
 from types import SimpleNamespace
 
@@ -6,10 +6,9 @@ import torch
 from torch import float64
 
 from rosecourse.decode import DecodeInputs
-from rosecourse.decode.rows import UNKNOWN, sampling_fields
+from rosecourse.decode.rows import sampling_fields
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lab.course.starts import Rows as UploadsEverything
-from rosecourse.lessons.l064 import Rows
 
 
 class FixedSeats:
@@ -75,52 +74,3 @@ class FixedSeats:
 
 
 RIGHT = (FixedSeats, UploadsEverything)
-
-
-# -- right ones that cost more ---------------------------------------------------------------------------------------
-
-
-class UploadsTokens(Rows):
-    """What `take` has brought is uploaded once more."""
-
-    def take(self, chosen, token_ids):
-        super().take(chosen, token_ids)
-        self.tokens = [UNKNOWN] * len(token_ids)
-
-
-class UploadsAllForOne(Rows):
-    """Everything, unless the sessions are those of the step before."""
-
-    def plan(self, sessions):
-        if not self.holds(sessions):
-            self.forget()
-        return super().plan(sessions)
-
-
-class UploadsWholeTables(Rows):
-    def _tell_blocks(self, tables, ends, changes):
-        self.num_blocks = [0 if end != old else n for end, old, n in zip(ends, self.ends, self.num_blocks, strict=True)]
-        super()._tell_blocks(tables, ends, changes)
-
-
-class StoresOneByOne(Rows):
-    def _upload(self, changes):
-        for address, number in changes.items():
-            self.state[address] = number
-
-
-class UploadsPositions(Rows):
-    def plan(self, sessions):
-        inputs = super().plan(sessions)
-        self.positions.copy_(index_tensor([session.num_cached_tokens for session in sessions], self.kv.device))
-        return inputs
-
-
-WITHOUT_THE_IDEA = {
-    UploadsEverything: "bytes handed to the device in a step of 16 sessions inside their blocks",
-    UploadsTokens: "one number for each session: the token, which `take` has brought",
-    UploadsPositions: "one number for each session: the token, which `take` has brought",
-    UploadsAllForOne: "bytes handed to the device in a step of 16 sessions one of which joins",
-    UploadsWholeTables: "bytes handed to the device in a step of 16 sessions inside their blocks, 2 of which",
-    StoresOneByOne: "the torch operations grow with the batch",
-}

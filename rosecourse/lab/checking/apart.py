@@ -28,6 +28,7 @@ import torch
 from .by_value import dumps
 
 WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checking.apart import serve; serve()"
+TRACE, NOTE = "trace", "note"  # files in which another process says how it ends, and what it works at
 LEAVE = "_exit"  # of `os`: the end of a process without a word
 WORK_LIMIT = 4.0  # seconds of work after which a process ends at a step that goes on
 WAIT_LIMIT = 6  # seconds that it may sleep
@@ -75,23 +76,10 @@ class Ended:
         return self.code in (-signal.SIGALRM, -signal.SIGPROF, -signal.SIGKILL)
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The trace and the note of another process."""
-
-    folder: Path
-
-    @property
-    def trace(self) -> Path:
-        return self.folder / "trace"
-
-    @property
-    def note(self) -> Path:
-        return self.folder / "note"
-
-    def ended(self, code: int) -> Ended:
-        noted = pickle.loads(self.note.read_bytes()) if self.note.exists() else None
-        return Ended(code, noted, self.trace.read_text(errors="replace") if self.trace.exists() else "")
+def _ended(folder: Path, code: int) -> Ended:
+    trace, note = folder / TRACE, folder / NOTE
+    noted = pickle.loads(note.read_bytes()) if note.exists() else None
+    return Ended(code, noted, trace.read_text(errors="replace") if trace.exists() else "")
 
 
 def run_apart(work: Work, fork: bool, seconds: float) -> Any:
@@ -100,9 +88,9 @@ def run_apart(work: Work, fork: bool, seconds: float) -> Any:
     fork: whether the process may be a fork of this one. seconds: after which it is ended. Raises as `dumps` for work
     that another interpreter cannot get.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        files = _Files(Path(folder))
-        process, reads = _fork(work, files) if fork and hasattr(os, "fork") else _send(work, files)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        process, reads = _fork(work, folder) if fork and hasattr(os, "fork") else _send(work, folder)
         try:
             answer, late = _read_until(reads, time.monotonic() + seconds, process)
             if late:
@@ -113,7 +101,7 @@ def run_apart(work: Work, fork: bool, seconds: float) -> Any:
                 os.kill(process, signal.SIGKILL)  # nothing, where it has ended by itself
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if late or not answer:
-            return files.ended(code)
+            return _ended(folder, code)
     kind, what = pickle.loads(answer)
     if kind == "raised":
         raise what
@@ -146,7 +134,7 @@ def _state(process: int) -> tuple[bool, int]:
     return fields[0] in "SD", int(fields[11]) + int(fields[12])
 
 
-def _fork(work: Work, files: _Files) -> tuple[int, IO[bytes]]:
+def _fork(work: Work, folder: Path) -> tuple[int, IO[bytes]]:
     reads, writes = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads: none of them runs in the child
@@ -154,14 +142,14 @@ def _fork(work: Work, files: _Files) -> tuple[int, IO[bytes]]:
     if process == 0:
         os.close(reads)
         gc.freeze()  # of what is inherited nothing is searched for garbage again: that would copy its memory
-        _do(work, os.fdopen(writes, "wb"), files)
+        _do(work, os.fdopen(writes, "wb"), folder)
     os.close(writes)
     return process, os.fdopen(reads, "rb")
 
 
-def _send(work: Work, files: _Files) -> tuple[int, IO[bytes]]:
+def _send(work: Work, folder: Path) -> tuple[int, IO[bytes]]:
     command = [sys.executable, "-c", WORKER.format(path=[os.path.abspath(path) for path in sys.path])]
-    message = dumps((work, files))
+    message = dumps((work, folder))
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -172,11 +160,11 @@ def _send(work: Work, files: _Files) -> tuple[int, IO[bytes]]:
 
 def serve() -> NoReturn:
     """Wait for work on the standard input, do it, and end."""
-    work, files = pickle.load(sys.stdin.buffer)
-    _do(work, os.fdopen(os.dup(STDOUT), "wb"), files)
+    work, folder = pickle.load(sys.stdin.buffer)
+    _do(work, os.fdopen(os.dup(STDOUT), "wb"), folder)
 
 
-def _do(work: Work, writes: IO[bytes], files: _Files) -> NoReturn:
+def _do(work: Work, writes: IO[bytes], folder: Path) -> NoReturn:
     """Do the work, say what comes of it, and end."""
     leave: Callable[[int], NoReturn] = getattr(os, LEAVE)
 
@@ -187,10 +175,10 @@ def _do(work: Work, writes: IO[bytes], files: _Files) -> NoReturn:
     code = 1
     try:
         torch.set_num_threads(1)  # a pool of threads does not survive a fork
-        _redirect(files.trace)
+        _redirect(folder / TRACE)
         setattr(os, LEAVE, leave_with_a_trace)
         try:
-            answer = "result", work(lambda what: _keep(files.note, what))
+            answer = "result", work(lambda what: _keep(folder / NOTE, what))
         except Exception as error:
             answer = "raised", error
         with writes:

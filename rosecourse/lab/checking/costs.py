@@ -13,7 +13,7 @@ from torch import Tensor, equal
 
 from ...measure.counters import TRITON_LAUNCHES, DispatchMode
 from .pool import Live, Pool, Sizes
-from .stories import PoolStories
+from .pool_stories import PoolStories
 
 WRITERS = ("append_token", "append_token_batch", "write", "_copy_block", "write_tokens")  # of the course: their lines
 BLANK = ("zeros", "ones", "empty", "full", "empty_strided")  # of torch

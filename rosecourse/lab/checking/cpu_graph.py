@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -98,9 +97,16 @@ def _follows_data(func: Any, args: Any) -> bool:
 def _poisoned(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operation would return, of the right sizes, with NaN or the smallest integer in it."""
     try:
-        return tree_map_only(torch.Tensor, _poison, sizes_of(func, args, kwargs))
+        given, named = tree_map_only(torch.Tensor, _without_numbers, (args, kwargs))
+        if any(argument.name == "device" for argument in func._schema.arguments):
+            named["device"] = "meta"
+        return tree_map_only(torch.Tensor, _poison, func(*given, **named))
     except RuntimeError as error:
         raise CaptureError(f"`{func}` cannot be recorded: {str(error).partition(chr(10))[0]}") from error
+
+
+def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _poison(like: torch.Tensor) -> torch.Tensor:
@@ -113,53 +119,6 @@ def _poison(like: torch.Tensor) -> torch.Tensor:
 def _write(made: Any, values: Any) -> None:
     for tensor, value in zip(tree_leaves(made), tree_leaves(values), strict=True):
         tensor.copy_(value)
-
-
-# -- sizes, which are known without doing anything --------------------------------------------------------------------
-
-
-def sizes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operation of the dispatcher would return, as tensors that have sizes, strides, a dtype and no numbers.
-
-    args, kwargs: what it would be called with. Raises `RuntimeError` where PyTorch cannot tell.
-    """
-    return _asked(func, _frozen(args), _frozen(kwargs))
-
-
-@lru_cache(maxsize=4096)
-def _asked(func: Any, args: _Frozen, kwargs: _Frozen) -> Any:
-    named = _thawed(kwargs)
-    if any(argument.name == "device" for argument in func._schema.arguments):
-        named["device"] = "meta"
-    return func(*_thawed(args), **named)
-
-
-class _Frozen(NamedTuple):
-    """An argument that can be compared: kind is its type, and 1 is not 1.0."""
-
-    kind: type
-    value: Any
-
-
-def _frozen(x: Any) -> _Frozen:
-    if isinstance(x, torch.Tensor):
-        return _Frozen(torch.Tensor, (tuple(x.size()), x.stride(), x.dtype))
-    if isinstance(x, dict):
-        return _Frozen(dict, tuple((name, _frozen(value)) for name, value in x.items()))
-    if isinstance(x, list | tuple):
-        return _Frozen(type(x), tuple(map(_frozen, x)))
-    return _Frozen(type(x), x)
-
-
-def _thawed(frozen: _Frozen) -> Any:
-    """The argument again; a tensor on the device that has sizes, and no numbers."""
-    kind, value = frozen
-    if kind is torch.Tensor:
-        size, stride, dtype = value
-        return torch.empty_strided(size, stride, dtype=dtype, device="meta")
-    if kind is dict:
-        return {name: _thawed(each) for name, each in value}
-    return kind(map(_thawed, value)) if kind in (list, tuple) else value
 
 
 # -- what makes a graph -----------------------------------------------------------------------------------------------

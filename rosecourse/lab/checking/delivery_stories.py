@@ -5,23 +5,24 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from .models.delivery import DeliveryInTurns
 from .search import smallest
-from .stories import Playing, fewer, smaller_argument
+from .stories import Op, Ops, Playing, Stories, Story
 from .whole_engine import read_by_threads
 
-Op = tuple[Any, ...]
 READERS = ("asleep", "asleep", "awake", "gone")
 KINDS = ("start", "join", "end", "cancel", "nothing", "flush", "leave", "other")
 BY_COST = 60  # stories in which wakes are counted
 MOST_REQUESTS = 150
 
 
-class Story(NamedTuple):
-    ops: tuple[Op, ...]
-    sizes: str = ""  # it has none
+@dataclass(frozen=True)
+class NoSizes:
+    def __str__(self) -> str:
+        return ""
 
 
 class Played(Playing):
@@ -107,7 +108,7 @@ def _those(batch: list[Any]) -> str:
     return ", ".join(names) if len(names) < 13 else f"{', '.join(names[:5])}, ... {names[-1]}: {len(names)} requests"
 
 
-class DeliveryStories:
+class DeliveryStories(Stories):
     """The stories of deliveries."""
 
     part, words = "delivery", "a delivery"
@@ -115,6 +116,7 @@ class DeliveryStories:
     whole = staticmethod(read_by_threads)
     engine = staticmethod(DeliveryInTurns.engine)
     count = 400
+    at_least_one = frozenset({("start", 1), ("join", 1), ("step", 1), ("nothing", 0)})
 
     def number(self, n: int) -> Story:
         """The story of this number; in every fourth there are many readers."""
@@ -134,32 +136,19 @@ class DeliveryStories:
         }
         kinds = ["step", "step", *dice.sample(KINDS, dice.choice([2, 3, 5, len(KINDS)]))]  # few, and more of each
         chosen = ["start", *dice.choices(kinds, k=dice.randint(2, 16))]
-        return Story(tuple((kind, *draws.get(kind, tuple)()) for kind in chosen))
+        return Story(NoSizes(), tuple((kind, *draws.get(kind, tuple)()) for kind in chosen))
 
-    def play(self, part: type, story: Story, tell: Callable[[Played], object]) -> int:
-        """Let a part live through a story; returns its hand-overs. tell: gets the story as it is being played. Raises
-        what goes wrong."""
-        return self._played(part, story, tell).engine.number
+    def played(self, part: type, sizes: NoSizes) -> Played:
+        return Played(part)
 
-    def _played(self, part: type, story: Story, tell: Callable[[Played], object]) -> Played:
-        played = Played(part)
-        played.live_through(story.ops, tell)
-        return played
-
-    def smaller(self, story: Story) -> Iterator[Story]:
-        """Stories with something left out or made smaller, the boldest first."""
-        ops = story.ops
-        yield from (Story(left) for left in fewer(ops))
+    def together(self, ops: Ops) -> Iterator[Ops]:
         for at, (first, second) in enumerate(itertools.pairwise(ops)):
             if first[:2] == second[:2] and first[0] in ("start", "step", "join"):
-                yield Story((*ops[:at], (*first[:2], first[2] + second[2]), *ops[at + 2 :]))
-        for at, (kind, *arguments) in enumerate(ops):
-            for n, argument in enumerate(arguments):
-                least = 1 if (kind, n) in (("start", 1), ("join", 1), ("step", 1), ("nothing", 0)) else 0
-                for less in smaller_argument(argument, least):
-                    yield Story((*ops[:at], (kind, *arguments[:n], less, *arguments[n + 1 :]), *ops[at + 1 :]))
-            if kind == "start" and arguments[0] != READERS[0]:
-                yield Story((*ops[:at], ("start", READERS[0], arguments[1]), *ops[at + 1 :]))
+                yield (*ops[:at], (*first[:2], first[2] + second[2]), *ops[at + 2 :])
+
+    def instead(self, op: Op, sizes: NoSizes) -> Iterator[Ops]:
+        if op[0] == "start" and op[1] != READERS[0]:
+            yield (("start", READERS[0], op[2]),)
 
     # -- what wakes cost ----------------------------------------------------------------------------------------------
 
@@ -169,7 +158,7 @@ class DeliveryStories:
         for bound in bounds:
 
             def cost(which: type, story: Story, bound: Any = bound) -> tuple[int, list[str]]:
-                played = self._played(which, story, lambda played: None)
+                played = self.play(which, story, lambda played: None)
                 return bound.amount(played), played.lines
 
             most = max(cost(right, story)[0] for story in stories)

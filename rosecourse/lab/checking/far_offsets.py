@@ -16,7 +16,7 @@ from . import Wrong
 from .apart import STEP
 from .layout import layout_of
 from .pool import Sizes
-from .stories import PoolStories
+from .pool_stories import PoolStories
 
 SIZES = Sizes(8, 1, 128, 128, 2**14 + 8, 256, "int8", any_batch=1)  # 2^17 numbers a block
 BEFORE = 2**31  # numbers before the cache, where one lands whose offset has lost its upper bits

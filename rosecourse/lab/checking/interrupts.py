@@ -15,7 +15,7 @@ import torch
 from . import Wrong
 from .apart import STEP
 from .pool import Sizes
-from .stories import PoolStories
+from .pool_stories import PoolStories
 
 SIZES = Sizes(layers=2)
 MOST_LINES = 40  # of a part, at which interrupts come

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +15,7 @@ from ...request.session import InferenceSession
 from .costs import Bound
 from .events import PACES
 from .models.pipeline import Flights, PipelineOfSteps
-from .stories import Playing, fewer, smaller_op
+from .stories import Op, Playing, Stories, Story
 
 STORIES = 250
 
@@ -27,11 +25,6 @@ class OneBehind(Pipeline):
 
     def ahead_on(self, device: torch.device) -> int:
         return 1
-
-
-class Story(NamedTuple):
-    sizes: Flights
-    ops: tuple[tuple[Any, ...], ...]
 
 
 class Played(Playing):
@@ -111,13 +104,14 @@ class Played(Playing):
         return f"[{', '.join(map(self.engine.step.name_of, batch))}]"
 
 
-class PipelineStories:
+class PipelineStories(Stories):
     """The stories of pipelines: batches that change, waits that fail, and devices that are late in three ways."""
 
     part, words = "pipeline", "a pipeline of steps"
     holds = "each step lands once, in its turn and with its own tokens"
     KINDS = ("land", "settle", "interrupt", "fail", "abandon", "again", "other")
     count = STORIES
+    at_least_one = frozenset({("launch", 1)})
 
     def number(self, n: int) -> Story:
         dice = random.Random(n)
@@ -129,7 +123,7 @@ class PipelineStories:
         return Story(Flights(rows, dice.choice(PACES)), (self._draw(dice, rows, "launch"), *ops))
 
     @staticmethod
-    def _draw(dice: random.Random, rows: int, kind: str) -> tuple[Any, ...]:
+    def _draw(dice: random.Random, rows: int, kind: str) -> Op:
         batch = tuple(dice.sample(range(rows + 2), dice.randint(1, rows)))
         batch = tuple(sorted(batch)) if dice.random() < 0.5 else batch
         arguments: dict[str, tuple[Any, ...]] = {
@@ -141,21 +135,8 @@ class PipelineStories:
         }
         return (kind, *arguments.get(kind, ()))
 
-    def play(self, part: type, story: Story, tell: Callable[[Played], object]) -> int:
-        played = Played(part, story.sizes)
-        played.live_through(story.ops, tell)
-        return sum(engine.step.number for engine in played.engines)
-
-    def smaller(self, story: Story) -> Iterator[Story]:
-        yield from (story._replace(ops=ops) for ops in fewer(story.ops))
-        for rows in dict.fromkeys((Flights.rows, story.sizes.rows // 2, story.sizes.rows - 1)):
-            if 0 < rows < story.sizes.rows:
-                yield story._replace(sizes=replace(story.sizes, rows=rows))
-        for device in PACES[: PACES.index(story.sizes.device)]:
-            yield story._replace(sizes=replace(story.sizes, device=device))
-        for at, op in enumerate(story.ops):
-            for other in smaller_op(op):
-                yield story._replace(ops=(*story.ops[:at], other, *story.ops[at + 1 :]))
+    def played(self, part: type, sizes: Flights) -> Played:
+        return Played(part, sizes)
 
     @staticmethod
     def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -13,11 +12,12 @@ from ...measure.counters import DispatchMode
 from .costs import Bound
 from .layout import ONE_TABLE
 from .models.runner import RunnerOfGraphs
+from .operations_seen import moves_data
 from .pool import Sizes
-from .stories import Draws, PoolStories, Story, draw_sizes
+from .pool_stories import Draws, PoolStories, draw_sizes
+from .stories import Story
 
 STORIES = 60
-NO_DATA = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")  # operations that write nothing
 
 
 class Runs(NamedTuple):
@@ -67,12 +67,6 @@ class RunnerStories(PoolStories):
         ops = [draws.op(kind) for kind in dice.choices(kinds, k=dice.randint(2, 16))]
         return Story(sizes, (("start", draws.length()), ("start", draws.length()), *ops))
 
-    def smaller(self, story: Story) -> Iterator[Story]:
-        for rows in dict.fromkeys((1, story.sizes.rows // 2, story.sizes.rows - 1)):
-            if 0 < rows < story.sizes.rows:
-                yield story._replace(sizes=story.sizes.with_(rows=rows))
-        yield from super().smaller(story)
-
     @torch.inference_mode()
     def watched(self, part: type, step: Runs) -> Seen:
         engine: Any = self.model(part, self.cache, Sizes(num_blocks=200, max_seq_len=64, rows=step.rows), self.device)
@@ -116,15 +110,6 @@ class Outside(DispatchMode):
                     return func.decompose(*args, **(kwargs or {}))
             self.count += moves_data(func)
         return func(*args, **(kwargs or {}))
-
-
-def moves_data(func: Any) -> bool:
-    """Whether an operation of the dispatcher writes anything."""
-    namespace, _, name = func._schema.name.partition("::")
-    if namespace == "profiler" or name in NO_DATA:
-        return False
-    is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-    return func._schema.is_mutable or not is_view
 
 
 ALL = (

@@ -7,16 +7,17 @@ import linecache
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from . import Wrong
 from .kernel_memory import outside_memory
+from .stories import Stories
 
 HERE = str(Path(__file__).parent)
 LESSONS = str(Path(__file__).parents[2] / "lessons")
@@ -24,27 +25,6 @@ INSTALLED = (str(Path(__file__).parents[2]), *(sysconfig.get_path(name) for name
 FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 MOST_TRIES = 400  # plays of smaller stories
 Found = TypeVar("Found")
-
-
-class Stories(Protocol):
-    """The stories of a kind of part. count: how many of them are played."""
-
-    count: int
-
-    def number(self, n: int) -> Any:
-        """The story of this number."""
-        ...
-
-    def play(self, part: type, story: Any, tell: Callable[[Any], object]) -> int:
-        """Let a part live through a story; returns its steps. Raises whatever goes wrong.
-
-        tell: gets an object whose `lines` say what has happened, and whose `picture` shows it then.
-        """
-        ...
-
-    def smaller(self, story: Any) -> Iterator[Any]:
-        """Stories with something left out or made smaller, the boldest first."""
-        ...
 
 
 @dataclass(frozen=True)

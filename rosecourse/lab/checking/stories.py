@@ -1,140 +1,26 @@
-"""Stories by number: sizes and operations that a seeded generator draws, and how a part lives through one.
+"""Stories by number, which a seeded generator draws: how a part lives through one, and how one is made smaller.
 
-An operation is its name with its arguments; a session is named by a number, which counts round the live ones.
+An operation is its name with its arguments; what it works on is a number, which counts round those that live.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from ...kv.pool import KVPool
 from .apart import STEP
-from .models.part_of_a_step import PartOfAStep
-from .pool import MOST_SESSIONS, Live, Pool, Sizes
 
 Op = tuple[Any, ...]
-STORIES, KERNEL_STORIES = 400, 120  # that a part lives through; where kernels are interpreted
-MOST_STEPS, MOST_INTERPRETED = 240, 30  # of a story; with kernels that are interpreted
-MOST_NUMBERS = 2**17  # in a cache: a large one takes long to compare
-TOGETHER = {"start": "many", "fork": "family"}
-HUGE = 20  # of so many stories one has a huge size, and one large blocks
-CHOICES: dict[str, list[Any]] = {  # the first four of each are drawn in most stories, all of them in every fourth
-    "block_size": [4, 2, 1, 8, 16, 64, 256],
-    "layers": [1, 2, 3, 2],
-    "heads": [1, 2, 3, 5, 12],
-    "head_dim": [2, 4, 8, 64, 128],
-    "num_blocks": [12, 6, 20, 40, 300, 600],
-    "max_seq_len": [32, 16, 64, 300],
-    "dtype": ["float32", "float32", "float16", "bfloat16"],
-    "shuffle": [0, 1, 2, 3, 4, 5],
-}
-GATES = [(1, None), (10**6, None), (2, 3), (10**6, 2)]
+Ops = tuple[Op, ...]
 
 
 class Story(NamedTuple):
-    sizes: Sizes
-    ops: tuple[Op, ...]
+    """sizes: a dataclass whose defaults are what shrinking goes for."""
 
-
-def story_number(number: int, kernels: bool, more: tuple[str, ...] = ()) -> Story:
-    """The story of this number. kernels: whether batches come to the gates of kernels. more: kinds of operations."""
-    dice, wild = random.Random(number), number % 4 == 3
-    sizes = draw_sizes(dice, wild, kernels)
-    if number % HUGE == HUGE - 1:
-        sizes = _huge(dice, kernels)
-    elif number % HUGE == HUGE // 2:
-        sizes = sizes.with_(block_size=64, heads=1, head_dim=2, num_blocks=24, max_seq_len=300)
-    draw = Draws(dice, wild, sizes)
-    known = (*draw.KINDS, *more)
-    kinds = ["step", "step", *dice.sample(known, dice.choice([2, 3, 5, len(known)]))]  # few, and more of each
-    ops = [draw.op(kind) for kind in dice.choices(kinds, k=dice.randint(2, 16))]
-    return Story(sizes, (("start", draw.length()), *ops))
-
-
-def draw_sizes(dice: random.Random, wild: bool, kernels: bool) -> Sizes:
-    drawn = {name: dice.choice(values if wild else values[:4]) for name, values in CHOICES.items()}
-    gates = dice.choice(GATES) if kernels else (10**6, None)
-    sizes = Sizes(**drawn, any_batch=gates[0], whole_batch=gates[1])
-    room = MOST_NUMBERS // (sizes.layers * sizes.heads * sizes.block_size * sizes.head_dim)
-    return sizes.with_(num_blocks=max(6, min(sizes.num_blocks, room)))
-
-
-def _huge(dice: random.Random, kernels: bool) -> Sizes:
-    """One size is larger than all that a part may have been thought for."""
-    gate = 1 if kernels else Sizes.any_batch
-    large = [
-        Sizes(block_size=dice.choice([128, 256]), max_seq_len=600, any_batch=gate),
-        Sizes(block_size=1, num_blocks=70_000, shuffle=1, any_batch=gate),
-        Sizes(num_blocks=400, shuffle=1, any_batch=gate),
-        Sizes(heads=dice.choice([12, 25]), head_dim=64, any_batch=gate),
-    ]
-    return dice.choice(large)
-
-
-class Draws:
-    """Draws operations. Sessions have a few lengths only: they are to be alike."""
-
-    KINDS = ("step", "start", "fork", "free", "again", "tight", "many", "other", "family")
-
-    def __init__(self, dice: random.Random, wild: bool, sizes: Sizes) -> None:
-        self.dice, self.wild, self.most = dice, wild, sizes.max_seq_len - 1
-        size = sizes.block_size
-        self.lengths = [
-            dice.choice([0, 1, 1, 2]) * size + dice.choice([dice.randrange(size), size - 1, 0]) for _ in range(3)
-        ]
-        if size == 64:  # sessions at slots of which the lower bits are the same
-            self.lengths = [self.lengths[0], self.lengths[0] + 2 ** dice.randrange(3, 6)]
-
-    def op(self, kind: str) -> Op:
-        return (kind, *getattr(self, f"_{kind}")())
-
-    def length(self) -> int:
-        return min(self.dice.choice(self.lengths), self.most)
-
-    def _who(self) -> int:
-        return self.dice.randrange(6)
-
-    def _batch(self) -> Any:
-        some = tuple(self._who() for _ in range(self.dice.choice([1, 1, 2, 3, 4])))
-        return self.dice.choice(["all", "reversed", some])
-
-    def _step(self) -> Op:
-        return self._batch(), self.dice.choice([1, 1, 1, 2, 3, 8, 120 if self.wild else 4])
-
-    def _tight(self) -> Op:
-        return self._batch(), self.dice.choice([0, -1, 1])
-
-    def _start(self) -> Op:
-        return (self.length(),)
-
-    def _many(self) -> Op:
-        return self.length(), self.dice.choice([5, 20, 40] if self.wild else [3, 5]), self.dice.choice([0, 1])
-
-    def _fork(self) -> Op:
-        return (self._who(),)
-
-    _free = _fork
-
-    def _family(self) -> Op:
-        return self._who(), self.dice.choice([2, 3, 9 if self.wild else 4])
-
-    def _again(self) -> Op:
-        return self._who(), self.dice.choice([None, None, self.length()]), self.dice.choice([0, 1])
-
-    def _other(self) -> Op:
-        return ()
-
-    def _broken(self) -> Op:
-        return (self._batch(),)
-
-    _say = _fork
-
-
-# -- playing ----------------------------------------------------------------------------------------------------------
+    sizes: Any
+    ops: Ops
 
 
 class Playing(ABC):
@@ -155,7 +41,7 @@ class Playing(ABC):
     def begin(self) -> None:
         """Another engine, with a part of its own."""
 
-    def live_through(self, ops: tuple[Op, ...], tell: Callable[[Any], object]) -> None:
+    def live_through(self, ops: Ops, tell: Callable[[Any], object]) -> None:
         """Play a story. tell: gets it before that. Raises whatever goes wrong."""
         STEP.begin()
         try:
@@ -189,209 +75,76 @@ class Playing(ABC):
         self.at = 1 - self.at
 
 
-class Played(Playing):
-    """A story of a pool."""
+class Stories(ABC):
+    """The stories of a kind of part. count: how many of them are played. at_least_one: (kind of operation, place) of
+    arguments that are never 0."""
 
-    def __init__(self, make: Callable[[Sizes], PartOfAStep], story: Story) -> None:
-        super().__init__()
-        self.make, self.sizes, self.steps = make, story.sizes, 0
+    count: int
+    at_least_one: frozenset[tuple[str, int]] = frozenset()
 
-    def begin(self) -> None:
-        self.engines.append(self.make(self.sizes.with_(num_blocks=self.sizes.num_blocks + 3 * len(self.engines))))
-
-    @property
-    def pool(self) -> Pool:
-        return self.engine.pool
-
-    def picture(self) -> list[str]:
-        return self.engine.picture()
-
-    def do(self, op: Op) -> None:
-        if self.pool.live or op[0] in ("start", "many", "other"):
-            super().do(op)
-
-    def _who(self, number: int) -> Live:
-        return self.pool.live[number % len(self.pool.live)]
-
-    def _start(self, length: int, aloud: bool = True) -> None:
-        length = min(length, self.sizes.max_seq_len - 1)
-        if self.pool.kv.num_available() >= self.pool.blocks_for(length) and len(self.pool.live) < MOST_SESSIONS:
-            live = self.pool.start(length)
-            self.engine.started(live)
-            if aloud:
-                self.say(f"start {live.name} with {_tokens(length)}")
-
-    def _many(self, length: int, count: int, longer: int) -> None:
-        known = len(self.pool.live)
-        for n in range(count):
-            self._start(length + n % self.sizes.block_size * longer, aloud=False)
-        more = f", or up to {self.sizes.block_size - 1} more" * longer
-        self._say_new(known, "start", f" with {_tokens(min(length, self.sizes.max_seq_len - 1))}{more}")
-
-    def _fork(self, number: int) -> None:
-        if len(self.pool.live) < MOST_SESSIONS:
-            parent = self._who(number)
-            child = self.pool.fork(parent)
-            self.engine.started(child, parent)
-            self.say(f"fork {parent.name}: {child.name}")
-
-    def _family(self, number: int, count: int) -> None:
-        known, parent = len(self.pool.live), self._who(number)
-        for _ in range(min(count, MOST_SESSIONS - known)):
-            child = self.pool.fork(parent)
-            self.engine.started(child, parent)
-        self._say_new(known, f"fork {parent.name}:", "")
-
-    def _say_new(self, known: int, what: str, how: str) -> None:
-        """The sessions that have come, in one line."""
-        names = [live.name for live in self.pool.live[known:]]
-        if names:
-            self.say(f"{what} {', '.join(names) if len(names) < 4 else f'{names[0]} to {names[-1]}'}{how}")
-
-    def _free(self, number: int) -> None:
-        live = self._who(number)
-        self.say(f"free {live.name}")
-        self.pool.free(live)
-
-    def _say(self, number: int) -> None:
-        self.say(self.engine.say(self._who(number)))
-
-    def _broken(self, chosen: Any) -> None:
-        batch = self._batch(chosen)
-        if batch:
-            self.say(self.engine.broken(batch))
-            for live in batch:
-                live.placed = True
-
-    def _again(self, number: int, length: int | None, same_last: int) -> None:
-        live, pool = self._who(number), self.pool
-        length = live.length if length is None else length
-        own = sum(pool.layout.info_in_use(pool.kv, block).owners == 1 for block in pool.lists(live)[0])
-        if pool.kv.num_available() + own >= pool.blocks_for(length):
-            had = [ids[-1:] for ids in pool.lists(live)]
-            pool.again(live, length, bool(same_last))
-            last = any(ids and ids[-1:] == end for ids, end in zip(pool.lists(live), had, strict=True))
-            others = "all its blocks but the last" if last else "its blocks"
-            self.say(f"free {live.name} and compute it again with {_tokens(length)}; {others} are others")
-            self.engine.started(live)
-
-    def _step(self, chosen: Any, times: int) -> None:
-        for _ in range(times):
-            self._one_step(chosen, None)
-
-    def _tight(self, chosen: Any, room: int) -> None:
-        self._one_step(chosen, room if room >= 0 or self.engine.takes_blocks else None)
-
-    def _one_step(self, chosen: Any, room: int | None) -> None:
-        batch = self._batch(chosen)
-        most = MOST_STEPS if self.sizes.any_batch == Sizes.any_batch else MOST_INTERPRETED
-        if not batch or self.steps >= most:
-            return
-        self.steps += 1
-        needed = self.pool.blocks_needed(batch)
-        room = None if room is not None and needed + room < 0 else room
-        free = "" if room is None else f", with {needed + room} block(s) free; it needs {needed or 'none'}"
-        self.say(f"step [{', '.join(live.name for live in batch)}]{free}")
-        STEP.begin()
-        self.engine.step(batch, room)
-        for live in batch:
-            live.placed = False
-        for engine in self.engines:
-            engine.look_back()
-
-    def _batch(self, chosen: Any) -> list[Live]:
-        """The sessions of a batch, in its order, as many as have room."""
-        live = self.pool.live
-        if chosen in ("all", "reversed"):
-            batch = live[:] if chosen == "all" else live[::-1]
-        else:
-            batch = list(dict.fromkeys(self._who(number) for number in chosen)) if live else []
-        batch = [one for one in batch if one.length < self.sizes.max_seq_len][: self.engine.most]
-        while batch and self.pool.blocks_needed(batch) > self.pool.kv.num_available():
-            batch.pop()
-        return batch
-
-
-class PoolStories:
-    """The stories of a kind of part that lives in a pool of sessions. kernels: whether batches come to their gates."""
-
-    def __init__(
-        self, model: type[PartOfAStep], cache: type[KVPool], kernels: bool = False, device: str = "cpu"
-    ) -> None:
-        self.model, self.cache, self.kernels, self.device = model, cache, kernels, device
-        self.count = KERNEL_STORIES if kernels else STORIES
-
+    @abstractmethod
     def number(self, n: int) -> Story:
-        return story_number(n, self.kernels, self.model.operations)
+        """The story of this number."""
 
-    def play(self, part: type, story: Story, tell: Callable[[Played], object]) -> int:
-        """Let a part live through a story; returns its steps. tell: gets the story as it is being played. Raises what
-        goes wrong."""
-        played = Played(lambda sizes: self.model(part, self.cache, sizes, self.device), story)
+    @abstractmethod
+    def played(self, part: type, sizes: Any) -> Playing:
+        """A story that begins."""
+
+    def play(self, part: type, story: Story, tell: Callable[[Any], object]) -> Any:
+        """Let a part live through a story. tell: gets the story as it is being played. Raises whatever goes wrong."""
+        played = self.played(part, story.sizes)
         played.live_through(story.ops, tell)
-        return played.steps
+        return played
 
     def smaller(self, story: Story) -> Iterator[Story]:
         """Stories with something left out or made smaller, the boldest first."""
-        yield from (Story(story.sizes, ops) for ops in fewer(story.ops))
-        yield from (Story(story.sizes, ops) for ops in _together(story.ops))
-        yield from (Story(sizes, story.ops) for sizes in _smaller_sizes(story.sizes))
+        yield from (story._replace(ops=ops) for ops in _fewer(story.ops))
+        yield from (story._replace(ops=ops) for ops in self.together(story.ops))
+        yield from (story._replace(sizes=sizes) for sizes in smaller_sizes(story.sizes))
         for at, op in enumerate(story.ops):
-            for other in smaller_op(op):
-                yield Story(story.sizes, (*story.ops[:at], other, *story.ops[at + 1 :]))
+            for others in (*self.instead(op, story.sizes), *((other,) for other in self._lower(op))):
+                yield story._replace(ops=(*story.ops[:at], *others, *story.ops[at + 1 :]))
+
+    def together(self, ops: Ops) -> Iterator[Ops]:
+        """Operations that are alike as one."""
+        yield from ()
+
+    def instead(self, op: Op, sizes: Any) -> Iterator[Ops]:
+        """What is simpler than an operation, and may stand in its place."""
+        yield from ()
+
+    def _lower(self, op: Op) -> Iterator[Op]:
+        """An operation with a smaller argument."""
+        kind, *arguments = op
+        for n, argument in enumerate(arguments):
+            for lower in _smaller_argument(argument, int((kind, n) in self.at_least_one)):
+                yield (kind, *arguments[:n], lower, *arguments[n + 1 :])
 
 
-def _tokens(count: int) -> str:
-    return f"{count} token{'s' * (count != 1)}"
-
-
-# -- smaller stories --------------------------------------------------------------------------------------------------
-
-
-def fewer(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
+def _fewer(ops: Ops) -> Iterator[Ops]:
     for size in dict.fromkeys((len(ops) // 2, len(ops) // 4, 2, 1)):
         for at in range(len(ops) - size, -1, -1) if size else ():
             yield ops[:at] + ops[at + size :]
 
 
-def _together(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
-    """Sessions that begin alike, and forks of one session, as one operation."""
-    for at, (first, second) in enumerate(itertools.pairwise(ops)):
-        if first == second and first[0] in TOGETHER:
-            count = next((n for n, op in enumerate(ops[at:]) if op != first), len(ops) - at)
-            end = (0,) if first[0] == "start" else ()
-            yield (*ops[:at], (TOGETHER[first[0]], first[1], count, *end), *ops[at + count :])
-
-
-def _smaller_sizes(sizes: Sizes) -> Iterator[Sizes]:
-    """The defaults first; a size that is to be large is halved, and at last made smaller by one."""
-    for name in CHOICES:
-        value, least = getattr(sizes, name), getattr(Sizes, name)
+def smaller_sizes(sizes: Any) -> Iterator[Any]:
+    """The defaults first; a number that is to be large is halved, and at last made smaller by one."""
+    for field in fields(sizes):
+        value, least = getattr(sizes, field.name), getattr(type(sizes), field.name)
         if value != least:
-            yield sizes.with_(**{name: least})
-        if isinstance(value, int) and value > least and name != "shuffle":
-            halved = dict.fromkeys((value // 2, value - 1)) if name != "block_size" else (value // 2,)  # a power of two
-            yield from (sizes.with_(**{name: lower}) for lower in halved if least < lower)
+            yield replace(sizes, **{field.name: least})
+            halves = (value // 2,) if field.name == "block_size" else _lower_numbers(value)  # a power of two
+            yield from (replace(sizes, **{field.name: lower}) for lower in halves if least < lower)
 
 
-def smaller_op(op: Op) -> Iterator[Op]:
-    kind, *arguments = op
-    if kind == "many":
-        yield ("start", arguments[0])
-    if kind == "family":
-        yield ("fork", arguments[0])
-    if kind == "tight":
-        yield ("step", arguments[0], 1)
-    for n, argument in enumerate(arguments):
-        least = 1 if (kind, n) in (("step", 1), ("launch", 1)) else 0
-        for lower in smaller_argument(argument, least):
-            yield (kind, *arguments[:n], lower, *arguments[n + 1 :])
+def _lower_numbers(value: Any) -> Iterator[int]:
+    if isinstance(value, int):
+        yield from dict.fromkeys((value // 2, value * 3 // 4, value - 1))
 
 
-def smaller_argument(argument: Any, least: int) -> Iterator[Any]:
+def _smaller_argument(argument: Any, least: int) -> Iterator[Any]:
     if isinstance(argument, int):
-        lower = dict.fromkeys((least, argument // 2, argument - 1))
-        yield from (value for value in lower if least <= value < argument)
+        yield from (lower for lower in dict.fromkeys((least, *_lower_numbers(argument))) if least <= lower < argument)
     elif isinstance(argument, tuple):
         if len(argument) > 1:
             yield from (argument[:n] + argument[n + 1 :] for n in range(len(argument)))

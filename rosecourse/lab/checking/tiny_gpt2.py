@@ -1,4 +1,4 @@
-"""Tiny GPT-2s for the pools and engines in which a part is tried."""
+"""A tiny GPT-2 for the engines in which a part is tried."""
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ ATTENTIVE = {"attn.c_attn": 0.5, "attn.c_proj": 4.0, "wpe": 2.0}  # part of a we
 
 
 @lru_cache
-def random_gpt2(layers: int, heads: int, head_dim: int, context: int, device: str = "cpu") -> GPT2:
-    """A GPT-2 with seeded random weights."""
-    shape, weights = _random(layers, heads, head_dim, context)
-    return GPT2(shape, {name: weight.to(device) for name, weight in weights.items()}, None, "random")
-
-
-@lru_cache
 def attentive_gpt2(layers: int, heads: int, head_dim: int, context: int, device: str = "cpu") -> GPT2:
-    """The same, with weights by which a token depends much on what attention reads: one wrong number in the cache
+    """A GPT-2 with seeded weights by which a token depends much on what attention reads: one wrong number in the cache
     mostly shows in the greedy tokens that follow."""
-    shape, weights = _random(layers, heads, head_dim, context)
+    shape = GPT2Shape(vocab_size=97, context=context, width=heads * head_dim, num_layers=layers, num_heads=heads)
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: 0.4 * _drawn(size, generator) for name, size in shape.parameters().items()}
     for name, weight in weights.items():
         if "bias" in name:
             weight.zero_()
@@ -34,20 +29,7 @@ def attentive_gpt2(layers: int, heads: int, head_dim: int, context: int, device:
     return GPT2(shape, {name: weight.to(device) for name, weight in weights.items()}, None, "random")
 
 
-def _random(layers: int, heads: int, head_dim: int, context: int) -> tuple[GPT2Shape, dict[str, torch.Tensor]]:
-    shape = GPT2Shape(vocab_size=97, context=context, width=heads * head_dim, num_layers=layers, num_heads=heads)
-    generator = torch.Generator().manual_seed(0)
-    return shape, {name: 0.4 * _drawn(size, generator) for name, size in shape.parameters().items()}
-
-
 def _drawn(size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Normal numbers. Those of a large weight come again after a while: to draw them all takes half a second."""
     numbers = torch.randn(min(prod(size), PERIOD), generator=generator)
     return numbers.repeat(-(-prod(size) // PERIOD))[: prod(size)].view(size)
-
-
-def nan_at_position(model: GPT2, position: int) -> GPT2:
-    """The same model, but that no token can be chosen once a session has come to a position."""
-    positions = model.weights["wpe.weight"].clone()
-    positions[position] = float("nan")
-    return GPT2(model.shape, {**model.weights, "wpe.weight": positions}, None, f"{model.name}, NaN at {position}")

@@ -24,8 +24,8 @@ from ..checking.models.operations import NO_KERNELS, Operations
 from ..checking.models.part_of_a_step import PartOfAStep
 from ..checking.operation_stories import OperationStories
 from ..checking.pool import Sizes
+from ..checking.pool_stories import PoolStories
 from ..checking.search import Outcome, first_wrong, outcome, smallest, told_of
-from ..checking.stories import PoolStories, Story
 from ..checking.whole_engine import same_tokens
 from ..course import COURSES, course_of
 from ..course.form import Course
@@ -118,7 +118,7 @@ def _smallest(trial: Trial, make: Callable[[], type], story: Any, found: Outcome
 def _limits(story: Any, try_it: Callable[[Any], Outcome | None]) -> tuple[str, ...]:
     """For each size that could not shrink to the least: that one less of it is right."""
     told = []
-    for name in SIZES if isinstance(story, Story) else ():
+    for name in SIZES if isinstance(story.sizes, Sizes) else ():
         value = getattr(story.sizes, name)
         less = value // 2 if name == "block_size" else value - 1
         if value > getattr(Sizes, name) and not try_it(story._replace(sizes=story.sizes.with_(**{name: less}))):

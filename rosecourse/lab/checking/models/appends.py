@@ -23,6 +23,7 @@ class KVAppend(PartOfAStep):
     """K and V of a step go into the cache: `kv_append(sessions, keys, values)`."""
 
     part, words = "kv_append", "a KV append"
+    stories = 250
     calls = 0
     _fed: tuple[weakref.ref[Tensor], ...] = ()
 
@@ -76,6 +77,7 @@ class AppendByTable(KVAppend):
     """They go where the block tables say: `kv_append(inputs)` gives `append(layer_idx, k, v)`."""
 
     words = "a KV append by the block table"
+    stories = 200
     takes_blocks = False
     operations = ("broken",)
 

@@ -22,11 +22,15 @@ from ....decode.parts import DecodeParts
 from ....models.gpt2 import GPT2, GPT2Shape
 from ....models.ops import Norm
 from .. import Wrong
+from ..apart import STEP
 from ..operations_seen import AddNorms, Born, kind_of, no_reads
+from ..stories import Op, Ops, Playing
 from ..whole_engine import few_tokens
 
 CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2}  # of the largest number and 1
 CONTEXT, REMEMBERED, STEPS_ALIKE, STREAMS = 64, 12, 4, "xy"
+MANY = ("unread", "alike")  # operations that take several steps
+WHOLE = ("embed", "step", *MANY)  # of so many rows
 NO_KERNELS = (
     "the kernels. Triton cannot launch them here: use a GPU, or set TRITON_INTERPRET=1 in the environment before "
     "rosecourse is imported"
@@ -87,7 +91,7 @@ class Engine:
         return next((name for name, weight in self.model.weights.items() if not same(weight, self.was[name])), "")
 
 
-class Operations:
+class Operations(Playing):
     """Models with a part, and what a story does with them. kernels: whether the part is to launch some."""
 
     part, words = "ops", "the operations of a layer"
@@ -95,14 +99,29 @@ class Operations:
     holds = "each product made of the right sum, by the right norm; nothing else was written"
 
     def __init__(self, part: type, shape: Shape, device: str = "cpu") -> None:
+        super().__init__()
         self.kind, self.shape, self.device = part, shape, device
         self.around: Callable[[str], AbstractContextManager[Any]] = lambda method: nullcontext()  # calls of the part
-        self.lines: list[str] = []
-        self.listen: Callable[[list[str]], object] = lambda lines: None
         self.returned: deque[tuple[str, Tensor, Tensor]] = deque(maxlen=REMEMBERED)
-        model = shape.model(device)
-        self.engines = {"": Engine(model, part(model, EngineConfig()))}
-        self.now = self.engines[""]
+        self.beside: dict[str, Engine] = {}  # by what it has in common with the first one
+
+    def begin(self) -> None:
+        model = self.shape.model(self.device)
+        self.now = self.first = Engine(model, self.kind(model, EngineConfig()))
+
+    def live_through(self, ops: Ops, tell: Callable[[Any], object]) -> None:
+        with memory_is_nan_at_first():
+            super().live_through(ops, tell)
+
+    def do(self, op: Op) -> None:
+        """Streams and layers are numbers, which count round those that are there."""
+        STEP.begin()
+        kind, number, *more = op
+        if kind in ("other", *WHOLE):
+            getattr(self, kind)(number)
+        elif streams := self.now.streams:
+            layer = [more[0] % self.shape.layers] if more else []
+            getattr(self, kind)(streams[number % len(streams)], *layer, *more[1:])
 
     @staticmethod
     def engine(parts: DecodeParts, device: Any) -> DecodeParts:
@@ -118,9 +137,6 @@ class Operations:
         """What a step from here on is seen by: what watches each call of the part."""
         self.around = watch.calling
         return watch
-
-    def picture(self) -> list[str]:
-        return []
 
     def say(self, line: str) -> None:
         self.lines.append(f"{self.now.words}: {line}" if self.now.words else line)
@@ -184,13 +200,16 @@ class Operations:
 
     def other(self, which: int) -> None:
         """Go on with another engine, or back to the first."""
-        words = OTHERS[which] if self.now is self.engines[""] else ""
-        if words not in self.engines:
+        if self.now is not self.first:
+            self.now = self.first
+            return
+        words = OTHERS[which]
+        if words not in self.beside:
             wider = self.shape.vocab_size + 33 if which == 1 else self.shape.vocab_size
             model = replace(self.shape, seed=self.shape.seed + 1 + which, vocab_size=wider).model(self.device)
-            made = self.kind(model, EngineConfig()) if which == 2 else self.engines[""].made
-            self.engines[words] = Engine(model, made, words)
-        self.now = self.engines[words]
+            made = self.kind(model, EngineConfig()) if which == 2 else self.first.made
+            self.beside[words] = Engine(model, made, words)
+        self.now = self.beside[words]
 
     def step(self, rows: int) -> None:
         """A step as a GPT-2 makes it."""
@@ -305,6 +324,17 @@ def _some(numbers: Tensor) -> str:
 
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
+
+
+@contextmanager
+def memory_is_nan_at_first() -> Iterator[None]:
+    """In here memory that is reserved holds NaN until it is written."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")  # what fills it
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
 
 
 class KernelOperations(Operations):

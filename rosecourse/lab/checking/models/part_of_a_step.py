@@ -29,6 +29,7 @@ class PartOfAStep(ABC):
     holds = "every number in its place, every block with its owners"
     takes_blocks = True
     shows_blocks = True
+    stories = 400  # that it lives through
     operations: tuple[str, ...] = ()  # of its stories, beyond those of every pool
     most: int | None = None  # sessions of a batch
 
@@ -105,3 +106,9 @@ class PartOfAStep(ABC):
         if not enough and self.takes_blocks:
             raise Wrong(f"the step needs {needed} new block(s) and has fewer; the part raised no KVCacheExhausted")
         self.advance(batch)
+
+
+def kind_of(found: object) -> str:
+    if not isinstance(found, torch.Tensor):
+        return type(found).__name__
+    return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"

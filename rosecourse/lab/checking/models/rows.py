@@ -13,7 +13,7 @@ from ....request.draws import key_of
 from .. import Wrong
 from ..layout import place_and_copy
 from ..pool import Live
-from .part_of_a_step import PartOfAStep
+from .part_of_a_step import PartOfAStep, kind_of
 
 OFTEN = 7  # of so many steps the host alone chooses the tokens in one; in another the list of tokens is used again
 BY_THE_HOST, LIST_USED_AGAIN = 5, 3
@@ -110,7 +110,7 @@ class RowsThatStay(PartOfAStep):
 
     def _look(self, name: str, found: Any, wanted: list[int]) -> None:
         if not isinstance(found, Tensor) or found.shape != (len(wanted),) or found.dtype != torch.int64:
-            raise Wrong(f"`{name}` of the inputs must be an int64 tensor of {len(wanted)}; found: {_kind(found)}")
+            raise Wrong(f"`{name}` of the inputs must be an int64 tensor of {len(wanted)}; found: {kind_of(found)}")
         if found.tolist() != wanted:
             raise Wrong(f"`{name}` of the inputs must be {wanted}\n{'found:':>{len(name) + 25}} {found.tolist()}")
 
@@ -119,7 +119,7 @@ class RowsThatStay(PartOfAStep):
         kind = isinstance(tables, Tensor) and tables.dtype in (torch.int32, torch.int64) and tables.dim() == 3
         if not kind or tables.shape[:2] != (layers, len(batch)) or tables.shape[2] < most or tables.stride(-1) != 1:
             raise Wrong(
-                f"`block_tables` must be a tensor [{layers}, {len(batch)}, {most} or more]; found: {_kind(tables)}"
+                f"`block_tables` must be a tensor [{layers}, {len(batch)}, {most} or more]; found: {kind_of(tables)}"
             )
         for layer in range(layers):
             for row, live in zip(tables[layer].tolist(), batch, strict=True):
@@ -144,7 +144,7 @@ class RowsThatStay(PartOfAStep):
             asked = self.made.asked()
         sampled = [live for live in batch if live.session.params.temperature > 0]
         if (asked is None) != (not sampled):
-            raise Wrong(f"{len(sampled)} of {len(batch)} sessions sample; asked() returned {_kind(asked)}")
+            raise Wrong(f"{len(sampled)} of {len(batch)} sessions sample; asked() returned {kind_of(asked)}")
         for b, live in enumerate(batch if sampled else []):
             self._look_at_asked(asked, b, live)
 
@@ -157,7 +157,7 @@ class RowsThatStay(PartOfAStep):
         for name, value in wanted.items():
             column: Any = getattr(asked, name, None)
             is_column = isinstance(column, Tensor) and column.dim() == 1 and len(column) > b
-            found = column[b].item() if is_column else _kind(column)
+            found = column[b].item() if is_column else kind_of(column)
             if found != value:
                 raise Wrong(f"asked() must say {name} {value} of {live.name}, row {b}; found: {found}")
 
@@ -170,9 +170,3 @@ def params_of(number: int) -> SamplingParams:
         top_p=(1.0, 0.9, 0.35)[number % 4 % 3],
         seed=7 + number,
     )
-
-
-def _kind(found: Any) -> str:
-    if not isinstance(found, Tensor):
-        return type(found).__name__
-    return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"

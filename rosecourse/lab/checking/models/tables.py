@@ -7,13 +7,14 @@ from torch import Tensor, equal
 
 from .. import Wrong
 from ..pool import Live
-from .part_of_a_step import PartOfAStep
+from .part_of_a_step import PartOfAStep, kind_of
 
 
 class BlockTables(PartOfAStep):
     """A step shows where the blocks lie; after it the cache itself appends."""
 
     part, words = "block_tables", "block tables"
+    stories = 200
     takes_blocks = shows_blocks = False
 
     def call(self, batch: list[Live]) -> None:
@@ -21,7 +22,7 @@ class BlockTables(PartOfAStep):
         with self.around():
             self.returned = self.made([live.session for live in batch])
         self.wanted, self.names = self._table_of(lists), [live.name for live in batch]
-        found, wanted = _kind(self.returned), _kind(self.wanted)
+        found, wanted = kind_of(self.returned), kind_of(self.wanted)
         if found != wanted:
             raise Wrong(f"the part must return {wanted}; returned: {found}")
         if [self.pool.lists(live) for live in batch] != lists:
@@ -57,9 +58,3 @@ class BlockTables(PartOfAStep):
         found, want = self.returned[layer, b].tolist(), self.wanted[layer, b].tolist()
         at = f"{when}layer {layer}, row {b} (session {self.names[b]})"
         raise Wrong(f"{at}: must be {want}\n{' ' * len(at)}  found:   {found}")
-
-
-def _kind(returned: object) -> str:
-    if not isinstance(returned, Tensor):
-        return type(returned).__name__
-    return f"a tensor {list(returned.shape)} of {str(returned.dtype).removeprefix('torch.')}"
