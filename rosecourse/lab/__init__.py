@@ -3,9 +3,8 @@
 from ..desk.status import finish
 from .checks.checking import check
 from .checks.verdict import Verdict
-from .exercises.cells import exercise, hints, solution
 from .exercises.changing import change
-from .exercises.hunting import explanation, hunt
+from .exercises.hunting import hunt
 from .exercises.own_run import your_run
 from .exercises.page import counts, forecast, result, start, step
 from .exercises.predictions import predict, reveal
@@ -15,16 +14,12 @@ __all__ = [
     "change",
     "check",
     "counts",
-    "exercise",
-    "explanation",
     "finish",
     "forecast",
-    "hints",
     "hunt",
     "predict",
     "result",
     "reveal",
-    "solution",
     "start",
     "step",
     "your_run",

@@ -6,8 +6,8 @@ import pytest
 
 from rosecourse import load_model
 from rosecourse.lab import hunt
-from rosecourse.lab.exercises.cells import solution
 from tests.browser.notebook import Notebook, use_theme
+from tests.support.cells import solution
 
 pytestmark = pytest.mark.timeout(600)  # a machine with other work
 

@@ -1,6 +1,5 @@
 """Lesson 068's deliveries: right ones pass, and small differences against the course's part are refused."""
 
-import inspect
 from collections import Counter
 
 import pytest
@@ -8,24 +7,23 @@ import torch
 
 from rosecourse import lesson
 from rosecourse.decode import BEST
-from rosecourse.engine.stepper import End
 from rosecourse.lab import check
 from rosecourse.lab.checking.mailboxes import Box
 from rosecourse.lab.checking.models.delivery import MOST_WAKES, DeliveryInTurns, InTurns, Reader
-from rosecourse.lab.course import ends, starts
 from rosecourse.lab.course.l068 import BURSTS, NAMES
 from rosecourse.lab.exercises.hunting import hunt
 from rosecourse.lessons import l035
-from tests.support.cells import assert_untouched_is_right, command_on_solution, exercise_of, solution_of
+from tests.support.cells import command_on_solution, exercise_of, part_in, solution, solution_of
 from tests.support.delivery_parts import RIGHT, QueueAndSet
 from tests.support.verdicts import judged
 
-INIT, LOOP = "self.waiting: dict[Mailbox, None] = {}", "for mailbox, item in items:"
+INIT = "self.waiting: dict[\n            Mailbox, None\n        ] = {}"
+LOOP = "for mailbox, item in items:"
 PUT, ENTER, TURN = "mailbox.put(item)", "self.waiting[mailbox] = None", "self._wake(self.most_wakes)"
 FLUSH, WHO, LEAVE = "self._wake(len(self.waiting))", "list(self.waiting)[:most]", "del self.waiting[mailbox]"
 WAKE, NEXT = "mailbox.wake()", "\n        "
 
-WRONG = {  # fault -> pairs of texts in the course's delivery
+WRONG = {  # fault -> pairs of texts in the solution
     # puts
     "no ends": [(PUT, f"type(item) is End or {PUT}")],
     "the last hand-over again": [
@@ -74,14 +72,12 @@ COSTLY = {
 
 
 def with_changes(changes):
-    """The course's delivery with some texts of it replaced."""
-    source = inspect.getsource(ends.Delivery)
+    """The solution with some texts of it replaced."""
+    source = solution("068")
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)
-    space = {**vars(ends), "End": End, "Counter": Counter}
-    exec(compile(source, "<changed delivery>", "exec", dont_inherit=True), space)
-    return space["Delivery"]
+    return part_in(f"from collections import Counter\nfrom rosecourse.engine.stepper import End\n{source}")
 
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
@@ -101,17 +97,13 @@ def test_a_wrong_delivery_is_refused_with_a_small_story(fault):
     ("part", "says"),
     [
         *((with_changes(changes), says) for changes, says in COSTLY.values()),
-        *((part, "wakes at one hand-over: ") for part in (starts.Delivery, l035.Delivery)),
+        *((part, "wakes at one hand-over: ") for part in (exercise_of("068"), l035.Delivery)),
     ],
 )
 def test_what_wakes_more_than_the_idea_leaves_is_told(part, says):
     verdict = judged(part, "068")
     assert verdict.correct, verdict
     assert any(says in line for line in verdict.missing), verdict
-
-
-def test_the_untouched_exercise_is_right_and_has_the_idea_not_yet():
-    assert_untouched_is_right("068")
 
 
 def test_the_command_takes_a_delivery(tmp_path, capsys):

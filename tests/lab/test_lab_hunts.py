@@ -4,17 +4,20 @@ import inspect
 import re
 import subprocess
 import sys
+from difflib import unified_diff
 
 import pytest
 import torch
 
 from rosecourse import ConfigError, LessonError, lesson
+from rosecourse.desk.notebooks import cells_of, source_of
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises import hunting as bug_hunt
-from rosecourse.lab.exercises.hunting import explanation, hunt
+from rosecourse.lab.exercises.hunting import hunt
+from tests.support.cells import NOTEBOOKS
 from tests.support.verdicts import judged
 
 pytestmark = pytest.mark.grid
@@ -136,16 +139,16 @@ def test_key_at_takes_the_cache_of_an_engine(model):
 
 
 def test_what_has_no_hunt_is_refused():
-    for build in (hunt, explanation):
-        with pytest.raises(LessonError, match="'035' has no bug hunt"):
-            build("035")
+    with pytest.raises(LessonError, match="'035' has no bug hunt"):
+        hunt("035")
 
 
 @EACH
-def test_the_explanation_unfolds_with_the_lines(number):
-    text, found = explanation(number), hunt(number)
-    changed = set(found.bug.fault.splitlines()) ^ set(found.bug.mended.splitlines())
-    assert changed
-    assert all(f"\n-{line}\n" in text or f"\n+{line}\n" in text for line in changed)
-    named = set(re.findall(r"\bline (\d+)", found.bug.explanation))
+def test_the_notebook_explains_the_bug_with_its_lines(number):
+    found, text = hunt(number), source_of(cells_of(NOTEBOOKS / "hunts" / f"{number}_hunt.ipynb")[-1])
+    broken, mended = (source.splitlines(keepends=True) for source in (found.source, found.mended_source))
+    diff = "".join(unified_diff(broken, mended, "the colleague's", "mended", n=2))
+    assert text.startswith("<details><summary><b>What it was</b> (after your answer)</summary>\n\n")
+    assert text.endswith(f"\n\n```diff\n{diff}```\n\n</details>")
+    named = set(re.findall(r"\bline (\d+)", text))
     assert named <= set(map(str, found._wrong_lines)), "a line that is named is to blame"

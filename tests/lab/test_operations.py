@@ -15,7 +15,6 @@ from rosecourse.lab.checks.checking import judged_apart
 from rosecourse.lab.checks.judging import judged, trial_of
 from tests.lab.wrong_operations import COSTLY, WRONG, damaged
 from tests.support import ops_parts
-from tests.support.cells import exercise_of, solution_of
 
 if INTERPRETED:
     from tests.support import kernel_ops, order_parts
@@ -40,14 +39,6 @@ def test_operations_without_the_idea_are_right_and_cost_more(number, row):
     trial, part = trial_of(number), damaged(number, *row)
     assert not any(outcome(trial.stories, lambda: part, trial.stories.number(n)) for n in range(3))
     assert any(trial.missing(part))
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_the_untouched_exercise_has_not_the_idea_and_the_solution_passes(number):
-    verdict = judged_apart(solution_of(number), lesson(number))
-    assert verdict.passed, verdict
-    trial = trial_of(number)
-    assert any(trial.missing(exercise_of(number)))
 
 
 @pytest.mark.parametrize(("number", "part"), [(n, part) for n in NUMBERS for part in RIGHT[n]], ids=str)

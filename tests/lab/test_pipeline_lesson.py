@@ -5,14 +5,11 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.engine.scheduler import OnlineScheduler
-from rosecourse.lab import check
 from rosecourse.lab.checking.pipeline_stories import OneBehind, PipelineStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
-from rosecourse.lab.course import ends, starts
 from rosecourse.lab.exercises.hunting import hunt
 from tests.support import given_pipeline, pipeline_parts
-from tests.support.cells import assert_untouched_is_right
 from tests.support.differences import differing
 from tests.support.verdicts import judged
 
@@ -117,7 +114,7 @@ COSTLY = {  # right, and what the verdict says
     ),
     "tells nobody": ("self.step.has_read(oldest, tokens)", "pass", "tokens of which the rows are not told"),
 }
-RIGHT = (*pipeline_parts.RIGHT, hunt("067").mended, ends.Pipeline, given_pipeline.Given)
+RIGHT = (*pipeline_parts.RIGHT, hunt("067").mended, given_pipeline.Given)
 
 
 def with_change(old, new):
@@ -143,12 +140,6 @@ def test_one_of_another_style_is_right(part):
     is_right(part)
 
 
-def test_the_courses_pipeline_passes_and_the_untouched_exercise_waits():
-    verdict = check(ends.Pipeline, "067")
-    assert verdict.passed, verdict
-    assert "wait" in assert_untouched_is_right("067")
-
-
 @pytest.mark.parametrize("name", COSTLY)
 def test_what_costs_more_than_the_idea_leaves_is_told(name):
     old, new, says = COSTLY[name]
@@ -162,8 +153,7 @@ def lacking(part):
     return list(trial_of("067").missing(part))
 
 
-def test_a_step_that_waits_lacks_the_idea():
-    assert lacking(starts.Pipeline)
+def test_right_ones_lack_nothing():
     assert not any(map(lacking, RIGHT))
 
 

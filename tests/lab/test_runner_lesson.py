@@ -5,15 +5,12 @@ import torch
 
 from rosecourse import SamplingParams
 from rosecourse.decode.graphs import CUDAGraphs
-from rosecourse.lab import check
 from rosecourse.lab.checking.cpu_graph import CPUGraph, cpu_graphs_by, graphs_for
 from rosecourse.lab.checking.runner_stories import RunnerStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
-from rosecourse.lab.course import ends, starts
 from rosecourse.lab.exercises.hunting import hunt
 from tests.support import given_runner, runner_parts
-from tests.support.cells import assert_untouched_is_right
 from tests.support.differences import differing
 from tests.support.verdicts import judged
 
@@ -116,7 +113,7 @@ COSTLY = {  # right, and what is said of their steps
     ),
     "cold": (((WARM_UP, ""),), "graphs captured before a step of their kind has run"),
 }
-RIGHT = (*runner_parts.RIGHT, hunt("066").mended, ends.Runner, given_runner.Given)
+RIGHT = (*runner_parts.RIGHT, hunt("066").mended, given_runner.Given)
 
 
 def with_changes(changes):
@@ -147,13 +144,6 @@ def test_one_of_another_style_is_right_and_has_the_idea(part):
 def test_what_costs_more_than_the_idea_leaves_is_told(name):
     changes, says = COSTLY[name]
     assert says in is_right(with_changes(changes), stories=3)
-
-
-def test_the_courses_runner_passes_and_the_untouched_exercise_launches_all():
-    verdict = check(ends.Runner, "066")
-    assert verdict.passed, verdict
-    assert "outside a replay" in assert_untouched_is_right("066")
-    assert is_right(starts.Runner, stories=3)
 
 
 def test_graphs_of_a_device(monkeypatch):

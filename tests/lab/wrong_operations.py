@@ -3,9 +3,7 @@
 Each row is a fault, and pairs of texts: each of the first must be in the source.
 """
 
-from rosecourse.lab.course import course_of
-from rosecourse.lab.exercises.cells import solution
-from tests.support.cells import part_in
+from tests.support.cells import part_in, solution
 
 
 def damaged(number, fault, *texts):
@@ -14,7 +12,7 @@ def damaged(number, fault, *texts):
     for old, new in zip(texts[::2], texts[1::2], strict=True):
         assert old in source, f"{fault}: the solution of lesson {number} has no {old!r}"
         source = source.replace(old, new)
-    return part_in(source, course_of(number).exercise.name)
+    return part_in(source)
 
 
 # -- 069 --------------------------------------------------------------------------------------------------------------

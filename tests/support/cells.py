@@ -1,42 +1,69 @@
-"""A learner's cell, run as a notebook runs it; and what is true of the exercise and the solution of every lesson."""
+"""A lesson's exercise and its solution, read from its notebook, run as a notebook runs a cell."""
 
+import ast
 import linecache
+import re
 import zlib
+from functools import cache
+from pathlib import Path
 
-from rosecourse.lab import check
-from rosecourse.lab.course import course_of
-from rosecourse.lab.exercises.cells import exercise, solution
+from rosecourse.desk.notebooks import cells_of, source_of
+from rosecourse.lab.exercises.own_run import given_cell
 from tests.support.commands import lab
 
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+FOLD = "<details><summary>{}</summary>\n\n"
+HINTS = re.compile("^" + "(.*)".join(map(FOLD.format, ("A question", "The approach", "The code"))), re.DOTALL)
 
-def part_in(source, name):
-    """What the cell defines by this name; Triton reads the source of a kernel, so it is put where Python looks."""
+
+def part_in(source, name=None):
+    """What the cell defines by this name; Triton reads the source of a kernel, so it is put where Python looks.
+
+    name: None is the last class.
+    """
     space, file = {"__name__": "__main__"}, f"<cell {zlib.crc32(source.encode())}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), space)
-    return space[name]
+    return space[name or classes_in(source)[-1].name]
+
+
+def classes_in(source):
+    return [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+
+
+def exercise(number):
+    """The source of a lesson's exercise."""
+    return given_cell(number)
+
+
+@cache
+def hints(number):
+    """The question and the approach of a lesson's hints, and the code of its solution."""
+    (page,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
+    (text,) = (text for cell in cells_of(page) if HINTS.match(text := source_of(cell)))
+    assert text.count("</details>") == 3
+    question, approach = HINTS.match(text).groups()
+    return question.strip(), approach.strip(), re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+
+
+def solution(number):
+    """The source of a lesson's solution."""
+    return hints(number)[2]
 
 
 def exercise_of(number):
     """The class of a lesson's untouched exercise."""
-    return part_in(exercise(number), course_of(number).exercise.name)
+    return part_in(exercise(number))
 
 
 def solution_of(number):
     """The class of a lesson's solution."""
-    return part_in(solution(number), course_of(number).exercise.name)
-
-
-def assert_untouched_is_right(number):
-    """It lacks nothing but the lesson's idea. Returns what the verdict says."""
-    name, verdict = course_of(number).exercise.name, check(exercise_of(number), number)
-    assert str(verdict).startswith(f"✗ {name}, lesson {number}: correct, but without the idea of the lesson.")
-    return str(verdict)
+    return part_in(solution(number))
 
 
 def command_on_solution(number, folder, capsys):
     """`rosecourse lab` on a file with the solution, which passes. Returns what the command says."""
-    name, file = course_of(number).exercise.name, folder / "mine.py"
+    name, file = solution_of(number).__name__, folder / "mine.py"
     file.write_text(solution(number))
     assert lab.main([f"{file}:{name}", "--lesson", number, "--no-run"]) == 0
     said = capsys.readouterr().out

@@ -68,11 +68,15 @@ class Trial:
 
     def missing(self, part: type) -> Iterable[str]:
         """What its steps have more of than those of the course's part, a sentence each."""
-        right = self.course.ends_as(self.rung.after)
+        right = self.course.beside or getattr(self.rung.after, self.course.world.part)
         if hasattr(self.stories, "missing"):
             return self.stories.missing(part, right, self.ideas)
         watch = getattr(self.stories, "watched", partial(watched, self.stories))
-        return more_than_the_course(watch, part, right, self.ideas)
+
+        def seen(of: Any, step: Any) -> Any:
+            return watch(of, step) if isinstance(of, type) else of
+
+        return more_than_the_course(seen, part, right, self.ideas)
 
     @property
     def ideas(self) -> tuple[Bound, ...]:

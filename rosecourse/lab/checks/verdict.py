@@ -23,7 +23,7 @@ class Verdict:
 
     wrong: the smallest story in which it goes wrong. limits: sizes with which that story is right. missing: what its
     steps have more of than the course's. unchecked: what could not be tried on this machine. done: what was tried and
-    is right, and what cannot be seen here. remarks: what is not wrong, but worth knowing.
+    is right, and what cannot be seen here.
     """
 
     part: str
@@ -33,7 +33,6 @@ class Verdict:
     missing: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
 
     @property
     def correct(self) -> bool:
@@ -88,9 +87,11 @@ class Verdict:
         yield from self.limits
 
     def _notes(self) -> list[str]:
-        alone = self.wrong is None or self.wrong.alone
-        after = "the story goes wrong after others only: something is kept from engine to engine, or left to chance"
-        return [f"Note: {line}" for line in (*self.remarks, *([] if alone else [after]))]
+        if self.wrong is None or self.wrong.alone:
+            return []
+        return [
+            "Note: the story goes wrong after others only: something is kept from engine to engine, or left to chance"
+        ]
 
     def _next(self) -> str:
         """What a learner does whose part has passed."""

@@ -8,43 +8,11 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...lessons import l036
 from ...models.shape import Model
 from ..checking.costs import Bound, N, Step, longer
 from ..checking.models.tables import BlockTables
-from .form import LINE, MOMENTS, Bug, Course, Exercise
+from .form import LINE, MOMENTS, Bug, Course
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
-
-EXERCISE = Exercise(
-    name="MyBlockTables",
-    difficulty=2,
-    minutes=10,
-    text=(
-        "Write the one method that makes a row. As it stands, it builds the row at every step. Make it build a row "
-        "only when the list that it shows has changed."
-    ),
-    docstring="Block tables whose rows are kept from step to step.",
-    look=(
-        "A table is a list of lists with one more attribute, `row_cache`, which is None in a new table. In which two "
-        "cases does the list of a layer change, and what do its length and its last id say then?"
-    ),
-    do=(
-        "Keep for each layer, in `table.row_cache`, the row and the signature of the list that it shows: length and "
-        "last id. While the signature is equal, return the kept row. If it differs, write only the old last block and "
-        "everything after it. Through `row.numpy()` a slice takes a list without a tensor being made."
-    ),
-    given=l036.BlockTables,
-    methods={
-        "get_paged_block_table_row_cpu": """
-            # Goal: while the list is as it was, no tensor is built from it. What is kept
-            # belongs to the table, in its attribute `row_cache`: None in a new table. A list may be empty.
-            ids = table[layer_idx]
-            row = torch.zeros(self.max_blocks, dtype=torch.int32)
-            row[: len(ids)] = torch.tensor([block_id - offset for block_id in ids], dtype=torch.int32)
-            return row
-            """,
-    },
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -119,7 +87,6 @@ class Tables:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "A request is forked in the middle of a block. Some tokens later one of the two continues as if it had read "
         "the other's words, and it never recovers. Requests without a fork are right, and so is a fork at the end of "
@@ -147,13 +114,6 @@ BUG = Bug(
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "The part notices the change: a copy-on-write replaces the last id of the list. But the row is longer than "
-        "the list, because it has an entry for each block that a request may ever hold. `[-1]` is the last entry of "
-        "the row, and not the entry of the last block. The id of the copy lands where nobody reads, and the row still "
-        "shows the block that now belongs to the other request. It remembers the new id as if it had been written, so "
-        "no later step repairs it."
-    ),
 )
 
 
@@ -167,7 +127,6 @@ OTHERWISE = (
 COURSE = Course(
     number="036",
     world=BlockTables,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("tensors or arrays built of Python numbers", (UNCHANGED, *OTHERWISE), "built", spare=4),

@@ -6,36 +6,11 @@ from collections.abc import Iterator
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...lessons import l035
 from ...models.shape import Model
 from ..checking.costs import ALONE, FEW, INSIDE, INSIDE_FORKED, NEARLY_FULL, PARTED, Bound, growth
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, Bug, Course, Exercise
+from .form import KEY_AT, LINE, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyKVAppend",
-    difficulty=2,
-    minutes=30,
-    text=(
-        "Write the one method that appends a layer's new tokens. As it stands, it is right, and calls `append_token` "
-        "for each session. Write all simple rows together, and leave only the others to `append_token`."
-    ),
-    docstring="Put the new tokens' K and V of a layer into the cache.",
-    look=(
-        "What does `self.kv.info(block_ids[-1])` say of a session's last block, and which of it makes an append "
-        "simple? Who counts the token in its block if `append_token` is not called?"
-    ),
-    do=(
-        "Note for each simple session the row of the batch, the block's index and the slot; all others go to "
-        "`append_token`. `index_tensor(numbers, self.kv.device)` makes a tensor of each list. One indexed store, "
-        "`k_layer[blocks, :, slots] = ...`, writes K and another V. Then raise the `length` of the blocks that you "
-        "have written."
-    ),
-    wanted=("index_tensor",),
-    given=l035.KVAppend,
-    methods={"append_token_batch": ""},
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -89,7 +64,6 @@ class Appender:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; its text shows "
         "it some tokens later. If all requests have the same length, they are right."
@@ -120,19 +94,12 @@ BUG = Bug(
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "The other requests get the last rows of K and V, as if the batch were sorted with the easy ones in front. It "
-        "is not: `k` and `v` are in the order of the sessions, and only the *lists* were split. The lengths agree, so "
-        "even `strict=True` raises nothing. If no request or every request has room, or if those without room are "
-        "last, the two orders are the same. So every test with equal lengths passes."
-    ),
 )
 
 
 COURSE = Course(
     number="038",
     world=KVAppend,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("append_token calls", (INSIDE, NEARLY_FULL, FEW, ALONE, PARTED, INSIDE_FORKED), "calls"),

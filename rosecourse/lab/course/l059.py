@@ -7,36 +7,11 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...lessons import l038
 from ...models.shape import Model
 from ..checking.costs import ALONE_FULL, FEW_FULL, FIRST, FULL, FULL_SHARED, Bound, growth
 from ..checking.models.appends import KVAppend
-from .form import LINE, MOMENTS, Bug, Course, Exercise
+from .form import LINE, MOMENTS, Bug, Course
 from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
-
-EXERCISE = Exercise(
-    name="MyKVAppend",
-    difficulty=1,
-    minutes=10,
-    text=(
-        "Write the scan. As it stands, a session whose last block is full goes to `append_token`. Keep it in the "
-        "batch, so that only copies are left for `append_token`."
-    ),
-    docstring="KV append that keeps a session in the batch when it begins a block.",
-    look=(
-        "`append_token`, in `rosecourse/lessons/l035_blocks.py`, begins a new block too. What does it give to "
-        "`allocate_block`, and where does it put the id that it gets? And does a block that is full *and* shared have "
-        "to be copied?"
-    ),
-    do=(
-        "Ask first whether the session has no block yet or a full one. If so, get an empty block from "
-        "`self.kv.allocate_block(layer_idx, start)`; `start` is `info.start + info.length` after a full block and 0 "
-        "without one. Append the id to the session's own list, in place, and go on with the new block's `info`. Only "
-        "then ask for the owners: nobody writes into a full block again, so it needs no copy."
-    ),
-    given=l038.KVAppend,
-    methods={"append_token_batch": ""},
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -109,7 +84,6 @@ class Appender:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "A request and its fork separate exactly at the end of a block, and both continue with the right tokens. Then "
         "the request finishes, and a new request arrives. From then on the fork's tokens are wrong, although its "
@@ -136,19 +110,12 @@ BUG = Bug(
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "After a copy-on-write a session leaves the shared block, and the owner count falls by one. After a rollover "
-        "it does not leave: the full block stays in its table. The condition asks whether others own the block, which "
-        "is true in both cases, so the full block loses an owner that it still has. When the request is freed, the "
-        "count reaches 0, the block goes to the next request, and the fork reads the newcomer's keys."
-    ),
 )
 
 
 COURSE = Course(
     number="059",
     world=KVAppend,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("append_token calls", (FULL, FIRST, FEW_FULL, ALONE_FULL, FULL_SHARED), "calls"),

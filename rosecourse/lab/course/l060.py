@@ -6,36 +6,12 @@ from collections.abc import Iterator
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...lessons import l059
 from ...models.shape import Model
 from ..checking import costs
 from ..checking.costs import Bound
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, Bug, Course, Exercise
+from .form import KEY_AT, LINE, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyKVAppend",
-    difficulty=2,
-    minutes=10,
-    text=(
-        "Write `write`. As it stands, each call makes three index tensors and copies the rows of K and V. Make no "
-        "index tensor where a number will do or where it selects every row in order, and copy no row that can be "
-        "stored as it is."
-    ),
-    docstring="KV append with no more index tensors and copies than the batch needs.",
-    look=(
-        "The scan goes through the batch in order, so that `batch_idx` ascends. How many entries must it have, then, "
-        "to be `[0, 1, …, B−1]`? And when do the positions say no more than a single number?"
-    ),
-    do=(
-        "There are two independent questions. Is the batch whole? Then `batch_idx` has as many entries as `key_new` "
-        "has rows, and K and V are stored as they are. Is the position the same for all? Then a number replaces the "
-        "tensor of positions. All four combinations end in the same store, `k_layer[blocks, :, slots] = rows`."
-    ),
-    given=l059.KVAppend,
-    methods={"write": ""},
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -110,7 +86,6 @@ class Appender:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "Four requests are right, step after step. Then one is cancelled, another takes its place, and soon requests "
         "that have nothing to do with either get wrong tokens. If the newcomer comes one step later, nothing happens."
@@ -138,13 +113,6 @@ BUG = Bug(
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "Requests at one slot advance together, so the part keeps its answer until the batch changes, and it "
-        "recognises a change by the size of the batch. Here one request leaves and another comes between the same two "
-        "steps. The size is still four, the part still believes that all are at one slot, and it writes every row to "
-        "the slot of the newcomer, the lowest: over an old key where that slot was filled, while the slot of the new "
-        "key stays empty. A kept answer must be tied to everything that it depends on."
-    ),
 )
 
 
@@ -154,7 +122,6 @@ ANY = (costs.SAME_SLOT, costs.INSIDE, costs.FULL, costs.FEW, costs.FEW_FULL, *FO
 COURSE = Course(
     number="060",
     world=KVAppend,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("index tensors", ANY, "index_tensors", spare=2),

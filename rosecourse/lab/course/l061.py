@@ -7,53 +7,11 @@ from dataclasses import replace
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...lessons import l061
 from ...models.shape import Model
 from ..checking.costs import INSIDE, SAME_SLOT, Bound, with_gates
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, NO_COPIES, Bug, Course, Exercise, KernelCode
+from .form import KEY_AT, LINE, NO_COPIES, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyKVAppend",
-    difficulty=3,
-    minutes=40,
-    text=(
-        "Write the kernel's body and the gate. The cell runs and is right as it stands, because `write` calls no "
-        "kernel. `self.triton` says whether Triton runs here; `self.min_batch` and `self.full_batch_min_batch` are "
-        "the smallest batches for the generic and for the full-batch kernel. `check` sees your kernel only through "
-        "the gate."
-    ),
-    docstring="Write a whole batch at one position with one launch of the full-batch kernel.",
-    look=(
-        "Which lines of the generic kernel use `batch_idx_ptr` and `pos_ptr`, and what takes their place if the batch "
-        "is whole and the position constant? Which conditions must hold before each of the two kernels may run?"
-    ),
-    do=(
-        "The kernel: one program for each session. Its number is the row of K and V and the place in the list of "
-        "blocks; the slot is `pos`. Cast the block to `tl.int64` before you multiply. One row of lanes covers all "
-        "heads; mask the lanes past `H * D`. K and V each have their own row stride.\n\n"
-        "The gate: ask for the full-batch kernel first, with all of its conditions; then for `kv_append_triton`, "
-        "which needs only Triton and enough sessions, and takes rows, blocks and slots; the indexed stores come last."
-    ),
-    wanted=("kv_append_triton", "tl"),
-    kernel_code=KernelCode(
-        module="kv_append",
-        kernels={"_kv_append_full_batch_kernel": '@triton.jit(do_not_specialize=["pos"])'},
-        launches={
-            "kv_append_triton_full_batch": """
-                _, H, block_size, D = k_cache_layer.shape
-                _kv_append_full_batch_kernel[(len(block_idx),)](
-                    k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos,
-                    key_new.stride(0), value_new.stride(0),
-                    H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
-                )  # fmt: skip
-                """,
-        },
-    ),
-    given=l061.KVAppend,
-    methods={"write": ""},
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -112,7 +70,6 @@ class Appender(KVAppend):
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "Three requests of equal length are right to the end. Three more of the same length follow on the same "
         "engine, and in their first decode step each gets the key of another. In a new engine they are right, and so "
@@ -146,13 +103,6 @@ BUG = Bug(
     ),
     scene=scene,
     truth=truth,
-    explanation=(
-        "The full-batch kernel takes row b of `k` for block b of its list. So a whole batch is not enough: its rows "
-        "must be in order. The colleague sorts them by the addresses of their blocks, and the gate compares only the "
-        "number of rows. A new engine hands out blocks in the order of the requests, and sorting changes nothing. "
-        "Once requests have returned their blocks, the next ones get them in another order. The generic kernel and "
-        "the indexed stores receive the rows, and are right in any order."
-    ),
 )
 
 
@@ -164,7 +114,6 @@ SHARED = tuple(replace(with_gates(SAME_SLOT, gate, None), forks=1) for gate in (
 COURSE = Course(
     number="061",
     world=KVAppend,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("kernels launched", (*LARGE, *SHARED), "launches"),

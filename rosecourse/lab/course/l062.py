@@ -10,39 +10,8 @@ from ...models.shape import Model
 from ..checking import costs
 from ..checking.costs import Bound
 from ..checking.models.appends import KVAppend
-from . import starts
-from .form import KEY_AT, LINE, Bug, Course, Exercise
+from .form import KEY_AT, LINE, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyKVAppend",
-    difficulty=2,
-    minutes=45,
-    begins_as=starts.KVAppendByLayer,
-    text=(
-        "The cell holds a part that is right. It uses the new cache, and makes room once a step, by `place`. All the "
-        "rest it still does in each layer, as lesson 061 did: it copies shared blocks, sends lists of blocks and "
-        "slots, and chooses how to write. Do once what is the same in all layers."
-    ),
-    docstring=(
-        "Put the new token's K and V into the cache.\n\n"
-        "Goal: the index tensors are made once a step, for all layers, and a shared block is copied "
-        "in all layers by one copy of K and one of V. Large batches still go to the kernels."
-    ),
-    look=(
-        "Which lines of `write` give the same result in every layer? Which of their results do the three ways to "
-        "write need? And what is the shape of `self.kv.keys`, of which `self.kv.k_layers` are the layers?"
-    ),
-    do=(
-        "`self.kv.keys[:, block]` is one block in all layers, so one assignment for K and one for V make a copy. Make "
-        "all copies before anything is written.\n\n"
-        "Put what `write` finds out about the slots into a method of its own, and call it once, between the copies "
-        "and the loop over the layers: the blocks, the slots (one number, if they are all equal) and, for the kernel "
-        "that wants them, the rows. `index_tensor` takes a list of lists too, and sends it at once. Give the result "
-        "to `write`, which then only chooses between two kernels and the indexed stores. Count the tokens when all "
-        "layers have written, as now."
-    ),
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -110,7 +79,6 @@ class Appender:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "A request is forked twice in the middle of a block, and continues with both forks. From then on one of the "
         "three is wrong, as if it had forgotten its last few words."
@@ -140,13 +108,6 @@ BUG = Bug(
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "`place` asks for one copy for each session that must leave a shared block. Here three sessions share one, "
-        "and all are about to write into it: two leave it, so there are two copies with one source. The colleague "
-        "keys them by their source, and the second replaces the first. The first session has a block of its own with "
-        "room, so the audit finds nothing, but nobody has copied the old keys into it. With one fork, or with the "
-        "second a step later, each source is copied once."
-    ),
 )
 
 
@@ -157,7 +118,6 @@ GATED = tuple(costs.with_gates(step, *gates) for step in (costs.SAME_SLOT, costs
 COURSE = Course(
     number="062",
     world=KVAppend,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("stores of K and V", (*PLAIN, *COPIED), "stores"),

@@ -12,63 +12,8 @@ from ...models.shape import Model
 from ..checking import costs
 from ..checking.costs import Bound
 from ..checking.models.appends import AppendByTable
-from . import starts
-from .form import KEY_AT, LINE, Bug, Course, Exercise, KernelCode
+from .form import KEY_AT, LINE, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyKVAppend",
-    difficulty=2,
-    minutes=40,
-    begins_as=starts.KVAppend,
-    text=(
-        "The step now makes room before the forward, so that the block of each new token stands in the block tables "
-        "already. The cell holds a part that is right and finds the slots on the host, in lists that it sends. Find "
-        "them on the device (about 15 minutes), and take the kernel for them where Triton runs (about 25 minutes): "
-        "its arguments, its body, its launch in the wrapper, and its condition. `check` sees your kernel only once "
-        "the class calls the wrapper."
-    ),
-    docstring=(
-        "Put the new token's K and V into the cache.\n\n"
-        "Goal: no tensor is built from a Python list. Blocks and slots are read off `inputs.block_tables` and "
-        "`inputs.context_lens`, once a step for all layers. On a GPU each layer is written by one launch of "
-        "`kv_append_by_table`; where Triton interprets its kernels, so are batches from "
-        "`config.triton_kv_append_min_batch` sessions on."
-    ),
-    look=(
-        "A token at position p of a session stands in which of its blocks, counted from the first, and in which slot "
-        "of that block? What does `inputs.block_tables[0]` say in row b and in that column?"
-    ),
-    do=(
-        "On the device: `positions // block_size` is the column, `positions % block_size` the slot. `Tensor.gather` "
-        "takes one entry of each row. Find both before `append` is made, so that all layers use them.\n\n"
-        "The kernel: one program for each session. It loads its position, then the block from its row of the table, "
-        "whose rows lie `block_table.stride(0)` apart, and casts the block to `tl.int64` before it multiplies. The "
-        "rest is as in the kernel of lesson 061.\n\n"
-        "The condition: ask once, when the part is built, whether Triton runs on `kv.device`. A GPU takes the kernel "
-        "for every batch; the interpreter is slow, and takes it from `config.triton_kv_append_min_batch` sessions on."
-    ),
-    wanted=("triton_runs_on", "tl"),
-    kernel_code=KernelCode(
-        module="kv_append",
-        functions={
-            "kv_append_by_table": """
-                _kv_append_by_table_kernel[(len(positions),)]()
-                """,
-        },
-        kernels={"_kv_append_by_table_kernel": "@triton.jit"},
-        launches={
-            "kv_append_by_table": """
-                _, H, block_size, D = k_cache_layer.shape
-                _kv_append_by_table_kernel[(len(positions),)](
-                    k_cache_layer, v_cache_layer, key_new, value_new, block_table, positions,
-                    key_new.stride(0), value_new.stride(0), block_table.stride(0),
-                    H=H, D=D, BLOCK_SIZE=block_size, BLOCK_HD=triton.next_power_of_2(H * D),
-                )  # fmt: skip
-                """,
-        },
-    ),
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -131,7 +76,6 @@ class Appender:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "A request whose prompt ends exactly with a block has a fork. The fork continues, and the request waits. The "
         "fork is wrong from its second step on. When the request continues, its own tokens are wrong too, although it "
@@ -154,13 +98,6 @@ BUG = Bug(
     config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "`context_lens` counts the tokens in the cache, so it is the position of the next one. The colleague looks up "
-        "the block of the last token and takes the slot of the next one. Inside a block this is the same block. At "
-        "its end `lengths % block_size` is 0, and the new key overwrites slot 0 of the block that has just been "
-        "filled. A full block may be shared, and copy-on-write does not protect it, because nothing should write "
-        "there. So the fork's step changes a key of the request that waits."
-    ),
 )
 
 
@@ -171,7 +108,6 @@ BELOW = costs.with_gates(costs.INSIDE, 5, None)
 COURSE = Course(
     number="063",
     world=AppendByTable,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("tensors of integers", (*ANY, *GATED), "index_tensors", spare=2),

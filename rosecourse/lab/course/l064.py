@@ -11,45 +11,8 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import FULL, INSIDE, INSIDE_FORKED, Bound, N, Step, growth
 from ..checking.models.rows import RowsThatStay
-from . import starts
-from .form import LINE, Bug, Course, Exercise
+from .form import LINE, Bug, Course
 from .scenes import Played, Sessions, Truth, side_by_side, start, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyRows",
-    difficulty=3,
-    minutes=50,
-    begins_as=starts.Rows,
-    text=(
-        "The cell holds rows that are right. They live in tensors that stay on the device, and yet every step forgets "
-        "them and uploads all of them again. Let `plan` upload only what has changed since the last step. `forget` "
-        "and `take` have to keep what you remember on the host in step with the device. The other methods can stay as "
-        "they are."
-    ),
-    docstring=(
-        "The rows of the last step's sessions, in its order; row b of every tensor is session b's.\n\n"
-        "Goal: a step uploads what has changed, and nothing else: nothing inside a block, one number for a new block "
-        "or for a token that somebody else has chosen, one row for a session that joins, and no more than the index "
-        "of a gather when sessions leave or change places. However many sessions there are, it takes the same few "
-        "operations."
-    ),
-    look=(
-        "What does the device know after `advance` and `take`, although nobody has uploaded it? By what will you know "
-        "in the next step that the session in a row is the one that was there?"
-    ),
-    do=(
-        "Keep on the host what the device has: for each row the table, the last token, the number of blocks and the "
-        "last one of them. `plan` compares them with the sessions and collects what differs. `advance` counts the "
-        "positions.\n\n"
-        "Who sits where: compare tables with `is`. A session that was freed and comes back has another table. Hold "
-        "the tables themselves: the `id` of one that is gone is given again. Where the tables have changed, find for "
-        "each the row that it had, and move all those rows at once by one indexing, `fields[:, to] = fields[:, "
-        "source]`, and the same for the block tables. Only then write the rows of those that join, at once with "
-        "everything else that has changed.\n\n"
-        "Blocks: a table grows at its end. Only its last block can be replaced, by a copy, and its length is then the "
-        "same."
-    ),
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -128,7 +91,6 @@ class Board(Rows):
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "Requests come and go, and all is well. But if one request ends and another begins in the same step, a third, "
         "which was there before and stays, continues with words that are not its own."
@@ -158,13 +120,6 @@ BUG = Bug(
     config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "The colleague sends what is new, and then moves the rows of the sessions that stay. A newcomer gets the last "
-        "row, which still belongs to a session that is about to move up. The upload overwrites that row before the "
-        "move has read it, so the move copies the newcomer's row to the session that stayed. The host believes that "
-        "both are right, so no later step repairs them. A part that moves rows must read them all before it writes "
-        "one."
-    ),
 )
 
 
@@ -177,7 +132,6 @@ NUMBER = 16  # bytes that the course's part uploads for one: its address and its
 COURSE = Course(
     number="064",
     world=RowsThatStay,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("bytes uploaded", (INSIDE,), "uploaded"),

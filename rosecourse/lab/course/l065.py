@@ -10,37 +10,8 @@ from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import INSIDE, Bound, N, Step, growth
 from ..checking.models.appends import CopyBlocks
-from .form import KEY_AT, LINE, Bug, Course, Exercise
+from .form import KEY_AT, LINE, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyCopyBlocks",
-    difficulty=1,
-    minutes=15,
-    text=(
-        "Samples of one prompt share its last block until they write into it, and then they all write in the same "
-        "step. The cell holds a part that is right and makes one copy after another. Make all copies of a step "
-        "together. `check` counts torch operations: there may be no more of them with more copies, so a loop over "
-        "layers is allowed, and none in a step without copies. What is saved are launches on a GPU; on a CPU your "
-        "part may be slower."
-    ),
-    docstring=(
-        "Copy blocks before the sessions of a step write into them.\n\n"
-        "Goal: the number of operations does not depend on the number of copies, and without copies nothing is done. "
-        "K and V of a block are copied in all layers."
-    ),
-    look=(
-        "`kv.keys` is [num_layers, num_blocks, num_kv_heads, block_size, head_dim]. What is `kv.keys[:, blocks]`, if "
-        "`blocks` is a tensor of three indices?"
-    ),
-    do=(
-        "`zip(*copies)` separates the sources from the destinations, as long as there is a copy. One index tensor of "
-        "each is enough, and one transfer brings both to the device (`kv.buffers.index_tensor`). Then read all "
-        "sources at once and assign them to all destinations, once for K and once for V. A source may occur several "
-        "times; each destination occurs once and is no source, so the order of the copies does not matter."
-    ),
-    wanted=("index_tensor",),
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -91,7 +62,6 @@ class Duplicator:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "With two samples of a prompt all is right. With three, one of them goes wrong in the first step after the "
         "fork, and the other two stay right. If the three make their first steps one after another, all are right."
@@ -115,13 +85,6 @@ BUG = Bug(
     config=EngineConfig(block_size=4, max_batch_size=8, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "Three sessions own the block, and all of them write in this step. The first two get copies, and the third "
-        "keeps the block. So the list has one source twice, with two destinations. The colleague keys the copies by "
-        "their sources: the second replaces the first, whose destination is never written. Its newest key is right, "
-        "because the forward writes it after the copies. What identifies a copy is its destination: no two copies "
-        "have the same one."
-    ),
 )
 
 
@@ -134,7 +97,6 @@ COPIES = (
 COURSE = Course(
     number="065",
     world=CopyBlocks,
-    exercise=EXERCISE,
     bug=BUG,
     idea=(
         Bound("operations beyond those of half the copies", COPIES, growth),

@@ -2,62 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
 
 from ...config import EngineConfig, SamplingParams
+from ...decode.graphs import Graph
+from ...decode.inputs import DecodeInputs
+from ...decode.runner import Outcome
 from ...engine.engine import InferenceEngine
+from ...lessons.l066 import GraphRunner
 from ...models.shape import Model
+from ..checking.cpu_graph import graphs_for
 from ..checking.runner_stories import IDEA, RunnerStories
-from . import ends, starts
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
-from .scenes import Played, Sessions, Truth, side_by_side, start_lengths, steps
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
-
-EXERCISE = Exercise(
-    name="MyRunner",
-    difficulty=3,
-    minutes=50,
-    begins_as=starts.Runner,
-    ends_as=ends.Runner,
-    text=(
-        "The cell holds a runner that is right, and launches one operation after another, as in lesson 065. Let it "
-        "record the work of each bucket once, at `start`, and make of a step one replay. `graphs_for(kv.device)` "
-        "returns what makes a graph, on a GPU and on a CPU. A graph has three methods: `warm_up(f)`, `capture(f)` and "
-        "`replay()`, where `f` takes no arguments and returns nothing. `work.rows.view(bucket).inputs` are the "
-        "inputs of a step over the first rows, `with work.rows.all_pads():` makes pads of all of them for a while, and "
-        "`argmax` of `rosecourse.decode.sampling` finds the likeliest tokens by tensors alone. On a CPU a graph "
-        "is a recorder for learning: it shows neither speed, nor shared memory, nor what runs at the same time."
-    ),
-    docstring=(
-        "Brings the operations of a step to the device.\n\n"
-        "Goal: a graph for each of `buckets_up_to(config.max_batch_size)`, captured at `start` after a warm-up. A step "
-        "replays once, the graph of the smallest bucket that fits, and the host launches nothing else. The outcome is "
-        "written into buffers of its own, outside the memory of the graphs. Steps that sample have graphs of their "
-        "own, captured when they are first needed."
-    ),
-    look=(
-        "`work(inputs, sampled)` reads tensors and writes tensors. Which of these are the same ones in every step, and "
-        "which numbers does Python hand over? What has to lie still, so that a replay in an hour reads the sessions of "
-        "that hour?"
-    ),
-    do=(
-        "`work.rows.view(bucket).inputs` are the inputs of any step over the first `bucket` rows: views of the tensors "
-        "that stay, as wide as the longest session can be. Rows in which nobody sits are pads, and do no harm. Capture "
-        "a function that calls the work with them and copies logits and tokens into your buffers; in a step return as "
-        "many of their rows as there are sessions.\n\n"
-        "A warm-up runs the work. Let it find pads alone: `with self.work.rows.all_pads():`. A capture does nothing, "
-        "so a replay comes after it. A step that samples has a graph of its own, beside the greedy one of the same "
-        "bucket.\n\n"
-        "What chooses the most probable token is captured with the rest, and has to be a function of tensors: "
-        "`self.best = argmax`, from `rosecourse.decode.sampling`. Captures at the start belong into "
-        "`torch.inference_mode()`, as the steps are."
-    ),
-    wanted=("buckets_up_to", "graphs_for"),
-)
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
+from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 
 
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
+class CPURunner(GraphRunner):
+    """The lesson's own runner, with graphs on a CPU, and without a warning of what is captured late."""
+
+    def graphs_of(self, device: torch.device) -> Callable[[], Graph]:
+        return graphs_for(device)
+
+    def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
+        with warnings.catch_warnings(action="ignore"):
+            return super().__call__(inputs, sampled)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -82,13 +53,8 @@ def _sampling(engine: InferenceEngine, name: str, seed: int) -> Sessions:
 
 
 def truth(hunt: Played, model: Model) -> Truth:
-    before: set[str] = set()
-    for moment, _, ours, _, theirs in side_by_side(hunt, model):
-        for name, session in ours.items():
-            if session.token_ids != theirs[name].token_ids:
-                return {"session": {name}, "moment": {str(moment)}, "left": before - set(ours)}
-        before = set(ours)
-    raise AssertionError("the broken part makes the right tokens: it is not broken")
+    name, moment, before, now = first_wrong_token(hunt, model, lambda engine, sessions: set(sessions))
+    return {"session": {name}, "moment": {moment}, "left": before - now}
 
 
 COLLEAGUES_FILE = '''\
@@ -151,7 +117,6 @@ class Jukebox:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "A request with a temperature gets the words of that temperature, alone or beside others. Now and then one "
         "does not: it gets the most probable word each time. All other requests are right, and so is the same "
@@ -183,22 +148,13 @@ BUG = Bug(
     config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "Python decides during the capture whether a step samples, so each bucket has two graphs. The colleague looks "
-        "for the graph only when the number of sessions has changed, as it does when one joins or leaves. But if one "
-        "leaves and another joins in the same step, the number stays, and so does the graph. If the sessions were "
-        "greedy and the newcomer is not, its temperature lies in its row, and the replayed graph never reads it. The "
-        "next change of the number brings the right graph, so the newcomer's later words are drawn again. The reverse "
-        "case is harmless: a graph that samples gives greedy rows their most probable token. Each replay must ask "
-        "again for everything that the capture decided."
-    ),
 )
 
 
 COURSE = Course(
     number="066",
     world=RunnerStories,
-    exercise=EXERCISE,
+    beside=CPURunner,
     bug=BUG,
     idea=IDEA,
     unseen="how long a step takes, memory that all graphs share, and what a GPU does while the host goes on",

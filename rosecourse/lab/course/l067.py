@@ -9,59 +9,9 @@ from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...models.shape import Model
-from ..checking.pipeline_stories import IDEA, PipelineStories
-from . import ends, starts
-from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course, Exercise
+from ..checking.pipeline_stories import IDEA, PipelineStories, Seen
+from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course
 from .scenes import Played, Sessions, Truth, side_by_side
-
-# -- the exercise -----------------------------------------------------------------------------------------------------
-
-EXERCISE = Exercise(
-    name="MyPipeline",
-    difficulty=3,
-    minutes=45,
-    begins_as=starts.Pipeline,
-    ends_as=ends.Pipeline,
-    text=(
-        "The cell holds a pipeline that is right, and waits: `launch` reads the tokens of the step that it has just "
-        "started. Let the host run one step ahead. With `steps_ahead = 1` the engine launches step t + 1 before it "
-        "lands step t. The tokens that `run` returns lie on the device, and the next run overwrites them. So they go "
-        "to the host through a ring of yours, which is never written before it has been read.\n\n"
-        "`memory.copy_(tokens, non_blocking=True)` starts a copy and does not wait for it; on a GPU, `memory` has to "
-        "be pinned. `new_event = events_for(kv.device)` gives what makes events, on a GPU and on a CPU: "
-        "`event.record()` puts a mark behind all that the device has been told, and `event.synchronize()` waits until "
-        "the device has come as far as the mark.\n\n"
-        "A CPU does everything at once. So `check` brings a device of its own, which does nothing until somebody waits "
-        "for it. Until then, no token is where it will be. The same requests are also served by a device that is never "
-        "late, and by one that is late by chance."
-    ),
-    docstring=(
-        "When the host reads what a step has made.\n\n"
-        "Goal: `launch` waits for nothing. `land` waits for the oldest step alone, and returns its batch and its "
-        "tokens, a list of Python numbers. `in_flight` holds the batch of each step that has been launched and has not "
-        "landed, the oldest first. What goes wrong in a launch, or in a wait, changes neither `in_flight` nor the "
-        "ring. After `abandon` no step is in flight, the device has nothing left to do for one, and the ring is empty, "
-        "even if a wait fails. When the last step in flight has landed, `has_read` tells the rows of its tokens."
-    ),
-    look=(
-        "Two steps are in flight for a moment: one has been launched, and the one before it has not been read. How "
-        "many slots does that take? What must have happened to a step before the next but one may write into its slot, "
-        "and which of the two steps may the host wait for without leaving the device idle?"
-    ),
-    do=(
-        "A slot is memory for `config.max_batch_size` tokens of `torch.int64`, with an event of its own. "
-        "`steps_ahead + 1` of them are enough.\n\n"
-        "`launch` runs the step first: if that fails, nothing has been taken from the ring. Then the tokens are copied "
-        "into an empty slot, and the slot's event is recorded, behind the copy. The batch carries its slot: "
-        "`batch.pending` is yours.\n\n"
-        "`land` waits for the event of `in_flight[0]`, and only then takes the step out and gives the slot back. Read "
-        "as many tokens as that step has rows; the next one may have more, or fewer."
-    ),
-    wanted=("events_for",),
-)
-
-
-# -- the bug hunt -----------------------------------------------------------------------------------------------------
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -157,7 +107,6 @@ class Ferry:
 
 
 BUG = Bug(
-    minutes=15,
     symptom=(
         "Requests of different lengths are served together. Now and then one of them ends with a wrong word, which "
         "another says a step later. Some of the others have one wrong word in the middle, and are right again from the "
@@ -190,22 +139,13 @@ BUG = Bug(
     config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
     scene=scene,
     truth=truth,
-    explanation=(
-        "Two buffers are enough if the steps use them in turn. The colleague slices them again when the number of "
-        "words changes, and starts with the first one, whichever was used last. If that was the first one, the step "
-        "before is still in flight in it, and the new step overwrites words that nobody has read. This happens after "
-        "an odd number of steps of one size. When a session leaves, the others move up a row: the session that ends "
-        "reads the word of the row behind it, one step too early. It is right if it sat in the last row. The rows in "
-        "front of it have not moved, and read their own next word. All later words are right, because the device "
-        "takes each row's last token from its own memory. Only the turn of the step may say which buffer is free."
-    ),
 )
 
 
 COURSE = Course(
     number="067",
     world=PipelineStories,
-    exercise=EXERCISE,
+    beside=Seen(idle_waits=0, copies=1, untold=0),
     bug=BUG,
     idea=IDEA,
     unseen="memory that is not pinned, for which a copy waits, and how long the device and the host take",

@@ -4,51 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch.nn.functional as F
+from torch import Tensor
+
 from ...config import EngineConfig
+from ...decode.ops import MULTIPLE, LayerOps
 from ...engine.engine import InferenceEngine
 from ...models.shape import Model
 from ..checking.costs import Bound
 from ..checking.models.operations import Operations, Shape
 from ..checking.operation_stories import OpStep
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
-from .operations import PlainOps, WaitingSums
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 
-EXERCISE = Exercise(
-    name="MyOps",
-    difficulty=2,
-    minutes=35,
-    begins_as=PlainOps,
-    ends_as=WaitingSums,
-    text=(
-        "The cell holds operations that are right, and lets PyTorch do one after another. Let a step move data less "
-        "often, and make the same numbers. Pad the vocabulary, too: the product that makes the logits gets a multiple "
-        "of 256 columns. `rosecourse.models.ops.Ops` says what each operation promises.\n\n"
-        "`self.add_norm(x, delta, weight, bias, eps)` returns `x + delta` and the layer norm of this sum. It changes "
-        "neither `x` nor `delta`, and on a GPU it is one kernel, so that both must be `[N, C]`, contiguous, of one "
-        "dtype. `check` counts it as one operation. What the stream from `embed` to `logits` is made of is up to you: "
-        "the model does not look inside. A model may normalise a stream twice, or add to it twice before it is "
-        "normalised, and two streams may be under way. GELU stays an operation of its own."
-    ),
-    docstring=(
-        "What a layer is computed with around its attention.\n\n"
-        "Goal: two operations fewer in each layer, and one fewer before the first. The product that makes the logits "
-        "has a multiple of 256 columns, whatever the vocabulary, and the logits are those of the vocabulary. No tensor "
-        "that is given is changed, a tensor once returned is not changed later, and the host reads no number."
-    ),
-    look=(
-        "Who reads the sum that `linear_add` makes, and which operations come between? What has to go from one to the "
-        "other if the sum is made there?"
-    ),
-    do=(
-        "A stream can hold two tensors: what has been added up, and what is still to be added. `linear_add` only "
-        "multiplies, and leaves its product waiting. The norm that comes next takes both to `add_norm`, and has its "
-        "sum and its norm at once. The sum has to stay in the stream then, with nothing left to wait. Where something "
-        "waits already, or nothing does, the plain operations will do. The embedding is a sum of two, too.\n\n"
-        "For the logits, a copy of `wte` with more rows has more columns when it is transposed. Make it once, and "
-        "remember of which `wte` it is the copy. A slice of the product is a view."
-    ),
-)
+
+class PaddedOps(LayerOps):
+    """The lesson's own operations, with a vocabulary that is padded on a CPU too."""
+
+    def _padded(self, wte: Tensor) -> Tensor:
+        if self.padded is None or self.padded[0] is not wte:
+            self.padded = wte, F.pad(wte, (0, 0, 0, -len(wte) % MULTIPLE))
+        return self.padded[1]
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -115,7 +91,6 @@ class ReadingRoom:
 
 
 BUG = Bug(
-    minutes=20,
     symptom=(
         "A request that is served alone gets the right words, and stays right when others join. One of these others "
         "is right at its start, gets wrong words from some token on, and never recovers. All keys lie in the cache "
@@ -146,14 +121,6 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     part="forward",
-    explanation=(
-        "At moment 11 session C gets its first wrong token, because attention reads keys of D.\n\n"
-        "A tile has 16 lanes, and a block has 8 slots. The colleague looks up the block of the tile's first position "
-        "and takes the slots behind it for the rest, as if a session's blocks were contiguous. The blocks of a prompt "
-        "mostly are, and so are those of a request that grows alone. Beside others the next free block goes to "
-        "whichever session asks first: then the second half of a tile reads a neighbour's keys. A kernel that reads "
-        "its table once a tile must refuse blocks smaller than the tile, or look up each block that the tile reaches."
-    ),
 )
 
 STEPS = (
@@ -171,7 +138,7 @@ IDEA = (
 COURSE = Course(
     number="069",
     world=Operations,
-    exercise=EXERCISE,
+    beside=PaddedOps,
     bug=BUG,
     idea=IDEA,
     unseen="what a kernel costs, which product the library picks for a number of columns, and GELU as the end of one",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from ...config import EngineConfig
@@ -11,49 +12,8 @@ from ...models.shape import Model
 from ..checking.costs import Bound
 from ..checking.models.operations import KernelOperations, Shape
 from ..checking.operation_stories import OpStep
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
-from .operations import ProductAlone, ProductWithEnds
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
-
-EXERCISE = Exercise(
-    name="MyOps",
-    difficulty=3,
-    minutes=60,
-    begins_as=ProductAlone,
-    ends_as=ProductWithEnds,
-    beside=(("product_kernel",), ("linear_kernel", "embed_kernel")),
-    text=(
-        "The cell holds a part that is right: a matrix product for few rows in Triton, and operations of PyTorch "
-        "around it. Move what surrounds the product into the kernel, so that each of the five operations is one "
-        "launch, the embedding too. `rosecourse.models.ops.Ops` says what each operation promises, and `h` and the "
-        "rows of `wte` and `wpe` lie one after another.\n\n"
-        "How the norm gets in is up to you: folded into the weights, computed from the rows in the kernel, or with "
-        "numbers that the kernel before has left in the stream. Rows may have a mean that is large beside their "
-        "deviation, and two streams, two models and batches of other sizes may be under way. Without a GPU the "
-        "kernels are interpreted: `check` looks at each product in float32, stops a kernel that leaves its tensors, "
-        "and then counts."
-    ),
-    docstring=(
-        "What a layer is computed with around its attention.\n\n"
-        "Goal: one launch or operation for each call of a method, four in each layer. What is made of the weights is "
-        "made once, and belongs to its model. For up to 16 rows a launch reads each weight once. No tensor that is "
-        "given is changed, but for the stream `x`, and the host reads no number."
-    ),
-    look=(
-        "What does the kernel have in its registers when its loop ends, and what of the operations around it needs no "
-        "more than that? Which one needs to know something of a whole row, and where does that row lie?"
-    ),
-    do=(
-        "Begin with what comes behind the product: bias, GELU and sum need the number itself and one or two others at "
-        "the same place. A `tl.constexpr` says which of them are wanted. With the tanh approximation `gelu(x)` is `x "
-        "* sigmoid(2 * inner)`, where `inner` is `sqrt(2 / pi) * (x + 0.044715 * x**3)`.\n\n"
-        "The norm can go into the weights. `norm(x) @ w + b` is `(x @ w2 - mean(x) * colsum) / std(x) + b2`: `w2` is "
-        "`w` with each row multiplied by the norm's weight, `colsum` has the sums of its columns, and `b2` is `b + "
-        "norm.bias @ w`. These three are made once. The kernel can load whole rows before the loop, take their mean "
-        "away, and then square. The logits are the same product with `wte`, which has a norm before it and no bias. "
-        "The embedding is another kernel: a program for each row."
-    ),
-)
 
 
 def scene(engine: InferenceEngine) -> Iterator[Sessions]:
@@ -128,7 +88,6 @@ class Workbenches:
 
 
 BUG = Bug(
-    minutes=20,
     symptom=(
         "Four requests are right, however long they become. A fifth joins: its first step is right, too, and all "
         "later ones are wrong. One of the first four ends, and another request takes the last place: it is wrong from "
@@ -157,15 +116,6 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     part="ops",
-    explanation=(
-        "At moment 6 session E gets its first wrong token. Its first step has left counters of 4 for `mlp_c_proj`, "
-        "which has 4 pieces: only the counters of the first row of tiles are reset.\n\n"
-        "A tile is four rows tall. Up to four sessions make one row of tiles, `across` of them. The fifth has a row "
-        "of tiles of its own. In its first step their counters start at 0, and the last piece completes the tile. In "
-        "the next step they go from 4 to 8, no piece is the last one, and no program adds up the tile: the sheet "
-        "keeps its zeros, or the sum without the product. The program that finds a counter full should reset it: it "
-        "knows which one it is."
-    ),
 )
 
 STEPS = (
@@ -182,7 +132,7 @@ IDEA = (
 COURSE = Course(
     number="070",
     world=KernelOperations,
-    exercise=EXERCISE,
+    beside=SimpleNamespace(operations=6, times_read=1),
     bug=BUG,
     idea=IDEA,
     unseen="what a kernel costs, which tiles suit a GPU, and half precision",

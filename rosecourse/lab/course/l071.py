@@ -12,49 +12,8 @@ from ..checking.costs import Bound
 from ..checking.models.operations import Shape
 from ..checking.models.orders import OrderedOperations, Orders
 from ..checking.operation_stories import OpStep
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course, Exercise
-from .operations import PlainOps, WaitsAtOnce, WaitsLate
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
 from .scenes import Played, Sessions, Truth, first_wrong_token, start, steps
-
-EXERCISE = Exercise(
-    name="MyOps",
-    difficulty=3,
-    minutes=40,
-    begins_as=WaitsAtOnce,
-    ends_as=WaitsLate,
-    beside=(("linear_add_kernel",), ("early_linear_add_kernel",)),
-    given=PlainOps,
-    methods={"linear_add": ""},
-    text=(
-        "The cell holds operations whose `linear_add` is a Triton kernel. It is right, and is launched with "
-        "`launch_pdl=True`, so that it may start while the kernel before it is still at work. Nothing comes of that: "
-        "its first line waits. Reorder the kernel, so that what can be asked for before the wait is on its way by "
-        "then: the bias, and the first tile of the weights. The rest of the class stays as it is.\n\n"
-        "`wait()` returns when the kernel before has ended, and all that it has written can be read. `start_next()` "
-        "lets the next kernel start, as soon as every program has called it or has ended. All kernels keep an "
-        "agreement. Before its wait a kernel reads nothing that the kernel before it writes, and stores nothing. Each "
-        "program waits once, also one that has no work. Each one with work calls `start_next()` once, after its wait "
-        "and before it stores. So whenever a kernel runs, the one two before it has ended, and may be read before the "
-        "wait. Any operation of PyTorch counts as a kernel here, and a model may add to a stream twice in a row. "
-        "`check` looks in Triton's interpreter at what each program reads, stores and calls, and when."
-    ),
-    docstring=(
-        "What a layer is computed with around its attention.\n\n"
-        "Goal: each program of the kernel in `linear_add` has asked for the bias and for weights before it waits."
-    ),
-    look=(
-        "For each `tl.load` in the kernel: who has written what it reads, and how many kernels ago? And which programs "
-        "return before they come to the end?"
-    ),
-    do=(
-        "Weights and bias are there since before the step: their loads go above `wait()`, with the pointers and masks "
-        "that they need. Load the first tile of the weights before the wait; in the loop, use the tile that you have, "
-        "and then load the next one, behind a mask that is empty in the last round.\n\n"
-        "`h` has just been made. The old value of the sum is two or three kernels old in GPT-2, but in a model that "
-        "adds twice in a row the kernel before has written it, so that its load stays behind the wait. The early "
-        "`return` goes behind the wait, too: a program without work has to wait like all others."
-    ),
-)
 
 
 def words(n: int, length: int) -> list[int]:
@@ -158,7 +117,6 @@ class FiveOnABelt:
 
 
 BUG = Bug(
-    minutes=25,
     symptom=(
         "Two requests that start together are right to their end, and so is a request that takes the place of one that "
         "leaves. But a request that joins while all others stay gets wrong words, and never recovers. If each kernel "
@@ -187,16 +145,6 @@ BUG = Bug(
     scene=scene,
     truth=truth,
     part="forward",
-    explanation=(
-        "At moment 7 session D gets its first wrong token: the kernel `ask` of the first layer takes two rows for a "
-        "batch of three.\n\n"
-        "All five kernels read the number of rows before their wait. The embedding writes that number at the start of "
-        "a step. Four of the five come two kernels later or more, when it has ended. `ask` of the first layer comes "
-        "right after it, and finds the number of the step before. Mostly that is the same number. After a session has "
-        "left it is larger, and a row is computed in vain. After a session has joined it is too small: the last row "
-        "keeps what lay there, and its keys stay in the cache. What is one kernel old must be read after the wait, "
-        "even if it rarely changes."
-    ),
 )
 
 STEPS = (
@@ -217,7 +165,7 @@ IDEA = tuple(Bound(words, STEPS, lambda cost, step, count=count: count(cost(step
 COURSE = Course(
     number="071",
     world=OrderedOperations,
-    exercise=EXERCISE,
+    beside=Orders(),
     bug=BUG,
     idea=IDEA,
     unseen="how long a kernel would wait, and how much of two kernels runs at once",

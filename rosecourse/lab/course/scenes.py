@@ -24,18 +24,11 @@ WrongKey = tuple[str, InferenceSession, int]  # (name, the broken engine's sessi
 
 
 class Played(Protocol):
-    """A bug hunt, as far as a truth needs it."""
+    """A hunt, as far as a truth needs it: its engines, a right one and a broken one, and its scene on an engine."""
 
-    def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
-        """A right engine and a broken one."""
-        ...
+    def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]: ...
 
-    def scene(self, engine: InferenceEngine) -> Iterator[dict[str, Any]]:
-        """The scene, played on an engine."""
-        ...
-
-
-# -- scenes -----------------------------------------------------------------------------------------------------------
+    def scene(self, engine: InferenceEngine) -> Iterator[dict[str, Any]]: ...
 
 
 def start(engine: InferenceEngine, prompts: Mapping[str, list[int]]) -> Sessions:
@@ -65,9 +58,6 @@ def fork(engine: InferenceEngine, session: InferenceSession) -> InferenceSession
     child = engine.fork(session)
     child.token_ids[-1] = 99
     return child
-
-
-# -- truths -----------------------------------------------------------------------------------------------------------
 
 
 def key_at(kv: KVPool, session: InferenceSession, position: int, layer_idx: int = 0) -> torch.Tensor:
@@ -116,5 +106,4 @@ def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessi
 
 def owner_of(key: torch.Tensor, kv: KVPool, sessions: Sessions) -> str:
     """The session whose newest key this is."""
-    names = [n for n, s in sessions.items() if torch.equal(key_at(kv, s, s.num_cached_tokens - 1), key)]
-    return names[0]
+    return next(n for n, s in sessions.items() if torch.equal(key_at(kv, s, s.num_cached_tokens - 1), key))

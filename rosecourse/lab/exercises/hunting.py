@@ -1,4 +1,4 @@
-"""Bug hunts: one broken part for each lesson, described by its symptom; a checked answer, and a folded explanation.
+"""Bug hunts: one broken part for each lesson, described by its symptom; a checked answer.
 
 The broken class is a colleague's version of the lesson's part, written in another style, so that it must be read and
 watched. The right answers are found by playing the same scene with the lesson's part and with the broken one.
@@ -10,7 +10,6 @@ import ast
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import unified_diff
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -193,17 +192,6 @@ class Hunt:
 def hunt(number: str) -> Hunt:
     """The bug hunt of a lesson. Raises `LessonError` for a lesson that has none."""
     return Hunt(number)
-
-
-def explanation(number: str) -> str:
-    """Markdown that unfolds: what the bug was, why it shows as it does, and the lines with their mended version."""
-    bug_hunt = Hunt(number)
-    broken, mended = (source.splitlines(keepends=True) for source in (bug_hunt.source, bug_hunt.mended_source))
-    diff = "".join(unified_diff(broken, mended, "the colleague's", "mended", n=2))
-    return (
-        "<details><summary><b>What it was</b> (after your answer)</summary>\n\n"
-        f"{bug_hunt.bug.explanation}\n\n```diff\n{diff}```\n\n</details>\n"
-    )
 
 
 def _bullets(*items: str) -> str:

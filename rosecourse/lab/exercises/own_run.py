@@ -12,8 +12,9 @@ from operator import ne
 import torch
 
 from ...checks import told
-from ...config import EngineConfig, SamplingParams
+from ...config import PACKAGE, EngineConfig, SamplingParams
 from ...decode import DecodeParts
+from ...desk.notebooks import NOTEBOOKS, cells_of, source_of
 from ...desk.noting import note
 from ...engine.engine import InferenceEngine
 from ...errors import LessonError
@@ -27,8 +28,6 @@ from ...pages.say import say
 from ...pictures.drawing import new_figure
 from ...pictures.plots import lesson_figure
 from ..course import course_of
-from .cells import exercise
-from .part_file import keep_part, kept_part
 
 YOURS = "yours"
 PAIRS = 7
@@ -102,23 +101,19 @@ class OwnRun:
         return f"{figure_name(*self.headline)}, times better than before: {', '.join(said)}"
 
 
-def your_run(part: type, number: str, model: Model | None = None, before: str | None = None) -> OwnRun:
+def your_run(part: type, number: str, model: Model | None = None) -> OwnRun:
     """Measure a lesson here, and draw the same figure as the recorded one: before, after and the control, interleaved.
 
     part: the reader's class; it is a further series once its code differs from the given cell's, and is left out with a
     sentence where it fails, gives other tokens, or would run in a simulation. model: None is GPT-2's shape with
-    random weights on a GPU, and the shipped model on one thread of a CPU. before: an earlier lesson, whose part in the
-    engine before is then the reader's own, as it passed. Raises `LessonError` for a lesson without a part to write, and
-    `ConfigError` where no part of the reader's is kept.
+    random weights on a GPU, and the shipped model on one thread of a CPU. Raises `LessonError` for a lesson without a
+    part to write.
     """
     rung = lesson(number)
     if not rung.changes:
         raise LessonError(f"lesson {rung.number} changes nothing: give 036 or a later one")
     model = model or _model_here()
     engines = _engines(rung, part, model)
-    if before is not None:
-        kept = _with(rung.before, before, kept_part(before), model)
-        engines["before"] = InferenceEngine(model, engines["after"].config, kept)
     work, on_gpu = WORK.get(rung.number, LiveWork()), model.device.type != "cpu"
     comparison, more = compare_with(engines, work.workload(on_gpu), PAIRS, work.runner)
     found = OwnRun(comparison, rung.headline, more.get(YOURS))
@@ -130,14 +125,7 @@ def your_run(part: type, number: str, model: Model | None = None, before: str | 
         times = mine.ratio(*rung.headline)
         say(f"Your part against before: {figure_name(*rung.headline)} {comparison.claim(times)}.")
         note(rung.number, "run", times.shown(2))
-        keep_part(part, rung.number)
     return found
-
-
-def _with(parts: DecodeParts, number: str, part: type, model: Model) -> DecodeParts:
-    """The parts of a rung with a class in the place of the one that a lesson is about, as an engine can try it."""
-    world = course_of(number).world
-    return world.engine(parts.with_(**{world.part: part}), model.device)
 
 
 def _model_here() -> Model:
@@ -154,7 +142,8 @@ def _engines(rung: Lesson, part: type, model: Model) -> dict[str, InferenceEngin
     engines = {"before": before, "after": after}
     if not differs_from_given(part, rung.number):
         return engines
-    mine = _with(rung.after, rung.number, part, model)
+    world = course_of(rung.number).world
+    mine = world.engine(rung.after.with_(**{world.part: part}), model.device)
     if trouble := trouble_with(mine, rung, model, part.__name__):
         say(trouble)
         return engines
@@ -193,14 +182,21 @@ def _completions(parts: DecodeParts, model: Model, workloads: list[Workload], ru
 
 
 def differs_from_given(part: type, number: str) -> bool:
-    """Whether a cell has other code than the lesson gives; docstrings, comments and layout do not count.
+    """Whether a cell has other code than the lesson's notebook; docstrings, comments and layout do not count.
 
-    part: the class in it.
+    part: the class in it. Without the notebooks, as in an installed wheel, every part is the reader's own.
     """
-    given, methods = _code_in(exercise(number)), [one for one in vars(part).values() if inspect.isfunction(one)]
+    given, methods = _code_in(given_cell(number)), [one for one in vars(part).values() if inspect.isfunction(one)]
     lines = linecache.getlines(methods[0].__code__.co_filename) if methods else []
     mine = _code_in("".join(lines))
-    return any(mine.get(name) != code for name, code in given.items())
+    return not given or any(mine.get(name) != code for name, code in given.items())
+
+
+def given_cell(number: str) -> str:
+    """The exercise as the lesson's notebook gives it; empty where there are no notebooks."""
+    pages = (PACKAGE.parent / NOTEBOOKS).glob(f"{number}_*.ipynb")
+    cells = (cell for page in pages for cell in cells_of(page))
+    return next((source_of(cell) for cell in cells if "exercise" in cell["metadata"].get("tags", ())), "")
 
 
 def _code_in(text: str) -> dict[str, str]:

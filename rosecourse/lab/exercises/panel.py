@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from html import escape
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
@@ -27,183 +27,130 @@ except ImportError:  # it belongs to the extra `lab`
     ipywidgets = None
 
 MISSING = "The controls need ipywidgets: `pip install ipywidgets`, and restart the kernel. Without them, a picture:"
-BLOCK_SIZES = (1, 2, 4, 8, 16)
-LONGEST_PROMPT, MOST_BLOCKS = 24, 48
 MOST_SESSIONS = 8  # as many as there are colours for
 FIRST_TOKEN = 5  # the prompts count up from here: ids that every model of the course has
 FULL = "The pool is full: no block is free for this, and nothing has changed. End a session, or take more blocks."
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a playground begins: so many sessions, and a pool of `num_blocks` blocks of `block_size` tokens per layer.
-
-    shortest, longest: tokens of the first session's prompt and of the last one's; the others lie evenly between.
-    """
-
-    batch: int = 3
-    block_size: int = 4
-    shortest: int = 3
-    longest: int = 9
-    num_blocks: int = 16
-
-    @property
-    def lengths(self) -> list[int]:
-        """The tokens of each prompt."""
-        return np.linspace(self.shortest, self.longest, self.batch).round().astype(int).tolist()
+EMPTY = "No session holds blocks: start again."
 
 
 class Playground:
     """An engine of lesson 035, the sessions in it by name, and a picture of layer 0 after each thing that is done.
 
-    Whatever the engine refuses changes nothing, and is said in a sentence.
-
-    sessions: those that hold blocks. picture: the block map; a thick outline marks what the last call has changed.
-    said: what came of the last call.
+    batch: sessions to begin with. lengths: tokens of the first session's prompt and of the last one's; the others lie
+    evenly between. num_blocks: of a layer. picture: the block map; a thick outline marks what the last call of `do` has
+    changed. said: what came of it.
     """
 
-    def __init__(self, model: Model, setting: Setting | None = None) -> None:
-        self.setting = Setting() if setting is None else setting
-        size, blocks = self.setting.block_size, self.setting.num_blocks
-        config = EngineConfig(block_size=size, num_blocks=blocks, max_batch_size=MOST_SESSIONS, prefix_cache=False)
+    def __init__(
+        self,
+        model: Model,
+        batch: int = 3,
+        block_size: int = 4,
+        lengths: tuple[int, int] = (3, 9),
+        num_blocks: int = 16,
+    ) -> None:
+        config = EngineConfig(
+            block_size=block_size, num_blocks=num_blocks, max_batch_size=MOST_SESSIONS, prefix_cache=False
+        )
         self.engine = InferenceEngine(model, config, BASELINE)
         self.sessions: dict[str, InferenceSession] = {}
-        self.named = 0  # sessions that have had a name
-        self.said = self._told_by(self._start)
-        self.picture = self._drawn(since=None)
+        self.names = (chr(ord("A") + n % 26) + (str(n // 26) if n >= 26 else "") for n in count())
+        self._tell(self._start, np.linspace(*lengths, batch).round().astype(int).tolist())
+        self.picture = self._drawn()
 
-    def step(self) -> None:
-        """One decode step of all sessions; those that then have all of their tokens end."""
-        self._do(self._step)
-
-    def fork(self, name: str | None) -> None:
-        """A second session that goes on from where one is, and shares its blocks. name: of the one; None: of none."""
-        self._do(lambda: self._fork(name))
-
-    def end(self, name: str | None) -> None:
-        """Give the blocks of a session back."""
-        self._do(lambda: self._end(name))
-
-    def _do(self, work: Callable[[], str]) -> None:
-        self.said = self._told_by(work)
+    def do(self, work: Callable[..., str], *args: str) -> None:
+        """Call `step`, `fork` or `end`, and draw; where no session is left, nothing is done."""
+        if self.sessions:
+            self._tell(work, *args)
+        else:
+            self.said = EMPTY
         self.picture = self._drawn(since=self.picture)
 
-    def _told_by(self, work: Callable[[], str]) -> str:
-        """What work says of itself, or what the engine says against it."""
+    def _tell(self, work: Callable[..., str], *args: Any) -> None:
+        """Do it; what the engine refuses changes nothing. work: returns a sentence on what it has done."""
         try:
-            return work()
+            self.said = work(*args)
         except KVCacheExhausted:
-            return FULL
+            self.said = FULL
         except RosecourseError as error:
-            message = str(error)
-            return f"{message[:1].upper()}{message[1:].removesuffix('.')}."
+            message = str(error).removesuffix(".")
+            self.said = f"{message[:1].upper()}{message[1:]}."
 
-    def _drawn(self, since: Picture | None) -> Picture:
+    def _drawn(self, since: Picture | None = None) -> Picture:
         tables = {name: session.block_ids_per_layer for name, session in self.sessions.items()}
         return block_map(cast(KVBlockManager, self.engine.kv), tables, since=since)
 
-    def _start(self) -> str:
-        most = min(self.engine.max_seq_len, self.setting.num_blocks * self.setting.block_size)
+    def _start(self, lengths: list[int]) -> str:
+        config = self.engine.config
+        most = min(self.engine.max_seq_len, cast(int, config.num_blocks) * config.block_size)
         sessions = []
-        for length in self.setting.lengths:
+        for length in lengths:
             prompt = list(range(FIRST_TOKEN, FIRST_TOKEN + length))
             params = SamplingParams(max_new_tokens=max(1, most - length), stop_on_eos=False)
             sessions.append(self.engine.new_session(prompt, params))
         logits = self.engine.prefill(sessions)
-        self.sessions = {self._name(): session for session in sessions}
+        self.sessions = {next(self.names): session for session in sessions}
         self.engine.take_tokens(sessions, logits)
         return f"{', '.join(self.sessions)}: the prompts are in the cache, and the next step puts one more token there."
 
-    def _step(self) -> str:
+    def step(self) -> str:
+        """One decode step of all sessions; those that then have all of their tokens end."""
         sessions = list(self.sessions.values())
-        if not sessions:
-            return "No session holds blocks: start again."
         self.engine.take_tokens(sessions, self.engine.decode_step_sessions(sessions))
         done = [name for name, session in self.sessions.items() if session.finished]
         for name in done:
-            self._end(name)
+            self.end(name)
         ended = f" {', '.join(done)}: no tokens left to make, so the blocks are given back." if done else ""
         return f"One more token of each session is in the cache.{ended}"
 
-    def _fork(self, name: str | None) -> str:
-        if name not in self.sessions:
-            return "No such session holds blocks: start again."
+    def fork(self, name: str) -> str:
+        """A second session that goes on from where one is, and shares its blocks."""
         if len(self.sessions) == MOST_SESSIONS:
             return f"{MOST_SESSIONS} sessions are as many as fit into a step here: end one first."
-        fork = self.engine.fork(self.sessions[name])
-        own = self._name()
+        fork, own = self.engine.fork(self.sessions[name]), next(self.names)
         self.sessions[own] = fork
         return f"{own} is a fork of {name} and shares all of its blocks, until one of the two has to write."
 
-    def _end(self, name: str | None) -> str:
-        session = self.sessions.pop(name, None) if name is not None else None
-        if session is None:
-            return "No such session holds blocks: start again."
-        self.engine.free(session)
+    def end(self, name: str) -> str:
+        """Give the blocks of a session back."""
+        self.engine.free(self.sessions.pop(name))
         return f"{name} has ended: what it alone held is free, and what it shared has an owner less."
-
-    def _name(self) -> str:
-        """The next letter; after Z, letters with a number."""
-        number, letter = divmod(self.named, 26)
-        self.named += 1
-        return chr(ord("A") + letter) + (str(number) if number else "")
-
-
-# -- the controls -----------------------------------------------------------------------------------------------------
 
 
 class Controls:
-    """The widgets over a playground. `box` is all of them; a setting that is changed begins a new playground.
-
-    Raises `ImportError` where ipywidgets is not installed.
-    """
+    """The widgets over a playground. `box` is all of them; a setting that is changed begins a new playground."""
 
     def __init__(self, model: Model) -> None:
-        if ipywidgets is None:
-            raise ImportError(MISSING)
-        self.model, first = model, Setting()
+        self.model = model
         lazy = {"continuous_update": False, "style": {"description_width": "8em"}}
-        self.batch = ipywidgets.IntSlider(value=first.batch, min=1, max=MOST_SESSIONS, description="batch", **lazy)
-        self.block_size = ipywidgets.SelectionSlider(
-            options=BLOCK_SIZES, value=first.block_size, description="block size", **lazy
-        )
-        self.lengths = ipywidgets.IntRangeSlider(
-            value=(first.shortest, first.longest), min=1, max=LONGEST_PROMPT, description="prompt tokens", **lazy
-        )
-        self.num_blocks = ipywidgets.IntSlider(
-            value=first.num_blocks, min=4, max=MOST_BLOCKS, description="blocks in all", **lazy
-        )
-        narrow, small = ipywidgets.Layout(width="11em"), ipywidgets.Layout(width="auto")
-        self.session = ipywidgets.Dropdown(options=[], description="session", layout=narrow)
-        self.step, self.fork, self.end, self.again = (
-            ipywidgets.Button(description=name, layout=small) for name in ("Step", "Fork it", "End it", "Start again")
-        )
+        number, choice, span = ipywidgets.IntSlider, ipywidgets.SelectionSlider, ipywidgets.IntRangeSlider
+        self.settings = {
+            "batch": number(value=3, min=1, max=MOST_SESSIONS, description="batch", **lazy),
+            "block_size": choice(value=4, options=(1, 2, 4, 8, 16), description="block size", **lazy),
+            "lengths": span(value=(3, 9), min=1, max=24, description="prompt tokens", **lazy),
+            "num_blocks": number(value=16, min=4, max=48, description="blocks in all", **lazy),
+        }
+        self.session = ipywidgets.Dropdown(description="session", layout=ipywidgets.Layout(width="11em"))
+        self.step = _button("Step", lambda: self._do(self.ground.step))
+        self.fork = _button("Fork it", lambda: self._do(self.ground.fork, self.session.value))
+        self.end = _button("End it", lambda: self._do(self.ground.end, self.session.value))
+        self.again = _button("Start again", self.start)
         self.said, self.map = ipywidgets.HTML(), ipywidgets.HTML()
-        settings = (self.batch, self.block_size, self.lengths, self.num_blocks)
-        rows = (settings[:2], settings[2:], (self.step, self.session, self.fork, self.end, self.again))
+        sliders = list(self.settings.values())
+        rows = (sliders[:2], sliders[2:], (self.step, self.session, self.fork, self.end, self.again))
         wrap = ipywidgets.Layout(flex_flow="row wrap")
         self.box = ipywidgets.VBox([*(ipywidgets.HBox(row, layout=wrap) for row in rows), self.said, self.map])
-        for setting in settings:
-            setting.observe(lambda change: self.start(), names="value")
-        self.again.on_click(lambda button: self.start())
-        self.step.on_click(lambda button: self._do(self.ground.step))
-        self.fork.on_click(lambda button: self._do(lambda: self.ground.fork(self.session.value)))
-        self.end.on_click(lambda button: self._do(lambda: self.ground.end(self.session.value)))
+        for slider in sliders:
+            slider.observe(lambda change: self.start(), names="value")
         self.start()
-
-    @property
-    def setting(self) -> Setting:
-        """What the controls stand at."""
-        shortest, longest = self.lengths.value
-        return Setting(self.batch.value, self.block_size.value, shortest, longest, self.num_blocks.value)
 
     def start(self) -> None:
         """A new playground, as the controls stand."""
-        self.ground = Playground(self.model, self.setting)
+        self.ground = Playground(self.model, **{name: slider.value for name, slider in self.settings.items()})
         self._show()
 
-    def _do(self, work: Callable[[], None]) -> None:
-        work()
+    def _do(self, work: Callable[..., str], *args: str) -> None:
+        self.ground.do(work, *args)
         self._show()
 
     def _show(self) -> None:
@@ -214,32 +161,32 @@ class Controls:
         self.map.value = self.ground.picture.svg
 
 
+def _button(name: str, clicked: Callable[[], None]) -> Any:
+    button = ipywidgets.Button(description=name, layout=ipywidgets.Layout(width="auto"))
+    button.on_click(lambda button: clicked())
+    return button
+
+
 class Panel:
-    """Displayed in a notebook before which somebody sits it is `Controls`; elsewhere it is `still`.
+    """Displayed in a notebook before which somebody sits it is `Controls`; elsewhere it is the picture `still`.
 
     A notebook that a program executes so has the same output each time, and a page without Python shows a picture.
     """
 
     def __init__(self, model: Model) -> None:
-        self.still = still(model)
-        watched = watched_shell() is not None
-        self.controls = Controls(model) if watched and ipywidgets is not None else None
-        if watched and ipywidgets is None:
-            say(MISSING)
+        ground = Playground(model)
+        ground.do(ground.step)
+        ground.do(ground.fork, "B")
+        self.still, self.controls = ground.picture, None
+        if watched_shell() is not None:
+            if ipywidgets is None:
+                say(MISSING)
+            else:
+                self.controls = Controls(model)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         shown = {"text/plain": repr(self.still), "image/svg+xml": self.still.svg}
-        return shown if self.controls is None else shown | _view(self.controls.box)
-
-
-def _view(widget: Any) -> dict[str, Any]:
-    """How a front end finds a widget; one that cannot takes the picture beside it."""
-    return {kind: data for kind, data in widget._repr_mimebundle_().items() if kind != "text/plain"}
-
-
-def still(model: Model) -> Picture:
-    """What the panel shows after a step and a fork of B."""
-    ground = Playground(model)
-    ground.step()
-    ground.fork("B")
-    return ground.picture
+        if self.controls is not None:  # a front end that shows no widgets takes the picture
+            widget = self.controls.box._repr_mimebundle_()
+            shown |= {kind: data for kind, data in widget.items() if kind != "text/plain"}
+        return shown
