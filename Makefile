@@ -67,10 +67,8 @@ browser-test: env  ## Drive Jupyter Lab in Chromium, which has to be installed; 
 wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
 	$(BIN)/python -m tests.repo.wheel
 
-soak: env  ## Every case of every test; a million random steps; interrupts, faults (ARGS='--worlds 9' FAULTS='--worlds 9' INTERRUPTS='--interrupts 9')
+soak: env  ## Every case of every test; a million random steps; faults; interrupts at every line (ARGS='faults --worlds 9')
 	$(BIN)/python -m tests.support.soak $(ARGS)
-	$(BIN)/python -m tests.support.interrupt_soak $(INTERRUPTS)
-	$(BIN)/python -m tests.support.fault_soak $(FAULTS)
 	$(PYTEST) --every-case --hypothesis-profile default tests
 
 mutants: env  ## Change the engine in 400 small ways: a test must fail (half an hour; ARGS='--seed 1 --count 50')

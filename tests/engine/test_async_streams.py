@@ -3,36 +3,21 @@
 import asyncio
 import gc
 import signal
-import threading
-from contextlib import suppress
 
 import pytest
 
-from tests.support.coroutines import read, run, until
 from tests.support.managers import LIMIT, LONG, Gate, ids, params
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
 
-# -- tokens -------------------------------------------------------------------------------------------------------
+def run(coroutine):
+    """Run it to its end, in an event loop of its own."""
+    return asyncio.run(asyncio.wait_for(coroutine, LIMIT))
 
 
-def test_loops_in_several_threads(manage):
-    manager, got = manage(), {}
-    expected = ids(manager.submit([1, 2, 3], params(12)))
-
-    def loop(number):
-        async def main():
-            return await asyncio.gather(*[read(manager.submit_async([1, 2, 3], params(12))) for _ in range(4)])
-
-        got[number] = run(main())
-
-    threads = [threading.Thread(target=loop, args=(n,), daemon=True) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    assert got == {n: [expected] * 4 for n in range(3)}
+async def read(stream):
+    return [token.token_id async for token in stream]
 
 
 @pytest.mark.parametrize("to_the_end", [True, False])
@@ -50,51 +35,6 @@ def test_one_manager_serves_one_loop_after_another(manage, to_the_end):
         run(main())
     gc.collect()
     assert len(manager._of_loops) <= 1  # Python itself keeps the last one
-
-
-def test_several_tasks_read_one_stream(manage):
-    """Each token goes to one of them, and all of them end."""
-    manager = manage()
-
-    async def main():
-        stream = manager.submit_async([1, 2, 3], params(20))
-        parts = await asyncio.gather(*[read(stream) for _ in range(3)])
-        return parts, stream.session.completion_ids
-
-    parts, expected = run(main())
-    assert sorted(token for part in parts for token in part) == sorted(expected)
-
-
-# -- slow and cancelled readers -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("by", ["cancel", "wait_for"])
-def test_a_reader_that_is_cancelled_while_it_waits_loses_no_token(manage, scheduler, by):
-    """Whoever reads next gets the token that it waited for."""
-    gate = Gate(scheduler.runner, "launch", 2)
-    manager = manage()
-
-    async def main():
-        stream = manager.submit_async([1, 2, 3], params(9))
-        got = [(await anext(stream)).token_id]
-        for _ in range(2):
-            if by == "wait_for":
-                with suppress(TimeoutError):
-                    while len(got) < 9:
-                        got.append((await asyncio.wait_for(anext(stream), 0.02)).token_id)
-            else:
-                task = asyncio.ensure_future(anext(stream))
-                await asyncio.sleep(0.02)
-                if task.done():
-                    got.append(task.result().token_id)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        gate.open()
-        return got + await read(stream), stream.session.completion_ids
-
-    got, made = run(main())
-    assert got == made
-    assert len(made) == 9
 
 
 def test_readers_are_cancelled_at_any_moment(manage):
@@ -118,30 +58,6 @@ def test_readers_are_cancelled_at_any_moment(manage):
     got, made, tries = run(main())
     assert got == made
     assert len(made) == 80 < tries
-
-
-# -- loops that go ------------------------------------------------------------------------------------------------
-
-
-def test_a_loop_that_ends_cancels_what_its_tasks_read(manage):
-    manager, sessions = manage(), []
-
-    async def forever():
-        stream = manager.submit_async([1, 2, 3], LONG)
-        sessions.append(stream.session)
-        await anext(stream)
-        await asyncio.sleep(LIMIT)
-
-    async def main():
-        tasks = [asyncio.ensure_future(forever()) for _ in range(6)]
-        await until(lambda: len(sessions) == 6 and sessions[0].times.read)
-        return len(tasks)
-
-    assert run(main()) == 6
-    gc.collect()
-    manager.close(drain=True)
-    assert {session.finish_reason for session in sessions} <= {"cancelled", "length"}
-    assert all(session.finished for session in sessions)
 
 
 @pytest.mark.parametrize("drain", [False, True])

@@ -1,8 +1,5 @@
 """InferenceEngine: sessions, forks, exhaustion, and reading nothing that was not written."""
 
-import threading
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -11,16 +8,14 @@ from rosecourse import (
     BEST,
     LESSONS,
     BlockError,
-    EngineBusy,
     EngineConfig,
     InferenceEngine,
-    KVCacheExhausted,
     RequestError,
     SamplingParams,
     lesson,
 )
 from rosecourse.lessons.dense import DecodeForward as DenseForward
-from tests.support.oracles import hf_next_logits, prompts_of
+from tests.support.oracles import prompts_of
 
 PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
 FREE_RUN = SamplingParams(max_new_tokens=40, stop_on_eos=False)
@@ -45,19 +40,6 @@ def step(engine, sessions):
 
 def check(engine, sessions):
     engine.kv.audit([s.block_ids_per_layer for s in sessions])
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_logits_equal_transformers_at_every_step(small_pair, parts):
-    hf, model = small_pair
-    engine = make_engine(model, PARTS[parts])
-    sessions = start(engine, prompts_of([1, 3, 4, 5, 8, 11], 211))
-    for _ in range(10):
-        logits = engine.decode_step_sessions(sessions)
-        for session, row in zip(sessions, logits, strict=True):
-            torch.testing.assert_close(row, hf_next_logits(hf, session.token_ids), atol=2e-4, rtol=1e-4)
-        engine.take_tokens(sessions, logits)
-        check(engine, sessions)
 
 
 def test_a_fork_has_limits_of_its_own_and_the_draws_of_its_seed(small_model):
@@ -111,45 +93,6 @@ def test_an_engine_checks_its_books_when_asked(small_model, number):
             engine.audit(sessions)
 
 
-def test_a_second_thread_is_refused_while_the_first_one_is_inside(small_model, monkeypatch):
-    engine = make_engine(small_model)
-    inside, other = start(engine, [[1, 2, 3], [4, 5]])
-    place_alone = engine.decode_step.place
-    refused, freed = [], threading.Event()
-
-    def intrude():
-        for call in (
-            lambda: engine.prefill([engine.new_session([7], FREE_RUN)]),
-            lambda: engine.decode_step_sessions([other]),
-            lambda: engine.reserve(engine.new_session([7], FREE_RUN)),
-            lambda: engine.fork(other),
-        ):
-            with pytest.raises(EngineBusy, match="another thread is using this engine"):
-                call()
-            refused.append(call)
-        engine.free(other)  # waits for its turn
-        freed.set()
-
-    def held_up(tables):
-        intruder.start()
-        deadline = time.monotonic() + 30
-        while len(refused) < 4:
-            assert intruder.is_alive()
-            assert time.monotonic() < deadline, "it waits where it should be refused"
-        assert not freed.wait(0.05)
-        return place_alone(tables)
-
-    intruder = threading.Thread(target=intrude, daemon=True)
-    monkeypatch.setattr(engine.decode_step, "place", held_up)
-    step(engine, [inside])
-    intruder.join(timeout=60)
-    assert freed.is_set()
-    assert other.block_ids_per_layer is None
-    monkeypatch.undo()
-    step(engine, [inside])  # the turn was given back, after errors too
-    check(engine, [inside])
-
-
 def test_prompts_of_every_kind(small_model):
     engine = make_engine(small_model)
     params = SamplingParams(max_new_tokens=np.int64(3))
@@ -172,29 +115,6 @@ def test_a_row_of_numbers_is_one_prompt_and_a_table_several(small_model):
         assert one.token_ids == first.token_ids != second.token_ids
 
 
-def test_a_prefill_that_does_not_fit_gives_back_what_it_took(small_model):
-    engine = make_engine(small_model, num_blocks=5)
-    sessions = [engine.new_session(p, SamplingParams(max_new_tokens=1)) for p in prompts_of([8, 8, 8], 211)]
-    with pytest.raises(KVCacheExhausted):
-        engine.prefill(sessions)
-    assert all(s.block_ids_per_layer is None and s.num_cached_tokens == 0 for s in sessions)
-    check(engine, [])
-    assert engine.kv.num_available() == 5
-
-
-def test_end_of_text_stops_unless_told_otherwise(small_pair):
-    _, model = small_pair
-    engine = make_engine(model)
-    (prompt,) = prompts_of([5], 211)
-    free = engine.generate([prompt], SamplingParams(max_new_tokens=20, stop_on_eos=False))[0]
-    assert (free.finish_reason, len(free.token_ids)) == ("length", 20)
-    engine.eos_token_id = free.token_ids[6]
-    first = free.token_ids.index(engine.eos_token_id)
-    stopped = engine.generate([prompt], SamplingParams(max_new_tokens=20))[0]
-    assert (stopped.finish_reason, stopped.token_ids) == ("stop", free.token_ids[: first + 1])
-    check(engine, [])
-
-
 def test_stream_gives_the_same_tokens_and_text_as_generate(model):
     engine = InferenceEngine(model)
     params = SamplingParams(max_new_tokens=50, temperature=0.9, seed=4)
@@ -203,15 +123,6 @@ def test_stream_gives_the_same_tokens_and_text_as_generate(model):
     assert [p.token_id for p in pieces] == whole.token_ids
     assert "".join(p.text for p in pieces) == whole.text
     assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + [whole.finish_reason]
-
-
-def test_a_stream_that_is_left_gives_its_blocks_back(model):
-    engine = InferenceEngine(model, EngineConfig(prefix_cache=False))
-    stream = engine.stream("Emma was")
-    next(stream)
-    assert engine.kv.num_available() < engine.kv.num_blocks
-    stream.close()
-    engine.kv.audit([])
 
 
 @pytest.mark.parametrize("parts", [rung.after for rung in LESSONS], ids=[rung.number for rung in LESSONS])

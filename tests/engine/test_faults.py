@@ -1,99 +1,169 @@
 """An exception at any point of a step, wherever it comes from: no session, token or block is lost or doubled."""
 
+from functools import partial
 from itertools import count
 
 import pytest
 import torch
 
-from rosecourse import BASELINE, BlockError, ConfigError, OnlineScheduler, SchedulerClosed, lesson
-from tests.support.failing import spoil
-from tests.support.oracles import hf_greedy, prompts_of
-from tests.support.scheduling import check, make_engine, run, submit
+from rosecourse import (
+    BASELINE,
+    BEST,
+    BlockError,
+    ConfigError,
+    OfflineScheduler,
+    OnlineScheduler,
+    SamplingParams,
+    SchedulerClosed,
+    lesson,
+)
+from tests.support.failing import FaultAt, Planted, spoil
+from tests.support.late_device import BEHIND, LATE, forgive
+from tests.support.oracles import hf_greedy
+from tests.support.pipelines import (
+    PROMPTS,
+    Run,
+    SickModel,
+    asks,
+    assert_empty,
+    make_engine,
+    one_behind,
+    told_alone,
+)
+from tests.support.scheduling import check, run, submit
+from tests.support.scheduling import make_engine as make_small_engine
+
+KEEPS = {("after", "begin"), ("after", "land")}  # who has done its work and raises keeps the tokens
 
 
-class Planted(Exception):
-    """A fault of ours."""
+def world(parts, kind=OnlineScheduler):
+    """Five requests, one of a single token, over a pool that makes them preempt each other."""
+    play = Run(make_engine(parts, num_blocks=8, max_batch_size=3), kind, prefill_max_batch_size=2)
+    play.submit_all(PROMPTS[1:6], asks()[1:6])
+    return play
 
 
-class FaultAt:
-    """Raises in the k-th call of what it wraps: before the call has done anything, or after it has done all."""
-
-    def __init__(self, k, when):
-        self.k, self.when = k, when
-        self.calls = 0
-        self.raised_in = None
-
-    def wrap(self, owner, name):
-        real = getattr(owner, name)
-
-        def call(*args, **kwargs):
-            self.calls += 1
-            mine = self.calls == self.k
-            if mine:
-                self.raised_in = name
-            if mine and self.when == "before":
-                raise Planted(name)
-            result = real(*args, **kwargs)
-            if mine:
-                raise Planted(name)
-            return result
-
-        setattr(owner, name, call)
-
-
-def run_with_fault(scheduler, fault, sessions):
-    """Step to the end or until the scheduler says that it is broken; returns the tokens by session, and which."""
-    got = {session: [] for session in sessions}
+def run_with_fault(play, fault):
+    """To the end, or until the scheduler says that it is broken; returns which."""
     for _ in range(200):
-        if not scheduler.has_work:
-            return got, False
+        if not play.scheduler.has_work:
+            return False
         try:
-            for session, token_id in scheduler.step():
-                got[session].append(token_id)
+            play.step()
         except Planted:
             if fault.raised_in != "free":
-                live = {*scheduler.waiting, *scheduler.running}
-                assert live == {session for session in sessions if not session.finished}
-                check(scheduler)
+                assert {*play.scheduler.waiting, *play.scheduler.running} == {s for s in play.samples if not s.finished}
+                play.check()
+            if (fault.when, fault.raised_in) in KEEPS:
+                play.kept = set(play.sessions)
         except SchedulerClosed:
             assert fault.raised_in == "free"
-            return got, True
+            return True
     raise AssertionError("the scheduler never comes to an end")
 
 
-@pytest.mark.parametrize(
-    ("parts", "name", "when"),
-    [
-        (BASELINE, "append_token", "before"),
-        (BASELINE, "append_token", "after"),
-        (lesson("061").after, "allocate_block", "before"),
-        (lesson("061").after, "write", "before"),
-        (lesson("061").after, "write", "after"),
-    ],
-)
-def test_a_decode_step_that_breaks_off_between_two_layers_is_computed_again(small_pair, parts, name, when):
-    """Some layers have got the token and others have not: no such block is read again."""
-    hf, model = small_pair
-    lengths, new = [4, 7, 5], 6
-    expected = hf_greedy(hf, prompts_of(lengths, 211), new)
+CALLS = ["reserve", "prefill", "can_append", "launch", "land", "begin", "free"]
+PLACES = {  # calls, and what they are calls of
+    "engine": lambda play: [(play.engine.kv if name == "can_append" else play.engine.runner, name) for name in CALLS],
+    "admission": lambda play: [(play.scheduler, "admission")],
+    "step": lambda play: [(play.engine.decode_step, stage) for stage in ("place", "copy_blocks", "plan", "runner")],
+    "pipeline": lambda play: [(play.engine.pipeline, name) for name in ("launch", "land")],
+    "slots": lambda play: [(slot, name) for slot in play.engine.pipeline.ring.empty for name in ("write", "read")],
+    "layers": lambda play: [(play.engine.decode_step, "kv_append")],
+    "tokens": lambda play: [(play.engine.kv, "append_token")],
+    "blocks": lambda play: [(play.engine.kv, "allocate_block")],
+}
+CASES = [(parts, place, when) for parts in (BEST, LATE) for place in list(PLACES)[:5] for when in ("before", "after")]
+CASES += [
+    (parts, place, when)
+    for parts, place in ((lesson("061").after, "layers"), (BASELINE, "tokens"))
+    for when in ("before", "after")
+]
+CASES += [(lesson("061").after, "blocks", "before")]  # a block that nobody gets is lost
+
+
+@pytest.mark.parametrize(("parts", "place", "when"), CASES)
+def test_a_fault_in_any_call_loses_nothing(parts, place, when):
+    """At call k for every k: while the step before is in flight, which lands first; and between two layers."""
+    faults = []
     for k in count(1):
-        engine = make_engine(model, parts, num_blocks=12, prefix_cache=False)
-        scheduler = OnlineScheduler(engine)
-        sessions = submit(scheduler, lengths, new)
-        fault = FaultAt(k, when)
-        fault.wrap(engine.decode_step.kv_append if name == "write" else engine.kv, name)
-        got, broken = run_with_fault(scheduler, fault, sessions)
+        play, fault = world(parts, OfflineScheduler if k % 2 else OnlineScheduler), FaultAt(k, when)
+        for owner, name in PLACES[place](play):
+            fault.wrap(owner, name)
+        broken = run_with_fault(play, fault)
         if fault.raised_in is None:
             break
-        assert not broken
-        assert [got[s] for s in sessions] == expected
-        assert engine.kv.num_available() == 12
-    assert k > 15  # three layers, five steps
+        faults.append(fault.raised_in)
+        forgive(play.engine)
+        if broken:
+            assert play.engine.num_in_flight == 0
+        else:
+            play.finish()
+            assert play.told() == [told_alone(session) for session in play.sessions]
+    assert {*faults} == {name for _, name in PLACES[place](play)}
+
+
+@one_behind
+@pytest.mark.parametrize("k", [2, 7])
+def test_a_device_that_fails_for_good(parts, k):
+    """No read succeeds any more: the step says so, and then nothing is in flight."""
+    play, reads = world(parts), count(1)
+    for slot in play.engine.pipeline.ring.empty:
+        slot.read = partial(lambda read: read() if next(reads) < k else 1 / 0, slot.read)
+    with pytest.raises(ZeroDivisionError):
+        play.finish()
+    assert play.engine.num_in_flight == 0
+    assert {*play.scheduler.waiting} == {session for session in play.sessions if not session.finished}
+    play.check()
+    for session in play.sessions:
+        play.scheduler.cancel(session)
+    play.scheduler.take_new_tokens()
+    forgive(play.engine)
+    assert not play.scheduler.has_work
+    assert_empty(play.engine)
+
+
+@one_behind
+def test_a_prefix_that_is_discarded_leaves_no_second_entry_for_a_block_below_it(parts):
+    """Two of a batch hit the same prefix, and one is NaN: the other one's blocks are each remembered once."""
+    model = SickModel()
+    engine, params = make_engine(parts, model), asks()[0]
+    stem = [1, 2, 3, 4, 5, 6, 7, 8]
+    run = Run(engine)
+    run.submit([*stem, 9], params)
+    run.finish()
+    model.sick = {(11, 4)}
+    bad, good = run.submit([*stem[:4], 11], params), run.submit([*stem, 12], params)
+    run.finish()
+    assert (bad.finish_reason, good.finish_reason) == ("error", "length")
+    entries = engine.prefix_cache.entries()
+    assert len(set(entries)) == len(entries) == 2
+    assert good.completion_ids == told_alone(good)[0]
+
+
+@pytest.mark.parametrize("parts", [BEST, BEHIND], ids=["in step", "one behind"])
+def test_a_sample_that_ended_in_a_landing_that_failed_does_not_wait(parts):
+    """Its last token was taken; there was no place for it in the batch, so it had waited."""
+    run = Run(make_engine(parts), max_batch_size=2)
+    run.submit(PROMPTS[0], SamplingParams(1, stop_on_eos=False), 3)
+    land = run.engine.runner.land
+
+    def fails():
+        land()
+        raise ZeroDivisionError("planted")
+
+    run.engine.runner.land = fails
+    with pytest.raises(ZeroDivisionError):
+        run.finish()
+    run.engine.runner.land = land
+    assert all(session.finished for session in run.samples)
+    assert not [*run.scheduler.waiting, *run.scheduler.running]
+    run.check()
 
 
 def test_tokens_made_before_a_fault_come_with_the_next_step(small_model):
     """A prefill has given the only token of a request when the decode of another one fails."""
-    scheduler = OnlineScheduler(make_engine(small_model))
+    scheduler = OnlineScheduler(make_small_engine(small_model))
     (long,) = submit(scheduler, [5])
     scheduler.step()
     (short,) = submit(scheduler, [3], new=1)
@@ -108,30 +178,9 @@ def test_tokens_made_before_a_fault_come_with_the_next_step(small_model):
     assert not scheduler.has_work
 
 
-def test_a_fork_lives_on_after_a_fault(small_pair):
-    """It has lost the blocks that it shared; from its tokens they are computed anew."""
-    hf, model = small_pair
-    scheduler = OnlineScheduler(make_engine(model, prefix_cache=False))
-    (parent,) = submit(scheduler, [6], new=9)
-    scheduler.step()
-    fork = scheduler.engine.fork(parent)
-    fork.token_ids[-1] = 7
-    known = list(fork.token_ids)
-    scheduler.submit(fork)
-    scheduler.step()
-    fault = FaultAt(1, "after")
-    fault.wrap(scheduler.runner, "launch")
-    with pytest.raises(Planted):
-        scheduler.step()
-    assert list(scheduler.waiting) == [parent, fork]
-    run(scheduler)
-    assert parent.completion_ids == hf_greedy(hf, [parent.prompt_ids], 9)[0]
-    assert fork.token_ids[len(known) :] == hf_greedy(hf, [known], 8)[0]
-
-
 def test_a_broken_cache_breaks_the_scheduler_for_good(small_model):
     """Blocks freed behind its back: the step that notices raises, and so does each one after it, saying why."""
-    scheduler = OnlineScheduler(make_engine(small_model))
+    scheduler = OnlineScheduler(make_small_engine(small_model))
     sessions = submit(scheduler, [5, 6], new=2)
     scheduler.step()
     scheduler.engine.kv.free(sessions[0].block_ids_per_layer)
@@ -142,9 +191,6 @@ def test_a_broken_cache_breaks_the_scheduler_for_good(small_model):
         with pytest.raises(SchedulerClosed, match=r"could not be given back \(BlockError: .*: make a new engine") as e:
             scheduler.step()
         assert isinstance(e.value.__cause__, BlockError)
-
-
-# -- logits that are no numbers -----------------------------------------------------------------------------------
 
 
 def from_token(session, after):
@@ -159,7 +205,7 @@ def test_a_session_with_nan_logits_ends_alone(small_model, after, temperature, v
     """In prefill or in decode: it gets no token and gives its blocks back; its neighbours go on as without it."""
 
     def play(spoiled):
-        scheduler = OnlineScheduler(make_engine(small_model, prefix_cache=False))
+        scheduler = OnlineScheduler(make_small_engine(small_model, prefix_cache=False))
         sessions = submit(scheduler, [4, 7, 5], temperature=temperature)
         if spoiled:
             spoil(scheduler.engine, from_token(sessions[1], after), value)
@@ -174,25 +220,12 @@ def test_a_session_with_nan_logits_ends_alone(small_model, after, temperature, v
     assert play(spoiled=True) == ([first, second[:after], third], ["length", "error", "length"])
 
 
-def test_a_batch_of_nothing_but_nan_ends(small_model):
-    scheduler = OnlineScheduler(make_engine(small_model, prefix_cache=False))
-    sessions = submit(scheduler, [4, 7])
-    for session in sessions:
-        spoil(scheduler.engine, from_token(session, 2))
-    run(scheduler)
-    assert [(s.finish_reason, len(s.completion_ids)) for s in sessions] == [("error", 2)] * 2
-    assert scheduler.engine.kv.num_available() == scheduler.engine.kv.num_blocks
-
-
-# -- admission policies -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("answer", [2, -1, None, "0", 0.0, True])
 def test_an_admission_policy_that_names_nobody_is_told_so(small_pair, answer):
     """Nobody is lost: not those admitted before in the same step, and not those who wait."""
     hf, model = small_pair
     answers = iter([0, answer])
-    scheduler = OnlineScheduler(make_engine(model), admission=lambda waiting: next(answers, 0))
+    scheduler = OnlineScheduler(make_small_engine(model), admission=lambda waiting: next(answers, 0))
     sessions = submit(scheduler, [3, 4, 5], new=4)
     with pytest.raises(ConfigError, match=rf"policy returned {answer!r}: it must return 0 to 1, the number of"):
         scheduler.step()

@@ -105,18 +105,6 @@ def test_forks_that_go_on_with_other_words(tiny, parts):
     assert before == after
 
 
-@each_kind
-def test_a_batch_in_which_some_sample(tiny, parts):
-    """The rows of the kernel's steps are those of the others': steps of both kinds follow each other."""
-
-    def story(engine):
-        params = [SamplingParams(3, 1.0, seed=5, stop_on_eos=False), greedy(8), greedy(6)]
-        return [one.token_ids for one in engine.generate(prompts_of([3, 4, 9], 211), params)]
-
-    before, after = both(tiny, parts, story)
-    assert before == after
-
-
 @pytest.mark.skipif(NATIVE, reason="every engine is one step behind there")
 @each_kind
 def test_one_step_behind(tiny, parts):

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from rosecourse.engine import stepper
-from tests.support.managers import LONG, ids, in_threads, params
+from tests.support.managers import LONG, ids, params
 
 
 class CollectsGarbage(threading.Condition):
@@ -44,30 +44,6 @@ def test_a_garbage_collection_under_the_lock_may_cancel(manage, monkeypatch):
     manager.close(drain=True)
     assert CollectsGarbage.litter.empty()
     assert [session.finish_reason for session in sessions] == ["cancelled"] * 12
-
-
-def test_garbage_is_collected_all_the_time(manage):
-    """At every allocation, in every thread: dropped streams in cycles are cancelled, the others do not notice."""
-    thresholds = gc.get_threshold()
-    manager = manage()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(1)
-    try:
-
-        def use(number):
-            for n in range(40):
-                stream = manager.submit([1 + number, n], params(3))
-                if n % 2:
-                    assert len(ids(stream)) == 3
-                else:
-                    stream.myself = stream
-
-        in_threads(*[lambda n=n: use(n) for n in range(3)])
-        manager.close()
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 READS = (

@@ -27,12 +27,10 @@
     37 a stray call in another thread; a manager
        that is dropped
 
-1, 3 to 7, 10 to 15 and 24 are in test_hazards_blocks.py, 16 to 21 and 25 to 27 in test_hazards_values.py, each at the
-rung where it bites and at the last; 2 in test_scheduler.py and test_readers.py, 8 and 9 in test_preemption.py, 22 in
-test_threads.py, 23 in test_soak.py; 28 to 30 and 33 with a step in flight in test_pipeline_hazards.py; 31 to 33 in
-test_gpu_graphs.py and decode/test_runner_steps.py; 34 in test_interrupts.py, 35 in measure/ and commands/, 36 in
-test_misuse.py, 37 in test_managed.py, 38 in test_queues.py, 39 in models/, 40 in commands/, and what concerns a part's
-own code in lab/ and the written file in records/.
+The random machine of test_soak.py comes to most of those of blocks; what it cannot see is in test_hazards_blocks.py and
+test_hazards_values.py, each at the rung where it bites and at the last. 28 to 30 and 33 with a step in flight are in
+test_pipeline.py; 31 to 33 in test_gpu_graphs.py and decode/test_runner_steps.py; what concerns a part's own code in
+lab/ and the written file in records/. `cited` finds the tests of each by their docstrings.
 """
 
 import ast

@@ -9,7 +9,7 @@ from rosecourse import (
     OnlineScheduler,
 )
 from rosecourse.kv import prefix_cache as prefix_cache_module
-from tests.support.hazards import BS, Driver, assert_holds_its_own, check
+from tests.support.hazards import BS, Driver, assert_holds_its_own
 from tests.support.layouts import OneTable
 from tests.support.oracles import hf_greedy, prompts_of
 
@@ -109,35 +109,6 @@ def test_a_step_that_lacks_any_number_of_blocks_changes_nothing(small_model, run
     driver.check()
 
 
-def test_a_step_that_fails_in_its_middle_leaks_nothing(small_pair, monkeypatch):
-    """Hazard 3: a failure that nobody could foresee, at call k for every k: freed and computed again, all goes on."""
-    hf, model = small_pair
-    driver = Driver(model, "061")
-    calls_needed = a_batch_that_needs_blocks(driver) * 3
-    known = [list(session.token_ids) for session in driver.live]
-    for number in range(calls_needed):
-        with monkeypatch.context() as patch:
-            failing_at(driver, patch, number)
-            with pytest.raises(KVCacheExhausted, match="injected"):
-                driver.engine.decode_step_sessions(driver.live)
-        for session in driver.live:
-            driver.engine.free(session)
-        assert driver.kv.num_available() == driver.kv.num_blocks
-        driver.check()
-        for session in driver.live[:5]:  # as it was before the step: all but the last token computed
-            token_id = session.token_ids.pop()
-            driver.engine.prefill([session])
-            session.token_ids.append(token_id)
-        for sibling in driver.live[5:]:
-            sibling.table = driver.kv.share(driver.live[1].table)
-            sibling.num_cached_tokens = driver.live[1].num_cached_tokens
-        driver.check()
-    for _ in range(3):
-        driver.step()
-    expected = hf_greedy(hf, known, 3)
-    assert [s.token_ids for s in driver.live] == [k + e for k, e in zip(known, expected, strict=True)]
-
-
 @pytest.mark.parametrize("number", range(5))
 def test_a_place_that_fails_at_any_block_changes_no_session(small_pair, monkeypatch, number):
     """Hazard 24: a failure at block k for every k: those before it have no block that nobody has copied into."""
@@ -174,75 +145,6 @@ def test_siblings_of_a_partial_block_see_their_own_tokens(small_pair, rung, leav
         assert_holds_its_own(hf, driver.kv, session)
     expected = hf_greedy(hf, known, 4)
     assert [s.token_ids for s in driver.live] == [k + e for k, e in zip(known, expected, strict=True)]
-
-
-@BOTH
-def test_a_fork_at_a_block_boundary_copies_nothing(small_pair, monkeypatch, rung):
-    """Hazard 6: the full blocks stay shared, and the next token gets a private block."""
-    hf, model = small_pair
-    driver = Driver(model, rung)
-    (parent,) = driver.start_lengths(2 * BS)
-    child = driver.fork(parent, token_id=9)
-    if isinstance(driver.layout, OneTable):
-        assert driver.kv.place([parent.table, child.table]) == []  # nothing to copy
-    else:
-        monkeypatch.setattr(driver.kv, "_copy_block", None)  # to call it would raise
-    driver.step()
-    lists = (driver.layout.lists(session.table) for session in (parent, child))
-    for layer, (a, b) in enumerate(zip(*lists, strict=True)):
-        assert a[:2] == b[:2]
-        assert [driver.layout.info(layer, i).owners for i in (*a, b[2])] == [2, 2, 1, 1]
-        assert a[2] != b[2]
-    assert_holds_its_own(hf, driver.kv, parent)
-    assert_holds_its_own(hf, driver.kv, child)
-
-
-@BOTH
-def test_blocks_and_slots_at_every_length(small_pair, rung):
-    """Hazard 7: prompts of 1, BS - 1, BS, BS + 1, ... tokens, and every length from there to the longest."""
-    hf, model = small_pair
-    most = 5 * BS
-    driver = Driver(model, rung, max_seq_len=most)
-    prompts = prompts_of([1, BS - 1, BS, BS + 1, 2 * BS - 1, 2 * BS, 2 * BS + 1, most - 1], 211)
-    sessions = [driver.session(prompt, new=most - len(prompt)) for prompt in prompts]
-    driver.engine.take_tokens(sessions, driver.engine.prefill(sessions))
-    driver.live += sessions
-    driver.check()
-    while running := [session for session in sessions if not session.finished]:
-        driver.step(*running)
-        for session in running:
-            assert driver.kv.length(session.table) == len(session.token_ids) - 1
-            for ids in driver.layout.lists(session.table):
-                assert len(ids) == -(-(len(session.token_ids) - 1) // BS)
-    for session in sessions:
-        assert len(session.token_ids) == most
-        assert_holds_its_own(hf, driver.kv, session)
-
-
-@BOTH
-def test_preemption_right_after_the_token_that_fills_a_block_loses_none(small_pair, rung):
-    """Hazard 11: when all sessions have just filled a block, there is one block for two of them."""
-    hf, model = small_pair
-    driver = Driver(model, rung, prefix_cache=True)
-    scheduler = OnlineScheduler(driver.engine)
-    sessions = [driver.session(prompt, 3 * BS) for prompt in prompts_of([BS - 2, BS - 2], 211)]
-    for session in sessions:
-        scheduler.submit(session)
-    preempted_at = []
-    while scheduler.has_work:
-        running = [s for s in scheduler.running if s.num_cached_tokens % BS == 0]
-        if len(running) == 2 and len(preempted_at) < 2:
-            preempted_at.append(running[1].num_cached_tokens)
-            hog = driver.kv.allocate((driver.kv.num_available() - 1) * BS)
-            scheduler.step()
-            assert list(scheduler.running) == sessions[:1]
-            driver.kv.free(hog)
-        else:
-            scheduler.step()
-        check(driver.engine, [*scheduler.waiting, *scheduler.running])
-    assert preempted_at[0] == BS
-    assert scheduler.stats.preemptions == len(preempted_at)
-    assert [session.completion_ids for session in sessions] == hf_greedy(hf, [s.prompt_ids for s in sessions], 3 * BS)
 
 
 @BOTH
@@ -287,25 +189,6 @@ def assert_right(hf, driver, *sessions):
 
 
 @BOTH
-def test_identical_prompts_in_one_batch_do_not_hit_what_is_not_computed(small_pair, rung):
-    """Hazard 12: the batch computes each by itself; the next batch hits."""
-    hf, model = small_pair
-    driver = Driver(model, rung, prefix_cache=True)
-    (prompt,) = prompts_of([3 * BS + 1], 211)
-    first = driver.start(prompt, prompt, prompt)
-    blocks = [i for session in first for i in driver.layout.lists(session.table)[0]]
-    assert len(set(blocks)) == len(blocks) == 12
-    second = [driver.session(prompt) for _ in range(2)]
-    for session in second:
-        driver.engine.reserve(session)
-    assert [session.num_cached_tokens for session in second] == [3 * BS, 3 * BS]
-    driver.engine.take_tokens(second, driver.engine.prefill(second))
-    driver.live += second
-    driver.check()
-    assert_right(hf, driver, *first, *second)
-
-
-@BOTH
 def test_a_hit_of_the_whole_prompt_computes_one_token_at_least(small_pair, rung):
     """Hazard 13: a prompt of three blocks, all known: the same logits as cold, while the first one runs and after."""
     hf, model = small_pair
@@ -324,21 +207,6 @@ def test_a_hit_of_the_whole_prompt_computes_one_token_at_least(small_pair, rung)
         driver.check()
         assert_right(hf, driver, session)
         driver.free(*driver.live)
-
-
-@BOTH
-def test_a_hit_is_not_evicted_by_the_allocation_that_uses_it(small_pair, rung):
-    """Hazard 14: the oldest idle blocks are those that the new prompt hits; room is made of the others."""
-    hf, model = small_pair
-    driver = Driver(model, rung, prefix_cache=True, num_blocks=5)
-    a, b = prompts_of([2 * BS + 1, 2 * BS + 1], 211)
-    for prompt in (a, b):  # a is the older
-        driver.free(prefilled(driver, prompt)[0])
-    known = driver.engine.prefix_cache.lookup
-    session, hit = prefilled(driver, [*a, *b[:BS]])  # 4 blocks: 2 of a, the free one, and 1 of b
-    assert (hit, len(known(b))) == (2 * BS, 1)
-    assert_right(hf, driver, session)  # which takes a fifth
-    assert (len(known(a)), len(known(b))) == (2, 0)
 
 
 @BOTH

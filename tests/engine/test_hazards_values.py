@@ -6,13 +6,13 @@ import pytest
 import torch
 import triton.runtime.interpreter as triton_interpreter
 
-from rosecourse import EngineConfig, InferenceEngine, LogitsError, SamplingParams, random_model
+from rosecourse import EngineConfig, LogitsError, random_model
 from rosecourse.decode import Batch, DecodeStep
 from rosecourse.kernels import triton_runs_on
 from rosecourse.kernels.reference import context_rows
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.lessons.l035_blocks import KVBlockManager
-from tests.support.hazards import BS, RUNGS, Driver, assert_holds_its_own, check, pool
+from tests.support.hazards import BS, RUNGS, Driver, check, pool
 from tests.support.layouts import OneTable, layout_of
 from tests.support.oracles import prompts_of
 
@@ -20,7 +20,6 @@ NAN = float("nan")
 PADDED = ("066-padded", "066-graphs")  # they run over pads too
 EACH = pytest.mark.parametrize("rung", RUNGS)
 BOTH = pytest.mark.parametrize("rung", ["061", "071"])  # a list of blocks for each layer, and one for all
-ROWS = pytest.mark.parametrize("rung", ["064", "066-graphs", "071"])  # which keep what they know of a session
 
 
 def a_mixed_batch(driver):
@@ -92,19 +91,6 @@ def test_a_table_shows_the_blocks_of_now(small_model, rung):
             assert shown[:, 0, : len(row)].tolist() == [row] * 3
             if "block_tables" in step.stages:
                 assert not shown[:, 0, len(row) :].any()
-
-
-@BOTH
-def test_the_order_of_the_blocks_in_the_pool_does_not_matter(small_model, rung):
-    """Hazard 18: another permutation in each layer, and the same logits to the last bit."""
-    straight, permuted = (Driver(small_model, rung) for _ in range(2))
-    generator = torch.Generator().manual_seed(0)
-    for free in permuted.layout.all_free():
-        free[:] = torch.randperm(len(free), generator=generator).tolist()
-    for driver in (straight, permuted):
-        a_mixed_batch(driver)
-    for _ in range(5):
-        assert torch.equal(permuted.step(), straight.step())
 
 
 def test_rows_of_a_layer_are_counted_in_64_bits():
@@ -240,101 +226,3 @@ def test_tokens_are_the_same_when_the_stream_is_late(rung):
                 session.token_ids.append(5 + len(session.token_ids))  # without waiting for the device
         found.append(torch.stack(logits).cpu())
     assert torch.equal(*found)
-
-
-def sampled(seed):
-    """Every second request is greedy."""
-    return SamplingParams(max_new_tokens=20, temperature=float(seed % 2), top_p=0.9, seed=seed, stop_on_eos=False)
-
-
-class Play(Driver):
-    """Sessions with seeds of their own, each of which must get what it gets alone, whoever else is there."""
-
-    def __init__(self, pair, rung, **config):
-        self.hf, self.model = pair
-        super().__init__(self.model, rung, **config)
-        self.seeds = 0
-
-    def join(self, *lengths):
-        sessions = []
-        for prompt in prompts_of(list(lengths), 211, seed=self.seeds):
-            self.seeds += 1
-            sessions.append(self.engine.new_session(prompt, sampled(self.seeds)))
-        self.live += sessions
-        self.engine.take_tokens(sessions, self.engine.prefill(sessions))
-        self.check()
-        return sessions
-
-    def judge(self):
-        """Tokens, K and V of all that live are their own."""
-        alone = InferenceEngine(self.model, EngineConfig(block_size=BS, max_batch_size=1), RUNGS["035"][0])
-        for session in self.live:
-            (result,) = alone.generate([session.prompt_ids], session.params)
-            assert session.completion_ids == result.token_ids[: len(session.completion_ids)]
-            assert len(session.completion_ids) > 3
-            assert_holds_its_own(self.hf, self.kv, session)
-
-
-@ROWS
-def test_sessions_change_places(small_pair, rung):
-    """Hazard 25: two are swapped, all turn round, some leave and the rest move up; block boundaries in between."""
-    play = Play(small_pair, rung)
-    a, b, c, d = play.join(3, 6, 9, 4)
-    for batch in ([a, b, c, d], [b, a, c, d], [d, c, a, b], [c, b], [b, d, c, a], [a, b, c, d], [d], [a, c], [c, d]):
-        play.step(*batch)
-    play.judge()
-
-
-@ROWS
-def test_a_fork_of_a_fork_writes_beside_all_its_ancestors(small_pair, rung):
-    """Hazard 26: before their first step, and after each one a block later."""
-    hf, model = small_pair
-    driver = Driver(model, rung, max_batch_size=12)
-    (session,) = driver.start_lengths(5, new=12)
-    for token_id in (7, 8, 9):
-        session = driver.fork(session, token_id=token_id)
-    for number in range(4):
-        driver.step(*reversed(driver.live))
-        driver.fork(driver.live[number], token_id=20 + number)
-        driver.fork(driver.live[-1], token_id=30 + number)
-        for each in driver.live:
-            assert_holds_its_own(hf, driver.kv, each)
-
-
-@ROWS
-def test_the_first_and_the_last_positions_in_one_batch(small_pair, rung):
-    """Hazard 27: a token at the second position of all, at both ends of a block, and at the last that there is.
-
-    Position 0 is a prefill's: whoever comes to a decode step has a prompt of one token at least, which is in the cache.
-    For the same reason no row has a length of 0. The parts alone are given both in tests/decode and tests/lessons.
-    """
-    hf, model = small_pair
-    longest = 32
-    driver = Driver(model, rung, max_seq_len=longest)
-    *_, last = driver.start_lengths(1, BS - 1, BS, BS + 1, 2 * BS, longest - 2, new=2)
-    driver.engine.decode_step_sessions([last])
-    last.token_ids.append(5)  # by hand, so that it has not ended
-    assert [s.num_cached_tokens for s in driver.live] == [1, BS - 1, BS, BS + 1, 2 * BS, longest - 1]
-    driver.engine.decode_step_sessions(driver.live)
-    driver.check()
-    for session in driver.live:
-        assert_holds_its_own(hf, driver.kv, session)
-    assert last.num_cached_tokens == longest
-
-
-@ROWS
-def test_tokens_are_taken_by_some_and_then_by_the_others(small_pair, rung):
-    """In any order, in parts; a step over those that have theirs may come in between."""
-    play = Play(small_pair, rung)
-    a, b, c = play.join(3, 6, 9)
-    for parts in ([[b], [c, a]], [[c, b, a]], [[a, b, c]], [[a, b], [c]], [[c], [a], [b]]):
-        logits = dict(zip((a, b, c), play.engine.decode_step_sessions([a, b, c]), strict=True))
-        for part in parts:
-            play.engine.take_tokens(part, torch.stack([logits[session] for session in part]))
-            play.check()
-    logits = dict(zip((a, b, c), play.engine.decode_step_sessions([a, b, c]), strict=True))
-    play.engine.take_tokens([b], logits[b][None])
-    play.step(b)
-    play.engine.take_tokens([c, a], torch.stack([logits[c], logits[a]]))
-    play.step(a, b, c)
-    play.judge()

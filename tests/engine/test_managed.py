@@ -6,61 +6,14 @@ import threading
 import pytest
 
 from rosecourse import EngineBusy, OnlineScheduler, SchedulerManager
-from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, params, time_limit
-from tests.support.oracles import hf_greedy, prompts_of
+from tests.support.managers import LIMIT, LONG, Gate, ids, params, time_limit
 from tests.support.scheduling import make_engine
-
-
-def stray_calls(engine, computed):
-    """What another thread may come with; `computed`: a session that has its blocks."""
-    return {
-        "generate": lambda: engine.generate([1, 2], params(2)),
-        "stream": lambda: next(engine.stream([1, 2], params(2))),
-        "reserve": lambda: engine.reserve(engine.new_session([1, 2], params(2))),
-        "prefill": lambda: engine.prefill([engine.new_session([1, 2], params(2))]),
-        "decode_step_sessions": lambda: engine.decode_step_sessions([computed]),
-        "fork": lambda: engine.fork(computed),
-        "can_append": lambda: engine.can_append([computed]),
-        "audit": lambda: engine.audit([computed]),
-        "another scheduler": lambda: OnlineScheduler(engine).step(),
-        "another manager": lambda: SchedulerManager(OnlineScheduler(engine)),
-    }
 
 
 def held_by_hand(engine):
     session = engine.new_session([5, 6, 7], params(3))
     engine.take_tokens([session], engine.prefill([session]))
     return session
-
-
-def test_stray_calls_end_nobodys_stream(small_pair):
-    """Hazard 37: two threads call whatever they can while others read: they are refused, and each stream is right."""
-    hf, model = small_pair
-    engine = make_engine(model)
-    computed = held_by_hand(engine)
-    prompts = prompts_of([4, 6, 5, 7], 211)
-    expected = hf_greedy(hf, prompts, 20)
-    read = threading.Event()
-
-    def stray():
-        while not read.wait(0.002):  # else they would keep the interpreter to themselves
-            for call in stray_calls(engine, computed).values():
-                with pytest.raises(EngineBusy, match="submit to the manager, or close it first"):
-                    call()
-
-    def reader():
-        try:
-            for _ in range(2):
-                streams = [manager.submit(prompt, params(20)) for prompt in prompts]
-                assert [ids(stream) for stream in streams] == expected
-        finally:
-            read.set()
-
-    with time_limit(), SchedulerManager(OnlineScheduler(engine)) as manager:
-        in_threads(reader, stray, stray)
-    engine.take_tokens([computed], engine.decode_step_sessions([computed]))  # `close` has handed the engine back
-    engine.free(computed)
-    engine.audit([])
 
 
 def test_a_session_is_given_back_while_a_manager_has_the_engine(small_model):
@@ -83,25 +36,6 @@ def test_a_session_is_given_back_while_a_manager_has_the_engine(small_model):
         assert len(ids(stream)) == 9
     engine.audit([])
     assert engine.kv.num_available() == engine.kv.num_blocks
-
-
-def test_a_manager_takes_no_engine_that_is_in_use(small_model):
-    """Hazard 37: it is refused before it has a thread, and the thread that was inside does not notice."""
-    engine = make_engine(small_model)
-    gate = Gate(engine.pipeline, "launch", 2)
-    made = []
-    with time_limit():
-        running = threading.Thread(target=lambda: made.append(engine.generate([1, 2, 3], params(8))), daemon=True)
-        running.start()
-        gate.has_come()
-        before = threading.active_count()
-        with pytest.raises(EngineBusy, match="another thread is using this engine"):
-            SchedulerManager(OnlineScheduler(engine))
-        assert threading.active_count() == before
-        gate.open()
-        running.join(LIMIT)
-    assert len(made[0][0].token_ids) == 8
-    SchedulerManager(OnlineScheduler(engine)).close()
 
 
 def test_a_manager_that_cannot_start_its_thread_hands_the_engine_back(small_model, monkeypatch):

@@ -4,56 +4,56 @@ from dataclasses import replace
 
 import pytest
 
-from rosecourse import (
-    OnlineScheduler,
-)
+from rosecourse import BEST, LESSONS, ConfigError, OfflineScheduler, OnlineScheduler, RequestError, SamplingParams
+from rosecourse.request.session import samples_of
+from tests.support.failing import spoil
 from tests.support.oracles import prompts_of
-from tests.support.samples import (
-    GREEDY,
-    KINDS,
-    LENGTHS,
-    RUNGS,
-    SAMPLED,
-    alone,
-    assert_all_blocks_are_back,
-    completions,
-    submit,
-)
 from tests.support.scheduling import BLOCK, check, make_engine, run
 
-# -- the same tokens as requests of their own ---------------------------------------------------------------------
+RUNGS = pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
+LENGTHS = [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK]
+GREEDY = SamplingParams(max_new_tokens=10, stop_on_eos=False)
+SAMPLED = replace(GREEDY, temperature=1.0, seed=7)
+
+
+def alone(model, prompts, params, n, parts=BEST):
+    """The same samples by requests of their own, none of which shares a block with another."""
+    engine = make_engine(model, parts, prefix_cache=False)
+    return [engine.generate(p, replace(params, seed=params.seed + i))[0].token_ids for p in prompts for i in range(n)]
+
+
+def submit(scheduler, prompts, params, n):
+    """Requests of n samples each."""
+    sessions = [scheduler.engine.new_session(prompt, params) for prompt in prompts]
+    for session in sessions:
+        scheduler.submit(session, samples_of(params, n)[1:])
+    return sessions
+
+
+def completions(sessions):
+    return [sample.completion_ids for session in sessions for sample in session.samples]
+
+
+def assert_all_blocks_are_back(engine):
+    engine.audit([])
+    assert engine.kv.num_available() == engine.kv.num_blocks
 
 
 @RUNGS
-@pytest.mark.parametrize(("params", "prefix_cache"), [(GREEDY, False), (SAMPLED, True)])
-def test_samples_are_those_of_requests_of_their_own(small_model, rung, params, prefix_cache):
-    """Prompts that end before, at and behind the end of a block; in a batch that has no place for them all."""
+@pytest.mark.parametrize(("params", "config"), [(GREEDY, {"prefix_cache": False}), (SAMPLED, {"num_blocks": 9})])
+def test_samples_are_those_of_requests_of_their_own(small_model, rung, params, config):
+    """Prompts that end before, at and behind the end of a block; no place for all, or a pool that preempts some."""
     prompts = prompts_of(LENGTHS, 211)
-    engine = make_engine(small_model, rung.after, prefix_cache=prefix_cache)
-    scheduler = OnlineScheduler(engine)
+    scheduler = OnlineScheduler(make_engine(small_model, rung.after, **config))
     sessions = submit(scheduler, prompts, params, 3)
     got = run(scheduler)
     assert completions(sessions) == alone(small_model, prompts, params, 3, rung.after)
     assert all(got[sample] == sample.completion_ids for session in sessions for sample in session.samples)
-    assert scheduler.stats.preemptions == 0
-    assert_all_blocks_are_back(engine)
+    assert (scheduler.stats.preemptions > 0) == ("num_blocks" in config)
+    assert_all_blocks_are_back(scheduler.engine)
 
 
-@RUNGS
-@pytest.mark.parametrize(("params", "num_blocks"), [(GREEDY, 5), (SAMPLED, 9)])
-def test_a_tiny_pool_preempts_samples_and_loses_nothing(small_model, rung, params, num_blocks):
-    """Those that are preempted are prefilled by themselves."""
-    prompts = prompts_of([BLOCK - 1, BLOCK, 2 * BLOCK + 1], 211)
-    engine = make_engine(small_model, rung.after, num_blocks=num_blocks)
-    scheduler = OnlineScheduler(engine)
-    sessions = submit(scheduler, prompts, params, 4)
-    run(scheduler)
-    assert scheduler.stats.preemptions > 0
-    assert completions(sessions) == alone(small_model, prompts, params, 4, rung.after)
-    assert_all_blocks_are_back(engine)
-
-
-@KINDS
+@pytest.mark.parametrize("kind", [OnlineScheduler, OfflineScheduler])
 @pytest.mark.parametrize("sizes", [{}, {"max_batch_size": 1}, {"prefill_max_batch_size": 1}, {"max_batch_size": 3}])
 def test_both_schedulers_give_the_same_samples(small_model, kind, sizes):
     prompts = prompts_of(LENGTHS, 211)
@@ -64,10 +64,6 @@ def test_both_schedulers_give_the_same_samples(small_model, kind, sizes):
     for sample in (sample for session in sessions for sample in session.samples):
         assert 0 < sample.times.submitted <= sample.times.admitted <= sample.times.tokens[0]
         assert len(sample.times.tokens) == 10
-    assert_all_blocks_are_back(scheduler.engine)
-
-
-# -- what generate returns ----------------------------------------------------------------------------------------
 
 
 def test_generate_returns_the_samples_of_each_prompt_in_order(model):
@@ -82,17 +78,6 @@ def test_generate_returns_the_samples_of_each_prompt_in_order(model):
     assert len({tuple(g.token_ids) for g in found}) > 6  # they do differ
     assert {g.finish_reason for g in found} == {"length"}
     assert engine.generate(prompts, params, n=1) == engine.generate(prompts, params)
-
-
-# -- one prefill, shared blocks -----------------------------------------------------------------------------------
-
-
-def test_a_prompt_is_prefilled_once(small_model, monkeypatch):
-    engine = make_engine(small_model, prefix_cache=False)
-    computed, real = [], engine.runner.prefill
-    monkeypatch.setattr(engine.runner, "prefill", lambda sessions: computed.extend(sessions) or real(sessions))
-    engine.generate(prompts_of([5, 8], 211), SAMPLED, n=9)
-    assert len(computed) == 2
 
 
 @RUNGS
@@ -136,3 +121,78 @@ def test_nobody_is_admitted_with_samples_that_would_be_preempted_at_once(small_m
         assert not session.forks
     run(scheduler)
     assert scheduler.stats.preemptions == 0
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_sample_stops_with_the_end_of_text_by_itself(small_model, params):
+    """At the first token too."""
+    engine = make_engine(small_model, max_batch_size=3)
+    (prompt,) = prompts_of([6], 211)
+    full = alone(small_model, [prompt], params, 8)
+    for eos in {full[0][0], full[1][1], full[2][4]}:
+        engine.eos_token_id = eos
+        found = engine.generate(prompt, replace(params, stop_on_eos=True), n=8)
+        for ids, generation in zip(full, found, strict=True):
+            stops = eos in ids
+            assert generation.token_ids == (ids[: ids.index(eos) + 1] if stops else ids)
+            assert generation.finish_reason == ("stop" if stops else "length")
+        assert_all_blocks_are_back(engine)
+
+
+@RUNGS
+def test_logits_of_nan_end_all_samples_of_that_prompt(small_model, rung):
+    engine = make_engine(small_model, rung.after, max_batch_size=16)
+    spoil(engine, lambda session: session.prompt_ids[0] == 9)
+    prompts = [[9] * 6, *prompts_of([5], 211), [9, 1]]
+    scheduler = OnlineScheduler(engine)
+    sessions = submit(scheduler, prompts, SAMPLED, 3)
+    run(scheduler)
+    for bad in (sessions[0], sessions[2]):
+        assert [(s.finish_reason, s.completion_ids, s.times.tokens) for s in bad.samples] == [("error", [], [])] * 3
+    assert set(scheduler.failed) == {*sessions[0].samples, *sessions[2].samples}
+    assert [s.completion_ids for s in sessions[1].samples] == alone(small_model, prompts[1:2], SAMPLED, 3, rung.after)
+    assert_all_blocks_are_back(engine)
+    reasons = [g.finish_reason for g in engine.generate(prompts[:2], SAMPLED, n=2)]
+    assert reasons == ["error", "error", "length", "length"]
+
+
+@pytest.mark.parametrize(("number", "after_steps"), [(0, 1), (0, 5), (2, 2), (4, 1), (5, 2)])
+def test_a_sample_is_cancelled_by_itself(small_model, number, after_steps):
+    """The one that was prefilled, one that runs, one that waits for a place."""
+    prompts = prompts_of([5], 211)
+    scheduler = OnlineScheduler(make_engine(small_model, max_batch_size=4))
+    (session,) = submit(scheduler, prompts, SAMPLED, 6)
+    for _ in range(after_steps):
+        scheduler.step()
+    cancelled = session.samples[number]
+    scheduler.cancel(cancelled)
+    check(scheduler)
+    run(scheduler)
+    expected = alone(small_model, prompts, SAMPLED, 6)
+    expected[number] = expected[number][: len(cancelled.completion_ids)]
+    assert completions([session]) == expected
+    assert cancelled.finish_reason == "cancelled"
+    assert_all_blocks_are_back(scheduler.engine)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "error", "message"),
+    [
+        ("two", ConfigError, "siblings is 'two': give a list of SamplingParams"),
+        (3, ConfigError, "siblings is 3: give a list of SamplingParams"),
+        ([GREEDY, None], ConfigError, "each of the siblings is None: give an object of type SamplingParams"),
+        ([SamplingParams(max_new_tokens=96)], RequestError, "max_new_tokens is 96: after a prompt of"),
+    ],
+)
+def test_samples_that_cannot_be_served_are_refused_before_anything_changes(small_model, siblings, error, message):
+    scheduler = OnlineScheduler(make_engine(small_model))
+    session = scheduler.engine.new_session([1, 2, 3], GREEDY)
+    with pytest.raises(error, match=message):
+        scheduler.submit(session, siblings)
+    assert not scheduler.has_work
+    scheduler.submit(session, [GREEDY])
+    run(scheduler)
+    assert len(session.samples) == 2

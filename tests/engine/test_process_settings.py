@@ -14,7 +14,6 @@ from rosecourse import (
     load_model,
     random_model,
 )
-from rosecourse.kernels.reference import add_norm, paged_attention_decode
 from rosecourse.kv.guards import settings_aside
 from rosecourse.lessons import LESSONS
 from rosecourse.models import load
@@ -29,52 +28,33 @@ TIGHT = EngineConfig(max_batch_size=4, block_size=4, num_blocks=12, max_seq_len=
 
 
 @contextmanager
+def setting(set_it, value, back):
+    set_it(value)
+    try:
+        yield
+    finally:
+        set_it(back)
+
+
 def dtype(value):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(value)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    return setting(torch.set_default_dtype, value, torch.get_default_dtype())
 
 
-@contextmanager
 def deterministic():
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+    return setting(torch.use_deterministic_algorithms, True, False)
 
 
-@contextmanager
-def device(value):
-    torch.set_default_device(value)
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-@contextmanager
 def precision():
-    torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    return setting(torch.set_float32_matmul_precision, "medium", "highest")
 
 
 SETTINGS = {
     "float64": lambda: dtype(torch.float64),
-    "bfloat16": lambda: dtype(torch.bfloat16),
     "float16": lambda: dtype(torch.float16),
-    "meta": lambda: device("meta"),
-    "autocast bfloat16": lambda: torch.autocast("cpu", torch.bfloat16),
-    "autocast float16": lambda: torch.autocast("cpu", torch.float16),
+    "meta": lambda: setting(torch.set_default_device, "meta", None),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "deterministic": deterministic,
     "grad": torch.enable_grad,
-    "no grad": torch.no_grad,
     "inference mode": torch.inference_mode,
     "precision": precision,
 }
@@ -149,43 +129,21 @@ def test_a_setting_of_the_process_changes_nothing(setting, rung, expected, small
     assert_equal(everything(used_under_it, SETTINGS[setting]), expected[rung.number])
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_reference_that_is_called_directly_computes_the_same(setting):
-    generator = torch.Generator().manual_seed(0)
-    q, k_new, v_new = torch.randn(3, 8, 4, 16, generator=generator)
-    k_layer, v_layer = torch.randn(2, 16, 4, 8, 16, generator=generator)
-    tables, lengths = torch.arange(16, dtype=torch.int32).view(8, 2), torch.arange(9, 17)
-
-    def computed():
-        attended = paged_attention_decode(q, k_layer, v_layer, tables, lengths, 16, k_new, v_new)
-        return attended, *add_norm(q[0], k_new[0], v_new[0, 0], v_new[0, 1], 1e-5)
-
-    expected = computed()
-    with SETTINGS[setting]():
-        found = computed()
-    assert all(map(torch.equal, found, expected))
-
-
+@pytest.mark.parametrize("changes", [False, True])
 @pytest.mark.parametrize("setting", PUT_ASIDE)
-def test_a_setting_is_put_back_when_the_last_engine_has_computed(setting):
-    device, set_it, read, _ = PUT_ASIDE[setting]
-    with set_it():
-        before = read()
-        with settings_aside(device):
-            with settings_aside(device):
-                assert read() != before
-            assert read() != before
-        assert read() == before
-
-
-@pytest.mark.parametrize("setting", PUT_ASIDE)
-def test_what_somebody_sets_while_an_engine_computes_stays(setting):
+def test_a_setting_is_put_back_unless_somebody_has_changed_it(setting, changes):
+    """When the last engine has computed."""
     device, set_it, read, change = PUT_ASIDE[setting]
     with set_it():
+        expected = read()
         with settings_aside(device):
-            change()
-            changed = read()
-        assert read() == changed
+            with settings_aside(device):
+                assert read() != expected
+            assert read() != expected
+            if changes:
+                change()
+                expected = read()
+        assert read() == expected
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

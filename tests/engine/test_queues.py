@@ -1,14 +1,16 @@
-"""The scheduler's queues: the order of arrival, and what a call costs when many wait."""
+"""Queues: the order of arrival, what a call costs when many wait, and how many may wait for a SchedulerManager."""
 
 import random
 import sys
+import threading
 from contextlib import contextmanager
 
 import pytest
 
-from rosecourse import OnlineScheduler, SamplingParams
+from rosecourse import ConfigError, OnlineScheduler, QueueFull, SamplingParams, SchedulerManager
 from rosecourse.engine.queues import Queue
 from rosecourse.request.session import InferenceSession
+from tests.support.managers import LIMIT, LONG, Gate, ids, params
 from tests.support.scheduling import make_engine
 
 PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
@@ -126,3 +128,53 @@ def costs(model, waiting):
 def test_no_call_takes_longer_when_more_sessions_wait(small_model):
     """Hazard 38: lines and comparisons are counted, not time."""
     assert costs(small_model, 1000) == costs(small_model, 4000)
+
+
+# -- the bounded queue of a manager -----------------------------------------------------------------------------------
+
+
+def test_what_the_scheduler_has_taken_over_counts_as_waiting(manage, scheduler):
+    """Held in the second prefill, with one place: two are in the scheduler's own queue, and one is on its way there."""
+    scheduler.max_batch_size = 1
+    gate = Gate(scheduler.runner, "launch", 2)
+    first = Gate(scheduler.runner, "prefill")
+    manager = manage(max_waiting=3)
+    streams = [manager.submit([1, 2, 3], params(4))]
+    first.has_come()
+    streams += [manager.submit([1, 2, n], params(4)) for n in range(2)]
+    first.open()
+    gate.has_come()
+    assert len(scheduler.waiting) == 2
+    streams.append(manager.submit([1, 2, 3], params(4)))
+    with pytest.raises(QueueFull, match="3 requests wait already"):
+        manager.submit([1, 2, 3], params(4))
+    gate.open()
+    assert [len(ids(stream)) for stream in streams] == [4] * 4
+
+
+@pytest.mark.parametrize(("settings", "refused"), [({}, 1), ({"max_waiting": None}, 0)])
+def test_the_queue_is_bounded_unless_told_otherwise(manage, scheduler, settings, refused):
+    gate = Gate(scheduler.runner, "prefill")
+    manager = manage(**settings)
+    streams = [manager.submit([1], LONG)]
+    gate.has_come()
+    streams += [manager.submit([1], LONG) for _ in range(1024)]
+    full = 0
+    try:
+        streams.append(manager.submit([1], LONG))
+    except QueueFull:
+        full += 1
+    assert full == refused
+    closer = threading.Thread(target=manager.close)
+    closer.start()
+    gate.open()
+    closer.join(LIMIT)
+    assert {stream.session.finish_reason for stream in streams} == {"cancelled"}
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "8"])
+def test_an_impossible_limit_is_refused_and_starts_no_thread(scheduler, value):
+    before = threading.active_count()
+    with pytest.raises(ConfigError, match=rf"max_waiting is {value!r}: give 1 or more, or None"):
+        SchedulerManager(scheduler, max_waiting=value)
+    assert threading.active_count() == before

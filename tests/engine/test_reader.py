@@ -1,6 +1,5 @@
 """TokenReader: one thread reads many requests, a list at a time. Every wait has a limit."""
 
-import threading
 from collections import deque
 
 import pytest
@@ -11,9 +10,9 @@ from rosecourse.engine.streaming import TokenReader
 from rosecourse.kv.guards import bookkeeping
 from tests.support.interrupt_scenes import PROMPTS, WANTED, check_empty, generated
 from tests.support.interrupt_story import make_engine as make_story_engine
-from tests.support.interrupts import Scene, strike, strike_lines
+from tests.support.interrupts import Scene, strike_lines
 from tests.support.late_device import BEHIND
-from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers, params
+from tests.support.managers import LONG, Gate, ids, managers, params
 from tests.support.oracles import hf_greedy, prompts_of
 from tests.support.scheduling import make_engine
 
@@ -60,39 +59,6 @@ def test_a_list_is_all_that_has_come(manage):
     assert len(batch) == 15
     for session in sessions:
         assert [token.token_id for of, token in batch if of is session] == session.completion_ids
-
-
-def test_requests_of_many_threads(manage):
-    """They are submitted while one thread reads; each is answered once."""
-    manager = manage(max_waiting=None)
-    expected = [ids(manager.submit([1, 2, n], params(6))) for n in range(4)]
-    reader, sessions, got = TokenReader(manager), [], {}
-    keeper = reader.submit([9], LONG)
-
-    def submit(number):
-        for _ in range(20):
-            sessions.append((number, reader.submit([1, 2, number], params(6))))
-
-    def read():
-        for _ in range(3):  # the last submit may come when no request is left
-            read_all(reader, got)
-            done.wait(LIMIT)
-
-    done = threading.Event()
-    submitters = [threading.Thread(target=submit, args=(n,), daemon=True) for n in range(4)]
-
-    def wait():
-        for submitter in submitters:
-            submitter.start()
-        for submitter in submitters:
-            submitter.join(LIMIT)
-        done.set()
-
-    in_threads(read, wait)
-    assert len(sessions) == 80
-    assert len(got) == 81
-    assert len(got[keeper]) == 80
-    assert all(token_ids(got[session]) == expected[number] for number, session in sessions)
 
 
 # -- the tokens of a step as one item -----------------------------------------------------------------------------
@@ -194,26 +160,5 @@ def next_scene():
     return Scene(lambda: next(story[2]), lambda _, read: check_reader(story, read))
 
 
-def submit_scene():
-    """An interrupted submit has submitted nothing."""
-    story = story_reader()
-
-    def check(interrupted, session):
-        if not interrupted:
-            story[3].append(session)
-        check_reader(story, None)
-
-    return Scene(lambda: story[2].submit(PROMPTS[2], WANTED[2]), check)
-
-
 def test_an_interrupt_at_any_line_loses_no_list():
     assert strike_lines(next_scene, 40, "next") == 40
-
-
-def test_a_submit_is_interrupted_at_any_line():
-    assert strike_lines(submit_scene, 25, "submit") == 25
-
-
-def test_a_submit_is_interrupted_at_its_last_line():
-    """Where the request is queued, and nobody has got its session yet."""
-    strike(submit_scene(), strike(submit_scene(), None) - 1)

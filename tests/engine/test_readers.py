@@ -18,7 +18,6 @@ from rosecourse import (
     QueueFull,
     RequestError,
     SchedulerClosed,
-    SchedulerManager,
     TokenReader,
 )
 from rosecourse.decode.delivery import Delivery
@@ -30,7 +29,6 @@ from tests.support.scheduling import make_engine
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
-FAILING = ["reserve", "prefill", "can_append", "launch", "begin", "land", "admission", "hand_over"]
 PROMPTS = prompts_of([3, 8, 1, 12, 5, 4, 9, 2, 7], 211)
 PARTS = {"in step": BEST.with_(delivery=partial(Delivery, wakes_per_second=1e-9)), "one behind": BEHIND}
 
@@ -352,11 +350,3 @@ def test_who_is_refused_leaves_nothing_behind(start, scheduler):
     assert not manager._stepper.mailboxes
     for mailbox in manager._of_loops.values():
         assert not mailbox._queues
-
-
-def test_a_manager_is_a_context_and_may_be_closed_twice(scheduler):
-    with managers(scheduler), SchedulerManager(scheduler) as manager:
-        assert len(list(manager.submit([1, 2, 3], params(4)))) == 4
-        manager.close()
-    assert not manager._stepper.thread.is_alive()
-    assert_closed(lambda: manager.submit([1]))

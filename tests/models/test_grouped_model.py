@@ -99,44 +99,6 @@ def test_greedy_tokens_by_the_triton_kernels(grouped, group, number):
         assert completions(model, prompts[few], 6, parts, **config) == [tokens[:6] for tokens in expected[few]]
 
 
-@pytest.mark.parametrize("group", SHAPES)
-def test_greedy_tokens_under_preemption(grouped, group):
-    model, prompts, expected = grouped(group)
-    assert completions(model, prompts, 12, block_size=4, max_batch_size=4, num_blocks=9) == expected
-
-
-@pytest.mark.parametrize("group", SHAPES)
-def test_a_prefill_with_and_without_a_prefix_hit(grouped, group):
-    """Sessions that hit, by more and less, beside one that does not, in one prefill."""
-    model, prompts, _ = grouped(group)
-    stem = prompts[-1]
-    engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=8))
-    params = SamplingParams(max_new_tokens=2)
-    first = engine.new_session(stem, params)
-    engine.take_tokens([first], engine.prefill([first]))
-    sessions = [engine.new_session(p, params) for p in ([*stem, 7, 8], stem[:9], [5, *stem], [*stem, 9, 10])]
-    for session in sessions:
-        engine.reserve(session)
-    assert [session.num_cached_tokens for session in sessions] == [16, 8, 0, 16]
-    for session, row in zip(sessions, engine.prefill(sessions), strict=True):
-        torch.testing.assert_close(row, full_logits(model, session.token_ids), atol=1e-4, rtol=1e-4)
-
-
-def test_a_fork_writes_to_a_copy(grouped):
-    """Copy-on-write of blocks with fewer K and V heads: siblings with different tokens do not see each other's."""
-    model, prompts, _ = grouped(3)
-    engine = InferenceEngine(model, EngineConfig(block_size=8, max_batch_size=2))
-    first = engine.new_session(prompts[3], SamplingParams(max_new_tokens=8))
-    engine.take_tokens([first], engine.prefill([first]))
-    second = engine.fork(first)
-    second.token_ids[-1] = first.token_ids[-1] % 100 + 1
-    for _ in range(3):
-        logits = engine.decode_step_sessions([first, second])
-        for session, row in zip((first, second), logits, strict=True):
-            torch.testing.assert_close(row, full_logits(model, session.token_ids), atol=1e-4, rtol=1e-4)
-        engine.take_tokens([first, second], logits)
-
-
 def test_the_cache_and_the_floor_count_k_and_v_heads(grouped):
     """6 query heads over 3 of K and V, of 5 numbers, in 2 layers; 4 bytes a number."""
     model, _, _ = grouped(2)

@@ -13,17 +13,6 @@ from rosecourse.models import load
 from rosecourse.models.load import SHIPPED_MODEL, from_transformers, resolve_device, resolve_dtype
 from tests.support.oracles import hf_next_logits, hf_random_gpt2, prompts_of
 
-PROMPTS = [
-    "It is a truth universally acknowledged",
-    "My dear sister,",
-    "She opened the letter and",
-    "The morning was",
-    "Mr. Darcy",
-    "Emma was not at all",
-    "Hello",
-    "They walked together towards the house",
-]
-
 
 def prefill_logits(model, prompt, **config):
     engine = InferenceEngine(model, EngineConfig(**config))
@@ -34,17 +23,6 @@ def test_the_shipped_model_is_small():
     sizes = {path.name: path.stat().st_size for path in SHIPPED_MODEL.iterdir()}
     assert sum(sizes.values()) <= 8_000_000
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= set(sizes)
-
-
-def test_greedy_continuations_are_english_and_no_loops(model):
-    """Of the runs of 5 tokens nearly all are different, and the words are those of the tokenizer, not syllables."""
-    known = {token.strip("Ġ").lower() for token in model.tokenizer.get_vocab()}
-    results = InferenceEngine(model).generate(PROMPTS, SamplingParams(max_new_tokens=100, stop_on_eos=False))
-    shares = [len({tuple(result.token_ids[i : i + 5]) for i in range(96)}) / 96 for result in results]
-    assert min(shares) > 0.6
-    assert sum(shares) / len(shares) > 0.9
-    words = [word.strip(".,;:!?\"'-_()").lower() for word in " ".join(result.text for result in results).split()]
-    assert sum(word in known for word in words) / len(words) > 0.8
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 300])
@@ -68,8 +46,8 @@ def test_dtypes(model):
     assert model.dtype == torch.float32
     half = load_model(dtype="bfloat16", device="cpu")
     assert half.dtype == half.layers[0].attn_c_attn.weight.dtype == torch.bfloat16
-    logits = prefill_logits(half, model.tokenizer.encode(PROMPTS[0]))
-    exact = prefill_logits(model, model.tokenizer.encode(PROMPTS[0]))
+    logits = prefill_logits(half, model.tokenizer.encode("It is a truth universally acknowledged"))
+    exact = prefill_logits(model, model.tokenizer.encode("It is a truth universally acknowledged"))
     assert logits.dtype == torch.bfloat16
     assert torch.nn.functional.cosine_similarity(logits.float(), exact, dim=0) > 0.99
     assert resolve_dtype(None, torch.device("cuda")) == torch.float16

@@ -12,8 +12,6 @@ import rosecourse
 from rosecourse import ConfigError, InferenceEngine, ModelError, load_model
 from rosecourse.measure.rivals import as_transformers
 from rosecourse.models import load
-from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.models.ops import Linear, Norm
 from rosecourse.models.shape import require_model
 from tests.support.grouped_model import GroupedModel, GroupedShape
 from tests.support.tag_model import TagModel
@@ -125,20 +123,3 @@ def test_only_a_gpt2_is_compared_with_transformers():
         ConfigError, match=r"^the model 'tags' is not a GPT-2: give one to compare with `transformers`$"
     ):
         as_transformers(TagModel())
-
-
-def test_each_weight_of_a_layer_is_an_attribute_of_its_name(small_model):
-    layer = small_model.layers[1]
-    own = {
-        f"{name}_{field}": getattr(part, field)
-        for name, part in vars(layer).items()
-        if isinstance(part, Norm | Linear)
-        for field in ("weight", "bias")
-    }
-    prefix = "h.1."
-    expected = {
-        name.removeprefix(prefix).replace(".", "_"): w for name, w in small_model.weights.items() if prefix in name
-    }
-    assert own.keys() == expected.keys()
-    assert all(own[name] is expected[name] for name in own)
-    assert GPT2Shape(10, 8, 12, 1, 3).num_kv_heads == 3

@@ -1,4 +1,4 @@
-"""Requests that fail: models that make NaN at a position, and cancellations that nobody asked for."""
+"""What fails: models that make NaN at a position, cancellations that nobody asked for, calls that raise."""
 
 import torch
 
@@ -53,3 +53,33 @@ def cancels_one(monkeypatch, at):
     monkeypatch.setattr(SchedulerManager, "__init__", remembered)
     monkeypatch.setattr(OnlineScheduler, "step", cancelling)
     return steps
+
+
+class Planted(Exception):
+    """A fault of ours."""
+
+
+class FaultAt:
+    """Raises in the k-th call of what it wraps: before the call has done anything, or after it has done all."""
+
+    def __init__(self, k, when):
+        self.k, self.when = k, when
+        self.calls = 0
+        self.raised_in = None
+
+    def wrap(self, owner, name):
+        real = getattr(owner, name)
+
+        def call(*args, **kwargs):
+            self.calls += 1
+            mine = self.calls == self.k
+            if mine:
+                self.raised_in = name
+            if mine and self.when == "before":
+                raise Planted(name)
+            result = real(*args, **kwargs)
+            if mine:
+                raise Planted(name)
+            return result
+
+        setattr(owner, name, call)

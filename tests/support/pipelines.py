@@ -8,12 +8,12 @@ import torch
 from rosecourse import EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, lesson
 from rosecourse.request.session import samples_of
 from tests.support.interrupt_story import UnsureModel
-from tests.support.late_device import BEHIND, LATE, assert_nothing_in_flight
+from tests.support.late_device import assert_nothing_in_flight
+from tests.support.machine import AHEAD
 from tests.support.oracles import prompts_of
 from tests.support.tag_model import VOCAB
 
 BEFORE = lesson("066").after  # the same step, and the host waits for it
-AHEAD = {"behind": BEHIND, "late": LATE}
 one_behind = pytest.mark.parametrize("parts", AHEAD.values(), ids=AHEAD)
 LENGTHS = [3, 4, 5, 8, 1, 9, 7, 12]  # of prompts, around the ends of blocks of 4
 NEW = [6, 1, 9, 2, 12, 5, 3, 8]  # tokens that they ask for

@@ -4,7 +4,6 @@ from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams
 from tests.support.oracles import prompts_of
 
 BLOCK = 4
-ROOMY = 64
 
 
 def make_engine(model, parts=BEST, **config):
@@ -12,11 +11,13 @@ def make_engine(model, parts=BEST, **config):
 
 
 def submit(scheduler, lengths, new=10, temperature=0.0):
+    """Sessions of prompts of these lengths; `new` tokens for all, or for each."""
+    news = new if isinstance(new, list) else [new] * len(lengths)
     sessions = [
         scheduler.engine.new_session(
-            prompt, SamplingParams(max_new_tokens=new, stop_on_eos=False, temperature=temperature, seed=number)
+            prompt, SamplingParams(max_new_tokens=most, stop_on_eos=False, temperature=temperature, seed=number)
         )
-        for number, prompt in enumerate(prompts_of(lengths, 211))
+        for number, (prompt, most) in enumerate(zip(prompts_of(lengths, 211), news, strict=True))
     ]
     for session in sessions:
         scheduler.submit(session)

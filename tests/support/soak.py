@@ -1,7 +1,8 @@
-"""A long random run of the machine of tests/support/machine.py: `make soak`. Hazard 23.
+"""Long random runs: `make soak`. Each world is drawn from its number alone.
 
-Each world is an engine of its own, drawn from the seed and the world's number alone: `--seed 5 --first 1234 --worlds 1`
-repeats one that failed. `--parts behind late` are the engines with steps in flight.
+python -m tests.support.soak                                     all of them, at their usual length
+python -m tests.support.soak faults --first 1234 --worlds 1      repeats one world that failed
+python -m tests.support.soak lines                               interrupts at every line of every scene
 """
 
 import argparse
@@ -9,25 +10,28 @@ import random
 import sys
 import time
 from collections import Counter
+from functools import partial
 
 import torch
 from tqdm import tqdm
 
+from tests.support.fault_world import FaultWorld
+from tests.support.interrupt_scenes import SCENES, step_scene
+from tests.support.interrupt_story import STEPS, told_alone
+from tests.support.interrupts import strike_lines
 from tests.support.machine import MOST_NEW, PARTS, SCHEDULERS, Machine
 from tests.support.tag_model import CONTEXT, VOCAB
 
-STEPS_PER_WORLD = 400
-FIGURES = ["worlds", "steps", "tokens", "sessions", "refused", "preemptions", "forks", "cancels", "copies", "evictions"]
-FIGURES += ["squeezes", "exhausted"]
+ENGINES = ["035", "061", "071", "own", "late"]  # that are interrupted at every line
 
 
 class World:
     """A machine, and a seeded hand that works it."""
 
-    def __init__(self, seed: int, number: int, **fixed) -> None:
-        self.random = random.Random(f"{seed} {number}")
+    def __init__(self, number: int, **fixed) -> None:
+        self.random = random.Random(number)
         draw = self.random.choice
-        self.config = {
+        config = {
             "parts": draw(list(PARTS)),
             "scheduler": draw(list(SCHEDULERS)),
             "block_size": draw([1, 2, 4, 16]),
@@ -35,8 +39,8 @@ class World:
             "prefix_cache": draw([True, False]),
             "batch": draw([1, 2, 4, 6]),
             "prefill_batch": draw([1, 2, 4, 6]),
-        } | fixed
-        self.machine = Machine(**self.config)
+        }
+        self.machine = Machine(**config | fixed)
         # Prompts begin alike, and the same few tokens come again after other ones.
         self.stems = [[self.random.randrange(1, 4) for _ in range(CONTEXT)] for _ in range(2)]
         self.actions = [self.machine.step] * 24 + [self.submit] * 16 + [self.fork] * 3 + [self.machine.release] * 3
@@ -64,7 +68,7 @@ class World:
     def squeeze(self) -> None:
         self.machine.squeeze(self.random.randint(1, 3))
 
-    def run(self, steps: int = STEPS_PER_WORLD) -> Counter:
+    def play(self, steps: int = 400) -> Counter:
         """So many actions, and then what is left; returns what happened."""
         for _ in range(steps):
             self.random.choice(self.actions)()
@@ -72,39 +76,52 @@ class World:
         return self.machine.counts + Counter(worlds=1, steps=steps)
 
 
-def soak(seed: int, first: int, worlds: int, parts: list[str]) -> Counter:
-    """Run worlds one after another, of these parts in turns; returns what happened in all of them."""
+WORLDS = {"machine": (World, 2500), "faults": (FaultWorld, 2000)}
+
+
+def soak(kind: str, first: int, worlds: int | None) -> Counter:
+    """Play worlds one after another; returns what happened in all of them."""
+    make, usual = WORLDS[kind]
     counts: Counter = Counter()
-    with tqdm(total=worlds * STEPS_PER_WORLD, unit="step", unit_scale=True, mininterval=1.0) as bar:
-        for number in range(first, first + worlds):
-            world = World(seed, number, **({"parts": parts[number % len(parts)]} if parts else {}))
-            try:
-                counts += world.run()
-            except BaseException:
-                bar.close()
-                named = f" --parts {world.config['parts']}" if parts else ""
-                again = f"--seed {seed} --first {number} --worlds 1{named}"
-                print(f"in {world.config}\nrepeat it: {again}", file=sys.stderr)
-                raise
-            bar.update(STEPS_PER_WORLD)
+    for number in tqdm(range(first, first + (worlds or usual)), desc=kind, mininterval=1.0, file=sys.stderr):
+        try:
+            counts += make(number).play()
+        except BaseException as error:
+            error.add_note(f"repeat it: {kind} --first {number} --worlds 1")
+            raise
+    return counts
+
+
+def every_line(parts: str) -> Counter:
+    """Every line of every step of the story and of every other scene is interrupted, in one engine."""
+    expected = told_alone(parts)
+    scenes = {f"step {n}": partial(step_scene, parts, n, expected) for n in range(STEPS)}
+    scenes |= {name: partial(make, parts) for name, make in SCENES.items()}
+    counts: Counter = Counter()
+    for name, make in tqdm(scenes.items(), desc=parts, file=sys.stderr):
+        try:
+            counts[f"lines of {parts}"] += strike_lines(make)
+        except BaseException as error:
+            error.add_note(f"in {name}, with the parts of {parts}")
+            raise
     return counts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="draws all worlds (0)")
+    kinds = [*WORLDS, "lines"]
+    parser.add_argument("kinds", nargs="*", default=kinds, help=f"some of {', '.join(kinds)} (all)")
     parser.add_argument("--first", type=int, default=0, help="number of the first world (0)")
-    parser.add_argument("--worlds", type=int, default=2500, help=f"of {STEPS_PER_WORLD} steps each (2500)")
-    parser.add_argument("--parts", nargs="*", choices=list(PARTS), default=[], help="only these, in turns; else all")
+    parser.add_argument("--worlds", type=int, help="how many of each kind")
     args = parser.parse_args()
     torch.set_num_threads(1)  # small operations: threads that wait for each other cost more than they save
     start = time.perf_counter()
-    counts = soak(args.seed, args.first, args.worlds, args.parts)
-    seconds = time.perf_counter() - start
-    print(f"seed {args.seed}, worlds {args.first} to {args.first + args.worlds - 1}: nothing wrong")
-    for name in FIGURES:
-        print(f"{name:12} {counts[name]:>10,}")
-    print(f"{'seconds':12} {seconds:>10.1f}")
+    for kind in args.kinds:
+        counts = soak(kind, args.first, args.worlds) if kind in WORLDS else sum(map(every_line, ENGINES), Counter())
+        print(f"{kind}: nothing wrong")
+        for name, count in sorted(counts.items()):
+            print(f"{name:20} {count:>10,}")
+    print(f"{'seconds':20} {time.perf_counter() - start:>10.1f}")
 
 
 if __name__ == "__main__":

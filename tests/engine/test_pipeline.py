@@ -1,4 +1,4 @@
-"""Hazards 28, 29, 30 and 33 with steps in flight."""
+"""One step behind, and the same tokens: hazards 28, 29, 30 and 33, several schedulers, and streams."""
 
 import random
 import sys
@@ -14,11 +14,13 @@ from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForwar
 from tests.support.interrupts import TRACED
 from tests.support.late_device import BEHIND, LATE
 from tests.support.pipelines import (
+    BEFORE,
     PROMPTS,
     Run,
     SickModel,
     alone,
     asks,
+    assert_empty,
     make_engine,
     one_behind,
     told_alone,
@@ -61,38 +63,6 @@ def test_the_device_itself_finds_blocks_that_came_back_at_once(monkeypatch):
     assert "was not its session's alone" in run.engine.kv.late.wrong[0]
 
 
-@one_behind
-@pytest.mark.parametrize("end", ["cancel", "preempt", "nan"])
-def test_other_ends_with_a_step_in_flight(parts, end):
-    """Hazard 28: the blocks go to whoever waits, and the tokens of all are their own."""
-    model = SickModel()
-    run = Run(make_engine(parts, model, num_blocks=9, max_batch_size=3))
-    if end == "nan":
-        whole = alone(tuple(PROMPTS[2]), asks()[2])[0]
-        model.sick.add((whole[3], len(PROMPTS[2]) + 3))
-    sessions = run.submit_all()
-    for _ in range(6):
-        run.step()
-    assert run.engine.num_in_flight == 1
-    if end == "cancel":
-        run.scheduler.cancel(sessions[2])
-    if end == "preempt":
-        taken = run.engine.kv.allocate(4 * run.engine.kv.num_available())
-        before = run.scheduler.stats.preemptions
-        while run.scheduler.stats.preemptions == before:
-            run.scheduler.step()
-        run.engine.kv.free(taken)
-        run.kept = set(sessions)
-    run.finish()
-    for number, session in enumerate(sessions):
-        tokens, reason = told_alone(session)
-        if number == 2 and end in ("cancel", "nan"):
-            assert session.completion_ids == tokens[: len(session.completion_ids)] != tokens
-            assert session.finish_reason == {"cancel": "cancelled", "nan": "error"}[end]
-        else:
-            assert (session.completion_ids, session.finish_reason) == (tokens, reason)
-
-
 # -- hazard 29: one token too many ----------------------------------------------------------------------------------
 
 
@@ -115,26 +85,6 @@ def test_length_stops_are_planned(parts):
     run.finish()
     assert [steps.get(session, 0) for session in sessions] == [most - 1 for most in new]
     assert run.told() == [told_alone(session) for session in sessions]
-
-
-@one_behind
-def test_the_token_too_many_is_nowhere(parts):
-    """Hazard 29: A request ends by a token in each place; what the step in flight makes after it is nowhere."""
-    prompt, params = PROMPTS[4], replace(asks()[4], stop_on_eos=True)
-    whole = alone(tuple(prompt), replace(params, stop_on_eos=False))[0]
-    for place, eos in enumerate(whole[1:-2], 1):
-        if eos in whole[:place]:
-            continue
-        run = Run(make_engine(parts))
-        run.engine.eos_token_id = eos
-        other = run.submit(PROMPTS[5], replace(asks()[5], stop_on_eos=False))
-        session = run.submit(prompt, params)
-        run.finish()
-        assert (session.completion_ids, session.finish_reason) == (whole[: place + 1], "stop")
-        assert len(session.times.tokens) == place + 1
-        assert other.completion_ids == told_alone(other)[0]
-        entries = len(run.engine.prefix_cache.entries())
-        assert entries == len(prompt) // 4 + len(PROMPTS[5]) // 4, "only prompts are cached"
 
 
 @one_behind
@@ -235,3 +185,83 @@ def test_a_capture_that_fails_with_a_step_in_flight(fault, monkeypatch):
     run.finish()
     assert run.told() == [told_alone(session) for session in run.sessions]
     assert (run.engine.decode_step.runner.new_graph is None) == isinstance(fault, RuntimeError)
+
+
+@one_behind
+def test_the_host_is_one_step_behind_and_never_two(parts):
+    few = slice(2, 5)
+    run = Run(make_engine(parts))
+    run.submit_all(PROMPTS[few], asks()[few])
+    depths, steps = [], []
+    while run.scheduler.has_work:
+        run.step()
+        depths.append(run.engine.num_in_flight)
+        steps.append(run.scheduler.stats.decode_steps)
+    assert set(depths) == {0, 1}
+    # No step is launched for nobody: the longest request takes its first token from the prefill.
+    assert steps[-1] == max(asks()[few], key=lambda params: params.max_new_tokens).max_new_tokens - 1
+    assert depths[1:-1] == [1] * len(depths[1:-1])
+
+
+@one_behind
+@pytest.mark.parametrize("seed", range(3))
+def test_two_schedulers_on_one_engine(parts, seed):
+    """In any turns: each gets its own tokens, and only those."""
+    draw = random.Random(seed)
+    engine = make_engine(parts, max_batch_size=2)
+    runs = [Run(engine), Run(engine)]
+    requests = list(zip(PROMPTS, asks(), strict=True))
+    while requests or any(run.scheduler.has_work for run in runs):
+        run = draw.choice(runs)
+        if requests and draw.random() < 0.3:
+            run.submit(*requests.pop())
+        for session, token in run.scheduler.step():
+            assert session in run.sessions
+            run.got.setdefault(session, []).append(token)
+        engine.audit([s for each in runs for s in each.sessions])
+    for run in runs:
+        run.finish()
+        assert run.told() == [told_alone(session) for session in run.sessions]
+
+
+@one_behind
+def test_streams(parts):
+    """In turns, and left at any token: nothing is left in flight."""
+    engine = make_engine(parts)
+    prompt, params = PROMPTS[2], asks()[2]
+    expected = list(make_engine(BEFORE).stream(prompt, params))
+    assert [token.token_id for token in expected] == alone(tuple(prompt), params)[0]
+    assert [*engine.stream(prompt, params)] == expected
+    assert_empty(engine)
+    for taken in range(len(expected)):
+        stream = engine.stream(prompt, params)
+        assert [next(stream) for _ in range(taken)] == expected[:taken]
+        stream.close()
+        assert_empty(engine)
+    streams = [engine.stream(prompt, params) for _ in range(2)]
+    assert [*zip(*streams, strict=True)] == [*zip(expected, expected, strict=True)]
+    assert_empty(engine)
+
+
+@one_behind
+def test_blocks_of_another_scheduler_are_on_their_way_back(parts):
+    """Its request has ended, and a step in flight still writes to them: whoever needs them lets that land."""
+    engine = make_engine(parts, num_blocks=5, prefix_cache=False)
+    first, second = Run(engine), Run(engine)
+    params = SamplingParams(max_new_tokens=11, stop_on_eos=True)
+    whole = alone(tuple(PROMPTS[3]), replace(params, stop_on_eos=False))[0]
+    eos = next(token for place, token in enumerate(whole) if place > 1 and token not in whole[:place])
+    engine.eos_token_id = eos
+    session = first.submit(PROMPTS[3], params)
+    while not session.finished:
+        first.step()
+    assert engine.is_in_flight(session)
+    other = second.submit(PROMPTS[5], SamplingParams(max_new_tokens=9, stop_on_eos=False))
+    second.step()
+    assert session.table is None
+    second.step()
+    assert len(other.completion_ids) == 1
+    second.finish()
+    first.finish()
+    assert (session.completion_ids, session.finish_reason) == (whole[: whole.index(eos) + 1], "stop")
+    assert (other.completion_ids, other.finish_reason) == told_alone(other)

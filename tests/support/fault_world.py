@@ -1,42 +1,42 @@
-"""Steps in flight, and everything at once: requests, samples, forks, cancels, ends of text, NaN, preemption and faults.
+"""Everything at once: requests, samples, forks, cancels, ends of text, NaN, preemption, faults and interrupts.
 
-`python -m tests.support.fault_soak`. Each world is drawn from its number alone: `--first 1234 --worlds 1` repeats one
-that failed. Every session must get the tokens that its request gets alone, or the first of them if it is cancelled.
+Each world is drawn from its number alone. Every session must get the tokens that its request gets alone, or the first
+of them if it is cancelled.
 """
 
-import argparse
+import gc
 import random
-import sys
-import time
+import signal
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
-from tqdm import tqdm
-
 from rosecourse import OfflineScheduler, OnlineScheduler, RequestError, SamplingParams
-from tests.engine.test_faults import FaultAt, Planted
+from tests.support.failing import FaultAt, Planted
 from tests.support.late_device import forgive
+from tests.support.machine import AHEAD, PARTS
 from tests.support.oracles import prompts_of
-from tests.support.pipelines import AHEAD, Run, SickModel, alone, make_engine
+from tests.support.pipelines import Run, SickModel, alone, make_engine
 from tests.support.tag_model import VOCAB
 
 ACTIONS = 60
 CALLS = ["reserve", "prefill", "launch", "land", "begin"]
 STAGES = ["place", "copy_blocks", "plan", "runner"]
 MOST = 40  # sessions
+LONGEST = 0.004  # seconds until a timer goes off: longer than most of what it is to interrupt
 
 
 class FaultWorld:
     """A scheduler over a small pool, and a seeded hand that works it."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, interrupts: bool = True) -> None:
         self.random = random.Random(number)
         draw = self.random.choice
         self.counts: Counter = Counter()
+        self.interrupts = interrupts
         self.model = SickModel()
         self.engine = make_engine(
-            AHEAD[draw(list(AHEAD))],
+            PARTS[draw(list(AHEAD)) if draw([True, True, False]) else draw(list(PARTS))],
             self.model,
             num_blocks=draw([7, 8, 9, 12, 30, 64]),
             max_batch_size=draw([1, 2, 3, 4, 6]),
@@ -106,11 +106,16 @@ class FaultWorld:
             (self.engine.decode_step, STAGES),
             (self.engine.pipeline, ["launch", "land"]),
         ]
-        owners += [(slot, ["read", "write"]) for slot in self.engine.pipeline.ring.empty]
-        owner, names = draw.choice(owners)
-        name = draw.choice(names)
+        if self.engine.pipeline.steps_ahead:
+            owners += [(slot, ["read", "write"]) for slot in self.engine.pipeline.ring.empty]
+        owner, name = draw.choice([(owner, name) for owner, names in owners for name in names if hasattr(owner, name)])
         self.planted.append((owner, name, getattr(owner, name)))
         fault.wrap(owner, name)
+
+    def interrupted_step(self) -> None:
+        """A step while a timer is running."""
+        with timer(self.random.uniform(1e-6, self.random.choice([LONGEST, LONGEST / 20]))):
+            self.run.step()
 
     def pull_up(self) -> None:
         """No fault is planted any more."""
@@ -124,13 +129,14 @@ class FaultWorld:
         choices = (
             [self.run.step] * 20 + [self.submit] * 5 + [self.fork] * 3 + [self.plant] * 2 + [self.cancel, self.settle]
         )
+        choices += [self.interrupted_step] * 4 * self.interrupts
         for _ in range(4):
             self.submit()
         for _ in range(actions):
             try:
                 self.random.choice(choices)()
-            except Planted:
-                self.counts["faults"] += 1
+            except (Planted, KeyboardInterrupt) as error:
+                self.counts["faults" if isinstance(error, Planted) else "interrupts"] += 1
                 self.pull_up()
                 self.run.kept = set(self.run.samples)  # a call that has done its work keeps what it would have given
             self.run.check()
@@ -141,7 +147,7 @@ class FaultWorld:
         )
 
     def finish(self) -> None:
-        if self.counts["faults"]:
+        if self.counts["faults"] + self.counts["interrupts"]:
             forgive(self.engine)
         self.run.finish(1000)
         for session in self.run.samples:
@@ -166,31 +172,16 @@ class FaultWorld:
         return whole[len(known) :], "length"
 
 
-def soak(first: int, worlds: int) -> Counter:
-    """Play worlds one after another; returns what happened in all of them."""
-    counts: Counter = Counter()
-    for number in tqdm(range(first, first + worlds), unit="world", mininterval=1.0, disable=None):
-        try:
-            counts += FaultWorld(number).play()
-        except BaseException as error:
-            error.add_note(f"repeat it: --first {number} --worlds 1")
-            raise
-    return counts
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--first", type=int, default=0, help="number of the first world (0)")
-    parser.add_argument("--worlds", type=int, default=2000, help=f"of {ACTIONS} actions each (2000)")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    counts = soak(args.first, args.worlds)
-    print(f"worlds {args.first} to {args.first + args.worlds - 1}: nothing wrong")
-    for name, count in sorted(counts.items()):
-        print(f"{name:12} {count:>10,}")
-    print(f"{'seconds':12} {time.perf_counter() - start:>10.1f}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()
+@contextmanager
+def timer(seconds: float):
+    """SIGINT after so many seconds, wherever that is."""
+    callbacks, gc.callbacks[:] = gc.callbacks[:], []  # hypothesis has one: an interrupt inside it would be swallowed
+    alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        gc.callbacks[:] = callbacks
