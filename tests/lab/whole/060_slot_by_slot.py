@@ -1,0 +1,51 @@
+# wrong, which a CPU can show
+from rosecourse.kv.buffers import index_tensor
+
+
+class MyKVAppend:
+    def __init__(self, model, kv, config):
+        self.kv = kv
+
+    def __call__(self, sessions, keys, values):
+        for layer_idx in range(self.kv.num_layers):
+            block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
+            self.append_token_batch(layer_idx, block_ids_list, keys[layer_idx], values[layer_idx])
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        fast_batch_idx = []
+        fast_infos = []
+        slow_batch_idx = []
+        for b in range(len(block_ids_list)):
+            block_ids = block_ids_list[b]
+            if len(block_ids) == 0:
+                block_ids.append(self.kv.allocate_block(layer_idx, 0))
+            else:
+                last = self.kv.info(block_ids[-1])
+                if last.length == self.kv.block_size:
+                    new_id = self.kv.allocate_block(layer_idx, last.start + last.length)
+                    block_ids.append(new_id)
+            info = self.kv.info(block_ids[-1])
+            if info.owners > 1:
+                slow_batch_idx.append(b)
+            else:
+                fast_batch_idx.append(b)
+                fast_infos.append(info)
+        if len(fast_batch_idx) > 0:
+            self.write(layer_idx, fast_batch_idx, fast_infos, key_new, value_new)
+            for info in fast_infos:
+                info.length += 1
+        for b in slow_batch_idx:
+            self.kv.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
+
+    def write(self, layer_idx, batch_idx, infos, key_new, value_new):
+        k_layer = self.kv.k_layers[layer_idx]
+        v_layer = self.kv.v_layers[layer_idx]
+        if len(batch_idx) != key_new.shape[0]:
+            idx_t = index_tensor(batch_idx, self.kv.device)
+            key_new = key_new.index_select(0, idx_t)
+            value_new = value_new.index_select(0, idx_t)
+        blk_t = index_tensor([info.block_index for info in infos], self.kv.device)
+        slots = sorted({info.length for info in infos})
+        for slot in slots:
+            k_layer[blk_t, :, slot] = key_new
+            v_layer[blk_t, :, slot] = value_new
