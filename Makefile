@@ -67,9 +67,9 @@ browser-test: env  ## Drive Jupyter Lab in Chromium, which has to be installed; 
 wheel: env  ## Build the wheel, install it into an empty environment, and generate from another folder
 	$(BIN)/python -m tests.repo.wheel
 
-soak: env  ## Every case of every test; a million random steps; faults; interrupts at every line (ARGS='faults --worlds 9')
+soak: env  ## A million random steps; faults; interrupts at every line (ARGS='faults --worlds 9')
 	$(BIN)/python -m tests.support.soak $(ARGS)
-	$(PYTEST) --every-case --hypothesis-profile default tests
+	$(PYTEST) --hypothesis-profile default tests
 
 mutants: env  ## Change the engine in 400 small ways: a test must fail (half an hour; ARGS='--seed 1 --count 50')
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'

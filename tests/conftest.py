@@ -1,7 +1,6 @@
 """Fixtures that the tests share."""
 
 import os
-from collections import defaultdict
 
 import torch
 
@@ -58,49 +57,3 @@ def manage(scheduler):
     """Makes SchedulerManagers over `scheduler`, which are closed at the end."""
     with managers(scheduler) as make:
         yield make
-
-
-def pytest_addoption(parser):
-    parser.addoption("--every-case", action="store_true", help="all cases of the tests that have many: `make soak`")
-
-
-@pytest.hookimpl(trylast=True)  # after `-k`
-def pytest_collection_modifyitems(config, items):
-    """Of a test that is marked `grid` a fixed selection of its cases is left, if `--every-case` is not given and no GPU
-    runs them."""
-    if config.getoption("--every-case"):
-        return
-    cases = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("grid") and not item.get_closest_marker("gpu") and hasattr(item, "callspec"):
-            cases[item.path, item.originalname].append(item)
-    left_out = {item for grid in cases.values() for item in grid} - {
-        i for grid in cases.values() for i in selected(grid)
-    }
-    if left_out:
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
-
-
-def selected(grid):
-    """Cases of one test, chosen by their parameters alone: few that show each value of each axis at least once.
-
-    With `grid(shows=f)` f says what a case shows, as the cause of a fault. With `grid(n)`, for values that are
-    interchangeable, n cases are chosen, evenly spaced.
-    """
-    mark = grid[0].get_closest_marker("grid")
-    if mark.args:
-        (most,) = mark.args
-        return [grid[len(grid) * number // most] for number in range(min(most, len(grid)))]
-    shows = mark.kwargs.get("shows", values_of)
-    shown = {case: set(shows(**case.callspec.params)) for case in grid}
-    missing, chosen = set().union(*shown.values()), []
-    while missing:
-        chosen.append(max(grid, key=lambda case: len(shown[case] & missing)))
-        missing -= shown[chosen[-1]]
-    return chosen
-
-
-def values_of(**params):
-    """A value is an object: `callspec.indices` number the cases, and not the values of an axis."""
-    return {(axis, id(value)) for axis, value in params.items()}

@@ -19,7 +19,6 @@ def _one_model(model, monkeypatch):
     monkeypatch.setattr(bug_hunt, "load_model", lambda **_: model)
 
 
-@pytest.mark.grid
 @needs_triton
 @pytest.mark.parametrize("number", COURSES)
 def test_a_scene_is_the_same_at_each_look(number, model):

@@ -20,7 +20,6 @@ from rosecourse.lab.exercises.hunting import hunt
 from tests.support.cells import NOTEBOOKS
 from tests.support.verdicts import judged
 
-pytestmark = pytest.mark.grid
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 FEW = 20  # stories
 EACH = pytest.mark.parametrize("number", COURSES)

@@ -56,6 +56,13 @@ def step_or_find_no_block(world, batch, one_table):
             world.append(batch, world.tokens(len(batch)))
 
 
+@each_rung
+def test_positions_0_to_the_last_in_one_batch(rung):
+    """Hazard 27: slot 0 of the first block, the last slots of a block, slot 0 of another, the last slot of all."""
+    world = World(rung, num_blocks=100)
+    world.step([world.start(n) for n in (0, 1, 3, 4, 5, 7, 8, 126, 127)])
+
+
 # -- what a lesson takes away -------------------------------------------------------------------------------------
 
 

@@ -134,7 +134,7 @@ def smaller_sizes(sizes: Any) -> Iterator[Any]:
         if value != least:
             yield replace(sizes, **{field.name: least})
             halves = (value // 2,) if field.name == "block_size" else _lower_numbers(value)  # a power of two
-            yield from (replace(sizes, **{field.name: lower}) for lower in halves if least < lower)
+            yield from (replace(sizes, **{field.name: lower}) for lower in halves if (least or 0) < lower)
 
 
 def _lower_numbers(value: Any) -> Iterator[int]:
