@@ -1,6 +1,6 @@
 """Misuse is refused by name, before anything has changed: a table of calls, and what no call of it may touch.
 
-`World` is a fresh engine with sessions in every state; `MISUSES` says what is done to it and which error is to come.
+`MISUSES` says what is done to a fresh `World`, which has sessions in every state, and which error is to come.
 """
 
 import threading
@@ -10,12 +10,9 @@ import pytest
 import torch
 
 from rosecourse import (
-    BEST,
     BlockError,
     ConfigError,
     EngineBusy,
-    EngineConfig,
-    InferenceEngine,
     LogitsError,
     OfflineScheduler,
     OnlineScheduler,
@@ -25,81 +22,9 @@ from rosecourse import (
     SchedulerManager,
 )
 from rosecourse.kv import blocks as one_table
+from tests.engine.states import NEW, PARAMS, VOCAB, World
 from tests.support.managers import LIMIT
 from tests.support.scheduling import make_engine
-
-NEW = 5  # tokens that each session makes
-PARAMS = SamplingParams(max_new_tokens=NEW, stop_on_eos=False)
-VOCAB = 211
-
-
-class World:
-    """An engine, one session in each state, a scheduler with two, and another engine with one."""
-
-    def __init__(self, model, parts=BEST):
-        self.engine, self.other = (make_engine(model, parts, max_batch_size=8, num_blocks=64) for _ in range(2))
-        self.new, self.reserved, self.ready, self.a, self.b, self.done, self.gone, self.freed = self.made = [
-            self.engine.new_session([10 + n, 3, 5, 7, 11, 13], PARAMS) for n in range(8)
-        ]
-        self.engine.reserve(self.reserved)
-        self.logits = self.engine.prefill([self.ready])
-        live = [self.a, self.b, self.done, self.gone, self.freed]
-        self.engine.take_tokens(live, self.engine.prefill(live))
-        for _ in range(2):
-            self.step(self.engine, live)
-        while not self.done.finished:
-            self.step(self.engine, [self.done, self.gone])
-        self.engine.free(self.gone)
-        self.engine.free(self.freed)
-        self.scheduler = OnlineScheduler(self.engine, max_batch_size=1)
-        self.running, self.queued = (self.engine.new_session([20 + n, 3, 5], PARAMS) for n in range(2))
-        for session in (self.running, self.queued):
-            self.scheduler.submit(session)
-        self.scheduler.step()
-        self.aside = OnlineScheduler(self.engine)
-        self.aside.submit(kept := self.engine.new_session([40, 3, 5], PARAMS))
-        self.kept = kept
-        self.alien, self.alien_new = (self.other.new_session([30 + n, 3, 5], PARAMS) for n in range(2))
-        self.other.take_tokens([self.alien], self.other.prefill([self.alien]))
-        self.ended = OnlineScheduler(self.engine)
-        self.cancelled = self.engine.new_session([1, 2], PARAMS)
-        self.ended.submit(self.cancelled)
-        self.ended.cancel(self.cancelled)
-
-    @property
-    def all(self):
-        return [*self.made, self.running, self.queued, self.kept, self.cancelled]
-
-    def step(self, engine, sessions):
-        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
-
-    def books(self):
-        """All that a call that is refused leaves as it was; raises where an engine's books are wrong."""
-        self.engine.audit(self.all)
-        self.other.audit([self.alien, self.alien_new])
-        sessions = [(s.token_ids, s.table, s.num_cached_tokens, s.finish_reason) for s in [*self.all, self.alien]]
-        queues = [list(map(id, queue)) for queue in (self.scheduler.waiting, self.scheduler.running)]
-        free = [engine.kv.num_available() for engine in (self.engine, self.other)]
-        return repr((sessions, queues, free))
-
-    def finish(self):
-        """Run everything to its end and give all blocks back; returns the tokens of each session."""
-        self.engine.take_tokens([self.ready], self.logits)
-        rest = [self.new, self.reserved, self.freed]
-        self.engine.take_tokens(rest, self.engine.prefill(rest))
-        self.scheduler.run()
-        self.aside.run()
-        self.scheduler.submit(fork := self.engine.fork(self.a))
-        self.scheduler.run()
-        for engine, sessions in ((self.engine, self.made), (self.other, [self.alien])):
-            while live := [session for session in sessions if not session.finished]:
-                self.step(engine, live)
-            for session in sessions:
-                if session.table is not None:
-                    engine.free(session)
-            engine.audit([])
-        assert self.engine.kv.num_available() == self.other.kv.num_available() == 64
-        return [session.token_ids for session in [*self.all, self.alien, fork]]
 
 
 def managed(call):
@@ -364,51 +289,3 @@ def test_tokens_that_somebody_adds_by_hand_end_at_the_length_of_the_engine(small
     session.token_ids.append(7)
     with pytest.raises(RequestError, match="max_seq_len is 24, make a new one"):
         engine.decode_step_sessions([session])
-
-
-# -- what an engine can never serve -------------------------------------------------------------------------------
-
-REQUESTS = [
-    ([], {}, "the prompt is empty"),
-    ("", {}, "the prompt is empty"),
-    ([1] * 96, {"max_new_tokens": 1}, "the prompt has 96 tokens: the engine takes at most 95"),
-    ([1] * 90, {"max_new_tokens": 7}, "max_new_tokens is 7: after a prompt of 90 tokens at most 6 fit into 96"),
-    ([1] * 5, {"max_new_tokens": 9}, "need 4 KV blocks, the pool has 3"),
-    ([211], {}, "token id 211 is not in the vocabulary of 211 tokens"),
-    ([-1], {}, "token id -1"),
-]
-
-
-@pytest.mark.parametrize(("prompt", "params", "message"), REQUESTS)
-def test_a_request_that_can_never_be_served_is_refused(small_model, prompt, params, message):
-    """Hazard 9: and the largest that fits is served."""
-    engine = make_engine(small_model, num_blocks=3 if "pool" in message else None)
-    for ask in (engine.new_session, engine.stream):
-        with pytest.raises(RequestError, match=message):
-            ask(prompt, SamplingParams(**params))
-    (whole,) = engine.generate([[1] * 5], SamplingParams(max_new_tokens=8, stop_on_eos=False))
-    assert len(whole.token_ids) == 8
-
-
-SETTINGS = {
-    EngineConfig: [
-        *({"block_size": value} for value in (0, 3, 2.0)),
-        *({"max_batch_size": value} for value in (0, True)),
-        *({"max_seq_len": value} for value in (1, 97)),
-        {"num_blocks": 0},
-    ],
-    SamplingParams: [
-        *({"max_new_tokens": value} for value in (0, 1.5)),
-        *({"temperature": value} for value in (-0.1, float("nan"), float("inf"), "hot")),
-        {"top_k": -1},
-        *({"top_p": value} for value in (0.0, 1.01, float("nan"))),
-        {"seed": -1},
-    ],
-}
-
-
-@pytest.mark.parametrize(("kind", "setting"), [(kind, one) for kind, all_ in SETTINGS.items() for one in all_], ids=str)
-def test_an_impossible_setting_is_refused_by_name(small_model, kind, setting):
-    ((name, value),) = setting.items()
-    with pytest.raises(ConfigError, match=f"{name} is {value!r}"):
-        InferenceEngine(small_model, kind(**setting))

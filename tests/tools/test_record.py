@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from rosecourse.records.results import RESULTS, SHIPPED_GPU
 from rosecourse.records.runs import COLUMNS, recorded_comparison
 from tests.support.recordings import STEPS, steady, write_recording
+from tests.support.timelines import timeline_of
 
 TOOLS = Path(__file__).parents[2] / "tools" / "record"
 
@@ -23,7 +24,7 @@ def record(monkeypatch):
 
     monkeypatch.setitem(tasks.FIRST, "E", "070")  # two rungs, of which the last one runs twice
     yield module
-    for name in ("runs", "tasks", "paths", "ladder"):
+    for name in ("runs", "tasks", "paths", "ladder", "steps", "cores"):
         sys.modules.pop(name, None)
 
 
@@ -82,3 +83,20 @@ def test_a_ladder_of_two_rungs_is_measured_and_drawn(record, tmp_path):
     refused = CliRunner().invoke(ladder.main, ["--lessons", "071,099"])
     assert refused.exit_code == 2
     assert "there is no '099'" in refused.output
+
+
+def test_a_load_follows_from_the_burst_that_was_recorded(record, model):
+    task = record.task_of("D-load", model, pd.Series([2.0, 4.0, 3.0]))
+    assert len(task.workload.requests) / task.workload.requests[-1].arrival < len(task.workload.requests) / 3.0
+
+
+@pytest.mark.parametrize(
+    ("order", "cut"),
+    [("aqakqa", False), ("aqaqa", True), ("akqa", True)],  # attention, products, the copy of the tokens
+)
+def test_a_window_without_a_border_or_a_whole_layer_is_cut(record, order, cut):
+    import steps  # noqa: PLC0415
+
+    kinds = {"a": "attention", "q": "matrix", "k": "copy"}
+    window = timeline_of([(kinds[one], kinds[one], 10.0 * n, 8.0) for n, one in enumerate(order)])
+    assert steps.is_cut(window, 2, replays=True) is cut

@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise, product
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -163,8 +165,8 @@ def profiled(
     tables, facts = [], dict[str, Any]()
     for (number, kind), timelines in sorted(taken.items()):
         # What else the machine did has only made the others longer.
-        cut = {id(one): is_cut(one, model.shape.num_layers, replays(number, kind)) for one in timelines}
-        one = min(timelines, key=lambda one: (cut[id(one)], one.step_us))
+        cut = partial(is_cut, layers=model.shape.num_layers, replays=replays(number, kind))
+        one = min(sorted(timelines, key=attrgetter("step_us")), key=cut)
         sizes = {"busy_us": round(one.busy_us, 1), "kernels": len(one.kernels)}
         facts.setdefault(number, {})[kind] = {"context": one.context, "plain_us": one.plain_us} | sizes
         if number >= "067" or (work.name, number, kind) in own:
