@@ -115,14 +115,6 @@ def freed_table(w):
     return table
 
 
-def others_table(w):
-    return w.alien.table
-
-
-def table(w):
-    return w.a.table
-
-
 def kv_rows(w, *shape):
     kv = w.engine.kv
     blocks = torch.zeros(2, dtype=torch.int64)
@@ -212,13 +204,13 @@ MISUSES = {
         }.items()
         for value in values
     },
-    "kv.free of another cache's table": (BLOCKS, lambda w: w.engine.kv.free(others_table(w))),
+    "kv.free of another cache's table": (BLOCKS, lambda w: w.engine.kv.free(w.alien.table)),
     "kv.free of a freed table": (BLOCKS, lambda w: w.engine.kv.free(freed_table(w))),
-    "kv.free of a copy": (BLOCKS, lambda w: w.engine.kv.free(one_table.BlockTable(table(w)))),
-    "kv.free of a table as a list": (BLOCKS, lambda w: w.engine.kv.free(list(table(w)))),
-    "kv.share of another cache's table": (BLOCKS, lambda w: w.engine.kv.share(others_table(w))),
+    "kv.free of a copy": (BLOCKS, lambda w: w.engine.kv.free(one_table.BlockTable(w.a.table))),
+    "kv.free of a table as a list": (BLOCKS, lambda w: w.engine.kv.free(list(w.a.table))),
+    "kv.share of another cache's table": (BLOCKS, lambda w: w.engine.kv.share(w.alien.table)),
     "kv.share of a freed table": (BLOCKS, lambda w: w.engine.kv.share(freed_table(w))),
-    "kv.allocate after a block twice": (BLOCKS, lambda w: w.engine.kv.allocate(9, [table(w)[0]] * 2)),
+    "kv.allocate after a block twice": (BLOCKS, lambda w: w.engine.kv.allocate(9, [w.a.table[0]] * 2)),
     "kv.allocate after a free block": (BLOCKS, lambda w: w.engine.kv.allocate(9, [63])),
     "kv.write_tokens of one head": (BLOCKS, lambda w: kv_rows(w, 2, 1, 8)),
     "kv.write_tokens of one token for two": (BLOCKS, lambda w: kv_rows(w, 1, 2, 8)),

@@ -13,6 +13,7 @@ from tests.support.commands import lab
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 FOLD = "<details><summary>{}</summary>\n\n"
+exercise = given_cell  # the source of a lesson's exercise
 HINTS = re.compile("^" + "(.*)".join(map(FOLD.format, ("A question", "The approach", "The code"))), re.DOTALL)
 
 
@@ -29,11 +30,6 @@ def part_in(source, name=None):
 
 def classes_in(source):
     return [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-
-
-def exercise(number):
-    """The source of a lesson's exercise."""
-    return given_cell(number)
 
 
 @cache

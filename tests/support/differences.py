@@ -1,10 +1,8 @@
 """Parts that are wrong by a small difference: the text of a right one, in which a few lines are other ones."""
 
-import itertools
-import linecache
 from pathlib import Path
 
-NUMBERS = itertools.count()
+from tests.support.cells import part_in
 
 
 def differing(file, name, *changes):
@@ -13,8 +11,4 @@ def differing(file, name, *changes):
     for old, new in changes:
         assert source.count(old) == 1, old
         source = source.replace(old, new)
-    title = f"<difference {next(NUMBERS)}>"
-    linecache.cache[title] = (len(source), None, source.splitlines(keepends=True), title)
-    space = {"__name__": "differences"}
-    exec(compile(source, title, "exec"), space)
-    return space[name]
+    return part_in(source, name)

@@ -34,21 +34,6 @@ CHOICES: dict[str, list[Any]] = {  # the first four of each are drawn in most st
 GATES = [(1, None), (10**6, None), (2, 3), (10**6, 2)]
 
 
-def story_number(number: int, kernels: bool, more: tuple[str, ...] = ()) -> Story:
-    """The story of this number. kernels: whether batches come to the gates of kernels. more: kinds of operations."""
-    dice, wild = random.Random(number), number % 4 == 3
-    sizes = draw_sizes(dice, wild, kernels)
-    if number % HUGE == HUGE - 1:
-        sizes = _huge(dice, kernels)
-    elif number % HUGE == HUGE // 2:
-        sizes = sizes.with_(block_size=64, heads=1, head_dim=2, num_blocks=24, max_seq_len=300)
-    draw = Draws(dice, wild, sizes)
-    known = (*draw.KINDS, *more)
-    kinds = ["step", "step", *dice.sample(known, dice.choice([2, 3, 5, len(known)]))]  # few, and more of each
-    ops = [draw.op(kind) for kind in dice.choices(kinds, k=dice.randint(2, 16))]
-    return Story(sizes, (("start", draw.length()), *ops))
-
-
 def draw_sizes(dice: random.Random, wild: bool, kernels: bool) -> Sizes:
     drawn = {name: dice.choice(values if wild else values[:4]) for name, values in CHOICES.items()}
     gates = dice.choice(GATES) if kernels else (10**6, None)
@@ -266,7 +251,18 @@ class PoolStories(Stories):
         self.count = KERNEL_STORIES if kernels else model.stories
 
     def number(self, n: int) -> Story:
-        return story_number(n, self.kernels, self.model.operations)
+        """The story of this number, of the operations that every pool knows and of the model's own."""
+        dice, wild = random.Random(n), n % 4 == 3
+        sizes = draw_sizes(dice, wild, self.kernels)
+        if n % HUGE == HUGE - 1:
+            sizes = _huge(dice, self.kernels)
+        elif n % HUGE == HUGE // 2:
+            sizes = sizes.with_(block_size=64, heads=1, head_dim=2, num_blocks=24, max_seq_len=300)
+        draw = Draws(dice, wild, sizes)
+        known = (*draw.KINDS, *self.model.operations)
+        kinds = ["step", "step", *dice.sample(known, dice.choice([2, 3, 5, len(known)]))]  # few, and more of each
+        ops = [draw.op(kind) for kind in dice.choices(kinds, k=dice.randint(2, 16))]
+        return Story(sizes, (("start", draw.length()), *ops))
 
     def played(self, part: type, sizes: Sizes) -> PlayedInAPool:
         return PlayedInAPool(lambda sizes: self.model(part, self.cache, sizes, self.device), sizes)
