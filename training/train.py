@@ -1,8 +1,9 @@
-"""Train the model that ships in data/tiny-gpt2, and write it in Hugging Face format.
+"""Train the models that ship in data/, and write them in Hugging Face format.
 
     python training/train.py austen.txt data/tiny-gpt2
+    python training/train.py austen.txt data/tiny-llama --family llama
 
-`austen.txt` comes from training/corpus.py. The defaults are those of the shipped model: minutes on a GPU, hours on a
+`austen.txt` comes from training/corpus.py. The defaults are those of the shipped models: minutes on a GPU, hours on a
 laptop; `--steps 20` shows on any machine that everything works.
 """
 
@@ -15,7 +16,14 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 END_OF_TEXT = "<|endoftext|>"
 HELD_OUT_EVERY = 40  # one chapter in so many is kept for validation
@@ -51,7 +59,7 @@ def random_windows(ids: torch.Tensor, batch: int, length: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def mean_loss(model: GPT2LMHeadModel, ids: torch.Tensor, length: int) -> float:
+def mean_loss(model: PreTrainedModel, ids: torch.Tensor, length: int) -> float:
     """Mean cross-entropy (nats a token) over `ids`, cut into windows of `length`."""
     model.eval()
     windows = ids[: len(ids) // length * length].view(-1, length)
@@ -68,7 +76,7 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int = 200) -> floa
     return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def train(model: GPT2LMHeadModel, ids: torch.Tensor, args: argparse.Namespace) -> None:
+def train(model: PreTrainedModel, ids: torch.Tensor, args: argparse.Namespace) -> None:
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
@@ -91,10 +99,42 @@ def train(model: GPT2LMHeadModel, ids: torch.Tensor, args: argparse.Namespace) -
             bar.set_postfix(loss=f"{loss.item():.3f}")
 
 
+def untrained(args: argparse.Namespace, tokenizer: Tokenizer) -> PreTrainedModel:
+    """A model of the family and the sizes in `args`. A Llama has half as many KV heads as query heads."""
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    ids = {"vocab_size": tokenizer.get_vocab_size(), "bos_token_id": end, "eos_token_id": end}
+    if args.family == "llama":
+        config = LlamaConfig(
+            **ids,
+            max_position_embeddings=args.context,
+            hidden_size=args.width,
+            intermediate_size=3 * args.width,
+            num_hidden_layers=args.layers,
+            num_attention_heads=args.heads,
+            num_key_value_heads=args.heads // 2,
+            attention_dropout=args.dropout,
+            tie_word_embeddings=True,
+        )
+        return LlamaForCausalLM(config)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            **ids,
+            n_positions=args.context,
+            n_embd=args.width,
+            n_layer=args.layers,
+            n_head=args.heads,
+            resid_pdrop=args.dropout,
+            embd_pdrop=args.dropout,
+            attn_pdrop=args.dropout,
+        )
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, help="paragraphs a line, an empty line between chapters")
     parser.add_argument("out", type=Path, help="the folder to write")
+    parser.add_argument("--family", choices=["gpt2", "llama"], default="gpt2")
     parser.add_argument("--vocab-size", type=int, default=4096)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--width", type=int, default=128)
@@ -115,19 +155,7 @@ def main() -> None:
     kept = [c for i, c in enumerate(chapters) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
     tokenizer = train_tokenizer(kept, args.vocab_size)
     train_ids = encode(tokenizer, kept).to(args.device)
-    config = GPT2Config(
-        vocab_size=tokenizer.get_vocab_size(),
-        n_positions=args.context,
-        n_embd=args.width,
-        n_layer=args.layers,
-        n_head=args.heads,
-        resid_pdrop=args.dropout,
-        embd_pdrop=args.dropout,
-        attn_pdrop=args.dropout,
-        bos_token_id=tokenizer.token_to_id(END_OF_TEXT),
-        eos_token_id=tokenizer.token_to_id(END_OF_TEXT),
-    )
-    model = GPT2LMHeadModel(config).to(args.device)
+    model = untrained(args, tokenizer).to(args.device)
     print(f"{model.num_parameters():,} parameters, {len(train_ids):,} training tokens")
     train(model, train_ids, args)
     print(f"final loss: training {mean_loss(model, train_ids, args.context):.3f} nats a token", end="")

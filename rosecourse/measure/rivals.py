@@ -4,34 +4,66 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from ..checks import shown
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..errors import ConfigError
-from ..models.gpt2 import GPT2
+from ..models.folder import HEAD
+from ..models.gpt2 import GPT2, GPT2Shape
+from ..models.llama import Llama, LlamaShape
+from ..models.llama_config import SIZES
 from ..models.shape import Model
 from .stats import interleave_all
 from .workload import require_whole
 
 
-def as_transformers(model: Model) -> GPT2LMHeadModel:
-    """A GPT-2 as `transformers` has it, with our weights. Raises `ConfigError` for a model of another family."""
-    if not isinstance(model, GPT2):
-        raise ConfigError(f"the model {shown(model.name)} is not a GPT-2: give one to compare with `transformers`")
-    shape = model.shape
-    sizes: dict[str, Any] = {"n_embd": shape.width, "n_layer": shape.num_layers, "n_head": shape.num_heads}
-    sizes |= {"vocab_size": shape.vocab_size, "n_positions": shape.context}
-    theirs: Any = GPT2LMHeadModel(GPT2Config(layer_norm_epsilon=shape.layer_norm_eps, **sizes))
-    theirs.transformer.load_state_dict(model.weights)
+def as_transformers(model: Model) -> PreTrainedModel:
+    """The model as `transformers` has it, read from its folder; one without a folder is made from its shape.
+
+    Raises `ConfigError` for a model of another family.
+    """
+    if not isinstance(model, GPT2 | Llama):
+        raise ConfigError(f"the model {shown(model.name)} is not one that `load_model` gives: give such a one")
+    if model.folder is not None:
+        theirs: Any = AutoModelForCausalLM.from_pretrained(model.folder)
+    else:
+        theirs = _gpt2(model.shape) if isinstance(model.shape, GPT2Shape) else _llama(model.shape)
+        theirs.base_model.load_state_dict({name: weight for name, weight in model.weights.items() if name != HEAD})
+        theirs.lm_head.weight.data.copy_(model.weights.get(HEAD, theirs.get_input_embeddings().weight))
     theirs.generation_config = GenerationConfig()  # greedy to the end
     return theirs.to(model.device, model.dtype).eval()
+
+
+def _gpt2(shape: GPT2Shape) -> GPT2LMHeadModel:
+    sizes: dict[str, Any] = {"n_embd": shape.width, "n_layer": shape.num_layers, "n_head": shape.num_heads}
+    sizes |= {"vocab_size": shape.vocab_size, "n_positions": shape.context}
+    return GPT2LMHeadModel(GPT2Config(layer_norm_epsilon=shape.layer_norm_eps, **sizes))
+
+
+def _llama(shape: LlamaShape) -> LlamaForCausalLM:
+    """Of a shape of `random_model`, which is a plain Llama's."""
+    sizes: dict[str, Any] = {theirs: getattr(shape, ours) for theirs, ours in SIZES.items()}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    if shape.rope_scaling is not None:
+        scaling = asdict(shape.rope_scaling)
+        rope |= {"rope_type": "llama3", "original_max_position_embeddings": scaling.pop("original_context")} | scaling
+    more: dict[str, Any] = {"head_dim": shape.head_dim, "tie_word_embeddings": shape.tied, "rope_parameters": rope}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **more))
 
 
 def transformers_completions(
