@@ -1,11 +1,13 @@
 """Measure this course's engine beside vLLM and transformers, whichever can be imported, on one machine.
 
     PYTHONPATH=. python tools/peers/peers.py --out data/peers.csv
+    PYTHONPATH=. python tools/peers/peers.py --model llama-1b --out data/models.csv
 
-All read one folder, GPT-2 124M with random weights, in float16 on a GPU, and get the same token ids: greedy, without a
+All read one folder, a model of `rc.random_model`, in 16 bit on a GPU, and get the same token ids: greedy, without a
 prefix cache, no request stops early. Each engine has a process of its own, one after the other, and runs every
 workload in rounds; lesson 071 runs a second time at the end, as the control. A row is the whole run of one workload,
-tokens a second: the median of the rounds, the lowest and the highest.
+tokens a second: the median of the rounds, the lowest and the highest; of this course's engine also the share of the
+floor in its decode steps, in per cent.
 """
 
 from __future__ import annotations
@@ -27,10 +29,16 @@ import click
 import numpy as np
 import pandas as pd
 
-Run = Callable[[list[list[int]], int], list[list[int]]]  # prompts and new tokens of each, to completions
-SIZES = [(64, 512), (16, 512)]  # requests, all in one batch, and new tokens of each
+# Prompts and new tokens of each, to completions and, where it is known, the share of the floor.
+Run = Callable[[list[list[int]], int], tuple[list[list[int]], float]]
+SIZES = {  # of a model: requests, all in one batch, and new tokens of each
+    "gpt2": [(64, 512), (16, 512)],
+    "smollm2-135m": [(64, 512), (1, 512)],
+    "llama-1b": [(1, 256), (64, 256)],
+    "llama-8b": [(1, 128), (64, 128)],
+}
 PROMPTS = (3, 512)  # tokens
-LONGEST = max(PROMPTS) + max(new for _, new in SIZES)
+LONGEST = max(PROMPTS) + 512
 AGAIN = "rosecourse 071 again"
 ENGINES = {
     "rosecourse 071": ("rosecourse", "lesson 071"),
@@ -49,10 +57,10 @@ QUIET |= {
 }
 
 
-def workloads() -> dict[str, tuple[list[list[int]], int]]:
+def workloads(model: str) -> dict[str, tuple[list[list[int]], int]]:
     """Prompts and new tokens by name. The prompts of three tokens are the articles' "Hello", the others are random."""
     draw, found = np.random.default_rng(0), {}
-    for requests, new in SIZES:
+    for requests, new in SIZES[model]:
         for length in PROMPTS:
             prompts = [[40, 571, 79]] * requests
             if length > 3:
@@ -61,13 +69,16 @@ def workloads() -> dict[str, tuple[list[list[int]], int]]:
     return found
 
 
-def write_model(folder: Path) -> None:
-    """GPT-2 124M with random weights as a folder that every engine reads; its tokenizer is not used."""
+def write_model(name: str, folder: Path) -> None:
+    """A random model as a folder that every engine reads, in 16 bit on a GPU; its tokenizer is not used."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
 
-    torch.manual_seed(0)
-    GPT2LMHeadModel(GPT2Config()).save_pretrained(folder)
+    import rosecourse as rc
+    from rosecourse.measure.rivals import as_transformers
+
+    half = torch.float16 if name == "gpt2" else torch.bfloat16
+    model = rc.random_model(name, dtype=half if torch.cuda.is_available() else torch.float32)
+    as_transformers(model).save_pretrained(folder)
     for path in (Path(__file__).parents[2] / "data" / "tiny-gpt2").glob("token*.json"):
         shutil.copy(path, folder)
 
@@ -75,19 +86,23 @@ def write_model(folder: Path) -> None:
 def of_rosecourse(folder: str, number: str) -> Run:
     """The engine after a lesson."""
     import rosecourse as rc
+    from rosecourse.measure.floor import bytes_per_run, copy_bandwidth, share_of_floor
     from rosecourse.measure.workload import Workload, run_scheduler
 
     model = rc.load_model(folder)
+    bandwidth = copy_bandwidth(model.device)
     engines: dict[int, rc.InferenceEngine] = {}
 
-    def run(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def run(prompts: list[list[int]], new: int) -> tuple[list[list[int]], float]:
         if len(prompts) not in engines:
             config = rc.EngineConfig(max_batch_size=len(prompts), max_seq_len=LONGEST, prefix_cache=False)
             engines[len(prompts)] = rc.InferenceEngine(model, config, rc.lesson(number).after)
         params = rc.SamplingParams(max_new_tokens=new, stop_on_eos=False)
-        done = run_scheduler(engines[len(prompts)], Workload.of(map(tuple, prompts), params)).completions
-        assert done is not None
-        return done
+        workload = Workload.of(map(tuple, prompts), params)
+        done = run_scheduler(engines[len(prompts)], workload)
+        assert done.completions is not None
+        size = bytes_per_run(model, workload, done)
+        return done.completions, share_of_floor(size, done.stats.decode_seconds, bandwidth)
 
     return run
 
@@ -95,19 +110,17 @@ def of_rosecourse(folder: str, number: str) -> Run:
 def of_transformers(folder: str, static: bool) -> Run:
     """`generate` of transformers, which compiles the forward of a static cache on a GPU by itself."""
     import torch
-    from transformers import GPT2LMHeadModel
+    from transformers import AutoModelForCausalLM
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float16 if device == "cuda" else torch.float32).to(
-        device
-    )
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").to(device)
     asked = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     asked |= {"cache_implementation": "static"} if static else {}
 
-    def run(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def run(prompts: list[list[int]], new: int) -> tuple[list[list[int]], float]:
         ids = torch.tensor(prompts, device=device)
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, **asked)
-        return out[:, ids.shape[1] :].tolist()
+        return out[:, ids.shape[1] :].tolist(), float("nan")
 
     return run
 
@@ -116,10 +129,10 @@ def of_vllm(folder: str) -> Run:
     """`LLM.generate` of vLLM."""
     from vllm import LLM, SamplingParams
 
-    largest = max(requests for requests, _ in SIZES)
+    largest = max(requests for sizes in SIZES.values() for requests, _ in sizes)
     llm = LLM(
         model=folder,
-        dtype="float16",
+        dtype="auto",
         max_model_len=LONGEST,
         max_num_seqs=largest,
         enable_prefix_caching=False,
@@ -128,10 +141,10 @@ def of_vllm(folder: str) -> Run:
         seed=0,
     )
 
-    def run(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def run(prompts: list[list[int]], new: int) -> tuple[list[list[int]], float]:
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=new, detokenize=False)
         done = llm.generate([{"prompt_token_ids": one} for one in prompts], params, use_tqdm=False)
-        return [list(one.outputs[0].token_ids) for one in done]
+        return [list(one.outputs[0].token_ids) for one in done], float("nan")
 
     return run
 
@@ -142,47 +155,52 @@ def engine_of(name: str, folder: str) -> Run:
     return of_vllm(folder) if name == "vLLM" else of_transformers(folder, name.endswith("static"))
 
 
-def measure(name: str, folder: str, rounds: int) -> None:
+def measure(name: str, model: str, folder: str, rounds: int) -> None:
     """Print a line of JSON for each workload: tokens a second of each round, and the first tokens."""
     run = engine_of(name, folder)
-    works = workloads()
+    works = workloads(model)
     rates: dict[str, list[float]] = {work: [] for work in works}
+    shares: dict[str, list[float]] = {work: [] for work in works}
     heads = {}
     for number in range(rounds + 1):  # the first warms up
         for work in list(works)[:: 1 if number % 2 == 0 else -1]:
             prompts, new = works[work]
             start = time.perf_counter()
-            done = run(prompts, new)
+            done, share = run(prompts, new)
             seconds = time.perf_counter() - start
             assert [len(one) for one in done] == [new] * len(prompts), f"{name}: tokens are missing"
             heads[work] = done[0][:4]
             if number:
                 rates[work].append(len(done) * new / seconds)
+                shares[work].append(share)
     for work, found in rates.items():
         told = {
             "workload": work,
             "rates": found,
+            "share": float(np.median(shares[work])),
             "head": heads[work],
             "version": import_module(ENGINES[name][0]).__version__,
         }
         print(json.dumps(told), flush=True)
 
 
-def rows_of(name: str, folder: Path, rounds: int, path: str) -> list[dict[str, object]]:
+def rows_of(name: str, model: str, folder: Path, rounds: int, path: str) -> list[dict[str, object]]:
     """The rows of an engine, measured in a process of its own; none where that fails. path: of its packages."""
-    command = [sys.executable, __file__, "--engine", name, "--folder", str(folder), "--rounds", str(rounds)]
+    command = [sys.executable, __file__, "--engine", name, "--model", model]
+    command += ["--folder", str(folder), "--rounds", str(rounds)]
     env = os.environ | QUIET | {"PYTHONPATH": path, "VLLM_CACHE_ROOT": str(folder / "cache")}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"workload"')]
     if done.returncode or not lines:
         print(f"{name}: failed with exit code {done.returncode}", file=sys.stderr, flush=True)
         return []
-    known = {"engine": name, "configuration": ENGINES[name][1]}
+    known = {"model": model, "engine": name, "configuration": ENGINES[name][1]}
     return [
         known
         | {"version": line["version"]}
         | {"workload": line["workload"], "tokens/s": round(float(np.median(line["rates"])))}
         | {"lowest": round(min(line["rates"])), "highest": round(max(line["rates"])), "rounds": rounds}
+        | {"share of the floor, %": round(100 * line["share"], 1) if line["share"] == line["share"] else ""}
         | {"first tokens": " ".join(map(str, line["head"]))}
         for line in lines
     ]
@@ -190,14 +208,17 @@ def rows_of(name: str, folder: Path, rounds: int, path: str) -> list[dict[str, o
 
 @click.command(help=__doc__)
 @click.option("--out", type=Path, help="The CSV file to write.")
+@click.option("--model", default="gpt2", type=click.Choice(list(SIZES)), help="A shape, with random weights.")
 @click.option("--rounds", default=5, help="Runs of each workload, after one that warms up.")
 @click.option("--engines", default=",".join(ENGINES), help="Which; those that cannot be imported are left out.")
 @click.option("--vllm-path", default="", help="A folder with vLLM's packages, where it is not installed.")
 @click.option("--engine", hidden=True)
 @click.option("--folder", hidden=True)
-def main(out: Path, rounds: int, engines: str, vllm_path: str, engine: str | None, folder: str | None) -> None:
+def main(
+    out: Path, model: str, rounds: int, engines: str, vllm_path: str, engine: str | None, folder: str | None
+) -> None:
     if engine is not None and folder is not None:
-        measure(engine, folder, rounds)
+        measure(engine, model, folder, rounds)
         return
     import torch
 
@@ -209,9 +230,9 @@ def main(out: Path, rounds: int, engines: str, vllm_path: str, engine: str | Non
     about = {"gpu": device, "torch": torch.__version__, "date": datetime.now(UTC).date().isoformat()}
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as made:
-        write_model(Path(made))
+        write_model(model, Path(made))
         for name in there:
-            found = rows_of(name, Path(made), rounds, paths[name])
+            found = rows_of(name, model, Path(made), rounds, paths[name])
             rows += found
             pd.DataFrame([row | about for row in rows]).to_csv(out, index=False)  # as they come: an engine can hang
             told = ", ".join(f"{row['workload']}: {row['tokens/s']:,}" for row in found)

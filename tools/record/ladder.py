@@ -1,6 +1,7 @@
-"""Measure rungs of the ladder here, in turns, and print a table; nothing is recorded.
+"""Measure rungs of the ladder here, in turns, and print a table.
 
     PYTHONPATH=. python tools/record/ladder.py --workloads A,C-one --lessons 035,061,071 --picture ladder.png
+    PYTHONPATH=. python tools/record/ladder.py --workloads C-one --model smollm2-135m --out data/families.csv
 
 All rungs write the same tokens. Workloads have the articles' sizes on a GPU, a quarter of each on a CPU. The first rung
 runs twice in each round, as the control.
@@ -8,10 +9,13 @@ runs twice in each round, as the control.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import click
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from tasks import PROMPT, task_of
@@ -20,7 +24,9 @@ import rosecourse as rc
 from rosecourse.lessons import LESSONS
 from rosecourse.measure.compare import Ladder, compare_ladder
 from rosecourse.measure.floor import bytes_per_run, copy_bandwidth, share_of_floor
+from rosecourse.measure.provenance import device_name
 from rosecourse.measure.stats import ratio
+from rosecourse.models.load import RANDOM_SHAPES
 from rosecourse.pictures import plots
 from rosecourse.records.runs import LOAD, WORKLOADS
 
@@ -46,14 +52,29 @@ def told(ladder: Ladder, shares: list[float]) -> str:
     return f"{table.round(2).to_string()}\nThe first again: {ladder.speedups[0].control}\n{ladder.provenance}"
 
 
+def rows(ladder: Ladder, shares: list[float], known: dict[str, object]) -> pd.DataFrame:
+    """A row for each rung: tokens a second, the median, the lowest and the highest run, and the share of the floor."""
+    found = []
+    for rung, share in zip(ladder.rungs, shares, strict=True):
+        rates = sorted(rung.throughputs)
+        low, middle, high = (round(value) for value in (rates[0], median(rates), rates[-1]))
+        figures = {"tokens/s": middle, "lowest": low, "highest": high, "share of the floor, %": round(100 * share, 1)}
+        found.append(known | {"lesson": rung.name, "rounds": len(rates)} | figures)
+    return pd.DataFrame(found)
+
+
 @click.command(help=__doc__)
 @click.option("--workloads", default="A,C-one", help=f"Of {', '.join(MEASURED)}; the prompt is {PROMPT!r}.")
 @click.option("--lessons", default=",".join(NUMBERS), help="Two or more.")
 @click.option("--rounds", default=5, type=click.IntRange(1), help="Rounds that count, after one that warms up.")
+@click.option("--model", "shape", default="gpt2", type=click.Choice(list(RANDOM_SHAPES)), help="On a GPU.")
+@click.option("--out", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A CSV that grows.")
 @click.option("--picture", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A PNG.")
-def main(workloads: str, lessons: str, rounds: int, picture: Path | None) -> None:
+def main(workloads: str, lessons: str, rounds: int, shape: str, out: Path | None, picture: Path | None) -> None:
     names, numbers = chosen(MEASURED, workloads, "--workloads"), chosen(NUMBERS, lessons, "--lessons")
-    model = rc.random_model("gpt2") if torch.cuda.is_available() else rc.load_model(device="cpu")
+    half = "float16" if shape == "gpt2" else "bfloat16"
+    model = rc.random_model(shape, dtype=half) if torch.cuda.is_available() else rc.load_model(device="cpu")
+    known = {"gpu": device_name(model.device), "torch": torch.__version__, "date": datetime.now(UTC).date().isoformat()}
     bandwidth, rungs = copy_bandwidth(model.device), [rc.lesson(number) for number in numbers]
     figure = Figure(figsize=(11, len(names) * (1.6 + 0.3 * len(rungs))), layout="constrained")
     for name, ax in zip(names, figure.subplots(len(names), 1, squeeze=False).flat, strict=True):
@@ -62,6 +83,9 @@ def main(workloads: str, lessons: str, rounds: int, picture: Path | None) -> Non
         size = bytes_per_run(model, task.workload, ladder.rungs[0].runs[0])  # the same work on every rung
         shares = [share_of_floor(size, rung.typical("decode time"), bandwidth) for rung in ladder.rungs]
         print(f"=== {name}\n{told(ladder, shares)}", flush=True)
+        if out is not None:
+            found = rows(ladder, shares, {"model": model.name.removeprefix("random "), "workload": name})
+            found.assign(**known).to_csv(out, mode="a", header=not out.exists(), index=False)
         plots.ladder_throughput(ax, ladder, f"Workload {name}: {ladder.conditions.work}", shares)
     if picture is not None:
         figure.savefig(picture, format="png", dpi=144)
