@@ -13,8 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rosecourse import (
-    BASELINE,
-    ConfigError,
     EngineConfig,
     InferenceEngine,
     OfflineScheduler,
@@ -26,12 +24,8 @@ from rosecourse import (
     load_model,
     random_model,
 )
-from rosecourse.lessons.l035_blocks import KVBlockManager
 from rosecourse.models import load
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records.noted import published_figures
-from rosecourse.records.runs import recorded_comparison, recorded_ladder
-from rosecourse.records.steps import recorded_steps
 
 
 class Odd:
@@ -87,11 +81,6 @@ def streamed(engine, prompt=(1, 2), params=TWO, **more):
         list(manager.submit(prompt, params, **more))
 
 
-def pool(**changed):
-    sizes = dict.fromkeys(("num_layers", "num_kv_heads", "head_dim", "block_size", "num_blocks"), 2)
-    KVBlockManager(**(sizes | {"dtype": torch.float32, "device": torch.device("cpu")} | changed)).allocate(3)
-
-
 def small(model, **changed):
     config = EngineConfig(**({"block_size": 4, "max_batch_size": 2, "max_seq_len": 40, "num_blocks": 20} | changed))
     InferenceEngine(model, config).generate([1, 2], TWO)
@@ -107,12 +96,15 @@ CALLS = {
     "generate([params])": lambda engine, value: engine.generate([[1, 2]], [value]),
     "stream(prompt)": lambda engine, value: list(engine.stream(value, TWO)),
     "stream(params)": lambda engine, value: list(engine.stream([1, 2], TWO if value is None else value)),
+    "prefill": lambda engine, value: engine.prefill(value),
+    "decode": lambda engine, value: engine.decode_step_sessions(value),
+    "audit": lambda engine, value: engine.audit(value),
     "fork(session)": lambda engine, value: engine.fork(value),
     "fork(params)": forked,
-    "free(session)": lambda engine, value: engine.free(value),
+    "free": lambda engine, value: engine.free(value),
     "OnlineScheduler(engine)": lambda engine, value: OnlineScheduler(value),
-    "submit(session)": lambda engine, value: OnlineScheduler(engine).submit(value),
-    "cancel(session)": lambda engine, value: OnlineScheduler(engine).cancel(value),
+    "submit": lambda engine, value: OnlineScheduler(engine).submit(value),
+    "cancel": lambda engine, value: OnlineScheduler(engine).cancel(value),
     "SchedulerManager(scheduler)": lambda engine, value: SchedulerManager(value),
     "manager.submit(prompt)": lambda engine, value: streamed(engine, value),
     "manager.submit(params)": lambda engine, value: streamed(engine, params=TWO if value is None else value),
@@ -123,11 +115,6 @@ CALLS = {
     "random_model(name)": lambda engine, value: random_model(value, device="cpu"),
     "random_model(seed)": lambda engine, value: random_model("gpt2", value, device="cpu"),
     "lesson": lambda engine, value: lesson(value),
-    "recorded_comparison(lesson)": lambda engine, value: recorded_comparison(value),
-    "recorded_comparison(workload)": lambda engine, value: recorded_comparison("036", value),
-    "recorded_ladder": lambda engine, value: recorded_ladder(value),
-    "recorded_steps": lambda engine, value: recorded_steps(value),
-    "published_figures": lambda engine, value: published_figures(value),
 }
 for name in ("max_batch_size", "prefill_max_batch_size", "admission"):
     for kind in (OnlineScheduler, OfflineScheduler):
@@ -135,8 +122,6 @@ for name in ("max_batch_size", "prefill_max_batch_size", "admission"):
         CALLS[f"{kind.__name__}({name})"] = lambda engine, value, kind=kind, name=name: (
             callable(value) or scheduled(kind, engine, **{name: value})
         )
-for name in ("num_layers", "num_kv_heads", "head_dim", "block_size", "num_blocks", "dtype", "device"):
-    CALLS[f"KVBlockManager({name})"] = lambda engine, value, name=name: pool(**{name: value})
 for field in fields(EngineConfig):
     CALLS[f"EngineConfig({field.name})"] = lambda engine, value, name=field.name: small(engine.model, **{name: value})
 for field in fields(SamplingParams):
@@ -161,20 +146,3 @@ def test_any_value_works_or_is_named_on_one_line(engine, call):
         check(value)
     settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))(given(values)(check))()
     engine.audit([])  # whatever was refused, every block is free again, or cached
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"num_blocks": 10**8, "block_size": 1},
-        {"num_blocks": 10**30},
-        {"max_batch_size": 10**9},
-        {"max_batch_size": 10**30, "num_blocks": 4},
-        {"block_size": 2**62},
-        {"block_size": 2**80},
-    ],
-    ids=str,
-)
-def test_a_pool_too_large_for_memory_is_an_error_of_ours(model, config):
-    with pytest.raises(ConfigError, match=r"do(es)? not fit into memory: give a smaller batch"):
-        InferenceEngine(model, EngineConfig(**config), BASELINE)

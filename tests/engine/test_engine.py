@@ -1,118 +1,77 @@
-"""InferenceEngine: sessions, forks, exhaustion, and reading nothing that was not written."""
+"""InferenceEngine: forks, audits, prompts of every kind, streams, and what a prefill sends to the device."""
+
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
-from rosecourse import (
-    BEST,
-    LESSONS,
-    BlockError,
-    EngineConfig,
-    InferenceEngine,
-    RequestError,
-    SamplingParams,
-    lesson,
-)
-from rosecourse.lessons.dense import DecodeForward as DenseForward
+from rosecourse import BlockError, InferenceEngine, RequestError, SamplingParams
+from rosecourse.decode import prefill
+from rosecourse.kv import blocks as one_table
+from tests.support.hazards import Driver
 from tests.support.oracles import prompts_of
-
-PARTS = {rung.number: rung.after for rung in LESSONS} | {"dense": lesson("061").after.with_(forward=DenseForward)}
-FREE_RUN = SamplingParams(max_new_tokens=40, stop_on_eos=False)
+from tests.support.scheduling import make_engine
 
 
-def make_engine(model, parts=BEST, **config):
-    return InferenceEngine(
-        model, EngineConfig(**{"block_size": 4, "max_batch_size": 8, "prefix_cache": False} | config), parts
-    )
-
-
-def start(engine, prompts):
-    """Prefilled sessions with their first token."""
-    sessions = [engine.new_session(p, FREE_RUN) for p in prompts]
-    engine.take_tokens(sessions, engine.prefill(sessions))
-    return sessions
-
-
-def step(engine, sessions):
-    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
-
-
-def check(engine, sessions):
-    engine.kv.audit([s.block_ids_per_layer for s in sessions])
-
-
-def test_a_fork_has_limits_of_its_own_and_the_draws_of_its_seed(small_model):
+def test_fork_has_limits_of_its_own_and_the_draws_of_its_seed(small_model):
     engine = make_engine(small_model)
-    sampled = SamplingParams(max_new_tokens=20, temperature=1.0, seed=5, stop_on_eos=False)
-    session = engine.new_session([1, 2, 3], sampled)
+
+    def asked(new, seed):
+        return SamplingParams(max_new_tokens=new, temperature=1.0, seed=seed, stop_on_eos=False)
+
+    session = engine.new_session([1, 2, 3], asked(20, 5))
     engine.take_tokens([session], engine.prefill([session]))
-    for _ in range(5):
-        step(engine, [session])
-    twin = engine.fork(session)
-    other = engine.fork(session, SamplingParams(max_new_tokens=20, temperature=1.0, seed=6, stop_on_eos=False))
-    short = engine.fork(session, SamplingParams(max_new_tokens=3))
-    with pytest.raises(RequestError, match="max_new_tokens is 500"):
-        engine.fork(session, SamplingParams(max_new_tokens=500))
-    step(engine, [session, twin, other, short])
-    assert short.finished
-    for _ in range(13):
-        step(engine, [session, twin, other])
-    assert session.completion_ids == twin.completion_ids != other.completion_ids
-    assert session.finish_reason == twin.finish_reason == other.finish_reason == "length"
+    live = [session, engine.fork(session), engine.fork(session, asked(20, 6)), engine.fork(session, asked(2, 5))]
+    while any(not each.finished for each in live):
+        batch = [each for each in live if not each.finished]
+        engine.take_tokens(batch, engine.decode_step_sessions(batch))
+    first, twin, other, short = (each.completion_ids for each in live)
+    assert first == twin != other
+    assert short == first[:2]
+    assert {each.finish_reason for each in live} == {"length"}
     with pytest.raises(RequestError, match="only a running session can be forked"):
         engine.fork(session)
-    for s in (session, twin, other, short):
-        engine.free(s)
-    check(engine, [])
-    with pytest.raises(BlockError, match="holds no blocks"):
-        engine.free(session)
+    for each in live:
+        engine.free(each)
+    engine.audit([])
 
 
-@pytest.mark.parametrize("number", ["061", "065"])
-def test_an_engine_checks_its_books_when_asked(small_model, number):
-    engine = make_engine(small_model, lesson(number).after, prefix_cache=True)
-    sessions = [*start(engine, prompts_of([4, 9, 6], 211)), engine.new_session([1, 2], FREE_RUN)]
-    sessions.append(engine.fork(sessions[2]))
-    engine.free(sessions[0])  # its block stays in the prefix cache
-    engine.audit(sessions)
+@pytest.mark.parametrize("rung", ["061", "065"])
+def test_engine_checks_its_books_when_asked(small_model, rung):
+    driver = Driver(small_model, rung, prefix_cache=True)
+    engine, (first, second, third) = driver.engine, driver.start_lengths(4, 9, 6)
+    driver.fork(third)
+    driver.free(first)  # its block stays in the prefix cache
+    engine.audit(sessions := [*driver.live, driver.session([1, 2])])
     with pytest.raises(BlockError, match="counts 1 owners, its holders are others"):
-        engine.audit(sessions[2:])
-    sessions[1].num_cached_tokens += 1
+        engine.audit(sessions[1:])
+    second.num_cached_tokens += 1
     with pytest.raises(BlockError, match="has 10 tokens and blocks for 9, and 10 tokens are computed"):
         engine.audit(sessions)
-    sessions[1].num_cached_tokens -= 1
-    if number == "061":
-        layer = sessions[2].block_ids_per_layer[1]
-        engine.kv.append_token(1, layer, *torch.zeros(2, 2, 8))  # as if a step had been interrupted
-        with pytest.raises(BlockError, match="do not hold the same number of tokens"):
-            engine.audit(sessions)
+    second.num_cached_tokens -= 1
+    if rung == "061":
+        engine.kv.append_token(1, third.table[1], *torch.zeros(2, 2, 8))  # as if a step had been interrupted
+        says = "do not hold the same number of tokens"
     else:
-        sessions[2].table.num_tokens += engine.kv.block_size
-        with pytest.raises(BlockError, match="10 tokens do not fill the 2 blocks of their table"):
-            engine.audit(sessions)
+        third.table.num_tokens += engine.kv.block_size
+        says = "10 tokens do not fill the 2 blocks of their table"
+    with pytest.raises(BlockError, match=says):
+        engine.audit(sessions)
 
 
-def test_prompts_of_every_kind(small_model):
+def test_prompts_of_every_kind_are_one_prompt_or_several(small_model):
     engine = make_engine(small_model)
     params = SamplingParams(max_new_tokens=np.int64(3))
     ids = [3, 1, 2]
     kinds = [ids, tuple(ids), np.array(ids), torch.tensor(ids), [np.int64(i) for i in ids]]
     expected = engine.generate([ids], params)[0].token_ids
     assert [r.token_ids for r in engine.generate((k for k in kinds), params)] == [expected] * len(kinds)
-    assert engine.generate(np.array(ids).tolist(), params)[0].token_ids == expected
-    for bad in (b"hi", [1.5], [["x"]], 5, None, "\ud800"):
-        with pytest.raises(RequestError, match="give a text, or a list of token ids"):
-            engine.new_session(bad)
-
-
-def test_a_row_of_numbers_is_one_prompt_and_a_table_several(small_model):
-    engine, params = InferenceEngine(small_model), SamplingParams(max_new_tokens=3)
     for make in (list, torch.tensor, np.array):
-        (one,) = engine.generate(make([1, 6, 7]), params)
-        first, second = engine.generate(make([[1, 6, 7], [2, 3, 4]]), params)
-        assert one.prompt == [1, 6, 7]
-        assert one.token_ids == first.token_ids != second.token_ids
+        (one,) = engine.generate(make(ids), params)
+        first, second = engine.generate(make([ids, [2, 3, 4]]), params)
+        assert one.prompt == ids
+        assert one.token_ids == first.token_ids == expected != second.token_ids
 
 
 def test_stream_gives_the_same_tokens_and_text_as_generate(model):
@@ -125,21 +84,22 @@ def test_stream_gives_the_same_tokens_and_text_as_generate(model):
     assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + [whole.finish_reason]
 
 
-@pytest.mark.parametrize("parts", [rung.after for rung in LESSONS], ids=[rung.number for rung in LESSONS])
-def test_each_part_is_built_once_from_the_model_the_cache_and_what_was_settled(small_model, parts):
-    built = []
-
-    def watched(part):
-        def build(*given):
-            built.append(given)
-            return part(*given)
-
-        return build
-
-    names = [name for name in ("block_tables", "forward", "kv_append", "copy_blocks", "rows") if getattr(parts, name)]
-    watched_parts = parts.with_(**{name: watched(getattr(parts, name)) for name in names})
-    engine = InferenceEngine(small_model, parts=watched_parts)
-    assert [given[1:] for given in built] == [(engine.kv, engine.config)] * len(names)
-    for model, *_ in built:  # the same, computed with the part `ops`
-        assert model.weights is small_model.weights
-        assert isinstance(model.ops, parts.ops)
+@pytest.mark.parametrize("lengths", [[], [3], [3, 3, 8, 1]])
+def test_three_index_tensors_go_to_the_device_for_any_batch(small_model, lengths):
+    """By `index_tensor`, which does not wait; numbers of tokens, rows of logits, and the cache's block tables."""
+    engine = make_engine(small_model, max_batch_size=8)
+    (stem,) = prompts_of([16], 200)
+    engine.generate(stem, SamplingParams(max_new_tokens=2))
+    prompts = [[*stem, 5, 6], [*stem[:8], 7], *prompts_of(lengths, 200, seed=1)]  # all of it is hit, and half
+    sessions = [engine.new_session(prompt) for prompt in prompts]
+    with (
+        patch.object(prefill, "index_tensor", wraps=prefill.index_tensor) as index_tensor,
+        patch.object(one_table, "index_tensor", index_tensor),
+        patch.object(torch, "tensor", wraps=torch.tensor) as tensor,
+    ):
+        engine.prefill(sessions)
+    assert index_tensor.call_count == tensor.call_count == 3
+    assert [session.num_cached_tokens for session in sessions] == [18, 9, *lengths]
+    (rows,) = [call.args[0] for call in index_tensor.call_args_list if isinstance(call.args[0][0], int)]
+    computed = [2, 1, *lengths]
+    assert rows == [sum(computed[: n + 1]) - 1 for n in range(len(computed))]

@@ -1,6 +1,9 @@
-"""The engine on a GPU: the same tokens and logits as elsewhere, and a decode step that waits for nothing."""
+"""The engine on a GPU: tokens and logits as elsewhere, a step that waits for nothing, and a pipeline in time."""
 
+import random
+import time
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -11,19 +14,17 @@ from rosecourse import (
     LESSONS,
     EngineConfig,
     InferenceEngine,
+    OnlineScheduler,
     SamplingParams,
     lesson,
     load_model,
     random_model,
 )
-from rosecourse.decode.rows import SamplingMetadata, sampling_fields
-from rosecourse.decode.sampling import next_tokens
 from rosecourse.kernels import AppendingAttention, kv_append
 from rosecourse.kernels import appending_attention as appending
 from rosecourse.kernels import paged_attention as paged
 from rosecourse.kernels.paged_attention import TritonAttention
 from rosecourse.lessons.dense import DecodeForward as DenseForward
-from rosecourse.request.sampling import sample
 from tests.support.oracles import hf_greedy, hf_next_logits, prompts_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -47,7 +48,7 @@ def test_greedy_tokens_equal_transformers(exact, hf_model, parts):
     engine.kv.audit([], engine.prefix_cache.entries())
 
 
-def test_a_triton_kernel_is_what_runs(exact):
+def test_triton_kernel_is_what_runs(exact):
     before, best = (InferenceEngine(exact, None, lesson(number).after) for number in ("068", "best"))
     assert isinstance(before.decode_step.runner.work.forward.paged_attention, TritonAttention)
     assert isinstance(best.decode_step.runner.work.forward.attend.attention, AppendingAttention)
@@ -100,7 +101,7 @@ def synchronisation_raises():
 
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
 @pytest.mark.parametrize("lengths", [[3] * 8, [60, 61, 62, 63, 64, 65, 66, 67]], ids=["equal", "mixed"])
-def test_a_decode_step_does_not_wait_for_the_device(rung, lengths, synchronisation_raises):
+def test_decode_step_does_not_wait_for_the_device(rung, lengths, synchronisation_raises):
     """Only the sampled tokens are waited for; through a block boundary, a fork and its copy too."""
     engine, sessions = decoding(rung, lengths)
     decode(engine, sessions, 2)
@@ -163,63 +164,7 @@ def test_before_and_after_a_lesson_make_the_same_tokens(rung):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("number", ["062", "063", "064", "065"])  # 066 computes over pads: see below
-def test_the_logits_are_those_of_061_to_the_last_bit(number):
-    """The same kernels compute them from the same K and V: in float16, over boundaries, a fork and a copy."""
-    found = []
-    for rung in (lesson("061"), lesson(number)):
-        engine, sessions = decoding(rung, [3, 3, 60, 63, 64, 65, 130])
-        logits = []
-        for step in range(12):
-            if step == 3:
-                sessions.append(engine.fork(sessions[0]))
-            logits.append(engine.decode_step_sessions(sessions))
-            engine.take_tokens(sessions, logits[-1])
-        found.append(logits)
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-
-
-def test_tokens_are_sampled_on_the_device_as_on_the_host():
-    """With the same draws. A draw that falls on an edge of the distribution, where rounding decides, may differ."""
-    generator = torch.Generator().manual_seed(3)
-    logits = (3 * torch.randn(64, 50257, generator=generator)).half()
-    settings = [
-        (0.0, 0, 1.0),
-        (0.7, 0, 1.0),
-        (1.0, 50, 1.0),
-        (1.3, 0, 0.9),
-        (0.9, 40, 0.8),
-        (1.0, 1, 1.0),
-        (2.0, 0, 0.01),
-    ]
-    params = [SamplingParams(4, *settings[row % len(settings)], seed=row) for row in range(64)]
-    keys = [sampling_fields(one) for one in params]
-    told = torch.tensor([[5 + row, *keys[row]] for row in range(64)], device="cuda").T
-    floats = told.view(torch.float64)
-    asked = SamplingMetadata(told[0], floats[1], told[2], floats[3], told[4])
-    found = next_tokens(logits.cuda(), asked).tolist()
-    expected = sample(logits, params, [5 + row for row in range(64)])
-    different = [row for row in range(64) if found[row] != expected[row]]
-    assert len(different) <= 1
-    for row in different:  # neighbours in the order of the logits
-        assert abs(logits[row, found[row]] - logits[row, expected[row]]) < 0.01
-
-
-@pytest.mark.parametrize("offset", [0, 1, 8])
-def test_the_append_kernel_takes_a_cache_that_begins_anywhere(offset):
-    B, H, D, block_size = 3, 2, 16, 4
-    shape = (5, H, block_size, D)
-    buffers = [torch.zeros(5 * H * block_size * D + offset, dtype=torch.float16, device="cuda") for _ in range(4)]
-    caches = [buffer[offset:].view(shape) for buffer in buffers]
-    key, value = torch.randn(B, 2, H, D, dtype=torch.float16, device="cuda").unbind(1)
-    blocks = torch.tensor([4, 0, 2], device="cuda")
-    kv_append.kv_append_triton_full_batch(caches[0], caches[1], key, value, blocks, 3)
-    caches[2][blocks, :, 3], caches[3][blocks, :, 3] = key, value
-    assert torch.equal(caches[0], caches[2])
-    assert torch.equal(caches[1], caches[3])
-
-
-def test_the_append_kernels_reach_past_2_to_the_31_elements():
+def test_append_kernels_reach_past_2_to_the_31_elements():
     """A block whose offset does not fit into 32 bits."""
     H, D, block_size = 12, 64, 64
     num_blocks = 2**31 // (H * block_size * D) + 3
@@ -233,3 +178,158 @@ def test_the_append_kernels_reach_past_2_to_the_31_elements():
     assert torch.equal(cache[blocks, :, pos], key)
     assert torch.equal(cache[blocks, :, pos + 2], key)
     assert int((cache != 0).sum()) == 3 * int((key != 0).sum())
+
+
+# -- one step behind: a device that is late, a host that is late, and both in time -----------------------------------
+
+BEFORE = lesson("066").after
+LATE = 3_000_000  # cycles of the device, more than a millisecond
+
+
+@pytest.fixture(scope="module")
+def eos(exact):
+    """A token that greedy completions contain at different places."""
+    tokens = [result.token_ids for result in make_engine(exact, BEFORE).generate(*requests(exact, False))]
+    counts = {token: sum(token in each[:-1] for each in tokens) for each in tokens for token in each}
+    return max(counts, key=counts.get)
+
+
+def make_engine(model, parts, eos=None, **config):
+    engine = InferenceEngine(
+        model, EngineConfig(**{"block_size": 16, "max_batch_size": 8, "max_seq_len": 128} | config), parts
+    )
+    engine.eos_token_id = eos
+    return engine
+
+
+def requests(model, stop):
+    prompts = prompts_of([3, 17, 16, 15, 40, 1, 33, 64, 5, 31], model.shape.vocab_size)
+    params = [
+        SamplingParams(max_new_tokens=20 + number, temperature=0.8 * (number % 3 == 2), seed=number, stop_on_eos=stop)
+        for number in range(len(prompts))
+    ]
+    return prompts, params
+
+
+def slow_device(engine):
+    launch = engine.pipeline.launch
+
+    def late(*arguments):
+        torch.cuda._sleep(LATE)
+        launch(*arguments)
+
+    engine.pipeline.launch = late
+
+
+def slow_host(engine):
+    """It sleeps before and after everything that it does for a step, for as long as chance will have it."""
+    chance = random.Random(7)
+    step, pipeline = engine.decode_step, engine.pipeline
+
+    def slow(real, *arguments):
+        time.sleep(chance.choice([0, 0, 2e-3]))
+        result = real(*arguments)
+        time.sleep(chance.choice([0, 0, 2e-3]))
+        return result
+
+    for owner, name in ((step, "place"), (step, "plan"), (step, "runner"), (pipeline.ring, "put"), (pipeline, "land")):
+        setattr(owner, name, partial(slow, getattr(owner, name)))
+
+
+@pytest.mark.parametrize("slow", [[], [slow_device], [slow_host], [slow_device, slow_host]])
+@pytest.mark.parametrize("num_blocks", [None, 12])
+def test_tokens_are_those_without_the_pipeline(exact, eos, slow, num_blocks):
+    """With ends of text, samples, prefix hits, and preemption where the pool is small."""
+    prompts, params = requests(exact, stop=True)
+    prompts = [*prompts, *prompts[:4]]
+    params = [*params, *params[:4]]
+    told = []
+    for parts in (BEFORE, BEST):
+        engine = make_engine(exact, parts, eos, num_blocks=num_blocks)
+        if parts is BEST:
+            for make in slow:
+                make(engine)
+        results = engine.generate(prompts, params, n=2)
+        told.append([(result.token_ids, result.finish_reason) for result in results])
+        assert engine.num_in_flight == 0
+        engine.audit([])
+    assert told[0] == told[1]
+    assert {reason for _, reason in told[0]} == {"stop", "length"}
+
+
+def test_blocks_come_back_when_the_device_has_done_with_them(exact, eos):
+    """Hazard 28: whenever a block is freed, the newest step that had it in its rows is over on the device."""
+    engine = make_engine(exact, BEST, eos, prefix_cache=False)
+    slow_device(engine)
+    launched, freed = [], []
+    launch, free = engine.pipeline.launch, engine.kv.free
+
+    def noted(batch):
+        launch(batch)
+        event = torch.cuda.Event()
+        event.record()
+        launched.append(({block for table in batch.tables for block in table}, event))
+
+    def watched(table):
+        mine = [event for blocks, event in launched if blocks & {*table}]
+        freed.append(mine[-1].query())
+        free(table)
+
+    engine.pipeline.launch, engine.kv.free = noted, watched
+    engine.generate(*requests(exact, stop=True))
+    assert len(freed) == 10
+    assert all(freed)
+
+
+def test_host_is_one_step_behind_and_waits_for_its_tokens_alone(exact):
+    """After each step the newest is still on its way, and the one before it has been read; any other wait raises."""
+    engine = make_engine(exact, BEST, block_size=64)
+    slow_device(engine)
+    scheduler = OnlineScheduler(engine)
+    sessions = [engine.new_session(p, SamplingParams(max_new_tokens=30, stop_on_eos=False)) for p in ([1, 2], [3])]
+    for session in sessions:
+        scheduler.submit(session)
+    for _ in range(4):
+        scheduler.step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(10):
+            known = [len(session.token_ids) for session in sessions]
+            new_tokens = scheduler.step()
+            (newest,) = engine.pipeline.in_flight
+            assert not newest.pending.copied.query(), "the host has waited for the step that it had launched"
+            assert [session for session, _ in new_tokens] == sessions
+            assert [len(session.token_ids) for session in sessions] == [number + 1 for number in known]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for session in sessions:
+        scheduler.cancel(session)
+    assert engine.num_in_flight == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_request_starts_without_waiting_for_the_device(dtype, temperature):
+    """Its prefill, its first token and the step that takes it from there: nothing is read before all are told."""
+    engine = InferenceEngine(random_model("gpt2", dtype=dtype), EngineConfig(max_batch_size=8))
+    (stem, again) = prompts_of([128, 128], 200)
+
+    def start(sessions):
+        assert not engine.begin(sessions, engine.prefill(sessions)).new_tokens
+        engine.launch(sessions)
+
+    params = SamplingParams(max_new_tokens=2, temperature=temperature)
+    for prompt, mode in ((stem, "default"), (again, "error")):  # whatever is set up once is set up the first time
+        engine.generate(prompt, params)
+        prompts = [[*prompt, 5, 6], [*prompt[:64], 7], *prompts_of([3, 3, 64, 65], 200, seed=1)]
+        sessions = [engine.new_session(each, params) for each in prompts]
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            start(sessions)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert engine.num_in_flight == 2
+        engine.settle()
+        assert [len(session.completion_ids) for session in sessions] == [2] * 6
+        for session in sessions:
+            engine.free(session)

@@ -1,36 +1,43 @@
-"""An interrupt at any line: nothing is lost, and every token afterwards is right. `make soak` takes all lines."""
+"""Interrupts and faults that the random machine does not come to: nothing is lost, all tokens afterwards are right."""
 
 from functools import partial
+from itertools import count
 from signal import SIGINT, raise_signal
 
 import pytest
 
-from rosecourse import InferenceEngine
-from rosecourse.kv import guards
-from tests.support.interrupt_scenes import PROMPTS, SCENES, WANTED, check_empty, generated, step_scene
-from tests.support.interrupt_story import MODEL, STEPS, make_engine, told_alone
+from rosecourse import BEST, BlockError, EngineConfig, InferenceEngine, SchedulerClosed
+from tests.support.failing import FaultAt
+from tests.support.interrupt_scenes import PROMPTS, SCENES, WANTED, generated
 from tests.support.interrupts import strike_lines
+from tests.support.late_device import forgive
 from tests.support.managers import LONG
-from tests.support.soak import ENGINES
+from tests.support.pipelines import PROMPTS as REQUESTS
+from tests.support.pipelines import Run, asks, assert_empty, make_engine, one_behind
+from tests.support.scheduling import check
+from tests.support.soak import strike_action
+from tests.support.tag_model import UnsureModel
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.mark.parametrize("parts", ENGINES)
-def test_steps_are_interrupted_at_any_line(parts):
-    """Hazard 34: prefills, decode steps over block boundaries, copies, preemptions, prefix hits and evictions, ends."""
-    expected = told_alone(parts)
-    for step in range(STEPS):
-        assert strike_lines(partial(step_scene, parts, step, expected), 1, f"{parts} {step}") == 1
-
-
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_call_is_interrupted_at_any_line(scene):
-    """Hazard 34: generate, stream, fork, free, submit, cancel, and what any thread may call of a SchedulerManager."""
-    assert strike_lines(partial(SCENES[scene], "061"), 8, scene) == 8
+@pytest.mark.parametrize("parts", ["061", "late"])
+def test_call_is_interrupted_at_any_line(scene, parts):
+    """Hazard 34: generate, stream, free, and what any thread may call of a SchedulerManager."""
+    number = 20 if scene == "next(reader)" else 4
+    assert strike_lines(partial(SCENES[scene], parts), number, scene) == number
 
 
-def test_a_request_whose_stream_nobody_has_got_is_cancelled(manage, scheduler):
+def test_action_of_a_world_is_interrupted_at_any_line():
+    """Hazard 34: a step, as `make soak lines` does it."""
+    count = strike_action("071", 9, None)
+    assert count > 200  # it prefills and decodes
+    for at in (0, count // 2, count - 1):
+        strike_action("071", 9, at)
+
+
+def test_request_whose_stream_nobody_has_got_is_cancelled(manage, scheduler):
     """Even where the exception, and with it the stream, is kept, as a notebook keeps it."""
     manager = manage()
     notify, new_session, sessions = manager._stepper.changed.notify, scheduler.engine.new_session, []
@@ -52,29 +59,11 @@ def test_a_request_whose_stream_nobody_has_got_is_cancelled(manage, scheduler):
     assert kept.value.__traceback__
 
 
-def test_a_part_that_hangs_can_be_interrupted(monkeypatch):
-    """An append that loops for ever, in the middle of a step: the second Ctrl-C ends it, and the engine goes on."""
-    monkeypatch.setattr(guards, "PATIENCE", 0.01)
-    engine = make_engine("061")
-    real = engine.decode_step.kv_append
-
-    def hangs(*arguments):
-        real(*arguments)
-        while True:
-            raise_signal(SIGINT)
-
-    engine.decode_step.kv_append = hangs
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate(PROMPTS, WANTED)
-    engine.decode_step.kv_append = real
-    check_empty(engine)
-
-
-def test_a_forward_is_interrupted_at_once():
+def test_forward_is_interrupted_at_once():
     """In the model's own code, and not at the end of the step."""
     begun = []
 
-    class Interrupted(type(MODEL)):
+    class Interrupted(UnsureModel):
         def hidden(self, *arguments):
             if len(begun) == 2:  # in a decode step
                 raise_signal(SIGINT)
@@ -82,9 +71,44 @@ def test_a_forward_is_interrupted_at_once():
             begun.append("forward")
             return super().hidden(*arguments)
 
-    engine = InferenceEngine(Interrupted(), make_engine("061").config)
+    engine = InferenceEngine(Interrupted(), EngineConfig(block_size=2, max_batch_size=4))
     with pytest.raises(KeyboardInterrupt):
         engine.generate(PROMPTS, WANTED)
     assert begun == ["forward"] * 2
     begun += ["interrupted"]
     assert [g.token_ids for g in engine.generate(PROMPTS, WANTED)] == generated()
+
+
+@one_behind
+@pytest.mark.parametrize("k", [2, 7])
+def test_device_that_fails_for_good_leaves_nothing_in_flight(parts, k):
+    play, reads = Run(make_engine(parts, num_blocks=8, max_batch_size=3)), count(1)
+    play.submit_all(REQUESTS[1:6], asks()[1:6])
+    for slot in play.engine.pipeline.ring.empty:
+        slot.read = partial(lambda read: read() if next(reads) < k else 1 / 0, slot.read)
+    with pytest.raises(ZeroDivisionError):
+        play.finish()
+    assert play.engine.num_in_flight == 0
+    assert {*play.scheduler.waiting} == {session for session in play.sessions if not session.finished}
+    check(play.scheduler)
+    for session in play.sessions:
+        play.scheduler.cancel(session)
+    play.scheduler.take_new_tokens()
+    forgive(play.engine)
+    assert not play.scheduler.has_work
+    assert_empty(play.engine)
+
+
+def test_broken_cache_breaks_the_scheduler_for_good():
+    """Blocks freed behind its back: the step that notices raises, and so does each one after it, saying why."""
+    play = Run(make_engine(BEST))
+    session, _ = play.submit_all(REQUESTS[:2], asks([5, 5]))
+    play.step()
+    play.engine.kv.free(session.table)
+    FaultAt(play.scheduler.runner, "launch", 1, "before")
+    with pytest.raises(BlockError, match="freed twice"):
+        play.scheduler.step()
+    for _ in range(2):
+        with pytest.raises(SchedulerClosed, match=r"could not be given back \(BlockError: .*: make a new engine") as e:
+            play.scheduler.step()
+        assert isinstance(e.value.__cause__, BlockError)

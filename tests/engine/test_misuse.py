@@ -1,10 +1,9 @@
-"""Misuse is refused by name, before anything has changed: a table of calls, and what no call of it may touch.
+"""Misuse is refused by name, before anything has changed: one table of calls, errors and words that must be there.
 
-`MISUSES` says what is done to a fresh `World`, which has sessions in every state, and which error is to come.
+All is done to one `World`, which has sessions in every state; in the end they get every token as without it.
 """
 
 import threading
-from contextlib import suppress
 
 import pytest
 import torch
@@ -13,37 +12,99 @@ from rosecourse import (
     BlockError,
     ConfigError,
     EngineBusy,
+    EngineConfig,
+    InferenceEngine,
     LogitsError,
     OfflineScheduler,
     OnlineScheduler,
     RequestError,
     SamplingParams,
-    SchedulerClosed,
     SchedulerManager,
 )
 from rosecourse.kv import blocks as one_table
-from tests.engine.states import NEW, PARAMS, VOCAB, World
-from tests.support.managers import LIMIT
+from tests.support.managers import in_threads
 from tests.support.scheduling import make_engine
+
+NEW = 5  # tokens that each session makes
+PARAMS = SamplingParams(max_new_tokens=NEW, stop_on_eos=False)
+VOCAB = 211
+
+
+class World:
+    """An engine with a session in each state and three schedulers, and another engine with one."""
+
+    def __init__(self, model):
+        self.engine, self.other = (make_engine(model, max_batch_size=8, num_blocks=64) for _ in range(2))
+        self.stale = self.engine.kv.allocate(40)  # its blocks go to the sessions below
+        self.engine.kv.free(self.stale)
+        self.new, self.reserved, self.ready, self.a, self.b, self.done, self.gone, self.freed = self.made = [
+            self.engine.new_session([10 + n, 3, 5, 7, 11, 13], PARAMS) for n in range(8)
+        ]
+        self.engine.reserve(self.reserved)
+        self.logits = self.engine.prefill([self.ready])
+        live = [self.a, self.b, self.done, self.gone, self.freed]
+        self.engine.take_tokens(live, self.engine.prefill(live))
+        for sessions in (live, live, *[[self.done, self.gone]] * (NEW - 3)):
+            self.step(self.engine, sessions)
+        self.engine.free(self.gone)
+        self.engine.free(self.freed)
+        self.scheduler, self.aside, self.ended = (OnlineScheduler(self.engine, max_batch_size=n) for n in (1, 8, 8))
+        self.running, self.queued = (self.submitted(self.scheduler, 20 + n) for n in range(2))
+        self.scheduler.step()
+        self.kept, self.cancelled = self.submitted(self.aside, 40), self.submitted(self.ended, 41)
+        self.ended.cancel(self.cancelled)
+        self.alien, self.alien_new = (self.other.new_session([30 + n, 3, 5], PARAMS) for n in range(2))
+        self.other.take_tokens([self.alien], self.other.prefill([self.alien]))
+        self.all = [*self.made, self.running, self.queued, self.kept, self.cancelled]
+
+    def submitted(self, scheduler, token):
+        session = self.engine.new_session([token, 3, 5], PARAMS)
+        scheduler.submit(session)
+        return session
+
+    def step(self, engine, sessions):
+        engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+
+    def books(self):
+        """All that a call that is refused leaves as it was; raises where an engine's books are wrong."""
+        self.engine.audit(self.all)
+        self.other.audit([self.alien, self.alien_new])
+        sessions = [(s.token_ids, s.table, s.num_cached_tokens, s.finish_reason) for s in [*self.all, self.alien]]
+        queues = [list(map(id, queue)) for queue in (self.scheduler.waiting, self.scheduler.running)]
+        free = [engine.kv.num_available() for engine in (self.engine, self.other)]
+        return repr((sessions, queues, free))
+
+    def finish(self):
+        """Run everything to its end and give all blocks back; returns the tokens of each session."""
+        self.engine.take_tokens([self.ready], self.logits)
+        rest = [self.new, self.reserved, self.freed]
+        self.engine.take_tokens(rest, self.engine.prefill(rest))
+        self.scheduler.run()
+        self.aside.run()
+        for engine, sessions in ((self.engine, self.made), (self.other, [self.alien])):
+            while live := [session for session in sessions if not session.finished]:
+                self.step(engine, live)
+            for session in sessions:
+                if session.table is not None:
+                    engine.free(session)
+            engine.audit([])
+        assert self.engine.kv.num_available() == self.other.kv.num_available() == 64
+        return [session.token_ids for session in [*self.all, self.alien]]
 
 
 def managed(call):
     """The call, in a thread that is not the stepping one, while a manager has the engine."""
 
     def misuse(w):
-        manager = SchedulerManager(OnlineScheduler(w.engine))
-        try:
-            stream = manager.submit([9, 8, 7], PARAMS)
-            assert len(list(stream)) == NEW  # it is idle from now on
-            call(w, manager)
-        finally:
-            manager.close(drain=True)
+        with SchedulerManager(OnlineScheduler(w.engine)) as w.manager:
+            assert len(list(w.manager.submit([9, 8, 7], PARAMS))) == NEW  # it is idle from now on
+            call(w)
 
     return misuse
 
 
-def elsewhere(call):
-    """The call, in another thread while this one is in the middle of a step."""
+def inside(call, another=False):
+    """The call, in the middle of a step: in the thread that steps, or in another one."""
 
     def misuse(w):
         errors = []
@@ -55,30 +116,11 @@ def elsewhere(call):
                 errors.append(error)
 
         def admission(waiting):
-            thread = threading.Thread(target=target, daemon=True)
-            thread.start()
-            thread.join(LIMIT)
-            raise ZeroDivisionError  # so that this step changes nothing
+            in_threads(target) if another else target()
+            raise errors[0]  # so that this step changes nothing
 
         scheduler = OnlineScheduler(w.engine, admission=admission)
-        session = w.engine.new_session([1], PARAMS)
-        scheduler.submit(session)
-        with suppress(ZeroDivisionError):
-            scheduler.step()
-        scheduler.cancel(session)
-        if errors:
-            raise errors[0]
-
-    return misuse
-
-
-def inside(call):
-    """The call, in the thread that steps, in the middle of its step."""
-
-    def misuse(w):
-        scheduler = OnlineScheduler(w.engine, admission=lambda waiting: call(w) or 0)
-        session = w.engine.new_session([1], PARAMS)
-        scheduler.submit(session)
+        session = w.submitted(scheduler, 1)
         try:
             scheduler.step()
         finally:
@@ -87,190 +129,183 @@ def inside(call):
     return misuse
 
 
-def submit_to_another(w):
-    OnlineScheduler(w.engine).submit(w.queued)
+def policy_of(answer):
+    """A policy names somebody and then gives this answer: both wait as before."""
 
+    def misuse(w):
+        answers = iter([0, answer])
+        scheduler = OnlineScheduler(w.engine, admission=lambda waiting: next(answers))
+        sessions = [w.submitted(scheduler, 50 + n) for n in range(2)]
+        try:
+            scheduler.step()
+        finally:
+            assert list(scheduler.waiting) == sessions
+            for session in sessions:
+                scheduler.cancel(session)
 
-def second_manager(w, manager):
-    SchedulerManager(manager.scheduler)
-
-
-def closed_manager(w):
-    manager = SchedulerManager(OnlineScheduler(w.other))
-    manager.close()
-    manager.submit([1], PARAMS)
-
-
-def logits(rows, value=0.0, vocab=VOCAB):
-    return torch.full((rows, vocab), value)
+    return misuse
 
 
 def token_of(w, *sessions, like=None):
     w.engine.take_tokens(list(sessions), logits(len(sessions)) if like is None else like)
 
 
-def freed_table(w):
-    table = w.engine.kv.allocate(4)
-    w.engine.kv.free(table)
-    return table
+def logits(rows, value=0.0, vocab=VOCAB):
+    return torch.full((rows, vocab), value)
 
 
-def kv_rows(w, *shape):
-    kv = w.engine.kv
-    blocks = torch.zeros(2, dtype=torch.int64)
-    rows = torch.zeros(shape)
-    kv.write_tokens(0, blocks, blocks, rows, rows)
-
-
-STATES = ("new", "reserved", "ready", "a", "done", "gone", "freed", "running", "queued", "alien", "cancelled")
-
-
-def each(error, call, *states):
-    """One case for each of these sessions."""
-    return {name: (error, lambda w, name=name: call(w, getattr(w, name))) for name in states}
-
-
-def of(prefix, cases):
-    return {f"{prefix} {name}": case for name, case in cases.items()}
+def asks(w, prompt, **params):
+    """Ask for tokens in both ways: neither begins."""
+    with pytest.raises(RequestError):
+        w.engine.stream(prompt, SamplingParams(**params))
+    w.engine.new_session(prompt, SamplingParams(**params))
 
 
 BLOCKS, REQUEST, CONFIG, BUSY = BlockError, RequestError, ConfigError, EngineBusy
 
-MISUSES = {
-    # -- sessions that a call is not for
-    **of("reserve", each(BLOCKS, lambda w, s: w.engine.reserve(s), "reserved", "ready", "a", "done", "gone")),
-    **of("reserve", each(REQUEST, lambda w, s: w.engine.reserve(s), "queued", "running", "alien", "alien_new")),
-    **of("prefill", each(BLOCKS, lambda w, s: w.engine.prefill([s]), "ready", "a", "done", "gone", "cancelled")),
-    **of("prefill", each(REQUEST, lambda w, s: w.engine.prefill([s]), "queued", "running", "alien", "alien_new")),
-    **of("prefill new and", each(BLOCKS, lambda w, s: w.engine.prefill([w.new, s]), "new", "ready", "a")),
-    **of("prefill itself twice", each(BLOCKS, lambda w, s: w.engine.prefill([s, s]), "reserved", "freed")),
-    **of("decode", each(REQUEST, lambda w, s: w.engine.decode_step_sessions([s]), *STATES[:2], *STATES[4:])),
-    **of("decode a and", each(REQUEST, lambda w, s: w.engine.decode_step_sessions([w.a, s]), "new", "done", "alien")),
-    **of("decode twice", each(BLOCKS, lambda w, s: w.engine.decode_step_sessions([w.b, s, s]), "a", "b")),
-    **of("take_tokens", each(REQUEST, token_of, "new", "reserved", "a", "done", "gone", "freed", "running", "alien")),
-    **of("take_tokens ready and", each(BLOCKS, lambda w, s: token_of(w, w.ready, s), "ready")),
-    **of("fork", each(REQUEST, lambda w, s: w.engine.fork(s), "new", "reserved", "done", "gone", "freed", "alien")),
-    **of("fork", each(REQUEST, lambda w, s: w.engine.fork(s), "queued", "cancelled")),
-    **of("free", each(BLOCKS, lambda w, s: w.engine.free(s), "new", "gone", "freed", "cancelled")),
-    **of("free", each(REQUEST, lambda w, s: w.engine.free(s), "running", "queued", "alien")),
-    **of("submit", each(REQUEST, lambda w, s: w.scheduler.submit(s), "reserved", "ready", "done", "gone", "running")),
-    **of("submit", each(REQUEST, lambda w, s: w.scheduler.submit(s), "queued", "alien", "alien_new", "cancelled")),
-    **of("submit offline", each(REQUEST, lambda w, s: OfflineScheduler(w.engine).submit(s), "reserved", "running")),
-    **of("cancel elsewhere", each(REQUEST, lambda w, s: w.ended.cancel(s), "running", "queued", "alien")),
-    **of("can_append", each(BLOCKS, lambda w, s: w.engine.can_append([w.a, s]), "new", "gone", "queued")),
-    **of("can_append", each(REQUEST, lambda w, s: w.engine.can_append([w.a, s]), "alien")),
-    **of("may_need_block", each(BLOCKS, lambda w, s: w.engine.may_need_block(s), "new", "freed")),
-    **of("may_need_block", each(REQUEST, lambda w, s: w.engine.may_need_block(s), "alien")),
-    **of("audit", each(REQUEST, lambda w, s: w.engine.audit([*w.all, s]), "alien", "alien_new")),
-    "submit to a second scheduler": (REQUEST, submit_to_another),
-    # -- no sessions at all (whatever it is: test_bad_input_library.py)
+# For each call of one session the states, or whose it is, for which it raises BlockError and RequestError.
+OF_SESSIONS = {
+    "reserve": (lambda w, s: w.engine.reserve(s), "reserved ready a done gone", "queued running alien alien_new"),
+    "prefill": (lambda w, s: w.engine.prefill([s]), "ready a done gone cancelled", "queued running alien alien_new"),
+    "prefill new and": (lambda w, s: w.engine.prefill([w.new, s]), "new ready a", ""),
+    "prefill twice": (lambda w, s: w.engine.prefill([s, s]), "reserved freed", ""),
+    "decode": (lambda w, s: w.engine.decode_step_sessions([s]), "", "new ready done gone freed running queued alien"),
+    "decode a and": (lambda w, s: w.engine.decode_step_sessions([w.a, s]), "", "new reserved done alien cancelled"),
+    "decode twice": (lambda w, s: w.engine.decode_step_sessions([w.b, s, s]), "a b", ""),
+    "take_tokens": (token_of, "", "new reserved a done gone freed running alien"),
+    "take_tokens ready and": (lambda w, s: token_of(w, w.ready, s), "ready", ""),
+    "fork": (lambda w, s: w.engine.fork(s), "", "new reserved done gone freed alien queued cancelled"),
+    "free": (lambda w, s: w.engine.free(s), "new gone freed cancelled", "running queued alien"),
+    "submit": (lambda w, s: w.scheduler.submit(s), "", "reserved ready done gone running queued alien_new cancelled"),
+    "submit elsewhere": (lambda w, s: OfflineScheduler(w.engine).submit(s), "", "reserved running queued alien"),
+    "cancel elsewhere": (lambda w, s: w.ended.cancel(s), "", "running queued alien"),
+    "can_append": (lambda w, s: w.engine.can_append([w.a, s]), "new gone queued", "alien"),
+    "may_need_block": (lambda w, s: w.engine.may_need_block(s), "new freed", "alien"),
+    "audit": (lambda w, s: w.engine.audit([*w.all, s]), "", "alien alien_new"),
+}
+STRAY = {  # in another thread, while somebody else steps the engine
+    "generate": lambda w: w.engine.generate([1, 2], PARAMS),
+    "stream": lambda w: w.engine.stream([1, 2], PARAMS),
+    "reserve": lambda w: w.engine.reserve(w.new),
+    "prefill": lambda w: w.engine.prefill([w.new]),
+    "decode": lambda w: w.engine.decode_step_sessions([w.a]),
+    "take_tokens": lambda w: token_of(w, w.ready),
+    "fork": lambda w: w.engine.fork(w.a),
+    "can_append": lambda w: w.engine.can_append([w.a]),
+    "submit": lambda w: w.scheduler.submit(w.new),
+    "step": lambda w: w.scheduler.step(),
+    "manager": lambda w: SchedulerManager(w.scheduler),
+}
+SETTINGS = {  # that cannot be
+    EngineConfig: {"block_size": (0, 3, 2.0), "max_batch_size": (0, True), "max_seq_len": (1, 97), "num_blocks": (0,)},
+    SamplingParams: {
+        "max_new_tokens": (0, 1.5),
+        "temperature": (-0.1, float("nan"), float("inf"), "hot"),
+        "top_k": (-1,),
+        "top_p": (0.0, 1.01, float("nan")),
+        "seed": (-1,),
+    },
+}
+OTHERS = {  # error, call, words that must be there
+    # -- lists and logits
     "prefill a session": (CONFIG, lambda w: w.engine.prefill(w.new)),
-    "prefill nothing": (CONFIG, lambda w: w.engine.prefill([])),
-    "prefill None": (CONFIG, lambda w: w.engine.prefill(None)),
-    "decode a session": (CONFIG, lambda w: w.engine.decode_step_sessions(w.a)),
     "decode before the token is taken": (REQUEST, lambda w: w.engine.decode_step_sessions([w.ready])),
-    "decode nothing": (CONFIG, lambda w: w.engine.decode_step_sessions([])),
-    "decode None": (CONFIG, lambda w: w.engine.decode_step_sessions(None)),
-    "decode a set": (CONFIG, lambda w: w.engine.decode_step_sessions({w.a, w.b})),
-    "decode a generator": (CONFIG, lambda w: w.engine.decode_step_sessions(s for s in [w.a])),
     "decode more than fit": (CONFIG, lambda w: w.engine.decode_step_sessions([w.a] * 9)),
-    "audit None": (CONFIG, lambda w: w.engine.audit(None)),
-    # -- logits and params
-    "one row too few": (CONFIG, lambda w: token_of(w, w.ready, like=logits(0))),
     "one row too many": (CONFIG, lambda w: token_of(w, w.ready, like=logits(2))),
     "logits of another vocabulary": (CONFIG, lambda w: token_of(w, w.ready, like=logits(1, vocab=5))),
-    "logits without a batch": (CONFIG, lambda w: token_of(w, w.ready, like=logits(1)[0])),
     "logits of whole numbers": (CONFIG, lambda w: token_of(w, w.ready, like=logits(1).long())),
-    "logits in a list": (CONFIG, lambda w: token_of(w, w.ready, like=logits(1).tolist())),
-    "no logits": (CONFIG, lambda w: w.engine.take_tokens([w.ready], None)),
     "logits of NaN": (LogitsError, lambda w: token_of(w, w.ready, like=logits(1, torch.nan))),
-    "logits of +inf": (LogitsError, lambda w: token_of(w, w.ready, like=logits(1, torch.inf))),
     "logits of -inf": (LogitsError, lambda w: token_of(w, w.ready, like=logits(1, -torch.inf))),
-    "fork with a dict for params": (CONFIG, lambda w: w.engine.fork(w.a, {"max_new_tokens": 3})),
-    "fork with too many tokens": (REQUEST, lambda w: w.engine.fork(w.a, SamplingParams(max_new_tokens=500))),
-    "new session with a dict for params": (CONFIG, lambda w: w.engine.new_session([1], {"seed": 3})),
-    "new session with an unknown token": (REQUEST, lambda w: w.engine.new_session([VOCAB])),
-    "new session with the empty prompt": (REQUEST, lambda w: w.engine.new_session([])),
-    "generate with params for another number": (REQUEST, lambda w: w.engine.generate([[1], [2]], [PARAMS])),
-    "generate with a number for params": (CONFIG, lambda w: w.engine.generate([[1], [2]], [PARAMS, 3])),
-    # -- the cache
-    **{
-        f"kv.{name} {value!r}": (BLOCKS, lambda w, name=name, value=value: getattr(w.engine.kv, name)(value))
-        for name, values in {
-            "allocate": (3.5, -1, True, None, "4"),
-            "info": ("x", None, -1, 10**9, [1]),
-            "free": ([0], None, 3),
-            "share": (None, 3, [0], [0, 0]),
-        }.items()
-        for value in values
-    },
-    "kv.free of another cache's table": (BLOCKS, lambda w: w.engine.kv.free(w.alien.table)),
-    "kv.free of a freed table": (BLOCKS, lambda w: w.engine.kv.free(freed_table(w))),
-    "kv.free of a copy": (BLOCKS, lambda w: w.engine.kv.free(one_table.BlockTable(w.a.table))),
-    "kv.free of a table as a list": (BLOCKS, lambda w: w.engine.kv.free(list(w.a.table))),
-    "kv.share of another cache's table": (BLOCKS, lambda w: w.engine.kv.share(w.alien.table)),
-    "kv.share of a freed table": (BLOCKS, lambda w: w.engine.kv.share(freed_table(w))),
-    "kv.allocate after a block twice": (BLOCKS, lambda w: w.engine.kv.allocate(9, [w.a.table[0]] * 2)),
-    "kv.allocate after a free block": (BLOCKS, lambda w: w.engine.kv.allocate(9, [63])),
-    "kv.write_tokens of one head": (BLOCKS, lambda w: kv_rows(w, 2, 1, 8)),
-    "kv.write_tokens of one token for two": (BLOCKS, lambda w: kv_rows(w, 1, 2, 8)),
-    # -- schedulers and managers
-    "a scheduler of no engine": (CONFIG, lambda w: OnlineScheduler(w.scheduler)),
+    "params for another number": (REQUEST, lambda w: w.engine.generate([[1], [2]], [PARAMS])),
+    # -- requests that can never be served
+    "no prompt": (REQUEST, lambda w: asks(w, []), "the prompt is empty"),
+    "no text": (REQUEST, lambda w: asks(w, ""), "the prompt is empty"),
+    "too long": (REQUEST, lambda w: asks(w, [1] * 96), "the prompt has 96 tokens", "at most 95"),
+    "too many": (REQUEST, lambda w: asks(w, [1] * 90, max_new_tokens=7), "max_new_tokens is 7", "at most 6 fit"),
+    "an unknown token": (REQUEST, lambda w: asks(w, [VOCAB]), "token id 211", "vocabulary of 211"),
+    "a negative token": (REQUEST, lambda w: asks(w, [-1]), "token id -1"),
+    "more than the pool": (
+        REQUEST,
+        lambda w: make_engine(w.engine.model, num_blocks=3).generate([1] * 5, SamplingParams(9)),
+        "need 4 KV blocks, the pool has 3",
+    ),
+    "fork for too long": (REQUEST, lambda w: w.engine.fork(w.a, SamplingParams(500)), "max_new_tokens is 500"),
+    "siblings": (CONFIG, lambda w: w.scheduler.submit(w.new, "two"), "siblings is 'two'"),
+    "a sibling": (CONFIG, lambda w: w.scheduler.submit(w.new, [PARAMS, None]), "each of the siblings is None"),
+    "a long sibling": (REQUEST, lambda w: w.scheduler.submit(w.new, [SamplingParams(96)]), "max_new_tokens is 96"),
+    # -- the cache, schedulers and managers
+    "free another cache's table": (BLOCKS, lambda w: w.engine.kv.free(w.alien.table)),
+    "free a table of blocks that others have": (BLOCKS, lambda w: w.engine.kv.free(w.stale), "freed twice"),
+    "free a copy": (BLOCKS, lambda w: w.engine.kv.free(one_table.BlockTable(w.a.table)), "or a copy"),
+    "share another cache's table": (BLOCKS, lambda w: w.engine.kv.share(w.alien.table)),
     "a scheduler for a larger batch": (CONFIG, lambda w: OnlineScheduler(w.engine, max_batch_size=9)),
-    "a manager of an engine": (CONFIG, lambda w: SchedulerManager(w.engine)),
-    "a manager of None": (CONFIG, lambda w: SchedulerManager(None)),
-    "a manager of a manager": (CONFIG, managed(lambda w, manager: SchedulerManager(manager))),
-    "two managers of a scheduler": (BUSY, managed(second_manager)),
-    "two managers of an engine": (BUSY, managed(lambda w, manager: SchedulerManager(OnlineScheduler(w.engine)))),
-    "a manager of an engine in use": (BUSY, elsewhere(lambda w: SchedulerManager(OnlineScheduler(w.engine)))),
+    "a second manager": (BUSY, managed(lambda w: SchedulerManager(w.manager.scheduler))),
+    "a step of a managed scheduler": (BUSY, managed(lambda w: w.manager.scheduler.step())),
+    "a cancel of a managed scheduler": (BUSY, managed(lambda w: w.manager.scheduler.cancel(w.new))),
     "a manager made in a step": (BUSY, inside(lambda w: SchedulerManager(w.scheduler))),
-    "a closed manager": (SchedulerClosed, closed_manager),
-    "a manager cancels another engine's": (REQUEST, managed(lambda w, manager: manager.cancel(w.alien))),
-    "a manager cancels another scheduler's": (REQUEST, managed(lambda w, manager: manager.cancel(w.kept))),
-    "a manager cancels a number": (CONFIG, managed(lambda w, manager: manager.cancel(3))),
-    "a step inside a step decodes another's": (REQUEST, inside(lambda w: w.engine.decode_step_sessions([w.running]))),
-    # -- another thread
-    "stray generate": (BUSY, managed(lambda w, manager: w.engine.generate([1, 2], PARAMS))),
-    "stray stream": (BUSY, managed(lambda w, manager: w.engine.stream([1, 2], PARAMS))),
-    "stray reserve": (BUSY, managed(lambda w, manager: w.engine.reserve(w.new))),
-    "stray prefill": (BUSY, managed(lambda w, manager: w.engine.prefill([w.new]))),
-    "stray decode": (BUSY, managed(lambda w, manager: w.engine.decode_step_sessions([w.a]))),
-    "stray take_tokens": (BUSY, managed(lambda w, manager: token_of(w, w.ready))),
-    "stray fork": (BUSY, managed(lambda w, manager: w.engine.fork(w.a))),
-    "stray can_append": (BUSY, managed(lambda w, manager: w.engine.can_append([w.a]))),
-    "stray submit": (BUSY, managed(lambda w, manager: manager.scheduler.submit(w.new))),
-    "stray cancel": (BUSY, managed(lambda w, manager: manager.scheduler.cancel(w.new))),
-    "stray step": (BUSY, managed(lambda w, manager: manager.scheduler.step())),
-    "stray step of another scheduler": (BUSY, managed(lambda w, manager: OnlineScheduler(w.engine).step())),
-    "generate during a step": (BUSY, elsewhere(lambda w: w.engine.generate([1, 2], PARAMS))),
-    "decode during a step": (BUSY, elsewhere(lambda w: w.engine.decode_step_sessions([w.a]))),
-    "submit during a step": (BUSY, elsewhere(lambda w: w.scheduler.submit(w.new))),
-    "step during a step": (BUSY, elsewhere(lambda w: w.scheduler.step())),
+    "a manager cancels another engine's": (REQUEST, managed(lambda w: w.manager.cancel(w.alien))),
+    "a manager cancels another scheduler's": (REQUEST, managed(lambda w: w.manager.cancel(w.kept))),
+    "decode another's in a step": (REQUEST, inside(lambda w: w.engine.decode_step_sessions([w.running]))),
 }
 
 
+def misuses():
+    for name, (call, *refused) in OF_SESSIONS.items():
+        for error, states in zip((BLOCKS, REQUEST), refused, strict=True):
+            for state in states.split():
+                yield f"{name} {state}", error, lambda w, call=call, state=state: call(w, getattr(w, state))
+    for name, call in STRAY.items():
+        yield f"{name} of a managed engine", BUSY, managed(call)
+        yield f"{name} during a step", BUSY, inside(call, another=True)
+    for kind, settings in SETTINGS.items():
+        for name, value in ((name, value) for name, values in settings.items() for value in values):
+
+            def make(w, kind=kind, name=name, value=value):
+                InferenceEngine(w.engine.model, kind(**{name: value}))
+
+            yield f"{name} {value!r}", CONFIG, make, f"{name} is {value!r}"
+    for bad in (b"hi", [1.5], [["x"]], 5, None, "\ud800"):
+        yield f"prompt {bad!r}", REQUEST, lambda w, bad=bad: asks(w, bad), "give a text, or a list of token ids"
+    for bad in (2, -1, None, "0", 0.0, True):
+        yield f"policy of {bad!r}", CONFIG, policy_of(bad), f"policy returned {bad!r}: it must return 0 to 0"
+    for bad in (0, -1, True, 1.5, "8"):
+        case = (
+            CONFIG,
+            lambda w, bad=bad: SchedulerManager(w.ended, max_waiting=bad),
+            f"max_waiting is {bad!r}: give 1 or",
+        )
+        yield f"max_waiting {bad!r}", *case
+    for name, case in OTHERS.items():
+        yield name, *case
+
+
+MISUSES = {name: case for name, *case in misuses()}
+
+
 @pytest.fixture(scope="module")
-def undisturbed(small_model):
-    """What comes of the sessions if nobody does anything wrong."""
-    return World(small_model).finish()
+def world(small_model):
+    """Whatever is done to it, what comes of its sessions is as if nobody had done anything wrong."""
+    world = World(small_model)
+    yield world
+    assert world.finish() == World(small_model).finish()
 
 
 @pytest.mark.parametrize("name", MISUSES)
-def test_misuse_is_an_error_that_changes_nothing(small_model, undisturbed, name):
-    """Hazard 36: the named error on one line; books, sessions and every later token are as without it."""
-    error, misuse = MISUSES[name]
-    world = World(small_model)
-    before = world.books()
+def test_misuse_is_an_error_that_changes_nothing(world, name):
+    """Hazard 1, Hazard 9, Hazard 36: the named error on one line; books and sessions are as without it."""
+    error, misuse, *words = MISUSES[name]
+    before, threads = world.books(), threading.active_count()
     with pytest.raises(error) as caught:
         misuse(world)
     text = str(caught.value)
     assert "\n" not in text
     assert 20 < len(text) < 250
+    assert not [word for word in words if word not in text]
     assert world.books() == before
-    assert world.finish() == undisturbed
+    assert threading.active_count() == threads
 
 
-def test_tokens_that_somebody_adds_by_hand_end_at_the_length_of_the_engine(small_model):
+def test_tokens_added_by_hand_end_at_the_length_of_the_engine(small_model):
     """Hazard 36: such a session never finishes by itself."""
     engine = make_engine(small_model, max_batch_size=2, max_seq_len=24)
     session = engine.new_session([1, 2, 3], SamplingParams(max_new_tokens=4, stop_on_eos=False))

@@ -1,25 +1,12 @@
-"""What every way to read promises: streams in threads, streams of coroutines, and one reader of many requests.
-
-With a step in flight and without, and with a thread that wakes all readers of a step or one of them. Every wait has a
-limit; no sleeps.
-"""
+"""What streams in threads, streams of coroutines and one reader of many requests promise. Every wait has a limit."""
 
 import asyncio
 import gc
-import threading
 from functools import partial
 
 import pytest
 
-from rosecourse import (
-    BEST,
-    LogitsError,
-    OnlineScheduler,
-    QueueFull,
-    RequestError,
-    SchedulerClosed,
-    TokenReader,
-)
+from rosecourse import BEST, LogitsError, OnlineScheduler, SchedulerClosed, TokenReader
 from rosecourse.decode.delivery import Delivery
 from tests.support.failing import spoil
 from tests.support.late_device import BEHIND
@@ -33,8 +20,8 @@ PROMPTS = prompts_of([3, 8, 1, 12, 5, 4, 9, 2, 7], 211)
 PARTS = {"in step": BEST.with_(delivery=partial(Delivery, wakes_per_second=1e-9)), "one behind": BEHIND}
 
 
-class InThreads:
-    """Each request is read by a thread of its own."""
+class Streams:
+    """Each request has a stream of its own."""
 
     def __init__(self, manager):
         self.manager, self.streams = manager, []
@@ -65,21 +52,23 @@ class InThreads:
             error = raised
         told[1].append(error)
 
-    def close(self):
+    def drop(self):
+        """Nobody holds the streams any more."""
         self.streams.clear()
 
+    def close(self):
+        self.drop()
 
-class InCoroutines(InThreads):
-    """Each request is read by a coroutine, in one event loop."""
+
+class AsyncStreams(Streams):
+    """They are read by coroutines of one event loop."""
 
     def __init__(self, manager):
         super().__init__(manager)
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
+        self.runner = asyncio.Runner()
 
     def run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(LIMIT)
+        return self.runner.run(asyncio.wait_for(coroutine, LIMIT))
 
     def submit(self, prompt, asked):
         async def submitted():
@@ -110,17 +99,15 @@ class InCoroutines(InThreads):
         return self.run(every())
 
     def close(self):
-        super().close()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(LIMIT)
-        self.loop.close()
+        self.drop()
+        self.runner.close()
 
 
-class InOneThread(InThreads):
-    """All requests are read by one reader."""
+class Lists(Streams):
+    """All requests are read by one reader, a list at a time."""
 
     def __init__(self, manager):
-        self.reader, self.sessions, self.came = TokenReader(manager), [], []
+        self.manager, self.reader, self.sessions, self.came = manager, TokenReader(manager), [], []
 
     def submit(self, prompt, asked):
         self.sessions.append(self.reader.submit(prompt, asked))
@@ -131,12 +118,13 @@ class InOneThread(InThreads):
 
     def first(self):
         """What it reads beside it is kept for `read`."""
-        while not any(session is self.sessions[0] for session, _ in self.came):
+        while not (mine := [one for one in self.came if one[0] is self.sessions[0]]):
             self.came += next(self.reader)
-        return [self.came.pop(next(n for n, (s, _) in enumerate(self.came) if s is self.sessions[0]))[1]]
+        self.came.remove(mine[0])
+        return [mine[0][1]]
 
     def read(self):
-        failed, came = None, self.came
+        failed, (came, self.came) = None, (self.came, [])
         try:
             for batch in self.reader:
                 assert batch, "a list of nothing"
@@ -149,11 +137,10 @@ class InOneThread(InThreads):
             ill = [token for token in mine if isinstance(token, LogitsError)]
             ended = session.finish_reason == "length" and len(mine) == len(session.completion_ids)
             told.append(([t for t in mine if t not in ill], ill[0] if ill else None if ended else failed))
-        self.came = []
         return told
 
-    def close(self):
-        del self.reader
+    def drop(self):
+        self.reader, self.came = None, []
 
 
 @pytest.fixture(params=PARTS)
@@ -161,7 +148,7 @@ def scheduler(small_model, request):
     return OnlineScheduler(make_engine(small_model, PARTS[request.param], prefix_cache=False))
 
 
-@pytest.fixture(params=[InThreads, InCoroutines, InOneThread])
+@pytest.fixture(params=[Streams, AsyncStreams, Lists])
 def start(scheduler, request):
     """Makes a manager and a reader of it."""
     readers = []
@@ -187,15 +174,15 @@ def ids(tokens):
     return [token.token_id for token in tokens]
 
 
-def assert_closed(call):
-    with pytest.raises(SchedulerClosed, match="make a new SchedulerManager") as caught:
-        call()
-    return caught.value
+@pytest.mark.parametrize("steps", [1, 3])
+def test_each_request_gets_its_own_tokens_once_in_order(start, scheduler, expected, steps):
+    """Hazard 22, in small: more requests than places, and those that end in one step. A token has two times.
 
-
-def test_each_request_gets_its_own_tokens_once_in_order(start, expected):
-    """Hazard 22, in small: more requests than places, and those that end in one step. A token has two times."""
-    _, reader = start()
+    After a failure a step returns the tokens of several, the last one of a request and earlier ones among them.
+    """
+    step = scheduler.step
+    scheduler.step = lambda: [token for _ in range(steps) for token in step()]
+    manager, reader = start()
     for new in (2, 20):
         sessions = [reader.submit(prompt, params(new)) for prompt in PROMPTS]
         told = reader.read()[-len(PROMPTS) :]
@@ -207,9 +194,12 @@ def test_each_request_gets_its_own_tokens_once_in_order(start, expected):
             assert session.times.read == sorted(session.times.read)
             assert all(host <= its for host, its in zip(session.times.tokens, session.times.read, strict=True))
     assert not any(tokens for tokens, _ in reader.read())  # it stays ended
+    manager.close()
+    assert not manager._stepper.mailboxes
+    assert not any(mailbox._queues for mailbox in manager._of_loops.values())
 
 
-def test_a_reader_that_does_not_read_holds_up_nobody(start, expected):
+def test_reader_that_does_not_read_holds_up_nobody(start, expected):
     """It stops after a token; all others come to their ends, and its own tokens wait for it."""
     manager, slow = start()
     slow_session = slow.submit(PROMPTS[0], params(20))
@@ -222,17 +212,9 @@ def test_a_reader_that_does_not_read_holds_up_nobody(start, expected):
     assert (ids(first + tokens), error) == (expected[0], None)
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("prefill", 1),  # queued: another one is being prefilled
-        ("prefill", 2),  # admitted, and not computed yet
-        ("launch", 3),  # decoding
-        ("launch", 6),
-    ],
-)
+@pytest.mark.parametrize(("name", "call"), [("prefill", 1), ("prefill", 2), ("launch", 3), ("launch", 6)])
 def test_cancel_ends_one_request(start, scheduler, expected, name, call):
-    """Hazard 2: the stepping thread stands still where it hurts, and the cancellation comes then, twice."""
+    """Hazard 2: queued, admitted and not computed yet, decoding; the stepping thread stands still there meanwhile."""
     first_prefill = Gate(scheduler.runner, "prefill")
     gate = first_prefill if (name, call) == ("prefill", 1) else Gate(scheduler.runner, name, call)
     _, reader = start()
@@ -269,12 +251,11 @@ def test_close_ends_all(start, scheduler, expected, drain):
         assert [ids(tokens) for tokens, _ in told] == expected
     else:
         assert {session.finish_reason for session in sessions} == {"cancelled"}
-    assert_closed(lambda: reader.submit([1], params(2)))
+    with pytest.raises(SchedulerClosed, match="make a new SchedulerManager"):
+        reader.submit([1], params(2))
 
 
-@pytest.mark.parametrize(
-    "name", ["reserve", "prefill", "can_append", "launch", "begin", "land", "admission", "hand_over"]
-)
+@pytest.mark.parametrize("name", ["prefill", "can_append", "launch", "begin", "land", "admission", "hand_over"])
 def test_all_hear_of_a_stepping_thread_that_fails(start, scheduler, expected, name):
     """After the tokens that were made before, however late one reads, and again; by then all blocks are free."""
     engine = scheduler.engine
@@ -284,7 +265,7 @@ def test_all_hear_of_a_stepping_thread_that_fails(start, scheduler, expected, na
     sessions = [reader.submit(prompt, LONG) for prompt in PROMPTS]
     gate.has_come()
     setattr(owners.get(name, scheduler.runner), name, lambda *_: 1 / 0)
-    if name in ("reserve", "prefill", "begin", "admission"):  # which come when a place is free
+    if name in ("prefill", "begin", "admission"):  # which come when a place is free
         manager.cancel(sessions[0])
     gate.open()
     told = reader.read()
@@ -292,16 +273,14 @@ def test_all_hear_of_a_stepping_thread_that_fails(start, scheduler, expected, na
     for (tokens, error), session, mine in zip(told, sessions, expected, strict=True):
         assert ids(tokens) == mine[: len(tokens)]
         left = len(session.completion_ids) - len(tokens)
-        assert name == "hand_over" or left in (
-            0,
-            engine.pipeline.steps_ahead,
-        )  # what was in flight goes with the failure
+        assert name == "hand_over" or left in (0, engine.pipeline.steps_ahead)  # in flight: it goes with the failure
         if session is not sessions[0]:
             assert "the scheduler stopped: ZeroDivisionError: " in str(error)
     for _, error in reader.read()[1:]:  # again, for whoever asks again
         assert isinstance(error, SchedulerClosed)
-    refused = assert_closed(lambda: reader.submit([1], params(2)))
-    assert isinstance(refused.__cause__, ZeroDivisionError)
+    with pytest.raises(SchedulerClosed) as refused:
+        reader.submit([1], params(2))
+    assert isinstance(refused.value.__cause__, ZeroDivisionError)
     manager._stepper.thread.join(LIMIT)
     assert not manager._stepper.thread.is_alive()
 
@@ -323,30 +302,26 @@ def test_requests_that_nobody_reads_any_more_are_cancelled(start, begun):
     sessions = [reader.submit(prompt, LONG) for prompt in PROMPTS]
     if begun:
         reader.first()
-    if isinstance(reader, InOneThread):
-        reader.reader, reader.came = TokenReader(manager), []
-    reader.streams = []
+    reader.drop()
     gc.collect()
     manager.close(drain=True)
     assert {session.finish_reason for session in sessions} <= {"cancelled", "length"}
     assert sessions[-1].finish_reason == "cancelled"
 
 
-def test_who_is_refused_leaves_nothing_behind(start, scheduler):
-    gate = Gate(scheduler.runner, "prefill")
-    manager, reader = start(max_waiting=2)
-    reader.submit([1, 2], params(3))
-    gate.has_come()  # it is being computed: it does not wait any more
-    for _ in range(2):
-        reader.submit([1, 2], params(3))
-    for _ in range(2):
-        with pytest.raises(QueueFull, match="2 requests wait already, max_waiting is 2: submit again later, or give"):
-            reader.submit([1, 2], params(3))
-    with pytest.raises(RequestError, match="the prompt is empty"):
-        reader.submit([], params(3))
+def test_step_that_fails_after_a_landing_loses_no_token(start, scheduler):
+    """A request that begins in the very step that fails: its first token is read, and those of the others are too."""
+    gate = Gate(scheduler.runner, "launch", 2)
+    _, reader = start()
+    old = reader.submit(PROMPTS[0], LONG)
+    gate.has_come()
+    new = reader.submit(PROMPTS[1], LONG)  # the next step begins with its prefill
+
+    def broken(batch):
+        assert batch.sessions == [old]
+        raise ZeroDivisionError("planted")
+
+    scheduler.runner.launch = broken
     gate.open()
-    assert [len(tokens) for tokens, _ in reader.read()] == [3, 3, 3]
-    manager.close()
-    assert not manager._stepper.mailboxes
-    for mailbox in manager._of_loops.values():
-        assert not mailbox._queues
+    assert [ids(tokens) for tokens, _ in reader.read()] == [old.completion_ids, new.completion_ids]
+    assert len(new.completion_ids) == 1

@@ -1,46 +1,54 @@
-"""Schedulers: who is computed when, and what is kept free for whom."""
+"""Schedulers: who is computed when, what is kept free for whom, and what a call costs when many wait."""
 
+import random
+import sys
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from rosecourse import LESSONS, OfflineScheduler, OnlineScheduler, SamplingParams
+from rosecourse import OfflineScheduler, OnlineScheduler, SamplingParams, lesson
 from rosecourse.engine import scheduler as module
+from rosecourse.engine.queues import Queue
+from rosecourse.request.session import InferenceSession
 from tests.support.oracles import prompts_of
 from tests.support.scheduling import BLOCK, check, make_engine, run, submit
 
+SIX = {"max_seq_len": 16, "max_batch_size": 6}
+STEPS = [  # kind and settings of the scheduler, of the engine, lengths of prompts, new tokens, and tokens of each step
+    (OnlineScheduler, {}, {"max_batch_size": 2}, [3, 3, 3], [2, 6, 4], [2] * 6),  # a free place is taken at once
+    (OfflineScheduler, {}, {"max_batch_size": 2}, [3, 3, 3], [2, 6, 4], [2, 2, *[1] * 8]),  # or after the batch
+    (OnlineScheduler, {"prefill_max_batch_size": 1}, {}, [3, 3, 3], 3, [1, 2, 3, 2, 1]),
+    # K and V of the last token are never needed: both fill four blocks to the last slot.
+    (OnlineScheduler, {}, {"num_blocks": 8}, [13, 13], 4, [2] * 4),
+    # The first token of the first needs a fifth block: the other waits.
+    (OnlineScheduler, {}, {"num_blocks": 8}, [16, 13], [2, 4], [1] * 6),
+    # The second would leave no block for the first one's next token.
+    (OnlineScheduler, {}, {"num_blocks": 3}, [4, 8], 4, [1] * 8),
+    # The default pool has room for a whole batch, of whatever lengths, to the longest.
+    (OnlineScheduler, {}, SIX, [14, 1, 14, BLOCK, 14, BLOCK + 1], 2, [6] * 2),
+    (OnlineScheduler, {}, SIX | {"prefix_cache": True}, [12, 1, 12, BLOCK, 12, BLOCK + 1], 4, [6] * 4),
+    (OnlineScheduler, {}, SIX, [3, 1, 3, 3, 3, 3], 13, [6] * 13),
+]
 
-def tokens_of_steps(scheduler):
-    """Step to the end; how many sessions got a token in each step."""
-    counts = []
+
+@pytest.mark.parametrize("number", ["035", "071"])
+@pytest.mark.parametrize(("kind", "settings", "config", "lengths", "new", "counts"), STEPS)
+def test_step_admits_what_fits_and_preempts_nobody(small_model, number, kind, settings, config, lengths, new, counts):
+    engine = make_engine(small_model, lesson(number).after, **{"prefix_cache": False} | config)
+    scheduler = kind(engine, **settings)
+    sessions, found = submit(scheduler, lengths, new), []
     while scheduler.has_work:
-        counts.append(len(scheduler.step()))
+        found.append(len(scheduler.step()))
         check(scheduler)
-        assert len(counts) < 1000
-    return counts
+        assert len(found) <= len(counts)
+    assert found == counts
+    assert scheduler.stats.preemptions == 0
+    assert {session.finish_reason for session in sessions} == {"length"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "counts"),
-    [(OnlineScheduler, [2] * 6), (OfflineScheduler, [2, 2, 1, 1, 1, 1, 1, 1, 1, 1])],
-)
-def test_a_free_place_is_taken_at_once_or_after_the_batch(small_model, kind, counts):
-    scheduler = kind(make_engine(small_model, max_batch_size=2))
-    sessions = submit(scheduler, [3, 3, 3], [2, 6, 4])
-    assert tokens_of_steps(scheduler) == counts
-    assert [session.finish_reason for session in sessions] == ["length"] * 3
-    came = sessions[2].times.admitted
-    assert sessions[0].times.tokens[-1] < came
-    assert (came < sessions[1].times.tokens[-1]) == (kind is OnlineScheduler)
-
-
-def test_prefill_max_batch_size_limits_a_prefill(small_model):
-    scheduler = OnlineScheduler(make_engine(small_model), prefill_max_batch_size=1)
-    submit(scheduler, [3, 3, 3], 9)
-    assert [len(scheduler.step()) for _ in range(3)] == [1, 2, 3]
-
-
-def test_the_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeypatch):
+def test_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeypatch):
     """On a clock that only the engine moves: 5 seconds a prefill, 3 a decode step."""
     scheduler = OnlineScheduler(make_engine(small_model), max_batch_size=1)
     clock = [100.0]
@@ -63,7 +71,7 @@ def test_the_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeyp
     assert scheduler.stats.decode_steps == 5
 
 
-def test_the_newest_is_preempted_and_comes_back_first(small_model):
+def test_newest_is_preempted_and_comes_back_first(small_model):
     scheduler = OnlineScheduler(make_engine(small_model, num_blocks=10, max_batch_size=3, prefix_cache=False))
     sessions = submit(scheduler, [7, 7, 7, 7], 12)
     while not scheduler.stats.preemptions:
@@ -77,37 +85,7 @@ def test_the_newest_is_preempted_and_comes_back_first(small_model):
     assert sessions[2].times.tokens[-1] < sessions[3].times.tokens[-1]
 
 
-# -- what is kept free ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("new", "prefix_cache"), [(2, False), (4, True), (13, False)])
-@pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
-def test_the_default_pool_has_room_for_a_whole_batch(small_model, rung, new, prefix_cache):
-    """Of whatever lengths, to the longest: nobody waits for a block and nobody is preempted."""
-    engine = make_engine(small_model, rung.after, max_seq_len=16, max_batch_size=6, prefix_cache=prefix_cache)
-    scheduler = OnlineScheduler(engine)
-    longest = 16 - new
-    submit(scheduler, [longest, 1, longest, min(BLOCK, longest), longest, min(BLOCK + 1, longest)], new)
-    assert tokens_of_steps(scheduler) == [6] * new
-    assert scheduler.stats.preemptions == 0
-
-
-@pytest.mark.parametrize(
-    ("num_blocks", "lengths", "new", "counts"),
-    [
-        (8, [13, 13], 4, [2] * 4),  # K and V of the last token are never needed: both fill four blocks to the last slot
-        (8, [16, 13], [2, 4], [1, 1, 1, 1, 1, 1]),  # the first token of the first needs a fifth block: the other waits
-        (3, [4, 8], 4, [1] * 8),  # the second would leave no block for the first one's next token
-    ],
-)
-def test_nobody_is_admitted_only_to_be_preempted_at_once(small_model, num_blocks, lengths, new, counts):
-    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=num_blocks, prefix_cache=False))
-    submit(scheduler, lengths, new)
-    assert tokens_of_steps(scheduler) == counts
-    assert scheduler.stats.preemptions == 0
-
-
-def test_admission_leaves_a_block_for_the_copy_that_a_fork_needs(small_model):
+def test_admission_leaves_a_block_for_the_copy_of_a_fork(small_model):
     """Parent and fork will not outgrow their one block, but they share it, and one of them has to leave."""
     engine = make_engine(small_model, num_blocks=2, prefix_cache=False)
     scheduler = OnlineScheduler(engine)
@@ -117,21 +95,6 @@ def test_admission_leaves_a_block_for_the_copy_that_a_fork_needs(small_model):
     submit(scheduler, [2], 3)
     run(scheduler)
     assert scheduler.stats.preemptions == 0
-
-
-def test_all_that_run_get_their_token_when_it_is_a_waiting_fork_that_goes(small_model):
-    """The fork waits for a place with a block of its own, which its parent left to it: that block is enough."""
-    scheduler = OnlineScheduler(make_engine(small_model, num_blocks=4, prefix_cache=False), max_batch_size=2)
-    sessions = submit(scheduler, [BLOCK - 1, BLOCK - 1], 6)
-    scheduler.step()
-    fork = scheduler.engine.fork(sessions[0])
-    scheduler.submit(fork)
-    scheduler.step()
-    assert not scheduler.engine.can_append(sessions)
-    assert [session for session, _ in scheduler.step()] == sessions
-    assert fork.block_ids_per_layer is None
-    assert scheduler.stats.preemptions == 1
-    run(scheduler)
 
 
 def test_shared_blocks_count_once_for_admission(small_model):
@@ -144,3 +107,104 @@ def test_shared_blocks_count_once_for_admission(small_model):
     for n in range(4):
         scheduler.submit(scheduler.engine.new_session([*stem, n], SamplingParams(max_new_tokens=4)))
     assert len(scheduler.step()) == 4
+
+
+PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
+
+
+class Counted(InferenceSession):
+    """A session that counts how often one was compared with another: a walk in C shows in nothing else."""
+
+    comparisons = 0
+    __hash__ = InferenceSession.__hash__
+
+    def __eq__(self, other):
+        Counted.comparisons += 1
+        return self is other
+
+
+def session(engine=None):
+    return Counted([1, 2, 3], PARAMS, engine=engine and engine.ref)
+
+
+def test_queue_is_a_list_of_sessions_that_are_in_it_once():
+    rng, queue, expected = random.Random(0), Queue(), []
+    for _ in range(2000):
+        action = rng.randrange(4)
+        if action < 2 and len(expected) < 9:
+            new = session()
+            (queue.append, queue.append_first)[action](new)
+            expected.insert(0 if action else len(expected), new)
+        elif expected:
+            gone = rng.choice(expected)
+            for _ in range(2):  # the second time it is not there
+                queue.discard(gone)
+            expected.remove(gone)
+            assert gone not in queue
+        assert (list(queue), len(queue), bool(queue)) == (expected, len(expected), bool(expected))
+        assert list(reversed(queue)) == expected[::-1]
+        assert all(one in queue for one in expected)
+        for number in range(-len(expected), len(expected)):
+            assert queue[number] is expected[number]
+        assert (queue[1:3], queue[::-2]) == (expected[1:3], expected[::-2])
+    for number in (len(expected), -len(expected) - 1):
+        with pytest.raises(IndexError):
+            queue[number]
+
+
+@contextmanager
+def operations(counts):
+    """Appends to `counts` how many lines of the package were executed, and how often sessions were compared."""
+    lines = 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if "rosecourse" not in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        return trace
+
+    before, tracer = Counted.comparisons, sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+    counts.append((lines, Counted.comparisons - before))
+
+
+def costs(model, waiting):
+    """What each call costs while so many sessions wait."""
+    engine = make_engine(model, max_batch_size=2, prefix_cache=False)
+    scheduler = OnlineScheduler(engine)
+    running, queued = ([session(engine) for _ in range(number)] for number in (2, waiting))
+    for one in running:
+        scheduler.submit(one)
+    scheduler.step()
+    forks = [engine.fork(running[0]) for _ in range(3)]
+    half = waiting // 2
+    for one in (forks[0], *queued[:half], forks[1], *queued[half:], forks[2]):
+        scheduler.submit(one)
+    last = session(engine)
+
+    def preempt():
+        with engine.guard:
+            scheduler._preempt_newest()
+
+    calls = [partial(scheduler.submit, last)]
+    calls += [partial(scheduler.cancel, one) for one in (last, queued[half], forks[1], running[1])]
+    # The last of the forks that wait, then the first, which is computed anew; one that runs, which comes back.
+    calls += [preempt, preempt, scheduler.step, preempt, scheduler.step]
+    calls += [lambda: len(scheduler.waiting) + (queued[-1] in scheduler.waiting)]
+    counts = []
+    for call in calls:
+        with operations(counts):
+            call()
+    assert scheduler.stats.preemptions == 3
+    assert [s for s in scheduler.waiting if s in forks] == [forks[2]]
+    return counts
+
+
+def test_no_call_costs_more_when_more_sessions_wait(small_model):
+    """Hazard 38: lines and comparisons are counted, not time."""
+    assert costs(small_model, 1000) == costs(small_model, 4000)

@@ -1,4 +1,4 @@
-"""SchedulerManager among threads: closed by any of them, and under load. Every wait has a limit; no sleeps."""
+"""SchedulerManager among threads: closed by any of them, bounded, and under load. Every wait has a limit; no sleeps."""
 
 import sys
 import threading
@@ -8,25 +8,14 @@ from queue import SimpleQueue
 
 import pytest
 
-from rosecourse import (
-    EngineConfig,
-    InferenceEngine,
-    OnlineScheduler,
-    QueueFull,
-    SchedulerClosed,
-    SchedulerManager,
-    lesson,
-)
-from rosecourse.lessons.l035 import KVAppend
+from rosecourse import OnlineScheduler, QueueFull, SchedulerClosed, SchedulerManager
 from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers, params
 from tests.support.oracles import prompts_of
 from tests.support.scheduling import make_engine
 
-# -- close --------------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("drains", [(False,) * 4, (True,) * 4, (True, False, True, False)])
-def test_close_from_several_threads_at_once(manage, scheduler, drains):
+@pytest.mark.parametrize("drains", [(True,) * 4, (True, False, True, False)])
+def test_close_from_several_threads_ends_in_each(manage, drains):
     """Each of them returns when the thread has ended; who does not want to drain prevails."""
     before = set(threading.enumerate())
     manager = manage()
@@ -38,32 +27,14 @@ def test_close_from_several_threads_at_once(manage, scheduler, drains):
         manager.close(drain)
         assert not manager._stepper.thread.is_alive()
 
-    in_threads(*[lambda d=drain: close(d) for drain in drains])
+    in_threads(*[partial(close, drain) for drain in drains])
     assert set(threading.enumerate()) == before
     lengths = [len(ids(stream)) for stream in streams]
-    if all(drains):
-        assert lengths == [20] * 9
-    else:
-        assert {stream.session.finish_reason for stream in streams} <= {"length", "cancelled"}
+    assert lengths == [20] * 9 or not all(drains)
+    assert {stream.session.finish_reason for stream in streams} <= {"length", "cancelled"}
 
 
-@pytest.mark.parametrize("drain", [False, True])
-def test_a_reader_may_close(manage, drain):
-    manager = manage()
-    other = manager.submit([4, 5], params(12))
-    stream = manager.submit([1, 2, 3], params(12))
-    got = 0
-    for _ in stream:
-        got += 1
-        manager.close(drain)
-    assert got == len(stream.session.completion_ids)
-    assert len(ids(other)) == len(other.session.completion_ids)
-    if drain:
-        assert got == 12
-
-
-def test_the_stepping_thread_may_close(manage, scheduler):
-    """An admission policy that does: it cannot wait for itself, and ends after its step."""
+def test_stepping_thread_may_close_and_ends_after_its_step(manage, scheduler):
     gate = Gate(scheduler.runner, "prefill")
     scheduler.admission = lambda waiting: manager.close() or 0
     manager = manage()
@@ -77,17 +48,15 @@ def test_the_stepping_thread_may_close(manage, scheduler):
 
 
 def test_readers_are_answered_even_if_the_cleanup_fails(small_model):
-    class FreesTooMuch(KVAppend):
-        steps = 0
+    scheduler = OnlineScheduler(make_engine(small_model))
+    launch = scheduler.runner.launch
 
-        def __call__(self, sessions, keys, values):
-            super().__call__(sessions, keys, values)
-            self.steps += 1
-            if self.steps == 3:
-                self.kv.free(sessions[0].block_ids_per_layer)
+    def frees_too_much(batch):
+        launch(batch)
+        if scheduler.stats.decode_steps == 3:
+            scheduler.engine.kv.free(batch.tables[0])
 
-    config = EngineConfig(block_size=4, max_batch_size=4)
-    scheduler = OnlineScheduler(InferenceEngine(small_model, config, lesson("061").after.with_(kv_append=FreesTooMuch)))
+    scheduler.runner.launch = frees_too_much
     with SchedulerManager(scheduler) as manager:
         streams = [manager.submit([1, 2, n], LONG) for n in range(3)]
         for stream in streams:
@@ -95,7 +64,28 @@ def test_readers_are_answered_even_if_the_cleanup_fails(small_model):
                 list(stream)
 
 
-# -- everything at once -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("settings", "most"), [({"max_waiting": 3}, 3), ({}, 1024), ({"max_waiting": None}, None)])
+def test_queue_is_bounded_by_all_that_wait(manage, scheduler, settings, most):
+    """Held in the second prefill, with one place: of those that wait, two are in the scheduler's own queue."""
+    scheduler.max_batch_size = 1
+    gate = Gate(scheduler.runner, "launch", 2)
+    first = Gate(scheduler.runner, "prefill")
+    manager = manage(**settings)
+    streams = [manager.submit([1, 2, 3], LONG)]
+    first.has_come()
+    streams += [manager.submit([1, 2, n], LONG) for n in range(2)]
+    first.open()
+    gate.has_come()
+    assert len(scheduler.waiting) == 2
+    streams += [manager.submit([1, 2], LONG) for _ in range((most or 1100) - 2)]
+    if most is not None:
+        with pytest.raises(QueueFull, match=f"{most} requests wait already"):
+            manager.submit([1, 2], LONG)
+    closer = threading.Thread(target=manager.close)
+    closer.start()
+    gate.open()
+    closer.join(LIMIT)
+    assert {stream.session.finish_reason for stream in streams} == {"cancelled"}
 
 
 def test_submitters_readers_and_cancellers_at_once(small_model):

@@ -60,26 +60,31 @@ class Planted(Exception):
 
 
 class FaultAt:
-    """Raises in the k-th call of what it wraps: before the call has done anything, or after it has done all."""
+    """The k-th call of what it wraps raises: before the call has done anything, or after it has done all.
 
-    def __init__(self, k, when):
-        self.k, self.when = k, when
-        self.calls = 0
-        self.raised_in = None
+    keeps_tokens: whether it has raised and had made tokens, which nobody has got of it.
+    """
 
-    def wrap(self, owner, name):
-        real = getattr(owner, name)
+    def __init__(self, owner, name, k, when):
+        self.owner, self.name, self.real = owner, name, getattr(owner, name)
+        self.left, self.when = k, when
+        setattr(owner, name, self)
 
-        def call(*args, **kwargs):
-            self.calls += 1
-            mine = self.calls == self.k
-            if mine:
-                self.raised_in = name
-            if mine and self.when == "before":
-                raise Planted(name)
-            result = real(*args, **kwargs)
-            if mine:
-                raise Planted(name)
-            return result
+    def __call__(self, *args, **kwargs):
+        self.left -= 1
+        if self.left == 0 and self.when == "before":
+            raise Planted(self.name)
+        result = self.real(*args, **kwargs)
+        if self.left == 0:
+            raise Planted(self.name)
+        return result
 
-        setattr(owner, name, call)
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    @property
+    def keeps_tokens(self):
+        return self.left <= 0 and self.when == "after" and self.name in ("begin", "land")
+
+    def remove(self):
+        setattr(self.owner, self.name, self.real)

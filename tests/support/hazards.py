@@ -6,6 +6,7 @@ from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, l
 from rosecourse.decode.rows import FIELDS, UNKNOWN, sampling_fields
 from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
 from rosecourse.lessons.dense import DecodeForward as DenseForward
+from tests.support.fewer_kernels import INTERPRETED, PADDED
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of
 
@@ -16,6 +17,9 @@ RUNGS = {rung.number: (rung.after, 128) for rung in LESSONS} | {
     "066-graphs": (lesson("066").after.with_(forward=FixedWidthForward, runner=CPUGraphRunner), 128),
     "dense": (lesson("061").after.with_(forward=DenseForward), 128),
 }
+INTERPRETED_RUNGS = (
+    {} if torch.cuda.is_available() else {"069-kernels": (INTERPRETED, 128), "069-padded": (PADDED, 128)}
+)
 BS = 4
 
 
@@ -23,14 +27,9 @@ class Driver:
     """An engine of a rung and its live sessions; after every call the books and the block tables are checked."""
 
     def __init__(self, model, rung, **config):
-        parts, min_batch = RUNGS[rung]
-        settings = {
-            "block_size": BS,
-            "max_batch_size": 8,
-            "prefix_cache": False,
-            "triton_kv_append_min_batch": min_batch,
-        }
-        self.engine = InferenceEngine(model, EngineConfig(**settings | config), parts)
+        parts, min_batch = (RUNGS | INTERPRETED_RUNGS)[rung]
+        settings = {"block_size": BS, "max_batch_size": 8, "prefix_cache": False} | config
+        self.engine = InferenceEngine(model, EngineConfig(triton_kv_append_min_batch=min_batch, **settings), parts)
         self.kv = self.engine.kv
         self.layout = layout_of(self.kv)
         self.live = []
@@ -67,11 +66,10 @@ class Driver:
         self.check()
         return self.live[-1]
 
-    def free(self, *sessions):
-        for session in sessions:
-            self.engine.free(session)
-            self.live.remove(session)
-            self.check()
+    def free(self, session):
+        self.engine.free(session)
+        self.live.remove(session)
+        self.check()
 
     def check(self):
         check(self.engine, self.live)
@@ -117,23 +115,3 @@ def pool(kv):
 def pool_bytes(kv):
     """The same as bytes, so that NaN equals itself."""
     return pool(kv).numpy().tobytes()
-
-
-def held(kv, session):
-    """K and V that a session reads, [2, L, T, H, D]: position p in block p // block_size, slot p % block_size."""
-    rows = []
-    for layer, ids in enumerate(layout_of(kv).lists(session.table)):
-        slots = [(ids[p // BS], p % BS) for p in range(session.num_cached_tokens)]
-        blocks, places = torch.tensor(slots).T
-        rows.append(torch.stack([cache[layer][blocks, :, places] for cache in (kv.k_layers, kv.v_layers)]))
-    return torch.stack(rows, dim=1)
-
-
-@torch.inference_mode()
-def assert_holds_its_own(hf, kv, session):
-    """The K and V that a session reads are those that `transformers` computes of its tokens."""
-    cache = hf(torch.tensor([session.token_ids[: session.num_cached_tokens]]), use_cache=True).past_key_values
-    expected = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers], dim=1)
-    torch.testing.assert_close(held(kv, session), expected.transpose(2, 3), atol=1e-4, rtol=1e-4)
-    for ids in layout_of(kv).lists(session.table):
-        assert len(ids) == -(-session.num_cached_tokens // BS)

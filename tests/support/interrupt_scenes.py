@@ -1,26 +1,30 @@
-"""What is interrupted: a step of the story, and every other call of an engine, a scheduler and a manager.
+"""Calls that are interrupted beside those of the random machine: of an engine, a manager and its streams.
 
 After each everything runs on: all tokens must be those of a run without an interrupt, returned once, and no block may
 be missing.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 
-from rosecourse import InferenceEngine, OnlineScheduler, SchedulerManager
-from tests.support.failing import heal
-from tests.support.interrupt_story import REQUESTS, STEM, Story, make_engine, params, told_alone
+from rosecourse import EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, SchedulerManager, TokenReader
 from tests.support.interrupts import Scene
+from tests.support.machine import PARTS
+from tests.support.tag_model import UnsureModel
 
-PROMPTS = [[*STEM, 5, 6, 1], [9, 8, 7, 1], [11, 12, 13, 14, 15, 1]]
-WANTED = [params(number, 4) for number in range(3)]
+PROMPTS = [[1, 2, 3, 4, 5, 6, 1], [9, 8, 7, 1], [11, 12, 13, 14, 15, 1]]
+WANTED = [SamplingParams(4, stop_on_eos=False, temperature=number % 2, seed=number) for number in range(3)]
+
+
+def make_engine(parts: str) -> InferenceEngine:
+    return InferenceEngine(UnsureModel(), EngineConfig(block_size=2, max_batch_size=4, num_blocks=9), PARTS[parts])
 
 
 @cache
 def generated() -> list:
     """What `generate` gives where nothing interrupts it."""
-    return [g.token_ids for g in make_engine("061", 64).generate(PROMPTS, WANTED)]
+    return [g.token_ids for g in make_engine("061").generate(PROMPTS, WANTED)]
 
 
 def check_empty(engine: InferenceEngine) -> None:
@@ -29,26 +33,6 @@ def check_empty(engine: InferenceEngine) -> None:
     assert engine.kv.num_available() == engine.kv.num_blocks
     assert [g.token_ids for g in engine.generate(PROMPTS, WANTED)] == generated()
     engine.audit([])
-
-
-def step_scene(parts: str, step: int, expected: list) -> Scene:
-    story = Story(parts)
-    story.go_to(step)
-
-    def check(interrupted, result):
-        story.scheduler.audit()
-        live = [*story.scheduler.waiting, *story.scheduler.running]
-        assert sorted(map(id, live)) == sorted(id(s) for s in story.sessions if not s.finished)
-        story.take(result or [])
-        story.finish()
-        assert story.told() == expected[: len(story.sessions)]
-        heal(story.engine)
-        check_empty(story.engine)
-
-    return Scene(story.scheduler.step, check)
-
-
-# -- other calls ------------------------------------------------------------------------------------------------------
 
 
 def generate_scene(parts: str) -> Scene:
@@ -79,24 +63,6 @@ def stream_scene(parts: str, taken: int) -> Scene:
     return Scene(read, check)
 
 
-def fork_scene(parts: str) -> Scene:
-    """A fork of a session with a block that is not full; it must be in the caller's hands, or free."""
-    story = Story(parts)
-    story.go_to(2)
-    parent = story.sessions[0]
-
-    def check(interrupted, fork):
-        live = [*story.scheduler.waiting, *story.scheduler.running]
-        story.engine.audit(live if interrupted else [*live, fork])
-        if fork is not None:
-            story.add(fork)
-        story.finish()
-        assert fork is None or fork.token_ids == parent.token_ids
-        check_end(story)
-
-    return Scene(lambda: story.engine.fork(parent), check)
-
-
 def free_scene(parts: str) -> Scene:
     """A session that somebody decodes by hand; after it the blocks are held by it, or free."""
     engine = make_engine(parts)
@@ -115,80 +81,32 @@ def free_scene(parts: str) -> Scene:
     return Scene(lambda: engine.free(sessions[0]), check)
 
 
-def check_end(story: Story) -> None:
-    """Whoever is done has all its own tokens; nobody else is there."""
-    alone = dict(zip(map(tuple, (prompt for _, prompt, _ in REQUESTS)), told_alone("061"), strict=False))
-    for (reason, token_ids), session in zip(story.told(), story.sessions, strict=True):
-        expected_reason, expected = alone[tuple(session.prompt_ids)]
-        if reason == "cancelled":
-            assert token_ids == expected[: len(token_ids)]
-        else:
-            assert (reason, token_ids) == (expected_reason, expected)
-    heal(story.engine)
-    check_empty(story.engine)
-
-
-def submit_scene(parts: str, fork: bool) -> Scene:
-    """Submit a prompt, or a fork, which may have to give its blocks back while it waits."""
-    story = Story(parts)
-    story.go_to(1)
-    parent = story.sessions[0]
-    session = story.engine.fork(parent) if fork else story.engine.new_session(parent.prompt_ids, parent.params)
-
-    def check(interrupted, _):
-        waits = session in story.scheduler.waiting
-        story.engine.audit([*story.scheduler.waiting, *story.scheduler.running, *([] if waits else [session])])
-        if fork and waits:
-            with story.engine.guard:
-                assert story.scheduler._preempt_newest()
-            assert session.table is None, "nobody knew that it holds blocks"
-        if session not in story.scheduler.waiting:
-            assert interrupted
-            story.scheduler.submit(session)
-        story.sessions.append(session)
-        story.made[session] = session.completion_ids
-        story.finish()
-        check_end(story)
-
-    return Scene(lambda: story.scheduler.submit(session), check)
-
-
-def cancel_scene(parts: str, step: int, number: int) -> Scene:
-    """Cancel a session before a step: one that runs, a fork that waits, a prompt that waits."""
-    story = Story(parts)
-    story.go_to(step)
-    session = story.sessions[number]
-
-    def check(interrupted, _):
-        story.scheduler.audit()
-        assert session.finish_reason == "cancelled" or interrupted
-        story.scheduler.cancel(session)
-        story.finish()
-        for other, told, expected in zip(story.sessions, story.told(), told_alone(parts), strict=False):
-            assert other is session or told == expected
-        heal(story.engine)
-        check_empty(story.engine)
-
-    return Scene(lambda: story.scheduler.cancel(session), check)
-
-
 def manager_scene(parts: str, call: str) -> Scene:
-    """Submit to a manager, cancel, or close it; whatever comes, others can use it on, and it can be closed."""
+    """Submit to a manager, cancel, read, or close it; whatever comes, others can use it on, and it can be closed."""
     engine = make_engine(parts)
     manager = SchedulerManager(OnlineScheduler(engine))
     streams = [manager.submit(prompt, wanted) for prompt, wanted in zip(PROMPTS[:2], WANTED, strict=False)]
+    reader = TokenReader(manager)
+    listed = reader.submit(PROMPTS[2], WANTED[2])
     calls = {
         "submit": lambda: streams.append(manager.submit(PROMPTS[2], WANTED[2])),
         "cancel": streams[1].cancel,
         "close": manager.close,
         "drain": lambda: manager.close(drain=True),
+        "next(stream)": lambda: next(streams[0]),
+        "next(reader)": lambda: next(reader),
     }
 
-    def check(interrupted, _):
+    def check(interrupted, result):
         for stream, expected in zip(streams, generated(), strict=False):
             tokens = [token.token_id for token in stream]
+            if call == "next(stream)" and result and stream is streams[0]:  # else it is the next one
+                tokens.insert(0, result.token_id)
             assert tokens == expected[: len(tokens)]
             assert len(tokens) == len(expected) or call in ("cancel", "close")
+        lists = [*([result] if call == "next(reader)" and result else []), *reader]
+        read = [token.token_id for each in lists for _, token in each]
+        assert read == listed.completion_ids == generated()[2][: len(read)]
         manager.close(drain=True)
         assert not manager.scheduler.has_work
         check_empty(engine)
@@ -196,36 +114,11 @@ def manager_scene(parts: str, call: str) -> Scene:
     return Scene(calls[call], check)
 
 
-def reader_scene(parts: str) -> Scene:
-    """Read the first token of a manager's stream; one that an interrupt has kept from its reader is the next one."""
-    engine = make_engine(parts)
-    manager = SchedulerManager(OnlineScheduler(engine))
-    stream = manager.submit(PROMPTS[0], WANTED[0])
-
-    def check(interrupted, token):
-        read = [token, *stream] if token else [*stream]
-        assert [token.token_id for token in read] == generated()[0]
-        assert "".join(token.text for token in read) == engine.detokenize(generated()[0])
-        manager.close()
-        check_empty(engine)
-
-    return Scene(lambda: next(stream), check)
-
-
 SCENES: dict[str, Callable[[str], Scene]] = {
     "generate": generate_scene,
     "stream to the end": lambda parts: stream_scene(parts, 9),
     "stream left early": lambda parts: stream_scene(parts, 2),
-    "fork": fork_scene,
     "free": free_scene,
-    "submit": lambda parts: submit_scene(parts, fork=False),
-    "submit a fork": lambda parts: submit_scene(parts, fork=True),
-    "cancel one that runs": lambda parts: cancel_scene(parts, 2, 1),
-    "cancel a fork that waits": lambda parts: cancel_scene(parts, 3, 4),
-    "cancel one that waits": lambda parts: cancel_scene(parts, 1, 2),
-    "manager.submit": lambda parts: manager_scene(parts, "submit"),
-    "manager.cancel": lambda parts: manager_scene(parts, "cancel"),
-    "next(stream)": reader_scene,
-    "manager.close": lambda parts: manager_scene(parts, "close"),
-    "manager.close(drain=True)": lambda parts: manager_scene(parts, "drain"),
 }
+for name in ("submit", "cancel", "close", "drain", "next(stream)", "next(reader)"):
+    SCENES[name] = partial(manager_scene, call=name)

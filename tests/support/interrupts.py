@@ -21,18 +21,28 @@ TRACED = (str(Path(rosecourse.__file__).parent), right_parts.__file__)
 
 
 class Line:
-    """A context that sends SIGINT in front of the n-th line; it counts the lines up to there."""
+    """A context that sends SIGINT in front of the n-th line, or never (None), and takes the KeyboardInterrupt.
+
+    count: lines up to there. struck: whether it has come.
+    """
 
     def __init__(self, at: int | None) -> None:
-        self.at, self.count = at, 0
+        self.at, self.count, self.struck = at, 0, False
 
     def __enter__(self):
-        self._tracer = sys.gettrace()
+        self._handler, self._tracer = signal.getsignal(signal.SIGINT), sys.gettrace()
         sys.settrace(self._trace)
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, kind, *_):
         sys.settrace(self._tracer)
+        assert signal.getsignal(signal.SIGINT) is self._handler
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)  # nothing waits any more, and nothing holds it up
+        self.struck = kind is KeyboardInterrupt
+        if kind is None or self.struck:
+            assert self.struck == (self.at is not None and self.at < self.count), "the interrupt was swallowed"
+        return self.struck
 
     def _trace(self, frame, event, _):
         if not frame.f_code.co_filename.startswith(TRACED):
@@ -64,18 +74,10 @@ class Scene:
 
 def strike(scene: Scene, at: int | None) -> int:
     """Make the call with an interrupt at a line; None is without. Returns how many lines were counted."""
-    handler = signal.getsignal(signal.SIGINT)
-    result, interrupted = None, False
+    result = None
     with Line(at) as line:
-        try:
-            result = scene.call()
-        except KeyboardInterrupt:
-            interrupted = True
-    assert signal.getsignal(signal.SIGINT) is handler
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)  # nothing waits any more, and nothing holds it up
-    assert interrupted == (at is not None and at < line.count), "the interrupt was swallowed"
-    scene.check(interrupted, None if interrupted else result)
+        result = scene.call()
+    scene.check(line.struck, result)
     return line.count
 
 

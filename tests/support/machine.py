@@ -1,6 +1,7 @@
 """One engine, one scheduler and their shadow: whatever is done to the ones is done to the other, and compared."""
 
 from collections import Counter
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -16,53 +17,44 @@ from rosecourse import (
     lesson,
 )
 from rosecourse.lessons.dense import DecodeForward as DenseForward
-from tests.support.late_device import BEHIND, LATE, assert_nothing_in_flight
+from rosecourse.request.session import samples_of
+from tests.support import right_parts
+from tests.support.failing import FaultAt, Planted
+from tests.support.late_device import BEHIND, LATE, assert_nothing_in_flight, forgive
 from tests.support.shadow import ShadowPool, ShadowSession
 from tests.support.tag_model import CONTEXT, TagModel
 
 AHEAD = {"behind": BEHIND, "late": LATE}  # whose steps are read one step later
 PARTS = {rung.number: rung.after for rung in LESSONS}
-PARTS |= {"dense": lesson("061").after.with_(forward=DenseForward)} | AHEAD
+OWN = lesson("061").after.with_(block_tables=right_parts.NumpyRows, kv_append=right_parts.IndexPut)
+PARTS |= {"dense": lesson("061").after.with_(forward=DenseForward), "own": OWN} | AHEAD
 SCHEDULERS = {"online": OnlineScheduler, "offline": OfflineScheduler}
 MOST_LIVE, MOST_NEW = 8, 20  # sessions at a time, and tokens that one asks for
-MODEL = TagModel()
 
 
 class Machine:
     """Submit, cancel, fork, preempt, squeeze and step; after each, everything that must be true is looked at.
 
-    `counts` says how often what happened.
+    sick: (token, position) after which a request ends by NaN. strike: a `Line` that may interrupt the next call.
+    counts: how often what happened.
     """
 
-    def __init__(
-        self,
-        *,
-        parts: str = "061",
-        scheduler: str = "online",
-        block_size: int = 4,
-        num_blocks: int = 7,
-        prefix_cache: bool = True,
-        batch: int = 4,
-        prefill_batch: int = 4,
-        triton_batch: int = 128,
-    ) -> None:
-        config = EngineConfig(
-            block_size=block_size,
-            max_batch_size=batch,
-            num_blocks=num_blocks,
-            prefix_cache=prefix_cache,
-            triton_kv_append_min_batch=triton_batch,
-        )
-        self.engine = InferenceEngine(MODEL, config, PARTS[parts])
+    def __init__(self, *, parts: str, scheduler: str, prefill_batch: int, sick: tuple = (), **config) -> None:
+        """config: as of `EngineConfig`."""
+        self.engine = InferenceEngine(TagModel(sick), EngineConfig(**config), PARTS[parts])
         self.scheduler = SCHEDULERS[scheduler](self.engine, prefill_max_batch_size=prefill_batch)
         self.kv, self.cache = self.engine.kv, self.engine.prefix_cache
         self.pool = ShadowPool(self.kv)
         self.live: dict = {}  # session -> its shadow, in the order of arrival
+        self.known: set = set()  # sessions that are or were live
         self.waited: Counter = Counter()  # session -> steps since its last token
         self.barren = 0  # steps without a token, one after another
         self.owed: list = []  # tokens made by steps that raised, and between steps: the next one returns them too
         self.ended: list = []  # sessions that are done, and whose blocks a step in flight still writes to
         self.squeezed: list = []  # tables that keep blocks from everyone
+        self.planted: list[FaultAt] = []  # that are still to come
+        self.strike = None
+        self.failed = self.lost = False  # whether the last call did, and may have kept tokens for itself
         self.counts: Counter = Counter()
 
     # -- what can be done -----------------------------------------------------------------------------------------
@@ -81,8 +73,8 @@ class Machine:
     def holders(self) -> list:
         return [session for session in self.live if session.block_ids_per_layer is not None]
 
-    def submit(self, prompt: list[int], max_new_tokens: int, stop_on_eos: bool = True) -> None:
-        if len(self.live) >= MOST_LIVE:
+    def submit(self, prompt: list[int], max_new_tokens: int, stop_on_eos: bool = True, n: int = 1) -> None:
+        if len(self.live) + n > MOST_LIVE:
             return
         params = SamplingParams(max_new_tokens=max_new_tokens, stop_on_eos=stop_on_eos)
         if len(prompt) + max_new_tokens > self.room:
@@ -91,25 +83,38 @@ class Machine:
             self.counts["refused"] += 1
             return
         session = self.engine.new_session(prompt, params)
-        self.live[session] = ShadowSession(prompt, max_new_tokens, stop_on_eos)
-        self.scheduler.submit(session)
+        self.enter(session, ShadowSession(prompt, max_new_tokens, stop_on_eos, self.engine.model.sick))
+        self.queue(session, samples_of(params, n)[1:])
         self.counts["sessions"] += 1
         self.check()
 
+    def enter(self, session, shadow: ShadowSession) -> None:
+        self.live[session] = shadow
+        self.known.add(session)
+
+    def queue(self, session, siblings=()) -> None:
+        with self.trouble():
+            self.scheduler.submit(session, siblings)
+        if session not in self.scheduler.waiting:
+            assert self.failed
+            self.scheduler.submit(session, siblings)
+
     def cancel(self, number: int) -> None:
-        """Cancel one, twice: the second time it has finished already."""
+        """Cancel one, twice: the second time it has finished already, unless the first was interrupted."""
         if not self.live:
             return
         session = list(self.live)[number % len(self.live)]
-        for _ in range(2):
+        with self.trouble():
             self.scheduler.cancel(session)
+        assert self.failed or session.finish_reason == "cancelled"
+        self.scheduler.cancel(session)
         assert session.finish_reason == "cancelled"
         assert session.token_ids == self.live[session].tokens, "it took a token after its end"
         assert session.table is None
         self.retire(session)
         self.grow()
-        self.barren = 0  # it may be a fork that had just started
         self.counts["cancels"] += 1
+        self.barren = 0  # it may be a fork that had just started
         self.check()
 
     def fork(self, number: int, last_token: int | None = None, max_new_tokens: int | None = None) -> None:
@@ -120,23 +125,26 @@ class Machine:
         shadow = self.live[parent]
         most = min(shadow.max_new_tokens, max_new_tokens or MOST_NEW)
         params = SamplingParams(max_new_tokens=most, stop_on_eos=shadow.stop_on_eos)
+        fork = None
         try:
-            fork = self.engine.fork(parent, params if max_new_tokens else None)
+            with self.trouble():
+                fork = self.engine.fork(parent, params if max_new_tokens else None)
         except RequestError:  # its last token was in flight
             self.grow()
             assert parent.finished
-            return self.check()
         self.grow()
-        limit = most if max_new_tokens else shadow.max_new_tokens
-        if last_token is not None:
-            fork.token_ids[-1] = last_token
-        self.live[fork] = shadow.fork(fork.token_ids[-1], limit)
-        self.scheduler.submit(fork)
-        self.counts["forks"] += 1
+        if fork is not None:
+            limit = most if max_new_tokens else shadow.max_new_tokens
+            if last_token is not None:
+                fork.token_ids[-1] = last_token
+            self.enter(fork, shadow.fork(fork.token_ids[-1], limit))
+            self.queue(fork)
+            self.counts["forks"] += 1
         self.check()
 
     def preempt(self) -> None:
-        self.engine.settle()
+        with self.trouble():
+            self.engine.settle()
         self.grow()
         with self.engine.guard:
             self.scheduler._preempt_newest()
@@ -166,17 +174,18 @@ class Machine:
         work = bool(self.live)
         told = None
         try:
-            told = self.scheduler.step()
+            with self.trouble():
+                told = self.scheduler.step()
         except KVCacheExhausted:
             assert self.squeezed, "the pool has blocks for each request alone, and nobody else holds any"
             self.counts["exhausted"] += 1
         grown = self.grow()
         self.check()
         if told is not None:
-            told, owed = (sorted(tokens, key=lambda token: id(token[0])) for tokens in (told, self.owed))
-            assert told == owed, "the steps returned other tokens than the sessions got"
-            self.owed = []
-        if work and not self.squeezed:
+            told, owed = Counter(told), Counter(self.owed)
+            assert told <= owed if self.lost else told == owed, "the steps returned other tokens than the sessions got"
+            self.owed, self.lost = [], False
+        if work and not self.squeezed and not self.failed:
             assert head in grown or not head_is_due, "the oldest that runs got no token"
             assert head is None or head in grown or head.finished or self.engine.is_in_flight(head)
             self.barren += not grown
@@ -186,38 +195,79 @@ class Machine:
                 self.waited[session] += session not in grown
                 # Whoever is ahead has at most MOST_NEW tokens to go, and every second step gives one of them a token.
                 assert self.waited[session] <= (2 + self.ahead) * MOST_LIVE * MOST_NEW, "a session starves"
-        self.counts["tokens"] += len(grown)
+        self.counts["tokens"] += sum(map(len, grown.values()))
 
     def finish(self) -> None:
         """Step until nothing is left; every block is available again."""
         self.release()
+        self.pull_up()
+        self.strike = None
         while self.scheduler.has_work:
             self.step()
         assert not self.live
+        if self.counts["faults"] + self.counts["interrupts"]:
+            forgive(self.engine)
         if self.ahead:
             assert_nothing_in_flight(self.engine)
         assert self.kv.num_available() == self.kv.num_blocks
         self.counts["preemptions"] = self.scheduler.stats.preemptions
-        self.counts.update(copies=self.pool.copies, evictions=self.pool.evictions)
+        self.counts["evictions"] = self.pool.evictions
+
+    # -- faults and interrupts ------------------------------------------------------------------------------------
+
+    def pull_up(self) -> None:
+        """No fault is planted any more."""
+        while self.planted:
+            self.planted.pop().remove()
+
+    @contextmanager
+    def trouble(self):
+        """A call that a planted fault or an interrupt may end; after it nothing is lost but what `FaultAt` keeps."""
+        line, self.strike, self.failed = self.strike, None, False
+        try:
+            with line or nullcontext():
+                yield
+        except Planted:
+            self.failed = True
+            self.lost |= any(fault.keeps_tokens for fault in self.planted)
+            self.counts["faults"] += 1
+            self.pull_up()
+        if line is not None and line.struck:
+            self.failed = True
+            self.counts["interrupts"] += 1
+        if self.failed:
+            self.waited.clear()
+            self.barren = 0
 
     # -- what must be true ----------------------------------------------------------------------------------------
 
     def grow(self) -> dict:
         """The tokens that sessions got, each compared with what the request alone would get; a step owes them."""
+        for session in list(self.live):
+            for sample in session.samples:
+                if sample not in self.known:
+                    shadow = self.live[session]
+                    self.enter(sample, shadow.fork(shadow.prompt[-1], shadow.max_new_tokens))
         grown = {}
         for session, shadow in list(self.live.items()):
-            new = session.token_ids[len(shadow.tokens) :]
-            if not new:
-                assert not session.finished
-                continue
-            assert new == [shadow.next_token], f"after {shadow.tokens} came {new}, not {shadow.next_token}"
-            grown[session] = new[0]
-            self.barren = self.waited[session] = 0
-            reason = shadow.generate()
+            grown[session] = session.token_ids[len(shadow.tokens) :]
+            reason = None
+            for token in grown[session]:
+                assert token == shadow.next_token, f"after {shadow.tokens} came {token}, not {shadow.next_token}"
+                assert reason is None, "it took a token after its end"
+                reason = shadow.generate()
+                self.owed.append((session, token))
+            if session.finish_reason == "error":
+                assert shadow.next_token is None
+                reason = "error"
+                self.counts["errors"] += 1
             assert session.finish_reason == reason
             if reason is not None:
                 self.retire(session)
-        self.owed += grown.items()
+            elif not grown[session]:
+                del grown[session]
+                continue
+            self.barren = self.waited[session] = 0
         return grown
 
     def retire(self, session) -> None:

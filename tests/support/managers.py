@@ -3,6 +3,7 @@
 import atexit
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from rosecourse import SamplingParams, SchedulerManager
@@ -21,22 +22,9 @@ def ids(stream):
 
 def in_threads(*targets):
     """Call each in a thread of its own, wait for all, and raise what one has raised."""
-    errors = []
-
-    def call(target):
-        try:
-            target()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=call, args=(target,), daemon=True) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads)
+    with ThreadPoolExecutor(len(targets)) as pool:
+        for future in [pool.submit(target) for target in targets]:
+            future.result(LIMIT)
 
 
 class Gate:

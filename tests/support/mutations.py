@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-SWAPPED: dict[type, str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
-    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
-    ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.FloorDiv: "*", ast.Mod: "//", ast.And: "or", ast.Or: "and",
+SWAPPED: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv,
+    ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 OTHER_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
@@ -43,18 +44,15 @@ def mutations(file: str, source: bytes) -> Iterator[Mutation]:
 
     for node, new in _changes(ast.parse(source)):
         start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
-        if isinstance(new, tuple):  # the text between two nodes: an operator
-            left, right, operator = new
-            start, end = offset(left.end_lineno, left.end_col_offset), offset(right.lineno, right.col_offset)
-            between = source[start:end].decode()
-            new = "".join(c for c in between if c in "()\n") if "(" in between or ")" in between else ""
-            if new:
-                continue  # parentheses around an operand: another change of the line stands for it
-            new = f" {operator} "
         yield Mutation(file, node.lineno, start, end, new)
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, object]]:
+def _swapped(node: ast.AST, **changed: object) -> str:
+    """The source of a node with another operator."""
+    return ast.unparse(type(node)(**{**dict(ast.iter_fields(node)), **changed}))
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list):
         return
     if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases):
@@ -72,15 +70,15 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, object]]:
                 yield from _changes(child)
 
 
-def _of_node(node: ast.AST) -> Iterator[tuple[ast.AST, object]]:
+def _of_node(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     match node:
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in SWAPPED:
-            yield node, (left, right, SWAPPED[type(op)])
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPPED:
+        case ast.Compare(ops=[op]) if type(op) in SWAPPED:
+            yield node, _swapped(node, ops=[SWAPPED[type(op)]()])
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in SWAPPED:
             if not any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right)):
-                yield node, (left, right, SWAPPED[type(op)])
-        case ast.BoolOp(op=op, values=[left, right]):
-            yield node, (left, right, SWAPPED[type(op)])
+                yield node, _swapped(node, op=SWAPPED[type(op)]())
+        case ast.BoolOp(op=op, values=[_, _]) | ast.AugAssign(op=ast.Add() | ast.Sub() as op):
+            yield node, _swapped(node, op=SWAPPED[type(op)]())
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield node, ast.unparse(operand)
         case ast.Constant(value=bool() as value):
@@ -97,8 +95,6 @@ def _of_node(node: ast.AST) -> Iterator[tuple[ast.AST, object]]:
             yield node, "pass"
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield node, "pass"
-        case ast.AugAssign(target=target, op=op, value=value) if type(op) in (ast.Add, ast.Sub):
-            yield node, (target, value, "-=" if isinstance(op, ast.Add) else "+=")
         case ast.Return(value=ast.AST() as value):
             if not (isinstance(value, ast.Constant) and value.value is None):
                 yield value, "None"

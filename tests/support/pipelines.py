@@ -3,15 +3,15 @@
 from functools import cache
 
 import pytest
-import torch
 
-from rosecourse import EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, lesson
+from rosecourse import OnlineScheduler, SamplingParams, lesson
 from rosecourse.request.session import samples_of
-from tests.support.interrupt_story import UnsureModel
 from tests.support.late_device import assert_nothing_in_flight
 from tests.support.machine import AHEAD
 from tests.support.oracles import prompts_of
-from tests.support.tag_model import VOCAB
+from tests.support.scheduling import check, run
+from tests.support.scheduling import make_engine as make_small_engine
+from tests.support.tag_model import VOCAB, UnsureModel
 
 BEFORE = lesson("066").after  # the same step, and the host waits for it
 one_behind = pytest.mark.parametrize("parts", AHEAD.values(), ids=AHEAD)
@@ -20,38 +20,16 @@ NEW = [6, 1, 9, 2, 12, 5, 3, 8]  # tokens that they ask for
 PROMPTS = prompts_of(LENGTHS, VOCAB)
 
 
-class SickModel(UnsureModel):
-    """Its logits are NaN after the tokens (token, position) in `sick`, in whichever row they are."""
-
-    def __init__(self):
-        super().__init__()
-        self.sick = set()
-
-    def hidden(self, token_ids, positions, attend):
-        hidden = super().hidden(token_ids, positions, attend)
-        for token, position in self.sick:
-            hidden[(token_ids == token) & (positions == position)] = -1
-        return hidden
-
-    def logits(self, hidden):
-        return super().logits(hidden).masked_fill(hidden < 0, torch.nan)
-
-
 MODEL = UnsureModel()
 
 
 def make_engine(parts, model=MODEL, **config):
-    return InferenceEngine(
-        model, EngineConfig(**{"block_size": 4, "max_batch_size": 4, "num_blocks": 64} | config), parts
-    )
+    return make_small_engine(model, parts, **{"num_blocks": 64} | config)
 
 
 def asks(new=NEW, stop=False):
     """Every second one samples."""
-    return [
-        SamplingParams(max_new_tokens=most, temperature=number % 2, seed=number, stop_on_eos=stop)
-        for number, most in enumerate(new)
-    ]
+    return [SamplingParams(most, temperature=n % 2, seed=n, stop_on_eos=stop) for n, most in enumerate(new)]
 
 
 @cache
@@ -66,23 +44,16 @@ def told_alone(session):
 
 
 class Run:
-    """A scheduler, its sessions, and the tokens that its steps have returned of each.
-
-    kept: sessions with tokens that a call which raised has kept for itself.
-    """
+    """A scheduler, its sessions, and the tokens that its steps have returned of each."""
 
     def __init__(self, engine, kind=OnlineScheduler, **settings):
         self.engine, self.scheduler = engine, kind(engine, **settings)
-        self.sessions, self.known, self.got, self.kept = [], {}, {}, set()
+        self.sessions, self.got = [], {}
 
     def submit(self, prompt, params, n=1):
-        return self.add(self.engine.new_session(prompt, params), n)
-
-    def add(self, session, n=1):
-        """Submit a session: a new one, or a fork."""
-        self.scheduler.submit(session, samples_of(session.params, n)[1:])
+        session = self.engine.new_session(prompt, params)
+        self.scheduler.submit(session, samples_of(params, n)[1:])
         self.sessions.append(session)
-        self.known[session] = len(session.token_ids)
         return session
 
     def submit_all(self, prompts=PROMPTS, params=None):
@@ -92,25 +63,15 @@ class Run:
         """One step, after which the books are right."""
         for session, token in self.scheduler.step():
             self.got.setdefault(session, []).append(token)
-        self.check()
+        check(self.scheduler)
 
-    def check(self):
-        self.scheduler.audit()
-        live = [*self.scheduler.waiting, *self.scheduler.running]
-        assert len(set(live)) == len(live)
-        assert not any(session.finished for session in live)
-
-    def finish(self, most=400):
+    def finish(self):
         """Step to the end; then nothing is in flight, every block is back, and each token was returned once."""
-        for _ in range(most):
-            if not self.scheduler.has_work:
-                break
-            self.step()
-        assert not self.scheduler.has_work, "it never comes to an end"
-        for session in {*self.samples} - self.kept:
-            made = session.token_ids[self.known.get(session, len(session.prompt_ids)) :]
-            assert self.got.get(session, []) == made, "not what the steps returned"
-            assert len(session.times.tokens) == len(made)
+        for session, tokens in run(self.scheduler).items():
+            self.got.setdefault(session, []).extend(tokens)
+        for session in self.samples:
+            assert self.got.get(session, []) == session.completion_ids, "not what the steps returned"
+            assert len(session.times.tokens) == len(session.completion_ids)
         assert_empty(self.engine)
         return self
 
@@ -119,8 +80,10 @@ class Run:
         """The sessions, and those that the scheduler has forked off them."""
         return [sample for session in self.sessions for sample in session.samples]
 
-    def told(self):
-        return [(session.completion_ids, session.finish_reason) for session in self.samples]
+    def assert_as_alone(self):
+        """Every request has got what it gets alone."""
+        told = [(session.completion_ids, session.finish_reason) for session in self.samples]
+        assert told == [told_alone(session) for session in self.samples]
 
 
 def assert_empty(engine):

@@ -1,4 +1,4 @@
-"""What a cache must hold and a scheduler must do, said anew in plain Python: it shares no code with the engine.
+"""What a cache must hold and a scheduler must do, said in plain Python that shares no code with the engine.
 
 `ShadowSession` knows the tokens of one request and, for each (layer, position), the K and V that its token writes.
 `ShadowPool` reads K and V back through the block tables, and counts the holders of each block by walking the sessions.
@@ -16,8 +16,9 @@ class ShadowSession:
 
     is_fork = False
 
-    def __init__(self, prompt: list[int], max_new_tokens: int, stop_on_eos: bool) -> None:
+    def __init__(self, prompt: list[int], max_new_tokens: int, stop_on_eos: bool, sick: set) -> None:
         self.prompt, self.max_new_tokens, self.stop_on_eos = list(prompt), max_new_tokens, stop_on_eos
+        self.sick = sick  # as of `TagModel`
         self.kv = np.full((2, LAYERS, CONTEXT, HEADS, HEAD_DIM), -1.0, dtype=np.float32)
         self.tokens: list[int] = []
         self.tags: list[list[int]] = [[] for _ in range(LAYERS)]
@@ -37,19 +38,19 @@ class ShadowSession:
                 self.kv[1, layer, position, head] = (tag, token, position, position + 200 + place)
             looked_up = tags[(5 * tag + layer) % (position + 1)]
             tag = (3 * tag + 7 * sum(tags) + 11 * looked_up + 13) % PRIME
-        self.next_token = tag % VOCAB
+        self.next_token = None if (token, position) in self.sick else tag % VOCAB
 
     def generate(self) -> str | None:
         """Take the next token; returns the reason if it is the last one."""
         token = self.next_token
         self.add(token)
-        if token == EOS and self.stop_on_eos:
+        if token in EOS and self.stop_on_eos:
             return "stop"
         return "length" if len(self.tokens) >= len(self.prompt) + self.max_new_tokens else None
 
     def fork(self, last_token: int, max_new_tokens: int) -> "ShadowSession":
         """One that has the same tokens, but for the last."""
-        other = ShadowSession([*self.tokens[:-1], last_token], max_new_tokens, self.stop_on_eos)
+        other = ShadowSession([*self.tokens[:-1], last_token], max_new_tokens, self.stop_on_eos, self.sick)
         other.prompt, other.is_fork = list(self.prompt), True
         return other
 
@@ -64,10 +65,8 @@ class ShadowPool:
     def __init__(self, kv) -> None:
         self.kv, self.layout = kv, layout_of(kv)
         self.caches = [[layer.numpy() for layer in layers] for layers in (kv.k_layers, kv.v_layers)]
-        self.tables: dict[int, list[list[int]]] = {}  # of each live table, by its id(), its lists as last seen
-        self.alive: list = []  # the tables, so that no id() is given to another
         self.cached: set = set()
-        self.copies = self.evictions = 0
+        self.evictions = 0
         self.used = [set(range(kv.num_blocks)) for _ in range(LAYERS)]
         self.poison([set() for _ in range(LAYERS)])
 
@@ -98,8 +97,8 @@ class ShadowPool:
         held = self._count_holders([*tables, *others])
         for session, shadow in holders:
             self._read_back(session, shadow, in_flight(session))
-        self._follow(tables)
         entries = set(cached)
+        assert len(entries) == len(cached), "a block is remembered twice"
         self.evictions += len(self.cached - entries)
         self.cached = entries
         used = [set(owners) for owners in held]
@@ -148,16 +147,3 @@ class ShadowPool:
                         f"{name} of layer {layer}, position {wrong} of {shadow.tokens}: found {found[wrong].tolist()}, "
                         f"expected {expected[layer, wrong].tolist()}"
                     )
-
-    def _follow(self, tables: list) -> None:
-        """While a table lives its lists only grow, but for a last block that a copy replaced."""
-        seen = {}
-        for table in tables:
-            now = self.layout.lists(table)
-            for before, ids in zip(self.tables.get(id(table), [[]] * LAYERS), now, strict=True):
-                kept = len(before)
-                if before != ids[:kept]:
-                    assert before[:-1] == ids[: kept - 1], f"a table was {before} and is {ids}"
-                    self.copies += 1
-            seen[id(table)] = now
-        self.tables, self.alive = seen, list(tables)

@@ -9,21 +9,27 @@ with it the batch, the kernel and a prefix hit, make no difference.
 
 from types import SimpleNamespace
 
+import tokenizers
 import torch
+from tokenizers.models import WordLevel
 
 from rosecourse.models.gpt2 import GPT2Shape
 from rosecourse.models.shape import Attend
 
 VOCAB, CONTEXT, LAYERS, HEADS, HEAD_DIM = 61, 48, 2, 2, 4
-EOS = 0
+EOS = (0, 20, 40)
 PRIME = 4093  # tags are numbers below it: the sum of CONTEXT of them is exact in float32
 SHARPNESS = 32.0  # of the head that looks one position up: its neighbours weigh exp(-32)
 
 
 class TagModel:
-    """`hidden` and `logits` as `GPT2` has them; `ShadowSession` of `shadow.py` says the same in plain Python."""
+    """`hidden` and `logits` as `GPT2` has them; `ShadowSession` of `shadow.py` says the same in plain Python.
 
-    def __init__(self) -> None:
+    sick: (token, position) after which logits are NaN, in whichever row they are.
+    """
+
+    def __init__(self, sick=()) -> None:
+        self.sick = set(sick)
         self.shape = GPT2Shape(VOCAB, CONTEXT, HEADS * HEAD_DIM, LAYERS, HEADS)
         self.dtype, self.device = torch.float32, torch.device("cpu")
         self.tokenizer, self.name = SimpleNamespace(eos_token_id=EOS), "tags"
@@ -47,8 +53,22 @@ class TagModel:
             total = (out[:, 0, 0] * count).round().long()
             looked_up = out[:, 1, 0].round().long()
             tag = (3 * tag + 7 * total + 11 * looked_up + 13) % PRIME
+        for token, position in self.sick:
+            tag[(token_ids == token) & (positions == position)] = -1
         return tag[:, None]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [N, 1] to logits [N, VOCAB]: one token is certain."""
-        return torch.zeros(len(hidden), VOCAB).scatter_(1, hidden % VOCAB, 1000.0)
+        return torch.zeros(len(hidden), VOCAB).scatter_(1, hidden % VOCAB, 1000.0).masked_fill(hidden < 0, torch.nan)
+
+
+class UnsureModel(TagModel):
+    """Its best token is as before, and sampling often takes another one; it has texts, the numbers of its tokens."""
+
+    def __init__(self, sick=()) -> None:
+        super().__init__(sick)
+        words = tokenizers.Tokenizer(WordLevel({str(n): n for n in range(VOCAB)}, unk_token="0"))
+        self.tokenizer = SimpleNamespace(eos_token_id=EOS, decode=words.decode, backend_tokenizer=words)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().logits(hidden) / 250
