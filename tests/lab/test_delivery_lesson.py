@@ -8,8 +8,7 @@ import torch
 from rosecourse import lesson
 from rosecourse.decode import BEST
 from rosecourse.lab import check
-from rosecourse.lab.checking.mailboxes import Box
-from rosecourse.lab.checking.models.delivery import MOST_WAKES, DeliveryInTurns, InTurns, Reader
+from rosecourse.lab.checking.deliveries import MOST_WAKES, Box, DeliveryInTurns, DeliveryStories, InTurns, Reader
 from rosecourse.lab.course.l068 import BURSTS, NAMES
 from rosecourse.lab.exercises.hunting import hunt
 from rosecourse.lessons import l035
@@ -114,9 +113,9 @@ def test_the_command_takes_a_delivery(tmp_path, capsys):
 def test_the_exercise_the_check_and_the_engines_own_delivery_wake_as_many():
     assert exercise_of("068").most_wakes == solution_of("068").most_wakes == MOST_WAKES
     model = DeliveryInTurns(InTurns)
-    batch = [(reader, reader.requests[0]) for reader in (model.start("asleep") for _ in range(20))]
+    model.start("asleep", 20)
     for left in (12, 4, 0):
-        model.hand_over([model.token(one) for one in batch] if left == 12 else [])
+        model.step("all", 1) if left == 12 else model.nothing(1)
         assert len(model.waiting) == left
     assert (model.most, model.for_nothing) == (MOST_WAKES, 0)
 
@@ -124,9 +123,9 @@ def test_the_exercise_the_check_and_the_engines_own_delivery_wake_as_many():
 def test_the_engines_own_delivery_has_no_clock_here_and_a_learners_stays_what_it_is():
     parts, device = lesson("068").after, torch.device("cpu")
     assert parts.delivery is BEST.delivery
-    assert DeliveryInTurns.engine(parts, device).delivery is InTurns
+    assert DeliveryStories.engine(parts, device).delivery is InTurns
     mine = parts.with_(delivery=QueueAndSet)
-    assert DeliveryInTurns.engine(mine, device) is mine
+    assert DeliveryStories.engine(mine, device) is mine
 
 
 def test_a_mailbox_in_which_nothing_lies_is_false_as_the_engines_are():

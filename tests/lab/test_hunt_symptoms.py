@@ -38,11 +38,11 @@ def looked_at(live):
     return {name: (list(one.token_ids), one.num_cached_tokens, repr(one.table)) for name, one in live.items()}
 
 
-def wrong_tokens(found, model):
+def wrong_tokens(found):
     """In each moment of the scene, which sessions' tokens differ."""
     return [
         {name for name, session in ours.items() if session.token_ids != theirs[name].token_ids}
-        for _, _, ours, _, theirs in side_by_side(found, model)
+        for _, _, ours, _, theirs in side_by_side(found)
     ]
 
 
@@ -59,7 +59,7 @@ def wrong_tokens(found, model):
     ],
 )
 def test_the_symptom(number, quiet, touched, last, model):
-    moments = wrong_tokens(hunt(number), model)
+    moments = wrong_tokens(hunt(number))
     assert not any(moments[:quiet])
     assert set.union(*moments) <= set(touched)
     assert moments[-1]

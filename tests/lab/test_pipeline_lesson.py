@@ -5,7 +5,7 @@ import torch
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.engine.scheduler import OnlineScheduler
-from rosecourse.lab.checking.pipeline_stories import OneBehind, PipelineStories
+from rosecourse.lab.checking.pipelines import OneBehind, PipelineStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.exercises.hunting import hunt

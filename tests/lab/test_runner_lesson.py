@@ -6,7 +6,7 @@ import torch
 from rosecourse import SamplingParams
 from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.lab.checking.cpu_graph import CPUGraph, cpu_graphs_by, graphs_for
-from rosecourse.lab.checking.runner_stories import RunnerStories
+from rosecourse.lab.checking.runners import RunnerStories
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.exercises.hunting import hunt

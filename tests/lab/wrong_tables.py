@@ -31,6 +31,7 @@ def kept_by(key: str) -> tuple[tuple[str, str], ...]:
 TABLES = [
     Wrong("the length alone is the signature", ONLY, ((SIGNATURE, "new_signature = (len(ids), -1)"),)),
     Wrong("a copy is not noticed", ONLY, ((START, "start = max(signature[0], 0)"),)),
+    Wrong("the newest entry alone is written", ONLY, ((WRITE, "row[len(ids) - 1] = ids[-1] - offset"),)),
     Wrong("kept by the session", ONLY, kept_by("session")),
     Wrong("kept by the table's address", ONLY, kept_by("id(session.block_ids_per_layer)")),
     Wrong("kept by the place in the batch", ONLY, kept_by("sessions.index(session)")),

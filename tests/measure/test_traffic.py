@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rosecourse import InferenceEngine
-from rosecourse.lab.checking.tiny_gpt2 import attentive_gpt2
+from rosecourse.lab.checking.whole_engine import attentive_gpt2
 from rosecourse.measure.traffic import D_SMALL, D
 from rosecourse.measure.workload import run_scheduler
 

@@ -4,8 +4,6 @@ The process is a fork where that is possible: it has the notebook's classes, clo
 not survive a fork; where it is used, or the system has no fork, an interpreter is started and gets the work by value.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc
@@ -43,7 +41,6 @@ class StepLimit:
     is_apart = False
 
     def begin(self) -> None:
-        """A step begins, and the one before it has ended."""
         self._set(WORK_LIMIT)
 
     def end(self) -> None:

@@ -4,8 +4,6 @@
 other side, and every file in which a function stands comes along, so that its lines can be shown there.
 """
 
-from __future__ import annotations
-
 import io
 import linecache
 import pickle

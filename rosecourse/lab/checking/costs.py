@@ -143,8 +143,6 @@ class Watch(DispatchMode):
             if t.is_floating_point() and t.numel() >= self.row:
                 self.seen.row_tensors.setdefault(_memory(t), t)
 
-    # -- what Python does ---------------------------------------------------------------------------------------------
-
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call" and frame.f_code.co_filename in self.files and arg.__name__ in FROM_LISTS:
             self.seen.arrays += 1
@@ -200,9 +198,6 @@ def _is_index(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and tensor.dim() > 0
 
 
-# -- a step that is watched -------------------------------------------------------------------------------------------
-
-
 def watched(stories: PoolStories, part: type, step: Step) -> Seen:
     """What a step of a part does."""
     engine = stories.model(part, stories.cache, step.sizes(), stories.device)
@@ -250,19 +245,18 @@ class Bound(NamedTuple):
 
 
 def more_than_the_course(
-    watch: Callable[[type, Any], Any], part: type, right: type, bounds: tuple[Bound, ...]
+    watch: Callable[[type, Any], Any], part: type, right: Any, bounds: tuple[Bound, ...]
 ) -> Iterator[str]:
-    """What a part has more of than the course's, a sentence each. watch: what a part does in a step."""
-    mine, theirs = (cache(partial(watch, which)) for which in (part, right))
+    """What a part has more of than the course's, a sentence each. watch: what a part does in a step. right: the
+    course's part, or what is seen of each step with it."""
+    mine = cache(partial(watch, part))
+    theirs = cache(partial(watch, right)) if isinstance(right, type) else lambda step: right
     for bound in bounds:
         for step in bound.steps:
             found, most = bound.of(mine, step), bound.of(theirs, step)
             if found > most + bound.spare:
                 yield f"{bound.words} in a step of {step.words}: {found}; with the course's part: {most}"
                 break
-
-
-# -- what lessons count -----------------------------------------------------------------------------------------------
 
 
 def longer(cost: Cost, step: Step) -> int:

@@ -3,8 +3,6 @@
 What it does not show: asynchrony, memory that several graphs share, and speed. It runs each recorded operation anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -120,8 +118,6 @@ def _write(made: Any, values: Any) -> None:
     for tensor, value in zip(tree_leaves(made), tree_leaves(values), strict=True):
         tensor.copy_(value)
 
-
-# -- what makes a graph -----------------------------------------------------------------------------------------------
 
 Maker = Callable[[], Graph]
 

@@ -1,7 +1,5 @@
 """Parts for learning what a graph does, on a CPU too: they are slower than those of the engine."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 
@@ -17,7 +15,7 @@ from ...kernels import ReferenceAttention
 from ...kv.blocks import KVBlockManager
 from ...lessons import l066
 from ...models.shape import Model
-from .cpu_graph import CPUGraph
+from .cpu_graph import CPUGraph, graphs_for
 
 
 class CPUGraphRunner(GraphRunner):
@@ -30,8 +28,8 @@ class CPUGraphRunner(GraphRunner):
 class CPUGraphRunnerOf066(l066.GraphRunner):
     """The same, as lesson 066 has it."""
 
-    def graphs_of(self, device: torch.device) -> Callable[[], Graph] | None:
-        return CPUGraph
+    def graphs_of(self, device: torch.device) -> Callable[[], Graph]:
+        return graphs_for(device)
 
 
 class PaddedRunner(EagerRunner):

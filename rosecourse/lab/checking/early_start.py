@@ -4,8 +4,6 @@ On a GPU they are two instructions, `griddepcontrol.wait` and `griddepcontrol.la
 interpreted, one ends before the next begins, and there is nothing to wait for: whoever listens hears of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ...kernels import INTERPRETED, TRITON_AVAILABLE

@@ -5,8 +5,6 @@ does what it is told in order, and not before somebody waits for it. Operations 
 memory that they will write holds poison until they are done.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 POISON = -(2**40) - 7  # what nobody can take for a token
 PACES = ("late", "never late", "late by chance")
@@ -64,9 +62,6 @@ def cpu_events_by(maker: Maker) -> Iterator[None]:
         _ON_A_CPU.reset(token)
 
 
-# -- a device that is late --------------------------------------------------------------------------------------------
-
-
 class LateDevice:
     """What the device has been told, and how much of it is done; both are counted.
 
@@ -80,11 +75,9 @@ class LateDevice:
         self.told = self.done = self.newest_step = self.copies = self.idle_waits = 0
         self.fails: BaseException | None = None
         self.dead: BaseException | None = None
-        self.has_failed = False
         self.queue: deque[Callable[[], object]] = deque()
 
     def tell(self, work: Callable[[], object]) -> None:
-        """Something to do, behind all that was told before."""
         self.queue.append(work)
         self.told += 1
         self.go_on()
@@ -94,7 +87,6 @@ class LateDevice:
         self.tell(work)
 
     def go_on(self) -> None:
-        """Time passes."""
         if self.pace != "late":
             pending = self.told - self.done
             self._do(pending if self.pace == "never late" else self.dice.randint(0, pending))
@@ -105,7 +97,6 @@ class LateDevice:
         self.idle_waits += 0 < self.newest_step <= for_told
         failure, self.fails = self.fails or self.dead, None
         if failure is not None:
-            self.has_failed = True
             raise failure
         self._do(for_told - self.done)
 
@@ -143,12 +134,10 @@ class LateEvent:
         self.device, self.at = device, 0
 
     def record(self) -> None:
-        """Stand behind all that has been told."""
         self.at = self.device.told
         self.device.go_on()
 
     def synchronize(self) -> None:
-        """Wait until the device has come as far."""
         self.device.wait(self.at)
 
     def query(self) -> bool:
@@ -183,7 +172,7 @@ class _Operation:
 
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
-        self.theirs = [tensor for tensor in _tensors((args, kwargs)) if isinstance(tensor, OnDevice)]
+        self.theirs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, OnDevice)]
         self.stream = self.theirs[0].stream
         is_attribute = func.__name__ == "__get__"
         self.name = func.__self__.__name__ if is_attribute else func.__name__
@@ -217,7 +206,7 @@ class _Operation:
         """What it returns: a view at once, new tensors when the device has made them, numbers after a wait."""
         later = self._later()
         result = later()
-        results = list(_tensors(result))
+        results = _tensors(result)
         if not results and not self.is_known:
             self.stream.wait()
             result = later()
@@ -238,9 +227,5 @@ def _plain(value: Any) -> Any:
     return value.as_subclass(Tensor) if isinstance(value, OnDevice) else value
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(one)
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

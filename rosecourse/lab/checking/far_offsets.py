@@ -3,8 +3,6 @@
 Memory that nobody touches costs nothing on a CPU; on a GPU it has to be there, and without it nothing is tried.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

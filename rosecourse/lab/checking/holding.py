@@ -1,14 +1,12 @@
 """What must hold after a step of a part: block lists, descriptions of blocks, every number in memory, owner counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, equal  # as it is now, whatever a part puts in its place
 
 from ...errors import BlockError
-from . import Wrong
+from . import Wrong, must
 from .pool import Lists, Live, Pool
 
 SHOWN = 6  # blocks of a picture
@@ -45,8 +43,7 @@ class Before:
         tokens = getattr(session.table, "num_tokens", live.length)
         if session.num_cached_tokens != live.length or len(session.token_ids) != len(session.prompt_ids):
             raise Wrong(f"session {live.name} was changed by the part: only its blocks are to change")
-        if tokens != live.length:
-            raise Wrong(f"session {live.name} has {live.length} tokens; num_tokens of its table is {tokens}")
+        must(f"num_tokens of the table of session {live.name}", live.length, tokens)
 
     def _look_at_list(self, live: Live, layer: int, ids: list[int], in_batch: bool) -> None:
         pool, size = self.pool, self.pool.sizes.block_size
@@ -66,13 +63,9 @@ class Before:
     def _look_at_block(self, live: Live, layer: int, block: int, start: int, length: int) -> None:
         """The description that the caches of the first lessons keep of a block."""
         info = self.pool.layout.info_in_use(self.pool.kv, block)
-        if hasattr(info, "start") and (info.start, info.length) != (start, length):
-            raise Wrong(
-                f"layer {layer}, block {info.block_index} of session {live.name}: must say start {start}, length "
-                f"{length}; says start {info.start}, length {info.length}"
-            )
-
-    # -- the numbers --------------------------------------------------------------------------------------------------
+        if hasattr(info, "start"):
+            at = f"layer {layer}, block {info.block_index} of session {live.name}: start and length"
+            must(at, (start, length), (info.start, info.length))
 
     def _look_at_memory(self, batch: list[Live], stopped: bool) -> None:
         expected = self._expected(batch, stopped)
@@ -137,8 +130,6 @@ class Before:
             self.pool.layout.audit(self.pool.kv, [live.session.table for live in self.pool.live])
         except BlockError as error:
             raise Wrong(f"the owner counts are wrong: {error}") from None
-
-    # -- the picture --------------------------------------------------------------------------------------------------
 
     def picture(self) -> list[str]:
         """The blocks that the step has changed or that sessions show, before and after it, a line each."""

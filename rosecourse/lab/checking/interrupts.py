@@ -1,7 +1,5 @@
 """Steps with an interrupt before one of the learner's lines: Ctrl-C comes out of a part, whatever it catches."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -40,7 +38,6 @@ class Lines:
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """A context in which lines are seen, and the interrupt comes."""
         tracer, hook = sys.gettrace(), sys.unraisablehook
         sys.unraisablehook = self._hear
         sys.settrace(self._trace)

@@ -4,8 +4,6 @@ An address that belongs to none of a launch's tensors is refused before it is us
 its tensors ends the process, or reads what happens to lie there.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +14,7 @@ import numpy as np
 import torch
 
 from ...kernels import TRITON_AVAILABLE
+from . import causes_of
 from .early_start import LISTENERS
 
 if TRITON_AVAILABLE:
@@ -37,9 +36,7 @@ class OutsideMemoryError(Exception):
 
 def outside_memory(error: BaseException | None) -> OutsideMemoryError | None:
     """The error of a kernel that has left its tensors, where another one comes of it; the interpreter wraps it."""
-    while error is not None and not isinstance(error, OutsideMemoryError):
-        error = error.__cause__ or error.__context__
-    return error
+    return next((one for one in causes_of(error) if isinstance(one, OutsideMemoryError)), None)
 
 
 class Memory(NamedTuple):
@@ -60,7 +57,6 @@ class Access(NamedTuple):
     launched: list[Memory]  # the tensors of the launch
 
     def name_of(self, address: int) -> str:
-        """The name of the tensor in which an address lies."""
         names = (memory.name for memory in self.launched if memory.start <= address < memory.end)
         return next(names, "memory of no argument")
 

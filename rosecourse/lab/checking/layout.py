@@ -4,8 +4,6 @@ Judges know a block by one number for each layer, its id: layer × num_blocks + 
 has one table for all layers, a block of it has an id in each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ...decode.ops import MULTIPLE
 from ...kernels.reference import add_norm
 from ...measure.counters import DispatchMode
-from . import Wrong
+from . import Wrong, kind_of
 from .kernel_memory import Access, Listener, heard_by
 
 READS = ("item", "tolist", "numpy", "nonzero", "equal", "allclose", "__bool__", "__int__", "__float__", "__index__")
@@ -33,12 +33,6 @@ def moves_data(func: Any) -> bool:
         return False
     is_view = any(returned.alias_info is not None for returned in func._schema.returns)
     return func._schema.is_mutable or not is_view
-
-
-def kind_of(found: Any) -> str:
-    if not isinstance(found, Tensor):
-        return f"{type(found).__name__}"
-    return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')} on {found.device}"
 
 
 class Born(DispatchMode):
@@ -131,21 +125,43 @@ def _wrong(given: dict[str, Any]) -> str:
     return ""
 
 
-class Moves(Launches, DispatchMode):
+class DataMoves(DispatchMode):
+    """operations: that move data, in a `with` block. is_aside: whether what is under way is not counted."""
+
+    def __init__(self, is_aside: Callable[[], bool]) -> None:
+        super().__init__()
+        self.is_aside, self.operations = is_aside, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.is_aside():
+            return func(*args, **kwargs)
+        if func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd):
+            with self:
+                return func.decompose(*args, **kwargs)
+        made = func(*args, **kwargs)
+        self.operations += moves_data(func)
+        self.look(func, made)
+        return made
+
+    def look(self, func: Any, made: Any) -> None:
+        """An operation has made something."""
+
+
+class Moves(Launches, DataMoves):
     """What a step moves. operations: those of PyTorch, where `add_norm` is one, and launches. columns: of the product
     that makes the logits, where they are no multiple of 256, else 0. times_read: how often a launch has read a tensor
     of more than `large` numbers, the most of all launches."""
 
     def __init__(self, large: int) -> None:
-        super().__init__()
+        super().__init__(lambda: self.under_way or self.adds.under_way)
         self.large, self.adds = large, AddNorms()
-        self.operations = self.columns = self.times_read = 0
+        self.columns = self.times_read = 0
         self._method = ""
         self._read: Counter[int] = Counter()  # by the launch under way: address of a tensor's memory -> bytes
 
     @contextmanager
     def calling(self, method: str) -> Iterator[None]:
-        """In here a method of the part runs."""
         if method == "attention":
             yield
             return
@@ -154,18 +170,9 @@ class Moves(Launches, DispatchMode):
             yield
         self.operations += self.adds.number
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if self.under_way or self.adds.under_way:
-            return func(*args, **kwargs)
-        if func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd):
-            with self:
-                return func.decompose(*args, **kwargs)
-        made = func(*args, **kwargs)
-        self.operations += moves_data(func)
+    def look(self, func: Any, made: Any) -> None:
         if self._method == "logits" and func.overloadpacket.__name__ in PRODUCTS and made.shape[-1] % MULTIPLE:
             self.columns = made.shape[-1]
-        return made
 
     def launch(self, kernel: str, options: dict[str, Any]) -> None:
         super().launch(kernel, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...config import EngineConfig, SamplingParams
 from ...kv.pool import KVPool
 from ...request.session import InferenceSession
 from .layout import layout_of
+from .stories import told_sizes
 
 GUARD = 4096  # numbers before each cache and behind it
 FIRST = 16385  # as float32: float16 and bfloat16 would round it
@@ -38,11 +39,7 @@ class Sizes:
     whole_batch: int | None = None  # the same of a whole batch at one slot
     shuffle: int = 0
     rows: int = 4  # of the largest batch, for a part that is built for it
-
-    def __str__(self) -> str:
-        """What differs from the defaults."""
-        told = [f"{f.name}={value}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
-        return ", ".join(told)
+    __str__ = told_sizes
 
     def config(self) -> EngineConfig:
         return EngineConfig(
@@ -157,8 +154,6 @@ class Pool:
     @property
     def caches(self) -> Tensor:
         return self.caches_in(self.memory)
-
-    # -- sessions -----------------------------------------------------------------------------------------------------
 
     def lists(self, live: Live) -> Lists:
         return [list(ids) for ids in self.layout.id_lists(self.kv, live.session.table)]

@@ -3,14 +3,13 @@
 A session is named by a number, which counts round the live ones.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...kv.pool import KVPool
+from . import counted
 from .apart import STEP
 from .models.part_of_a_step import PartOfAStep
 from .pool import MOST_SESSIONS, Live, Pool, Sizes
@@ -60,60 +59,34 @@ class Draws:
     KINDS = ("step", "start", "fork", "free", "again", "tight", "many", "other", "family")
 
     def __init__(self, dice: random.Random, wild: bool, sizes: Sizes) -> None:
-        self.dice, self.wild, self.most = dice, wild, sizes.max_seq_len - 1
+        self.dice, self.most = dice, sizes.max_seq_len - 1
         size = sizes.block_size
         self.lengths = [
             dice.choice([0, 1, 1, 2]) * size + dice.choice([dice.randrange(size), size - 1, 0]) for _ in range(3)
         ]
         if size == 64:  # sessions at slots of which the lower bits are the same
             self.lengths = [self.lengths[0], self.lengths[0] + 2 ** dice.randrange(3, 6)]
+        who, times = lambda: dice.randrange(6), [1, 1, 1, 2, 3, 8, 120 if wild else 4]
+        self.draws: dict[str, Callable[[], Op]] = {
+            "step": lambda: (self._batch(), dice.choice(times)),
+            "tight": lambda: (self._batch(), dice.choice([0, -1, 1])),
+            "broken": lambda: (self._batch(),),
+            "start": lambda: (self.length(),),
+            "many": lambda: (self.length(), dice.choice([5, 20, 40] if wild else [3, 5]), dice.choice([0, 1])),
+            "again": lambda: (who(), dice.choice([None, None, self.length()]), dice.choice([0, 1])),
+            "family": lambda: (who(), dice.choice([2, 3, 9 if wild else 4])),
+            "other": tuple,
+        } | dict.fromkeys(("fork", "free", "say"), lambda: (who(),))
 
     def op(self, kind: str) -> Op:
-        return (kind, *getattr(self, f"_{kind}")())
+        return (kind, *self.draws[kind]())
 
     def length(self) -> int:
         return min(self.dice.choice(self.lengths), self.most)
 
-    def _who(self) -> int:
-        return self.dice.randrange(6)
-
     def _batch(self) -> Any:
-        some = tuple(self._who() for _ in range(self.dice.choice([1, 1, 2, 3, 4])))
+        some = tuple(self.dice.randrange(6) for _ in range(self.dice.choice([1, 1, 2, 3, 4])))
         return self.dice.choice(["all", "reversed", some])
-
-    def _step(self) -> Op:
-        return self._batch(), self.dice.choice([1, 1, 1, 2, 3, 8, 120 if self.wild else 4])
-
-    def _tight(self) -> Op:
-        return self._batch(), self.dice.choice([0, -1, 1])
-
-    def _start(self) -> Op:
-        return (self.length(),)
-
-    def _many(self) -> Op:
-        return self.length(), self.dice.choice([5, 20, 40] if self.wild else [3, 5]), self.dice.choice([0, 1])
-
-    def _fork(self) -> Op:
-        return (self._who(),)
-
-    _free = _fork
-
-    def _family(self) -> Op:
-        return self._who(), self.dice.choice([2, 3, 9 if self.wild else 4])
-
-    def _again(self) -> Op:
-        return self._who(), self.dice.choice([None, None, self.length()]), self.dice.choice([0, 1])
-
-    def _other(self) -> Op:
-        return ()
-
-    def _broken(self) -> Op:
-        return (self._batch(),)
-
-    _say = _fork
-
-
-# -- playing ----------------------------------------------------------------------------------------------------------
 
 
 class PlayedInAPool(Playing):
@@ -140,37 +113,27 @@ class PlayedInAPool(Playing):
     def _who(self, number: int) -> Live:
         return self.pool.live[number % len(self.pool.live)]
 
-    def _start(self, length: int, aloud: bool = True) -> None:
-        length = min(length, self.sizes.max_seq_len - 1)
-        if self.pool.kv.num_available() >= self.pool.blocks_for(length) and len(self.pool.live) < MOST_SESSIONS:
-            live = self.pool.start(length)
-            self.engine.started(live)
-            if aloud:
-                self.say(f"start {live.name} with {_tokens(length)}")
-
-    def _many(self, length: int, count: int, longer: int) -> None:
-        known = len(self.pool.live)
+    def _start(self, length: int, count: int = 1, longer: int = 0) -> None:
+        """longer: whether they are of several lengths."""
+        known, most = len(self.pool.live), self.sizes.max_seq_len - 1
         for n in range(count):
-            self._start(length + n % self.sizes.block_size * longer, aloud=False)
+            tokens = min(length + n % self.sizes.block_size * longer, most)
+            if self.pool.kv.num_available() >= self.pool.blocks_for(tokens) and len(self.pool.live) < MOST_SESSIONS:
+                self.engine.started(self.pool.start(tokens))
         more = f", or up to {self.sizes.block_size - 1} more" * longer
-        self._say_new(known, "start", f" with {_tokens(min(length, self.sizes.max_seq_len - 1))}{more}")
+        self._say_new(known, "start", f" with {counted(min(length, most), 'token')}{more}")
 
-    def _fork(self, number: int) -> None:
-        if len(self.pool.live) < MOST_SESSIONS:
-            parent = self._who(number)
-            child = self.pool.fork(parent)
-            self.engine.started(child, parent)
-            self.say(f"fork {parent.name}: {child.name}")
+    _many = _start
 
-    def _family(self, number: int, count: int) -> None:
+    def _fork(self, number: int, count: int = 1) -> None:
         known, parent = len(self.pool.live), self._who(number)
         for _ in range(min(count, MOST_SESSIONS - known)):
-            child = self.pool.fork(parent)
-            self.engine.started(child, parent)
+            self.engine.started(self.pool.fork(parent), parent)
         self._say_new(known, f"fork {parent.name}:", "")
 
+    _family = _fork
+
     def _say_new(self, known: int, what: str, how: str) -> None:
-        """The sessions that have come, in one line."""
         names = [live.name for live in self.pool.live[known:]]
         if names:
             self.say(f"{what} {', '.join(names) if len(names) < 4 else f'{names[0]} to {names[-1]}'}{how}")
@@ -199,7 +162,7 @@ class PlayedInAPool(Playing):
             pool.again(live, length, bool(same_last))
             last = any(ids and ids[-1:] == end for ids, end in zip(pool.lists(live), had, strict=True))
             others = "all its blocks but the last" if last else "its blocks"
-            self.say(f"free {live.name} and compute it again with {_tokens(length)}; {others} are others")
+            self.say(f"free {live.name} and compute it again with {counted(length, 'token')}; {others} are others")
             self.engine.started(live)
 
     def _step(self, chosen: Any, times: int) -> None:
@@ -280,7 +243,3 @@ class PoolStories(Stories):
         simpler: dict[str, Op] = {"many": ("start", first), "family": ("fork", first), "tight": ("step", first, 1)}
         if kind in simpler:
             yield (simpler[kind],)
-
-
-def _tokens(count: int) -> str:
-    return f"{count} token{'s' * (count != 1)}"

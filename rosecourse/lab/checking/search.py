@@ -1,7 +1,5 @@
 """The search for the smallest story in which a part goes wrong."""
 
-from __future__ import annotations
-
 import itertools
 import linecache
 import re
@@ -59,23 +57,21 @@ def outcome(
     try:
         with torch.inference_mode():
             stories.play(make(), story, tell)
-    except Wrong as wrong:
-        return _told(story, told, str(wrong), "", _picture(told))
     except BaseException as error:  # `SystemExit` and `KeyboardInterrupt` are the part's own here
-        return _told(story, told, _words_of(error), _place_in(error.__traceback__), ())
+        picture = _picture(told) if isinstance(error, Wrong) else ()
+        return told_of(error, str(story.sizes), tuple(told[0].lines) if told else (), picture)
     return None
 
 
-def told_of(error: Exception) -> Outcome:
-    """The same of what went wrong where no story was played."""
+def told_of(
+    error: BaseException, sizes: str = "", lines: tuple[str, ...] = (), picture: tuple[str, ...] = ()
+) -> Outcome:
+    """What went wrong, in a story or without one."""
     if isinstance(error, Wrong):
-        return Outcome("", (), str(error))
-    return Outcome("", (), _words_of(error), _place_in(error.__traceback__))
-
-
-def _told(story: Any, told: list[Any], fact: str, place: str, picture: tuple[str, ...]) -> Outcome:
-    lines = told[0].lines if told else []
-    return Outcome(str(story.sizes), tuple(lines), fact, place, picture)
+        return Outcome(sizes, lines, str(error), "", picture)
+    outside = outside_memory(error)
+    fact = f"the part raised {type(error).__name__}: {error}" if outside is None else f"the kernel: {outside}"
+    return Outcome(sizes, lines, fact, _place_in(error.__traceback__), picture)
 
 
 def _picture(told: list[Any]) -> tuple[str, ...]:
@@ -83,16 +79,6 @@ def _picture(told: list[Any]) -> tuple[str, ...]:
         return tuple(told[0].picture())
     except Exception:  # of books that a part has broken
         return ()
-
-
-def _words_of(error: BaseException) -> str:
-    outside = outside_memory(error)
-    if outside is not None:
-        return f"the kernel: {outside}"
-    return f"the part raised {type(error).__name__}: {error}"
-
-
-# -- the part's line --------------------------------------------------------------------------------------------------
 
 
 def _place_in(trace: TracebackType | None) -> str:
@@ -127,9 +113,6 @@ def _place(frames: list[tuple[str, int, str]]) -> str:
 
 def _is_here(frame: tuple[str, int, str]) -> bool:
     return frame[0].startswith(HERE)
-
-
-# -- search and shrinking ---------------------------------------------------------------------------------------------
 
 
 def first_wrong(stories: Stories, make: Callable[[], type], note: Callable[[Any], None]) -> tuple[Any, Outcome] | None:

@@ -3,8 +3,6 @@
 An operation is its name with its arguments; what it works on is a number, which counts round those that live.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -24,8 +22,11 @@ class Story(NamedTuple):
 
 
 class Playing(ABC):
-    """A story that is being played, with one engine or two. lines: what has happened so far; listen: gets them whenever
-    there is another."""
+    """A story that is being played, with one engine or two. An operation is a method `_NAME` here, or else NAME of
+    the engine.
+
+    lines: what has happened so far; listen: gets them whenever there is another.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -56,13 +57,13 @@ class Playing(ABC):
     def do(self, op: Op) -> None:
         STEP.begin()
         kind, *arguments = op
-        getattr(self, f"_{kind}")(*arguments)
+        own = getattr(self, f"_{kind}", None)
+        (own or getattr(self.engine, kind))(*arguments)
 
     def end(self) -> None:  # noqa: B027 (most have nothing to end)
         """What has been begun is brought to its end."""
 
     def picture(self) -> list[str]:
-        """What helps to see what has gone wrong."""
         return []
 
     def say(self, line: str) -> None:
@@ -114,7 +115,6 @@ class Stories(ABC):
         yield from ()
 
     def _lower(self, op: Op) -> Iterator[Op]:
-        """An operation with a smaller argument."""
         kind, *arguments = op
         for n, argument in enumerate(arguments):
             for lower in _smaller_argument(argument, int((kind, n) in self.at_least_one)):
@@ -125,6 +125,12 @@ def _fewer(ops: Ops) -> Iterator[Ops]:
     for size in dict.fromkeys((len(ops) // 2, len(ops) // 4, 2, 1)):
         for at in range(len(ops) - size, -1, -1) if size else ():
             yield ops[:at] + ops[at + size :]
+
+
+def told_sizes(sizes: Any) -> str:
+    """What differs from the defaults."""
+    told = [f"{f.name}={value}" for f in fields(sizes) if (value := getattr(sizes, f.name)) != f.default]
+    return ", ".join(told)
 
 
 def smaller_sizes(sizes: Any) -> Iterator[Any]:

@@ -1,12 +1,13 @@
 """Whole engines with a part: the same greedy tokens as the baseline, with shared prefixes, forks and too few blocks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
+
+import torch
 
 from ...config import EngineConfig, SamplingParams
 from ...decode import DecodeParts
@@ -14,15 +15,39 @@ from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
 from ...lessons import BASELINE
 from ...measure.workload import Workload, run_scheduler, run_streaming
+from ...models.gpt2 import GPT2, GPT2Shape
 from ...request.session import InferenceSession
 from . import Wrong
 from .apart import STEP
 from .layout import layout_of
-from .tiny_gpt2 import attentive_gpt2
 
 STEPS = 600  # more than any of the engines needs
 READING = 30  # threads
 MIXED = (9, 1, 11, 10, 4, 3, 17, 2, 8, 12, 5, 7, 6, 13, 1, 9)
+PERIOD = 65_537  # a prime: rows of a weight are not alike
+ATTENTIVE = {"attn.c_attn": 0.5, "attn.c_proj": 4.0, "wpe": 2.0}  # part of a weight's name -> how much larger it is
+
+
+@lru_cache
+def attentive_gpt2(layers: int, heads: int, head_dim: int, context: int, device: str = "cpu") -> GPT2:
+    """A GPT-2 with seeded weights by which a token depends much on what attention reads: one wrong number in the cache
+    mostly shows in the greedy tokens that follow."""
+    shape = GPT2Shape(vocab_size=97, context=context, width=heads * head_dim, num_layers=layers, num_heads=heads)
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: 0.4 * _drawn(size, generator) for name, size in shape.parameters().items()}
+    for name, weight in weights.items():
+        if "bias" in name:
+            weight.zero_()
+        elif "ln_" in name:
+            weight.fill_(1.0)
+        weight *= next((factor for part, factor in ATTENTIVE.items() if part in name), 1.0)
+    return GPT2(shape, {name: weight.to(device) for name, weight in weights.items()}, None, "random")
+
+
+def _drawn(size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Normal numbers. Those of a large weight come again after a while: to draw them all takes half a second."""
+    numbers = torch.randn(min(prod(size), PERIOD), generator=generator)
+    return numbers.repeat(-(-prod(size) // PERIOD))[: prod(size)].view(size)
 
 
 @dataclass(frozen=True)

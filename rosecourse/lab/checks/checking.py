@@ -1,7 +1,5 @@
 """`check`: is the learner's class the lesson's part? It is tried in a process of its own."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from functools import partial

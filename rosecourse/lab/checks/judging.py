@@ -1,7 +1,5 @@
 """A part lives through the stories, then makes tokens in whole engines, and at last its steps are counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -20,18 +18,14 @@ from ..checking.interrupts import look_at_interrupts
 from ..checking.kernel_memory import guarded_kernels
 from ..checking.layout import LAYOUTS
 from ..checking.models.appends import KVAppend
-from ..checking.models.operations import NO_KERNELS, Operations
+from ..checking.models.operations import NO_KERNELS, Operations, OperationStories
 from ..checking.models.part_of_a_step import PartOfAStep
-from ..checking.operation_stories import OperationStories
-from ..checking.pool import Sizes
 from ..checking.pool_stories import PoolStories
-from ..checking.search import Outcome, first_wrong, outcome, smallest, told_of
+from ..checking.search import first_wrong, outcome, smallest, told_of
 from ..checking.whole_engine import same_tokens
 from ..course import COURSES, course_of
 from ..course.form import Course
 from .verdict import Verdict
-
-SIZES = ("block_size", "heads", "head_dim", "num_blocks", "max_seq_len")
 
 
 @dataclass(frozen=True)
@@ -72,11 +66,7 @@ class Trial:
         if hasattr(self.stories, "missing"):
             return self.stories.missing(part, right, self.ideas)
         watch = getattr(self.stories, "watched", partial(watched, self.stories))
-
-        def seen(of: Any, step: Any) -> Any:
-            return watch(of, step) if isinstance(of, type) else of
-
-        return more_than_the_course(seen, part, right, self.ideas)
+        return more_than_the_course(watch, part, right, self.ideas)
 
     @property
     def ideas(self) -> tuple[Bound, ...]:
@@ -104,30 +94,9 @@ def judged(part: type, number: str, note: Callable[[Any], None]) -> Verdict:
     with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
         found = first_wrong(trial.stories, make, note)
         if found:
-            return replace(verdict, **_smallest(trial, make, *found))
+            return replace(verdict, wrong=smallest(trial.stories, *found, partial(outcome, trial.stories, make))[1])
         note(None)
         return replace(verdict, **_beyond_stories(trial, make))
-
-
-def _smallest(trial: Trial, make: Callable[[], type], story: Any, found: Outcome) -> dict[str, Any]:
-    """The smallest story, and the sizes with which it is right."""
-
-    def try_it(story: Any) -> Outcome | None:
-        return outcome(trial.stories, make, story)
-
-    story, found = smallest(trial.stories, story, found, try_it)
-    return {"wrong": found, "limits": _limits(story, try_it)}
-
-
-def _limits(story: Any, try_it: Callable[[Any], Outcome | None]) -> tuple[str, ...]:
-    """For each size that could not shrink to the least: that one less of it is right."""
-    told = []
-    for name in SIZES if isinstance(story.sizes, Sizes) else ():
-        value = getattr(story.sizes, name)
-        less = value // 2 if name == "block_size" else value - 1
-        if value > getattr(Sizes, name) and not try_it(story._replace(sizes=story.sizes.with_(**{name: less}))):
-            told.append(f"With {name}={less} the same story is right.")
-    return tuple(told)
 
 
 def _beyond_stories(trial: Trial, make: Callable[[], type]) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """What `check` answers: the smallest story in which a part goes wrong, what its steps cost, or that it has passed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -21,15 +19,13 @@ PASSED: set[str] = set()  # the numbers of the lessons that a part has passed in
 class Verdict:
     """What was found out about a part. The same part gives the same text.
 
-    wrong: the smallest story in which it goes wrong. limits: sizes with which that story is right. missing: what its
-    steps have more of than the course's. unchecked: what could not be tried on this machine. done: what was tried and
-    is right, and what cannot be seen here.
+    wrong: the smallest story in which it goes wrong. missing: what its steps have more of than the course's. unchecked:
+    what could not be tried on this machine. done: what was tried and is right, and what cannot be seen here.
     """
 
     part: str
     lesson: str
     wrong: Outcome | None = None
-    limits: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
@@ -72,7 +68,6 @@ class Verdict:
         return f"✓ {name}: passed."
 
     def _story(self) -> Iterator[str]:
-        """The story, the fact, the part's line and the picture."""
         wrong = self.wrong
         if wrong is None:
             return
@@ -84,17 +79,12 @@ class Verdict:
         if wrong.place:
             yield f"in {wrong.place}"
         yield from (f"    {line}" for line in wrong.picture)
-        yield from self.limits
 
     def _notes(self) -> list[str]:
-        if self.wrong is None or self.wrong.alone:
-            return []
-        return [
-            "Note: the story goes wrong after others only: something is kept from engine to engine, or left to chance"
-        ]
+        note = "Note: the story goes wrong after others only: something is kept between engines, or left to chance"
+        return [note] if self.wrong and not self.wrong.alone else []
 
     def _next(self) -> str:
-        """What a learner does whose part has passed."""
         later = [rung for rung in LESSONS if rung.number > self.lesson]
         then = f" The next lesson is {later[0].number}, {later[0].title}." if later else ""
         change = 'the diffs under "The change", which unfold when their cells are run now'

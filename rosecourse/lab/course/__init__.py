@@ -1,7 +1,5 @@
 """The courses by their lessons' numbers: what each lesson asks of the learner, its bug to hunt, what its idea is."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 
@@ -9,8 +7,8 @@ from ...errors import LessonError
 from .form import Course
 
 # Every l*.py of this folder is a lesson's course, in the order of the ladder.
-_MODULES = [import_module(f".{path.stem}", __package__) for path in sorted(Path(__file__).parent.glob("l[0-9]*.py"))]
-COURSES: dict[str, Course] = {module.COURSE.number: module.COURSE for module in _MODULES}
+_NAMES = sorted(path.stem for path in Path(__file__).parent.glob("l[0-9]*.py"))
+COURSES: dict[str, Course] = {name[1:]: import_module(f".{name}", __package__).COURSE for name in _NAMES}
 
 
 def course_of(number: str, wanted: str = "course") -> Course:

@@ -1,21 +1,16 @@
 """Lesson 036, the block-table cache: a row is built only when it changes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import Bound, N, Step, longer
 from ..checking.models.tables import BlockTables
-from .form import LINE, MOMENTS, Bug, Course
-from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
+from .form import LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Truth, fork, side_by_side, start, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start(engine, {"S": [5, 6, 7, 8, 9, 10, 11, 12, 13], "T": [20, 21, 22, 23, 24]})
     yield sessions
     yield from steps(engine, sessions, 1)
@@ -23,8 +18,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 9)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    for moment, _, _, broken, sessions in side_by_side(hunt, model):
+def truth(hunt: Played) -> Truth:
+    for moment, _, _, broken, sessions in side_by_side(hunt):
         step: Any = broken.decode_step
         tables = step.block_tables(list(sessions.values()))[0]
         for row, (name, session) in zip(tables.tolist(), sessions.items(), strict=True):
@@ -35,7 +30,37 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the broken part gives the right tables: it is not broken")
 
 
-COLLEAGUES_FILE = '''\
+LONG = tuple(106 + i % 5 for i in range(N))
+UNCHANGED = Step(f"{N} sessions whose lists have not changed", LONG)
+OTHERWISE = (
+    replace(UNCHANGED, words=f"{UNCHANGED.words}, in another order", order=-1),
+    replace(UNCHANGED, words="half of the sessions, whose lists have not changed", order=2),
+)
+
+COURSE = Course(
+    world=BlockTables,
+    symptom=(
+        "A request is forked in the middle of a block. Some tokens later one of the two continues as if it had read "
+        "the other's words, and it never recovers. Requests without a fork are right, and so is a fork at the end of "
+        "a block."
+    ),
+    tools=(
+        "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the rows of layer 0. The truth is "
+        "`session.block_ids_per_layer[0]`.",
+    ),
+    questions={
+        "session": "which of `S`, `T` and `fork` gets a wrong row",
+        "moment": "the first moment at which its row is wrong",
+        "block": "the block that this row of layer 0 shows and should not",
+        "line": LINE,
+    },
+    hints={
+        "session": "Put the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`.",
+        "moment": f"Ask the part for its rows at every moment. {MOMENTS}",
+        "block": "We are not looking for the block that the session holds, but for the one that its row shows instead.",
+        "line": "The part notices that the list has changed. Which entry of the row does it write then?",
+    },
+    source='''\
 import torch
 
 from rosecourse.kv.buffers import StagingBuffer
@@ -83,51 +108,12 @@ class Tables:
         for layer, ids in enumerate(table):
             table.row_cache[layer].follow(ids, layer * self.kv.num_blocks)
         return [row.entries for row in table.row_cache]
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "A request is forked in the middle of a block. Some tokens later one of the two continues as if it had read "
-        "the other's words, and it never recovers. Requests without a fork are right, and so is a fork at the end of "
-        "a block."
-    ),
-    tools=(
-        "`engine.decode_step.block_tables(list(sessions.values()))[0]` gives the rows of layer 0. The truth is "
-        "`session.block_ids_per_layer[0]`.",
-    ),
-    questions={
-        "session": "which of `S`, `T` and `fork` gets a wrong row",
-        "moment": "the first moment at which its row is wrong",
-        "block": "the block that this row of layer 0 shows and should not",
-        "line": LINE,
-    },
-    hints={
-        "session": "Put the row of layer 0 that the part gives for each session beside its `block_ids_per_layer[0]`.",
-        "moment": f"Ask the part for its rows at every moment. {MOMENTS}",
-        "block": "We are not looking for the block that the session holds, but for the one that its row shows instead.",
-        "line": "The part notices that the list has changed. Which entry of the row does it write then?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="            entries[-1] = newest - first_id\n",
     mended="            entries[len(ids) - 1] = newest - first_id\n",
-    config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    config=small(8, 4),
     scene=scene,
     truth=truth,
-)
-
-
-LONG = tuple(106 + i % 5 for i in range(N))
-UNCHANGED = Step(f"{N} sessions whose lists have not changed", LONG)
-OTHERWISE = (
-    replace(UNCHANGED, words=f"{UNCHANGED.words}, in another order", order=-1),
-    replace(UNCHANGED, words="half of the sessions, whose lists have not changed", order=2),
-)
-
-COURSE = Course(
-    number="036",
-    world=BlockTables,
-    bug=BUG,
     idea=(
         Bound("tensors or arrays built of Python numbers", (UNCHANGED, *OTHERWISE), "built", spare=4),
         Bound("further Python instructions for lists that are 8 blocks longer", (UNCHANGED,), longer, spare=300),

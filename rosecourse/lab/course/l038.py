@@ -1,32 +1,48 @@
 """Lesson 038, the batched append: all that is simple is written with one store a layer."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import ALONE, FEW, INSIDE, INSIDE_FORKED, NEARLY_FULL, PARTED, Bound, growth
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
+from .form import KEY_AT, LINE, Course, small
+from .scenes import Moments, Played, Truth, first_wrong_keys, key_at, owner_of, start_lengths, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 6, "B": 5, "C": 7, "D": 4})
     yield sessions
     yield from steps(engine, sessions, 8)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    right, ours, broken, wrong = first_wrong_keys(hunt, model)
+def truth(hunt: Played) -> Truth:
+    right, ours, broken, wrong = first_wrong_keys(hunt)
     name, session, position = wrong[0]
     whose = owner_of(key_at(broken.kv, session, position), right.kv, ours)
     return {"session": {name}, "position": {str(position)}, "whose": {whose}}
 
 
-COLLEAGUES_FILE = '''\
+COURSE = Course(
+    world=KVAppend,
+    symptom=(
+        "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; its text shows "
+        "it some tokens later. If all requests have the same length, they are right."
+    ),
+    tools=(KEY_AT,),
+    questions={
+        "session": "which of `A`, `B`, `C`, `D` is the first to get a wrong key",
+        "position": "the position of that key",
+        "whose": "the request whose key it is",
+        "line": LINE,
+    },
+    hints={
+        "session": (
+            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every moment. Only the first "
+            "difference counts, since the tokens differ from there on."
+        ),
+        "position": "The step in which a request begins a block writes one key, into slot 0. Which position is that?",
+        "whose": "Compare the wrong key with the keys that the right engine has written in the same step.",
+        "line": "Which row of the new keys belongs to a session, and which row does this path give it?",
+    },
+    source='''\
 from rosecourse.kv.buffers import index_tensor
 
 
@@ -60,47 +76,16 @@ class Appender:
             cache[where, :, slots] = new[taken]
         for block in blocks:
             block.length += 1
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "In a batch of mixed lengths, a request goes wrong in the step in which it begins a new block; its text shows "
-        "it some tokens later. If all requests have the same length, they are right."
-    ),
-    tools=(KEY_AT,),
-    questions={
-        "session": "which of `A`, `B`, `C`, `D` is the first to get a wrong key",
-        "position": "the position of that key",
-        "whose": "the request whose key it is",
-        "line": LINE,
-    },
-    hints={
-        "session": (
-            "Compare `bug.key_at(engine.kv, session, position)` of both engines at every moment. Only the first "
-            "difference counts, since the tokens differ from there on."
-        ),
-        "position": "The step in which a request begins a block writes one key, into slot 0. Which position is that?",
-        "whose": "Compare the wrong key with the keys that the right engine has written in the same step.",
-        "line": "Which row of the new keys belongs to a session, and which row does this path give it?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="            for ids, one_k, one_v in zip(others, k[len(easy) :], v[len(easy) :], strict=True):\n",
     mended=(
         "            rest = [row for row, block in enumerate(blocks) if block is None]\n"
         "            left_k, left_v = k[rest].unbind(), v[rest].unbind()\n"
         "            for ids, one_k, one_v in zip(others, left_k, left_v, strict=True):\n"
     ),
-    config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    config=small(4, 4),
     scene=scene,
     truth=truth,
-)
-
-
-COURSE = Course(
-    number="038",
-    world=KVAppend,
-    bug=BUG,
     idea=(
         Bound("append_token calls", (INSIDE, NEARLY_FULL, FEW, ALONE, PARTED, INSIDE_FORKED), "calls"),
         Bound("stores of K and V", (INSIDE, NEARLY_FULL), "stores"),

@@ -1,20 +1,15 @@
 """Lesson 059, the batched rollover: a session that begins a block stays in the batch."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import ALONE_FULL, FEW_FULL, FIRST, FULL, FULL_SHARED, Bound, growth
 from ..checking.models.appends import KVAppend
-from .form import LINE, MOMENTS, Bug, Course
-from .scenes import Played, Sessions, Truth, fork, side_by_side, start, steps
+from .form import LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Truth, fork, side_by_side, start, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start(engine, {"S": [5, 6, 7, 8, 9, 10, 11], "T": [20, 21, 22]})
     yield sessions
     yield from steps(engine, sessions, 1)
@@ -25,8 +20,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 6)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    for moment, _, _, broken, sessions in side_by_side(hunt, model):
+def truth(hunt: Played) -> Truth:
+    for moment, _, _, broken, sessions in side_by_side(hunt):
         kv: Any = broken.kv
         tables = [session.block_ids_per_layer[0] for session in sessions.values()]
         for block_id in sorted({block_id for ids in tables for block_id in ids}):
@@ -35,7 +30,29 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the owners are counted right: the part is not broken")
 
 
-COLLEAGUES_FILE = '''\
+COURSE = Course(
+    world=KVAppend,
+    symptom=(
+        "A request and its fork separate exactly at the end of a block, and both continue with the right tokens. Then "
+        "the request finishes, and a new request arrives. From then on the fork's tokens are wrong, although its "
+        "block table has not changed."
+    ),
+    tools=(
+        "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the owner "
+        "counts of the cache do not agree with the tables.",
+        "`engine.kv.info(block_id)` shows what the cache counts of a block.",
+    ),
+    questions={
+        "moment": "the first moment at which an owner count is wrong; no token is wrong yet",
+        "block": "the id of the block of layer 0 with the wrong count",
+        "line": LINE,
+    },
+    hints={
+        "moment": f"Ask `engine.kv.audit` at every moment. {MOMENTS}",
+        "block": "Count how many tables show each block of layer 0, and compare with what `kv.info(block_id)` says.",
+        "line": "Which of the three ways to get a block makes a session leave the one that it had?",
+    },
+    source='''\
 from rosecourse.kv.buffers import index_tensor
 
 
@@ -80,43 +97,12 @@ class Appender:
         for cache in (self.kv.k_layers[layer], self.kv.v_layers[layer]):
             cache[new.block_index, :, : old.length] = cache[old.block_index, :, : old.length]
         new.length = old.length
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "A request and its fork separate exactly at the end of a block, and both continue with the right tokens. Then "
-        "the request finishes, and a new request arrives. From then on the fork's tokens are wrong, although its "
-        "block table has not changed."
-    ),
-    tools=(
-        "`engine.kv.audit([s.block_ids_per_layer for s in sessions.values()])` raises `BlockError` where the owner "
-        "counts of the cache do not agree with the tables.",
-        "`engine.kv.info(block_id)` shows what the cache counts of a block.",
-    ),
-    questions={
-        "moment": "the first moment at which an owner count is wrong; no token is wrong yet",
-        "block": "the id of the block of layer 0 with the wrong count",
-        "line": LINE,
-    },
-    hints={
-        "moment": f"Ask `engine.kv.audit` at every moment. {MOMENTS}",
-        "block": "Count how many tables show each block of layer 0, and compare with what `kv.info(block_id)` says.",
-        "line": "Which of the three ways to get a block makes a session leave the one that it had?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        if not alone:\n            last.owners -= 1\n",
     mended="        if not full:  # a full block stays in the table\n            last.owners -= 1\n",
-    config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    config=small(4, 4),
     scene=scene,
     truth=truth,
-)
-
-
-COURSE = Course(
-    number="059",
-    world=KVAppend,
-    bug=BUG,
     idea=(
         Bound("append_token calls", (FULL, FIRST, FEW_FULL, ALONE_FULL, FULL_SHARED), "calls"),
         Bound("stores of K and V", (FULL, FIRST), "stores"),

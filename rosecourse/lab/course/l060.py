@@ -1,20 +1,14 @@
 """Lesson 060, identity and constant position: index tensors that say nothing are left out."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking import costs
 from ..checking.costs import Bound
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_keys, start, start_lengths, steps
+from .form import KEY_AT, LINE, Course, small
+from .scenes import Moments, Played, Truth, first_wrong_keys, start, start_lengths, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 4, "B": 12, "C": 20, "D": 4})
     yield sessions
     yield from steps(engine, sessions, 2)
@@ -23,8 +17,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 3)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    right, ours, _, wrong = first_wrong_keys(hunt, model)
+def truth(hunt: Played) -> Truth:
+    right, ours, _, wrong = first_wrong_keys(hunt)
     lost = [(name, at) for name, session, at in wrong if at < session.num_cached_tokens - 1]
     (position,) = (at for name, at in lost if name == "C")
     size = right.kv.block_size
@@ -32,7 +26,30 @@ def truth(hunt: Played, model: Model) -> Truth:
     return {"position": {str(position)}, "whose": whose}
 
 
-COLLEAGUES_FILE = '''\
+FORKED = (costs.SAME_SLOT_FORKED, costs.INSIDE_FORKED)
+ANY = (costs.SAME_SLOT, costs.INSIDE, costs.FULL, costs.FEW, costs.FEW_FULL, *FORKED)
+
+COURSE = Course(
+    world=KVAppend,
+    symptom=(
+        "Four requests are right, step after step. Then one is cancelled, another takes its place, and soon requests "
+        "that have nothing to do with either get wrong tokens. If the newcomer comes one step later, nothing happens."
+    ),
+    tools=(KEY_AT,),
+    questions={
+        "position": "request `C` loses a key that it had: the position of that key",
+        "whose": "the request whose slot is used for all requests in that step",
+        "line": LINE,
+    },
+    hints={
+        "position": (
+            "Compare all keys in both engines at the first moment with the newcomer. A new key is missing where it "
+            "belongs, and has been written over an old one. We are looking for the old one."
+        ),
+        "whose": "Write down the slot of each request in that step. Which of them is used for all?",
+        "line": "When does this part look at the slots, and how does it know that what it saw still holds?",
+    },
+    source='''\
 from rosecourse.kv.buffers import index_tensor
 
 
@@ -82,47 +99,15 @@ class Appender:
         if len(slots) != self.size:  # sessions at one slot advance together
             self.size, self.level = len(slots), len(set(slots)) == 1
         return min(slots) if self.level else index_tensor(slots, self.kv.device)
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "Four requests are right, step after step. Then one is cancelled, another takes its place, and soon requests "
-        "that have nothing to do with either get wrong tokens. If the newcomer comes one step later, nothing happens."
-    ),
-    tools=(KEY_AT,),
-    questions={
-        "position": "request `C` loses a key that it had: the position of that key",
-        "whose": "the request whose slot is used for all requests in that step",
-        "line": LINE,
-    },
-    hints={
-        "position": (
-            "Compare all keys in both engines at the first moment with the newcomer. A new key is missing where it "
-            "belongs, and has been written over an old one. We are looking for the old one."
-        ),
-        "whose": "Write down the slot of each request in that step. Which of them is used for all?",
-        "line": "When does this part look at the slots, and how does it know that what it saw still holds?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault=(
         "        if len(slots) != self.size:  # sessions at one slot advance together\n"
         "            self.size, self.level = len(slots), len(set(slots)) == 1\n"
     ),
     mended="        self.size, self.level = len(slots), len(set(slots)) == 1  # in every step\n",
-    config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    config=small(8, 4),
     scene=scene,
     truth=truth,
-)
-
-
-FORKED = (costs.SAME_SLOT_FORKED, costs.INSIDE_FORKED)
-ANY = (costs.SAME_SLOT, costs.INSIDE, costs.FULL, costs.FEW, costs.FEW_FULL, *FORKED)
-
-COURSE = Course(
-    number="060",
-    world=KVAppend,
-    bug=BUG,
     idea=(
         Bound("index tensors", ANY, "index_tensors", spare=2),
         Bound("copies of rows of K and V", ANY, "rows"),

@@ -1,20 +1,15 @@
 """Lesson 061, the Triton full-batch append: one launch a layer, and a kernel with few arguments."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import INSIDE, SAME_SLOT, Bound, with_gates
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, NO_COPIES, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_keys, key_at, owner_of, start, start_lengths, steps
+from .form import KEY_AT, LINE, NO_COPIES, Course, small
+from .scenes import Moments, Played, Truth, first_wrong_keys, key_at, owner_of, start, start_lengths, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, dict.fromkeys("ABC", 4))
     yield sessions
     yield from steps(engine, sessions, 2)
@@ -24,15 +19,44 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 3)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    right, ours, broken, wrong = first_wrong_keys(hunt, model)
+def truth(hunt: Played) -> Truth:
+    right, ours, broken, wrong = first_wrong_keys(hunt)
     holders = {
         owner_of(key_at(broken.kv, session, position), right.kv, ours): name for name, session, position in wrong
     }
     return {"session": {holders["D"]}, "position": {str(wrong[0][2])}}
 
 
-COLLEAGUES_FILE = '''\
+GATES = ((1, None), (10**6, 4), (4, 10**6), (4, 4))  # thresholds: of any batch, of a whole one at one slot
+LARGE = tuple(with_gates(step, *gates) for step in (SAME_SLOT, INSIDE) for gates in GATES)
+
+SHARED = tuple(replace(with_gates(SAME_SLOT, gate, None), forks=1) for gate in (3, 4))
+
+COURSE = Course(
+    world=KVAppend,
+    symptom=(
+        "Three requests of equal length are right to the end. Three more of the same length follow on the same "
+        "engine, and in their first decode step each gets the key of another. In a new engine they are right, and so "
+        "are requests of mixed lengths, or fewer than the threshold."
+    ),
+    tools=(KEY_AT,),
+    questions={
+        "session": "the request that gets the key of `D` in its own block",
+        "position": "the position at which it gets that key",
+        "line": LINE,
+    },
+    hints={
+        "session": (
+            "After the first step of the second three, compare each request's newest key with all that the right "
+            "engine has written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
+        ),
+        "position": "Compare all keys of that request at the first moment of the second three. One of them is wrong.",
+        "line": (
+            "Which kernel runs in that step, and what does it take for granted of the rows? Print the blocks of each "
+            "request."
+        ),
+    },
+    source='''\
 from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lessons.l060 import KVAppend
@@ -66,55 +90,15 @@ class Appender(KVAppend):
             kv_append_triton(*caches, k, v, *index_tensor([rows, where, slots], self.kv.device))
         else:
             super().write(layer, rows, blocks, k, v)
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "Three requests of equal length are right to the end. Three more of the same length follow on the same "
-        "engine, and in their first decode step each gets the key of another. In a new engine they are right, and so "
-        "are requests of mixed lengths, or fewer than the threshold."
-    ),
-    tools=(KEY_AT,),
-    questions={
-        "session": "the request that gets the key of `D` in its own block",
-        "position": "the position at which it gets that key",
-        "line": LINE,
-    },
-    hints={
-        "session": (
-            "After the first step of the second three, compare each request's newest key with all that the right "
-            "engine has written: `bug.key_at(engine.kv, session, session.num_cached_tokens - 1)`."
-        ),
-        "position": "Compare all keys of that request at the first moment of the second three. One of them is wrong.",
-        "line": (
-            "Which kernel runs in that step, and what does it take for granted of the rows? Print the blocks of each "
-            "request."
-        ),
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault=(
         "        order = sorted(range(len(rows)), key=lambda n: blocks[n].block_index)  # by address\n"
         "        rows, blocks = [rows[n] for n in order], [blocks[n] for n in order]\n"
     ),
     mended="",
-    config=EngineConfig(
-        block_size=8, max_batch_size=8, max_seq_len=48, prefix_cache=False, triton_kv_append_min_batch=2
-    ),
+    config=small(8, 8, triton_kv_append_min_batch=2),
     scene=scene,
     truth=truth,
-)
-
-
-GATES = ((1, None), (10**6, 4), (4, 10**6), (4, 4))  # thresholds: of any batch, of a whole one at one slot
-LARGE = tuple(with_gates(step, *gates) for step in (SAME_SLOT, INSIDE) for gates in GATES)
-
-SHARED = tuple(replace(with_gates(SAME_SLOT, gate, None), forks=1) for gate in (3, 4))
-
-COURSE = Course(
-    number="061",
-    world=KVAppend,
-    bug=BUG,
     idea=(
         Bound("kernels launched", (*LARGE, *SHARED), "launches"),
         Bound("layers without a kernel", (*LARGE, *SHARED), "no_launch"),

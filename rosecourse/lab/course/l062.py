@@ -1,20 +1,14 @@
 """Lesson 062, one table for all layers: blocks and slots are found once a step, and the layers only write."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking import costs
 from ..checking.costs import Bound
 from ..checking.models.appends import KVAppend
-from .form import KEY_AT, LINE, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, start_lengths, steps
+from .form import KEY_AT, LINE, Course, small
+from .scenes import Moments, Played, Truth, first_wrong_keys, fork, start_lengths, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 5, "B": 6})
     yield sessions
     yield from steps(engine, sessions, 1)
@@ -22,8 +16,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 6)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    _, ours, _, wrong = first_wrong_keys(hunt, model)
+def truth(hunt: Played) -> Truth:
+    _, ours, _, wrong = first_wrong_keys(hunt)
     (name,) = {name for name, _, _ in wrong}
     newest = ours[name].num_cached_tokens - 1
     assert newest not in {position for _, _, position in wrong}  # what is written anew is right
@@ -31,7 +25,33 @@ def truth(hunt: Played, model: Model) -> Truth:
     return {"session": {name}, "lost": {str(len(wrong))}, "source": {str(source)}}
 
 
-COLLEAGUES_FILE = '''\
+PLAIN, COPIED = (costs.INSIDE, costs.NEARLY_FULL, costs.FULL, costs.SAME_SLOT), (costs.INSIDE_FORKED, costs.FULL_SHARED)
+GATES = ((4, None), (5, 4), (5, None))
+GATED = tuple(costs.with_gates(step, *gates) for step in (costs.SAME_SLOT, costs.INSIDE) for gates in GATES)
+
+COURSE = Course(
+    world=KVAppend,
+    symptom=(
+        "A request is forked twice in the middle of a block, and continues with both forks. From then on one of the "
+        "three is wrong, as if it had forgotten its last few words."
+    ),
+    tools=(KEY_AT, "`session.table` is a session's list of blocks, the same for all layers."),
+    questions={
+        "session": "the request that loses keys",
+        "lost": "how many of its keys are wrong after the first step with a wrong key",
+        "source": "the index of the block from which these keys should have been copied",
+        "line": LINE,
+    },
+    hints={
+        "session": "Compare all keys of all requests in both engines, at each moment.",
+        "lost": "Count the positions at which the keys of that request differ at that moment, and at no later one.",
+        "source": (
+            "Before that step all three show the same last block. Print `session.table` before and after it: one of "
+            "their last blocks is the old one."
+        ),
+        "line": "How many copies does `place` ask for in that step, and how many are made?",
+    },
+    source='''\
 from rosecourse.kernels import kv_append_triton, kv_append_triton_full_batch, triton_runs_on
 from rosecourse.kv.buffers import index_tensor
 
@@ -75,50 +95,15 @@ class Appender:
                 cache[sent[0], :, slots[0] if level else sent[1]] = rows
 
         return store
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "A request is forked twice in the middle of a block, and continues with both forks. From then on one of the "
-        "three is wrong, as if it had forgotten its last few words."
-    ),
-    tools=(KEY_AT, "`session.table` is a session's list of blocks, the same for all layers."),
-    questions={
-        "session": "the request that loses keys",
-        "lost": "how many of its keys are wrong after the first step with a wrong key",
-        "source": "the index of the block from which these keys should have been copied",
-        "line": LINE,
-    },
-    hints={
-        "session": "Compare all keys of all requests in both engines, at each moment.",
-        "lost": "Count the positions at which the keys of that request differ at that moment, and at no later one.",
-        "source": (
-            "Before that step all three show the same last block. Print `session.table` before and after it: one of "
-            "their last blocks is the old one."
-        ),
-        "line": "How many copies does `place` ask for in that step, and how many are made?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault=(
         "        moves = {move.source: move for move in self.kv.place(owners)}  # each block once\n"
         "        for old, new in moves.values():\n"
     ),
     mended="        for old, new in self.kv.place(owners):  # one block may be copied several times\n",
-    config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    config=small(4, 4),
     scene=scene,
     truth=truth,
-)
-
-
-PLAIN, COPIED = (costs.INSIDE, costs.NEARLY_FULL, costs.FULL, costs.SAME_SLOT), (costs.INSIDE_FORKED, costs.FULL_SHARED)
-GATES = ((4, None), (5, 4), (5, None))
-GATED = tuple(costs.with_gates(step, *gates) for step in (costs.SAME_SLOT, costs.INSIDE) for gates in GATES)
-
-COURSE = Course(
-    number="062",
-    world=KVAppend,
-    bug=BUG,
     idea=(
         Bound("stores of K and V", (*PLAIN, *COPIED), "stores"),
         Bound("index tensors", PLAIN, "index_tensors", spare=1),

@@ -1,22 +1,16 @@
 """Lesson 063, slots from the table: the device reads each slot off the block table, by its session's position."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import torch
 
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking import costs
 from ..checking.costs import Bound
 from ..checking.models.appends import AppendByTable
-from .form import KEY_AT, LINE, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
+from .form import KEY_AT, LINE, Course, small
+from .scenes import Moments, Played, Truth, first_wrong_keys, fork, key_at, start_lengths, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 8, "B": 5})
     yield sessions
     sessions["fork"] = fork(engine, sessions["A"])
@@ -26,15 +20,37 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 4)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    right, ours, broken, wrong = first_wrong_keys(hunt, model)
+def truth(hunt: Played) -> Truth:
+    right, ours, broken, wrong = first_wrong_keys(hunt)
     session, position = next((session, position) for name, session, position in wrong if name == "A")
     there, child = key_at(broken.kv, session, position), ours["fork"]
     whose = (n for n in range(child.num_cached_tokens) if torch.equal(key_at(right.kv, child, n), there))
     return {"position": {str(position)}, "belongs": {str(next(whose))}}
 
 
-COLLEAGUES_FILE = '''\
+ANY = (costs.INSIDE, costs.NEARLY_FULL, costs.FULL, costs.SAME_SLOT, costs.INSIDE_FORKED)
+GATED = tuple(costs.with_gates(step, 4, None) for step in (costs.INSIDE, costs.SAME_SLOT, costs.NEARLY_FULL))
+BELOW = costs.with_gates(costs.INSIDE, 5, None)
+
+COURSE = Course(
+    world=AppendByTable,
+    symptom=(
+        "A request whose prompt ends exactly with a block has a fork. The fork continues, and the request waits. The "
+        "fork is wrong from its second step on. When the request continues, its own tokens are wrong too, although it "
+        "made no step in between. By then a third request, whose prompt ended inside a block, is wrong too."
+    ),
+    tools=(KEY_AT,),
+    questions={
+        "position": "the position at which a key of `A` has changed while `A` waited",
+        "belongs": "the position of the fork's token whose key lies there now",
+        "line": LINE,
+    },
+    hints={
+        "position": "Compare all keys of `A`, position by position, at moment 0 and after the first step.",
+        "belongs": "Compare that key with all keys that the right engine shows for the fork at the same moment.",
+        "line": "In which block does the next token belong if the ones before it fill theirs exactly?",
+    },
+    source='''\
 import torch
 
 from rosecourse.kernels import kv_append_by_table, triton_runs_on
@@ -72,43 +88,12 @@ class Appender:
                 cache[rows, :, place] = new
 
         return store
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "A request whose prompt ends exactly with a block has a fork. The fork continues, and the request waits. The "
-        "fork is wrong from its second step on. When the request continues, its own tokens are wrong too, although it "
-        "made no step in between. By then a third request, whose prompt ended inside a block, is wrong too."
-    ),
-    tools=(KEY_AT,),
-    questions={
-        "position": "the position at which a key of `A` has changed while `A` waited",
-        "belongs": "the position of the fork's token whose key lies there now",
-        "line": LINE,
-    },
-    hints={
-        "position": "Compare all keys of `A`, position by position, at moment 0 and after the first step.",
-        "belongs": "Compare that key with all keys that the right engine shows for the fork at the same moment.",
-        "line": "In which block does the next token belong if the ones before it fill theirs exactly?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        last = (lengths - 1).clamp(min=0) // self.room  # of the blocks with so many tokens\n",
     mended="        last = lengths // self.room  # the next token's\n",
-    config=EngineConfig(block_size=4, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    config=small(4, 4),
     scene=scene,
     truth=truth,
-)
-
-
-ANY = (costs.INSIDE, costs.NEARLY_FULL, costs.FULL, costs.SAME_SLOT, costs.INSIDE_FORKED)
-GATED = tuple(costs.with_gates(step, 4, None) for step in (costs.INSIDE, costs.SAME_SLOT, costs.NEARLY_FULL))
-BELOW = costs.with_gates(costs.INSIDE, 5, None)
-
-COURSE = Course(
-    number="063",
-    world=AppendByTable,
-    bug=BUG,
     idea=(
         Bound("tensors of integers", (*ANY, *GATED), "index_tensors", spare=2),
         Bound("arrays built of Python numbers", ANY, "arrays"),

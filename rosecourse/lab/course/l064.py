@@ -1,21 +1,16 @@
 """Lesson 064, rows that stay: a running session keeps its row on the device, and a step uploads what has changed."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import FULL, INSIDE, INSIDE_FORKED, Bound, N, Step, growth
 from ..checking.models.rows import RowsThatStay
-from .form import LINE, Bug, Course
-from .scenes import Played, Sessions, Truth, side_by_side, start, start_lengths, steps
+from .form import LINE, Course, small
+from .scenes import Moments, Played, Truth, side_by_side, start, start_lengths, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 5, "B": 9, "C": 10, "D": 3})
     yield sessions
     yield from steps(engine, sessions, 2)
@@ -27,8 +22,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 4)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    for moment, _, ours, broken, theirs in side_by_side(hunt, model):
+def truth(hunt: Played) -> Truth:
+    for moment, _, ours, broken, theirs in side_by_side(hunt):
         live = list(theirs.values())
         kv: Any = broken.kv
         step: Any = broken.decode_step
@@ -43,7 +38,38 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the broken part gives the right rows: it is not broken")
 
 
-COLLEAGUES_FILE = '''\
+JOINED = Step(f"{N} sessions, after one has joined", INSIDE.lengths, joins=1)
+LEFT = Step(f"{N - 3} sessions, after three have left", INSIDE.lengths, leave=3)
+TURNED = replace(INSIDE, words=f"{N} sessions in another order", order=-1)
+CHANGES = {JOINED: 9 + N, LEFT: N - 3, TURNED: N, FULL: N, INSIDE_FORKED: 3}  # at most so many numbers change
+NUMBER = 16  # bytes that the course's part uploads for one: its address and itself
+
+COURSE = Course(
+    world=RowsThatStay,
+    symptom=(
+        "Requests come and go, and all is well. But if one request ends and another begins in the same step, a third, "
+        "which was there before and stays, continues with words that are not its own."
+    ),
+    tools=(
+        "`engine.decode_step.plan(list(sessions.values()))` gives the next step's `token_ids`, `context_lens` and "
+        "`block_tables[0]`. The truth is `token_ids[-1]`, `num_cached_tokens` and `table` of each session.",
+    ),
+    questions={
+        "session": "which session gets a row that is another session's",
+        "whose": "the session whose row it is",
+        "moment": "the first moment at which the next step's inputs are wrong",
+        "line": LINE,
+    },
+    hints={
+        "session": "Put the rows of the plan beside what each session says, at every moment.",
+        "whose": "Last tokens, lengths and blocks: of which session in the same batch are these?",
+        "moment": (
+            "Ask for the plan at every moment. Between moments 4 and 5 there is no step: one session leaves, and "
+            "another comes."
+        ),
+        "line": "Take the rows of one step in your hand: which are written, which are read, and in which order?",
+    },
+    source='''\
 from rosecourse.decode.rows import sampling_fields
 from rosecourse.kv.buffers import index_tensor
 from rosecourse.lessons.l064 import Rows
@@ -87,52 +113,12 @@ class Board(Rows):
         self.num_blocks = [0 if seat is None else self.num_blocks[seat] for seat in origins]
         self.sampling = any(session.params.temperature > 0 for session in sessions)
         self._look()
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "Requests come and go, and all is well. But if one request ends and another begins in the same step, a third, "
-        "which was there before and stays, continues with words that are not its own."
-    ),
-    tools=(
-        "`engine.decode_step.plan(list(sessions.values()))` gives the next step's `token_ids`, `context_lens` and "
-        "`block_tables[0]`. The truth is `token_ids[-1]`, `num_cached_tokens` and `table` of each session.",
-    ),
-    questions={
-        "session": "which session gets a row that is another session's",
-        "whose": "the session whose row it is",
-        "moment": "the first moment at which the next step's inputs are wrong",
-        "line": LINE,
-    },
-    hints={
-        "session": "Put the rows of the plan beside what each session says, at every moment.",
-        "whose": "Last tokens, lengths and blocks: of which session in the same batch are these?",
-        "moment": (
-            "Ask for the plan at every moment. Between moments 4 and 5 there is no step: one session leaves, and "
-            "another comes."
-        ),
-        "line": "Take the rows of one step in your hand: which are written, which are read, and in which order?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        self.seat(newcomers)\n        self.move(origins)\n",
     mended="        self.move(origins)  # first: the rows are still what they were\n        self.seat(newcomers)\n",
-    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    config=small(8, 6),
     scene=scene,
     truth=truth,
-)
-
-
-JOINED = Step(f"{N} sessions, after one has joined", INSIDE.lengths, joins=1)
-LEFT = Step(f"{N - 3} sessions, after three have left", INSIDE.lengths, leave=3)
-TURNED = replace(INSIDE, words=f"{N} sessions in another order", order=-1)
-CHANGES = {JOINED: 9 + N, LEFT: N - 3, TURNED: N, FULL: N, INSIDE_FORKED: 3}  # at most so many numbers change
-NUMBER = 16  # bytes that the course's part uploads for one: its address and itself
-
-COURSE = Course(
-    number="064",
-    world=RowsThatStay,
-    bug=BUG,
     idea=(
         Bound("bytes uploaded", (INSIDE,), "uploaded"),
         *(Bound("bytes uploaded", (step,), "uploaded", NUMBER * numbers) for step, numbers in CHANGES.items()),

@@ -1,37 +1,26 @@
 """Lesson 066, one CUDA graph: the device's part of a step is recorded once, and a step is one replay."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable, Iterator
 
-import torch
-
-from ...config import EngineConfig, SamplingParams
-from ...decode.graphs import Graph
+from ...config import SamplingParams
 from ...decode.inputs import DecodeInputs
 from ...decode.runner import Outcome
 from ...engine.engine import InferenceEngine
-from ...lessons.l066 import GraphRunner
-from ...models.shape import Model
-from ..checking.cpu_graph import graphs_for
-from ..checking.runner_stories import IDEA, RunnerStories
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
+from ..checking.cpu_runners import CPUGraphRunnerOf066
+from ..checking.runners import IDEA, RunnerStories
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 
 
-class CPURunner(GraphRunner):
+class CPURunner(CPUGraphRunnerOf066):
     """The lesson's own runner, with graphs on a CPU, and without a warning of what is captured late."""
-
-    def graphs_of(self, device: torch.device) -> Callable[[], Graph]:
-        return graphs_for(device)
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         with warnings.catch_warnings(action="ignore"):
             return super().__call__(inputs, sampled)
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 5, "B": 9, "C": 3})
     yield sessions
     yield from steps(engine, sessions, 2)
@@ -52,12 +41,36 @@ def _sampling(engine: InferenceEngine, name: str, seed: int) -> Sessions:
     return {name: session}
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    name, moment, before, now = first_wrong_token(hunt, model, lambda engine, sessions: set(sessions))
+def truth(hunt: Played) -> Truth:
+    name, moment, before, now = first_wrong_token(hunt, lambda engine, sessions: set(sessions))
     return {"session": {name}, "moment": {moment}, "left": before - now}
 
 
-COLLEAGUES_FILE = '''\
+COURSE = Course(
+    world=RunnerStories,
+    beside=CPURunner,
+    symptom=(
+        "A request with a temperature gets the words of that temperature, alone or beside others. Now and then one "
+        "does not: it gets the most probable word each time. All other requests are right, and so is the same "
+        "request if it comes a step later or earlier."
+    ),
+    tools=(
+        "`engine.decode_step.runner` is the runner; `engine.decode_step.rows.sampling` says whether a session of the "
+        "last step samples.",
+    ),
+    questions={
+        "session": "the session whose words are wrong",
+        "moment": FIRST_WRONG,
+        "left": "the session that has to stay for it to get the right ones",
+        "line": LINE,
+    },
+    hints={
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
+        "left": "Which session has just left? How many sessions does a step have before and after?",
+        "line": "Which tape is played in that step, and when was it chosen? Print what it was recorded for.",
+    },
+    source='''\
 import torch
 
 from rosecourse.decode.runner import Outcome, buckets_up_to
@@ -113,49 +126,16 @@ class Jukebox:
 
     def width_for(self, seats):
         return min(width for width in self.widths if width >= seats)
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "A request with a temperature gets the words of that temperature, alone or beside others. Now and then one "
-        "does not: it gets the most probable word each time. All other requests are right, and so is the same "
-        "request if it comes a step later or earlier."
-    ),
-    tools=(
-        "`engine.decode_step.runner` is the runner; `engine.decode_step.rows.sampling` says whether a session of the "
-        "last step samples.",
-    ),
-    questions={
-        "session": "the session whose words are wrong",
-        "moment": FIRST_WRONG,
-        "left": "the session that has to stay for it to get the right ones",
-        "line": LINE,
-    },
-    hints={
-        "session": COMPARE_TOKENS,
-        "moment": MOMENTS,
-        "left": "Which session has just left? How many sessions does a step have before and after?",
-        "line": "Which tape is played in that step, and when was it chosen? Print what it was recorded for.",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        if seats != self.loaded:\n"
     "            self.player = self.tape(self.width_for(seats), sampled)\n"
     "            self.loaded = seats\n",
     mended="        if (seats, sampled) != self.loaded:\n"
     "            self.player = self.tape(self.width_for(seats), sampled)\n"
     "            self.loaded = seats, sampled\n",
-    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    config=small(8, 6),
     scene=scene,
     truth=truth,
-)
-
-
-COURSE = Course(
-    number="066",
-    world=RunnerStories,
-    beside=CPURunner,
-    bug=BUG,
     idea=IDEA,
     unseen="how long a step takes, memory that all graphs share, and what a GPU does while the host goes on",
 )

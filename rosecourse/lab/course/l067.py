@@ -1,20 +1,17 @@
 """Lesson 067, one step behind: the host reads a step's tokens while the device runs the next one."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
-from ...config import EngineConfig, SamplingParams
+from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
 from ...engine.scheduler import OnlineScheduler
-from ...models.shape import Model
-from ..checking.pipeline_stories import IDEA, PipelineStories, Seen
-from .form import COMPARE_TOKENS, LINE, MOMENTS, Bug, Course
-from .scenes import Played, Sessions, Truth, side_by_side
+from ..checking.pipelines import IDEA, PipelineStories
+from .form import COMPARE_TOKENS, LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Sessions, Truth, side_by_side
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     scheduler = OnlineScheduler(engine)
     sessions: Sessions = {}
     for name, length, new_tokens in (("A", 5, 8), ("B", 9, 30), ("C", 3, 14)):
@@ -34,10 +31,10 @@ def _submit(engine: InferenceEngine, scheduler: OnlineScheduler, length: int, ne
     return session
 
 
-def truth(hunt: Played, model: Model) -> Truth:
+def truth(hunt: Played) -> Truth:
     answer: Truth = {}
     wrong = -1  # the last word of the session that ends
-    for moment, _, ours, _, theirs in side_by_side(hunt, model):
+    for moment, _, ours, _, theirs in side_by_side(hunt):
         if answer:
             whose = {name for name, session in ours.items() if session.token_ids[-1] == wrong}
             return answer | {"whose": whose}
@@ -49,7 +46,34 @@ def truth(hunt: Played, model: Model) -> Truth:
     raise AssertionError("the broken part makes the right tokens: it is not broken")
 
 
-COLLEAGUES_FILE = '''\
+COURSE = Course(
+    world=PipelineStories,
+    beside=SimpleNamespace(idle_waits=0, copies=1, untold=0),
+    symptom=(
+        "Requests of different lengths are served together. Now and then one of them ends with a wrong word, which "
+        "another says a step later. Some of the others have one wrong word in the middle, and are right again from the "
+        "next word on. Alone, each request is right."
+    ),
+    tools=(
+        "Tokens arrive one moment after their step was launched. A session that has finished is in the `dict` once "
+        "more, at its last moment.",
+        "`engine.pipeline.in_flight` are the steps under way: `sessions` in the order of their rows, and `pending`, "
+        "what the pipeline has put there.",
+    ),
+    questions={
+        "session": "the session that ends with a word that is not its own",
+        "moment": "the moment at which it has that word",
+        "whose": "the session whose word it is",
+        "line": LINE,
+    },
+    hints={
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
+        "whose": "Look for the same word in the right engine, one moment later.",
+        "line": "How many steps are in flight at that moment, and what memory does each of them have? `data_ptr()` of "
+        "a tensor is its address.",
+    },
+    source='''\
 from collections import deque
 from contextlib import suppress
 from itertools import cycle
@@ -103,50 +127,14 @@ class Ferry:
                 voyage.pending[1].synchronize()
         self.in_flight.clear()
         self.step.rows.forget()
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "Requests of different lengths are served together. Now and then one of them ends with a wrong word, which "
-        "another says a step later. Some of the others have one wrong word in the middle, and are right again from the "
-        "next word on. Alone, each request is right."
-    ),
-    tools=(
-        "Tokens arrive one moment after their step was launched. A session that has finished is in the `dict` once "
-        "more, at its last moment.",
-        "`engine.pipeline.in_flight` are the steps under way: `sessions` in the order of their rows, and `pending`, "
-        "what the pipeline has put there.",
-    ),
-    questions={
-        "session": "the session that ends with a word that is not its own",
-        "moment": "the moment at which it has that word",
-        "whose": "the session whose word it is",
-        "line": LINE,
-    },
-    hints={
-        "session": COMPARE_TOKENS,
-        "moment": MOMENTS,
-        "whose": "Look for the same word in the right engine, one moment later.",
-        "line": "How many steps are in flight at that moment, and what memory does each of them have? `data_ptr()` of "
-        "a tensor is its address.",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        if seats != self.seats:\n"
     "            self.seats, self.boats = seats, cycle([hull[:seats] for hull in self.hulls])\n"
     "        return next(self.boats)\n",
     mended="        self.hulls.rotate()\n        return self.hulls[0][:seats]\n",
-    config=EngineConfig(block_size=8, max_batch_size=4, max_seq_len=48, prefix_cache=False),
+    config=small(8, 4),
     scene=scene,
     truth=truth,
-)
-
-
-COURSE = Course(
-    number="067",
-    world=PipelineStories,
-    beside=Seen(idle_waits=0, copies=1, untold=0),
-    bug=BUG,
     idea=IDEA,
     unseen="memory that is not pinned, for which a copy waits, and how long the device and the host take",
 )

@@ -1,19 +1,17 @@
 """Lesson 068, delivery and start: readers are woken in turns, and a request starts without a pause."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ...config import EngineConfig
+from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
+from ...engine.scheduler import OnlineScheduler
+from ...engine.stepper import End, NewTokenItem
+from ...request.session import InferenceSession
 from ..checking.costs import Bound
-from ..checking.delivery_stories import DeliveryStories
-from ..checking.mailboxes import Box, HandedByHand
-from ..checking.models.delivery import InTurns
-from .form import LINE, MOMENTS, Bug, Course
-from .scenes import Played, Truth
+from ..checking.deliveries import Box, DeliveryStories, InTurns
+from .form import LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Truth
 
 NAMES = "ABCDEFGHIJ"
 BURSTS = (  # reader -> how many tokens it asks for; each burst comes when the one before has ended
@@ -23,7 +21,34 @@ BURSTS = (  # reader -> how many tokens it asks for; each burst comes when the o
 )
 
 
-def scene(engine: InferenceEngine) -> Iterator[dict[str, Any]]:
+class HandedByHand:
+    """A scheduler whose steps are handed to the engine's delivery, as the thread of a `SchedulerManager` does it."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self.engine, self.scheduler = engine, OnlineScheduler(engine)
+        self.boxes: dict[InferenceSession, Box] = {}  # of the requests that have not ended
+
+    def submit(self, box: Box, prompt: list[int], new_tokens: int) -> None:
+        session = self.engine.new_session(prompt, SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False))
+        self.scheduler.submit(session)
+        self.boxes[session] = box
+
+    def step(self) -> None:
+        """One step, and what it has made is handed over. Where no work is left, the readers hear of it."""
+        new_tokens = self.scheduler.step()
+        last = {session: number for number, (session, _) in enumerate(new_tokens)}
+        handed: list[tuple[Any, Any]] = []
+        for number, (session, token_id) in enumerate(new_tokens):
+            reason = session.finish_reason if last[session] == number else None
+            handed.append((self.boxes[session], NewTokenItem(session, token_id, reason)))
+            if reason is not None:
+                handed.append((self.boxes.pop(session), End(session)))
+        self.engine.delivery.hand_over(handed)
+        if not self.scheduler.has_work:
+            self.engine.delivery.flush()
+
+
+def scene(engine: InferenceEngine) -> Moments:
     served = HandedByHand(engine)
     readers = {name: Box(name) for name in NAMES}
     yield readers
@@ -31,7 +56,7 @@ def scene(engine: InferenceEngine) -> Iterator[dict[str, Any]]:
         yield from _served(served, readers, burst)
 
 
-def _served(served: HandedByHand, readers: dict[str, Box], burst: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _served(served: HandedByHand, readers: dict[str, Box], burst: Mapping[str, int]) -> Moments:
     """Requests that come together, step by step until all have ended."""
     for name, most in burst.items():
         number = NAMES.index(name)
@@ -41,19 +66,19 @@ def _served(served: HandedByHand, readers: dict[str, Box], burst: Mapping[str, i
         yield readers
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    right, broken = hunt.engines(model)
+def truth(hunt: Played) -> Truth:
+    right, broken = hunt.engines()
     behind: list[tuple[int, str]] = []
     moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
     for moment, (ours, theirs) in enumerate(moments):
         behind += [(moment, name) for name in NAMES if len(theirs[name].read) < len(ours[name].read)]
     first, reader = behind[0]
-    return {"reader": {reader}, "moment": {str(first)}, "other": _who_hears_nothing(hunt, model) - {reader}}
+    return {"reader": {reader}, "moment": {str(first)}, "other": _who_hears_nothing(hunt) - {reader}}
 
 
-def _who_hears_nothing(hunt: Played, model: Model) -> set[str]:
+def _who_hears_nothing(hunt: Played) -> set[str]:
     """The readers who would not be woken if a further request of each came after the scene."""
-    _, broken = hunt.engines(model)
+    _, broken = hunt.engines()
     *_, readers = hunt.scene(broken)
     before = {name: box.wakes for name, box in readers.items()}
     for _ in _served(HandedByHand(broken), readers, dict.fromkeys(NAMES, 1)):
@@ -61,7 +86,31 @@ def _who_hears_nothing(hunt: Played, model: Model) -> set[str]:
     return {name for name, box in readers.items() if box.wakes == before[name]}
 
 
-COLLEAGUES_FILE = '''\
+COURSE = Course(
+    world=DeliveryStories,
+    beside=InTurns,
+    symptom=(
+        "Ten readers are served together, and each reads all of its tokens. When every request has ended, some readers "
+        "ask again. One of these gets nothing any more: its request runs to its end, and its reader sleeps for ever. "
+        "No other reader is late. With eight readers or fewer it never happens."
+    ),
+    tools=(
+        "The scene hands each step's tokens to the part, `engine.delivery`, and calls `flush` when no work is left.",
+    ),
+    questions={
+        "reader": "the reader that gets nothing any more",
+        "moment": "the first moment at which it is behind",
+        "other": "another reader that gets nothing either if it asks once more",
+        "line": LINE,
+    },
+    hints={
+        "reader": "At the end of the scene, look for a mailbox in which something lies.",
+        "moment": f"Compare `len(box.read)` in both engines. {MOMENTS}",
+        "other": "What does the colleague's delivery know of the readers when nothing is left to do?",
+        "line": "Which readers are on a page, and which are noted as if they were? Look at both after each moment, and "
+        "at what happens between the last step of the first requests and the first one of the next.",
+    },
+    source='''\
 from itertools import chain
 
 
@@ -99,56 +148,19 @@ class NightPorter:
     def flush(self):
         self.call(chain.from_iterable(self.pages))
         self.pages = []
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "Ten readers are served together, and each reads all of its tokens. When every request has ended, some readers "
-        "ask again. One of these gets nothing any more: its request runs to its end, and its reader sleeps for ever. "
-        "No other reader is late. With eight readers or fewer it never happens."
-    ),
-    tools=(
-        "The scene hands each step's tokens to the part, `engine.delivery`, and calls `flush` when no work is left.",
-    ),
-    questions={
-        "reader": "the reader that gets nothing any more",
-        "moment": "the first moment at which it is behind",
-        "other": "another reader that gets nothing either if it asks once more",
-        "line": LINE,
-    },
-    hints={
-        "reader": "At the end of the scene, look for a mailbox in which something lies.",
-        "moment": f"Compare `len(box.read)` in both engines. {MOMENTS}",
-        "other": "What does the colleague's delivery know of the readers when nothing is left to do?",
-        "line": "Which readers are on a page, and which are noted as if they were? Look at both after each moment, and "
-        "at what happens between the last step of the first requests and the first one of the next.",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        self.call(chain.from_iterable(self.pages))\n        self.pages = []\n",
     mended="        self.call(chain.from_iterable(self.pages))\n        self.pages = []\n        self.noted.clear()\n",
-    config=EngineConfig(block_size=8, max_batch_size=10, max_seq_len=48, prefix_cache=False),
+    config=small(8, 10),
     scene=scene,
     truth=truth,
     yields=(
         "the readers' mailboxes by name: at moment 0, and after each step. `box.items` waits there, `box.read` has "
         "been read, and `box.wakes` counts the wakes. A woken reader reads everything and sleeps again."
     ),
-)
-
-
-COURSE = Course(
-    number="068",
-    world=DeliveryStories,
-    beside=InTurns,
-    bug=BUG,
     idea=(
-        Bound("wakes at one hand-over", (), lambda played: max(one.most for one in played.engines)),
-        Bound(
-            "wakes of readers for whom nothing had come",
-            (),
-            lambda played: sum(one.for_nothing for one in played.engines),
-        ),
+        Bound("wakes at one hand-over", (), "most"),
+        Bound("wakes of readers for whom nothing had come", (), "for_nothing"),
     ),
     unseen="how long readers wait for Python's one lock, and for how long they keep it",
 )

@@ -1,21 +1,14 @@
 """Lesson 069, fewer kernels: a sum waits for the norm that needs it, attention appends, and a vocabulary is padded."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...config import EngineConfig
 from ...decode.ops import MULTIPLE, LayerOps
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import Bound
-from ..checking.models.operations import Operations, Shape
-from ..checking.operation_stories import OpStep
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
+from ..checking.models.operations import Operations, OpStep, Shape
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 
 
 class PaddedOps(LayerOps):
@@ -27,7 +20,7 @@ class PaddedOps(LayerOps):
         return self.padded[1]
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 20})
     yield sessions
     yield from steps(engine, sessions, 5)
@@ -35,20 +28,53 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 12)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
+def truth(hunt: Played) -> Truth:
     """A tile is two blocks long. For its second one the part takes the block of the pool that follows the first."""
 
     def tables_of(engine: InferenceEngine, sessions: Sessions) -> dict[str, list[int]]:
         return {name: list(session.table) for name, session in sessions.items()}
 
-    name, moment, _, tables = first_wrong_token(hunt, model, tables_of)
+    name, moment, _, tables = first_wrong_token(hunt, tables_of)
     own = tables[name]
     followers = {own[n] + 1 for n in range(0, len(own) - 1, 2)} - set(own)
     reads = {other for other, table in tables.items() if followers & set(table)}
     return {"session": {name}, "moment": {moment}, "reads": reads}
 
 
-COLLEAGUES_FILE = '''\
+STEPS = (
+    OpStep("5 rows after steps of 5", 5, (5, 5, 5), Shape(2, 8, 97)),
+    OpStep("1 row after steps of 1, in 3 layers", 1, (1, 1, 1), Shape(3, 8, 97)),
+    OpStep("3 rows after steps of 3, in a model of 300 words", 3, (3, 3, 3), Shape(1, 8, 300)),
+    OpStep("4 rows after steps of 1, 6, 8 and 3", 4, (1, 6, 8, 3), Shape(2, 8, 97)),
+    OpStep("2 rows in one of two engines", 2, (2, 2, 2), Shape(2, 8, 97), beside=True),
+)
+
+
+COURSE = Course(
+    world=Operations,
+    beside=PaddedOps,
+    symptom=(
+        "A request that is served alone gets the right words, and stays right when others join. One of these others "
+        "is right at its start, gets wrong words from some token on, and never recovers. All keys lie in the cache "
+        "where they belong."
+    ),
+    tools=(
+        "The part is the whole `forward`, with attention that appends: `broken.decode_step.runner.work.forward`.",
+        "`list(session.table)` are a session's blocks; a block holds `engine.kv.block_size` tokens.",
+    ),
+    questions={
+        "session": "the session whose words are wrong",
+        "moment": FIRST_WRONG,
+        "reads": "the session whose keys attention reads then, in place of its own",
+        "line": LINE,
+    },
+    hints={
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
+        "reads": "Print which blocks the colleague's part reads for that session, and look who has them.",
+        "line": "How many blocks does a tile reach over, and how many of them does the part look up?",
+    },
+    source='''\
 import torch
 
 
@@ -87,59 +113,18 @@ class ReadingRoom:
         lane = torch.arange(end - first)
         shelf = self.rows[n, first // self.depth] * self.depth + first % self.depth + lane
         return shelf // self.depth, shelf % self.depth
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "A request that is served alone gets the right words, and stays right when others join. One of these others "
-        "is right at its start, gets wrong words from some token on, and never recovers. All keys lie in the cache "
-        "where they belong."
-    ),
-    tools=(
-        "The part is the whole `forward`, with attention that appends: `broken.decode_step.runner.work.forward`.",
-        "`list(session.table)` are a session's blocks; a block holds `engine.kv.block_size` tokens.",
-    ),
-    questions={
-        "session": "the session whose words are wrong",
-        "moment": FIRST_WRONG,
-        "reads": "the session whose keys attention reads then, in place of its own",
-        "line": LINE,
-    },
-    hints={
-        "session": COMPARE_TOKENS,
-        "moment": MOMENTS,
-        "reads": "Print which blocks the colleague's part reads for that session, and look who has them.",
-        "line": "How many blocks does a tile reach over, and how many of them does the part look up?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        shelf = self.rows[n, first // self.depth] * self.depth + first % self.depth + lane\n"
     "        return shelf // self.depth, shelf % self.depth\n",
     mended="        position = first + lane\n"
     "        return self.rows[n, position // self.depth], position % self.depth\n",
-    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    config=small(8, 6),
     scene=scene,
     truth=truth,
-    part="forward",
-)
-
-STEPS = (
-    OpStep("5 rows after steps of 5", 5, (5, 5, 5), Shape(2, 8, 97)),
-    OpStep("1 row after steps of 1, in 3 layers", 1, (1, 1, 1), Shape(3, 8, 97)),
-    OpStep("3 rows after steps of 3, in a model of 300 words", 3, (3, 3, 3), Shape(1, 8, 300)),
-    OpStep("4 rows after steps of 1, 6, 8 and 3", 4, (1, 6, 8, 3), Shape(2, 8, 97)),
-    OpStep("2 rows in one of two engines", 2, (2, 2, 2), Shape(2, 8, 97), beside=True),
-)
-IDEA = (
-    Bound("operations that move data", STEPS, "operations"),
-    Bound("columns of the last product, which are no multiple of 256", STEPS, "columns"),
-)
-
-COURSE = Course(
-    number="069",
-    world=Operations,
-    beside=PaddedOps,
-    bug=BUG,
-    idea=IDEA,
+    replaces="forward",
+    idea=(
+        Bound("operations that move data", STEPS, "operations"),
+        Bound("columns of the last product, which are no multiple of 256", STEPS, "columns"),
+    ),
     unseen="what a kernel costs, which product the library picks for a number of columns, and GELU as the end of one",
 )

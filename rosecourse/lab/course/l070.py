@@ -1,22 +1,16 @@
 """Lesson 070, five kernels a layer: what surrounds a product of our own is done in its kernel."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import Bound
-from ..checking.models.operations import KernelOperations, Shape
-from ..checking.operation_stories import OpStep
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_token, start_lengths, steps
+from ..checking.models.operations import KernelOperations, OpStep, Shape
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start_lengths(engine, {"A": 7, "B": 12, "C": 4, "D": 9})
     yield sessions
     yield from steps(engine, sessions, 4)
@@ -27,7 +21,7 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 5)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
+def truth(hunt: Played) -> Truth:
     def left_over(engine: InferenceEngine, sessions: Sessions) -> str:
         """The largest counter that a step has left behind in the last map of layer 0."""
         step: Any = engine.decode_step
@@ -35,11 +29,43 @@ def truth(hunt: Played, model: Model) -> Truth:
         counters = model.ops.handed_in.get(model.layers[0].mlp_c_proj)
         return "" if counters is None else str(int(counters.max()))
 
-    name, moment, handed_in, _ = first_wrong_token(hunt, model, left_over)
+    name, moment, handed_in, _ = first_wrong_token(hunt, left_over)
     return {"session": {name}, "moment": {moment}, "handed_in": {handed_in}}
 
 
-COLLEAGUES_FILE = '''\
+STEPS = (
+    OpStep("5 rows after one of 5", 5, (5,), Shape(1, 8, 97)),
+    OpStep("5 rows after one of 5, 32 columns wide", 5, (5,), Shape(1, 32, 97)),
+    OpStep("4 rows after steps of 1 and 8", 4, (1, 8), Shape(1, 8, 97)),
+    OpStep("2 rows in one of two engines", 2, (2,), Shape(1, 8, 97), beside=True),
+)
+
+
+COURSE = Course(
+    world=KernelOperations,
+    beside=SimpleNamespace(operations=6, times_read=1),
+    symptom=(
+        "Four requests are right, however long they become. A fifth joins: its first step is right, too, and all "
+        "later ones are wrong. One of the first four ends, and another request takes the last place: it is wrong from "
+        "its first step on."
+    ),
+    tools=(
+        "The part is `broken.decode_step.runner.work.forward.model.ops`. It keeps its counters by the linear maps of "
+        "the model, such as `model.layers[0].mlp_c_proj`.",
+    ),
+    questions={
+        "session": "the first session with wrong words",
+        "moment": FIRST_WRONG,
+        "handed_in": "the largest counter for `mlp_c_proj` of layer 0 that the step before has left behind",
+        "line": LINE,
+    },
+    hints={
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
+        "handed_in": "Look into `handed_in` of the part at the moment before, and find what is not 0.",
+        "line": "How many tiles does a product have once its rows do not fit into one, and which counters are reset?",
+    },
+    source='''\
 import torch
 import torch.nn.functional as F
 
@@ -84,56 +110,16 @@ class Workbenches:
                     sheet[rows, columns] += heap[tile] + linear.bias[columns]
         counters[:across] = 0
         return sheet
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "Four requests are right, however long they become. A fifth joins: its first step is right, too, and all "
-        "later ones are wrong. One of the first four ends, and another request takes the last place: it is wrong from "
-        "its first step on."
-    ),
-    tools=(
-        "The part is `broken.decode_step.runner.work.forward.model.ops`. It keeps its counters by the linear maps of "
-        "the model, such as `model.layers[0].mlp_c_proj`.",
-    ),
-    questions={
-        "session": "the first session with wrong words",
-        "moment": FIRST_WRONG,
-        "handed_in": "the largest counter for `mlp_c_proj` of layer 0 that the step before has left behind",
-        "line": LINE,
-    },
-    hints={
-        "session": COMPARE_TOKENS,
-        "moment": MOMENTS,
-        "handed_in": "Look into `handed_in` of the part at the moment before, and find what is not 0.",
-        "line": "How many tiles does a product have once its rows do not fit into one, and which counters are reset?",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault="        counters[:across] = 0\n",
     mended="        counters[: down * across] = 0\n",
-    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    config=small(8, 6),
     scene=scene,
     truth=truth,
-    part="ops",
-)
-
-STEPS = (
-    OpStep("5 rows after one of 5", 5, (5,), Shape(1, 8, 97)),
-    OpStep("5 rows after one of 5, 32 columns wide", 5, (5,), Shape(1, 32, 97)),
-    OpStep("4 rows after steps of 1 and 8", 4, (1, 8), Shape(1, 8, 97)),
-    OpStep("2 rows in one of two engines", 2, (2,), Shape(1, 8, 97), beside=True),
-)
-IDEA = (
-    Bound("operations and launches", STEPS, "operations"),
-    Bound("reads of each weight in a launch", STEPS, "times_read"),
-)
-
-COURSE = Course(
-    number="070",
-    world=KernelOperations,
-    beside=SimpleNamespace(operations=6, times_read=1),
-    bug=BUG,
-    idea=IDEA,
+    replaces="ops",
+    idea=(
+        Bound("operations and launches", STEPS, "operations"),
+        Bound("reads of each weight in a launch", STEPS, "times_read"),
+    ),
     unseen="what a kernel costs, which tiles suit a GPU, and half precision",
 )

@@ -1,19 +1,14 @@
 """Lesson 071, the gaps between kernels: a kernel starts early, asks for what nobody writes, and then waits."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 
-from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
-from ...models.shape import Model
 from ..checking.costs import Bound
-from ..checking.models.operations import Shape
+from ..checking.models.operations import OpStep, Shape
 from ..checking.models.orders import OrderedOperations, Orders
-from ..checking.operation_stories import OpStep
-from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Bug, Course
-from .scenes import Played, Sessions, Truth, first_wrong_token, start, steps
+from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Course, small
+from .scenes import Moments, Played, Truth, first_wrong_token, start, steps
 
 
 def words(n: int, length: int) -> list[int]:
@@ -21,7 +16,7 @@ def words(n: int, length: int) -> list[int]:
     return random.Random(n).choices(range(4096), k=length)
 
 
-def scene(engine: InferenceEngine) -> Iterator[Sessions]:
+def scene(engine: InferenceEngine) -> Moments:
     sessions = start(engine, {"A": words(1, 12), "B": words(2, 7)})
     yield sessions
     yield from steps(engine, sessions, 3)
@@ -32,8 +27,8 @@ def scene(engine: InferenceEngine) -> Iterator[Sessions]:
     yield from steps(engine, sessions, 6)
 
 
-def truth(hunt: Played, model: Model) -> Truth:
-    name, moment, rows, _ = first_wrong_token(hunt, model, lambda engine, sessions: len(sessions))
+def truth(hunt: Played) -> Truth:
+    name, moment, rows, _ = first_wrong_token(hunt, lambda engine, sessions: len(sessions))
     return {"session": {name}, "moment": {moment}, "rows": {str(rows)}}
 
 
@@ -44,18 +39,55 @@ class Belt:
         self.at_work: Iterator[str] = iter(())
 
     def put(self, kernel: Iterator[str]) -> None:
-        """Launch a kernel."""
         next(kernel)
         self.finish()
         self.at_work = kernel
 
     def finish(self) -> None:
-        """Wait for the last kernel."""
         for _ in self.at_work:
             pass
 
 
-COLLEAGUES_FILE = '''\
+STEPS = (
+    OpStep("3 rows after steps of 3", 3, (3, 3), Shape(2, 8, 97)),
+    OpStep("18 rows after steps of 18", 18, (18, 18), Shape(1, 8, 97)),
+)
+COUNTED: dict[str, Callable[[Orders], int]] = {
+    "sums without a kernel": lambda orders: orders.plain,
+    "launches without `launch_pdl=True`": lambda orders: orders.held,
+    "weights and biases asked for only after the wait": lambda orders: orders.tensors("asked_late"),
+    "weights and biases read before the wait and once more after it": lambda orders: orders.tensors("asked_again"),
+    "programs that store before `start_next()`": lambda orders: orders.silent,
+    "waits beyond one": lambda orders: orders.too_many("wait"),
+    "calls of `start_next()` beyond one": lambda orders: orders.too_many("start"),
+}
+IDEA = tuple(Bound(words, STEPS, lambda cost, step, count=count: count(cost(step))) for words, count in COUNTED.items())
+
+COURSE = Course(
+    world=OrderedOperations,
+    beside=Orders(),
+    symptom=(
+        "Two requests that start together are right to their end, and so is a request that takes the place of one that "
+        "leaves. But a request that joins while all others stay gets wrong words, and never recovers. If each kernel "
+        "waits at its first line, everything is right."
+    ),
+    tools=(
+        "The part is the whole `forward`, `broken.decode_step.runner.work.forward`. A kernel is a generator: up to its "
+        "`yield`, its wait, it runs beside the one before it, and may read only what is two kernels old.",
+    ),
+    questions={
+        "session": "the session whose words are wrong",
+        "moment": FIRST_WRONG,
+        "rows": "how many rows the wrong kernel takes in that step",
+        "line": LINE,
+    },
+    hints={
+        "session": COMPARE_TOKENS,
+        "moment": MOMENTS,
+        "rows": "What does the kernel read of the number of rows, and who has written it last when it does?",
+        "line": "One of the five kernels of a layer comes right after another one that is no part of a layer.",
+    },
+    source='''\
 import torch
 import torch.nn.functional as F
 
@@ -113,60 +145,13 @@ class FiveOnABelt:
         last = int(self.taken)
         yield "widen"
         self.wider[:last] = F.gelu(linear(norm(self.total[:last])), approximate="tanh")
-'''
-
-
-BUG = Bug(
-    symptom=(
-        "Two requests that start together are right to their end, and so is a request that takes the place of one that "
-        "leaves. But a request that joins while all others stay gets wrong words, and never recovers. If each kernel "
-        "waits at its first line, everything is right."
-    ),
-    tools=(
-        "The part is the whole `forward`, `broken.decode_step.runner.work.forward`. A kernel is a generator: up to its "
-        "`yield`, its wait, it runs beside the one before it, and may read only what is two kernels old.",
-    ),
-    questions={
-        "session": "the session whose words are wrong",
-        "moment": FIRST_WRONG,
-        "rows": "how many rows the wrong kernel takes in that step",
-        "line": LINE,
-    },
-    hints={
-        "session": COMPARE_TOKENS,
-        "moment": MOMENTS,
-        "rows": "What does the kernel read of the number of rows, and who has written it last when it does?",
-        "line": "One of the five kernels of a layer comes right after another one that is no part of a layer.",
-    },
-    source=COLLEAGUES_FILE,
+''',
     fault='        rows = self.taken.item()\n        yield "ask"\n',
     mended='        yield "ask"\n        rows = self.taken.item()  # the kernel before may have written it\n',
-    config=EngineConfig(block_size=8, max_batch_size=6, max_seq_len=48, prefix_cache=False),
+    config=small(8, 6),
     scene=scene,
     truth=truth,
-    part="forward",
-)
-
-STEPS = (
-    OpStep("3 rows after steps of 3", 3, (3, 3), Shape(2, 8, 97)),
-    OpStep("18 rows after steps of 18", 18, (18, 18), Shape(1, 8, 97)),
-)
-COUNTED: dict[str, Callable[[Orders], int]] = {
-    "sums without a kernel": lambda orders: orders.plain,
-    "launches without `launch_pdl=True`": lambda orders: orders.held,
-    "weights and biases asked for only after the wait": lambda orders: orders.tensors("asked_late"),
-    "weights and biases read before the wait and once more after it": lambda orders: orders.tensors("asked_again"),
-    "programs that store before `start_next()`": lambda orders: orders.silent,
-    "waits beyond one": lambda orders: orders.too_many("wait"),
-    "calls of `start_next()` beyond one": lambda orders: orders.too_many("start"),
-}
-IDEA = tuple(Bound(words, STEPS, lambda cost, step, count=count: count(cost(step))) for words, count in COUNTED.items())
-
-COURSE = Course(
-    number="071",
-    world=OrderedOperations,
-    beside=Orders(),
-    bug=BUG,
+    replaces="forward",
     idea=IDEA,
     unseen="how long a kernel would wait, and how much of two kernels runs at once",
 )

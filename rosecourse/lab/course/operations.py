@@ -1,7 +1,5 @@
 """The operations from which the exercise of lesson 071 derives. The engine's own do more, and do it on a GPU."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 

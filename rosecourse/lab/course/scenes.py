@@ -4,8 +4,6 @@ A scene is a generator: it yields the live sessions by name, before the first de
 it with a right engine and a broken one, side by side, and returns for each question the texts that answer it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -14,11 +12,11 @@ import torch
 from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
 from ...kv.pool import KVPool
-from ...models.shape import Model
 from ...request.session import InferenceSession
 from ..checking.layout import layout_of
 
 Sessions = dict[str, InferenceSession]
+Moments = Iterator[dict[str, Any]]  # what a scene shows before the first step and after each
 Truth = dict[str, set[str]]
 WrongKey = tuple[str, InferenceSession, int]  # (name, the broken engine's session, position)
 
@@ -26,7 +24,7 @@ WrongKey = tuple[str, InferenceSession, int]  # (name, the broken engine's sessi
 class Played(Protocol):
     """A hunt, as far as a truth needs it: its engines, a right one and a broken one, and its scene on an engine."""
 
-    def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]: ...
+    def engines(self) -> tuple[InferenceEngine, InferenceEngine]: ...
 
     def scene(self, engine: InferenceEngine) -> Iterator[dict[str, Any]]: ...
 
@@ -66,22 +64,18 @@ def key_at(kv: KVPool, session: InferenceSession, position: int, layer_idx: int 
     return kv.k_layers[layer_idx][block_id % kv.num_blocks, :, position % kv.block_size]
 
 
-def side_by_side(
-    hunt: Played, model: Model
-) -> Iterator[tuple[int, InferenceEngine, Sessions, InferenceEngine, Sessions]]:
+def side_by_side(hunt: Played) -> Iterator[tuple[int, InferenceEngine, Sessions, InferenceEngine, Sessions]]:
     """(moment, right engine, its sessions, broken engine, its sessions) for each moment of the scene."""
-    right, broken = hunt.engines(model)
+    right, broken = hunt.engines()
     moments = zip(hunt.scene(right), hunt.scene(broken), strict=True)
     for moment, (ours, theirs) in enumerate(moments):
         yield moment, right, ours, broken, theirs
 
 
-def first_wrong_token(
-    hunt: Played, model: Model, look: Callable[[InferenceEngine, Sessions], Any]
-) -> tuple[str, str, Any, Any]:
+def first_wrong_token(hunt: Played, look: Callable[[InferenceEngine, Sessions], Any]) -> tuple[str, str, Any, Any]:
     """(session, moment) of the first wrong token; what `look` finds in the broken engine a moment earlier, and then."""
     before = None
-    for moment, _, ours, broken, theirs in side_by_side(hunt, model):
+    for moment, _, ours, broken, theirs in side_by_side(hunt):
         now = look(broken, theirs)
         for name, session in ours.items():
             if session.token_ids != theirs[name].token_ids:
@@ -90,9 +84,9 @@ def first_wrong_token(
     raise AssertionError("the broken part makes the right tokens: it is not broken")
 
 
-def first_wrong_keys(hunt: Played, model: Model) -> tuple[InferenceEngine, Sessions, InferenceEngine, list[WrongKey]]:
+def first_wrong_keys(hunt: Played) -> tuple[InferenceEngine, Sessions, InferenceEngine, list[WrongKey]]:
     """The first moment in which keys differ: the right engine and its sessions, the broken one, and the wrong keys."""
-    for _, right, ours, broken, theirs in side_by_side(hunt, model):
+    for _, right, ours, broken, theirs in side_by_side(hunt):
         wrong = [
             (name, theirs[name], position)
             for name, session in ours.items()

@@ -1,7 +1,5 @@
 """The change that a lesson makes, folded until the learner's own part has passed its check."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ...pages.source import diff_html

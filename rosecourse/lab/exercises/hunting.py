@@ -4,8 +4,6 @@ The broken class is a colleague's version of the lesson's part, written in anoth
 watched. The right answers are found by playing the same scene with the lesson's part and with the broken one.
 """
 
-from __future__ import annotations
-
 import ast
 import linecache
 from collections.abc import Iterator
@@ -61,7 +59,7 @@ class Hunt:
 
     def __init__(self, number: str) -> None:
         course, rung = course_of(number, "bug hunt"), lesson(number)
-        self.number, self.bug = number, course.bug
+        self.number, self.bug = number, course
         self._engine_of = course.world.engine
         self.config, self.symptom, self.questions = self.bug.config, self.bug.symptom, dict(self.bug.questions)
         let_in = self.config.triton_kv_append_min_batch <= self.config.max_batch_size
@@ -70,7 +68,7 @@ class Hunt:
         self.mended_source = self.source.replace(self.bug.fault, self.bug.mended)
         self.part = _class_from(self.source, f"<bug hunt {number}>")
         self.mended = _class_from(self.mended_source, f"<bug hunt {number}, mended>")
-        self.replaces = self.bug.part or course.world.part
+        self.replaces = course.replaces or course.world.part
         self.right: DecodeParts = rung.after
         self.broken: DecodeParts = self.right.with_(**{self.replaces: self.part})
         self._made: WeakKeyDictionary[InferenceEngine, DecodeParts] = WeakKeyDictionary()
@@ -89,13 +87,13 @@ class Hunt:
         numbered = "\n".join(f"{number:3}  {line}" if line else "" for number, line in lines)
         return Markdown(f"```python\n{numbered}\n```")
 
-    # -- watching -----------------------------------------------------------------------------------------------------
-
-    def engines(self, model: Model) -> tuple[InferenceEngine, InferenceEngine]:
+    def engines(self, model: Model | None = None) -> tuple[InferenceEngine, InferenceEngine]:
         """A right engine and a broken one over the same weights; their caches hold zeros where nothing is written.
 
-        Raises `ConfigError` where the part would not do what it is about: a lesson's kernels where Triton does not run.
+        model: None is the shipped one. Raises `ConfigError` where the part would not do what it is about: a lesson's
+        kernels where Triton does not run.
         """
+        model = model or self._model
         require(
             not self.needs_triton or triton_runs_on(model.device),
             f"the kernels of lesson {self.number} do not run here: use a GPU, or set TRITON_INTERPRET=1 in the "
@@ -128,8 +126,6 @@ class Hunt:
         require(0 <= position <= last, f"position {shown(position)} is not in the cache: give one of 0 to {last}")
         return key_at(kv, session, position, layer_idx)
 
-    # -- answering ----------------------------------------------------------------------------------------------------
-
     def answer(self, **said: Any) -> Answer:
         """Check an answer such as `answer(session="A", position=64, line=12)`; None and `...` are placeholders.
 
@@ -150,24 +146,15 @@ class Hunt:
         return Answer([*lines, "Found. Compare with the explanation below."], True)
 
     def _judge(self, name: str, said: Any) -> str:
-        """What an answer to one question is worth."""
         if said is None:
             return f"{name}: no answer yet"
         text, truth = " ".join(str(said).split()), {right.casefold() for right in self._truth[name]}
-        is_text, is_number = isinstance(said, str) and bool(text), text.isdigit()
-        kind, fits = "a name, in quotes", is_text
-        if name == "line":
-            kind, fits = "the number of a line, or its text", is_text or is_number
-        elif all(map(str.isdigit, truth)):
-            kind, fits = "a whole number", is_number
-        if not fits:
-            return f"{name}: give {kind}, not {shown(said)}"
-        places = self._lines_with(text) if name == "line" and not is_number else []
+        places = self._lines_with(text) if name == "line" and text and not text.isdigit() else []
         if (places and {*places} <= {*self._wrong_lines}) or text.casefold() in truth:
             return f"{name}: right"
         if len(places) > 1:
             return f"{name}: {text[:60]} stands on lines {', '.join(map(str, places))}. Say which, by its number."
-        return f"{name}: it is not {text[:60]}. {self.bug.hints[name]}"
+        return f"{name}: it is not {text[:60] or 'nothing'}. {self.bug.hints[name]}"
 
     def _lines_with(self, text: str) -> list[int]:
         """The numbers of the lines that are a piece of text, or else that hold it, whatever its spaces."""
@@ -178,13 +165,15 @@ class Hunt:
     @cached_property
     def _truth(self) -> dict[str, set[str]]:
         """What may be answered to each question, found by playing the scene with both engines."""
+        return {**self.bug.truth(self), "line": {str(n) for n in self._wrong_lines}}
+
+    @cached_property
+    def _model(self) -> Model:
         on_cpu = not self.needs_triton or triton_runs_on(torch.device("cpu"))
-        truth = self.bug.truth(self, load_model(device="cpu" if on_cpu else "auto", dtype="float32"))
-        return {**truth, "line": {str(n) for n in self._wrong_lines}}
+        return load_model(device="cpu" if on_cpu else "auto", dtype="float32")
 
     @property
     def _wrong_lines(self) -> list[int]:
-        """The numbers of the lines that are to blame."""
         first = self.source[: self.source.index(self.bug.fault)].count("\n") + 1
         return list(range(first, first + self.bug.fault.rstrip("\n").count("\n") + 1))
 

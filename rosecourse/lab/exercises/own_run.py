@@ -1,10 +1,5 @@
 """The live figure of a lesson: the course's before and after, the control, and the reader's own part."""
 
-from __future__ import annotations
-
-import ast
-import inspect
-import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import ne
@@ -28,7 +23,7 @@ from ...pages.say import say
 from ...pictures.drawing import new_figure
 from ...pictures.plots import lesson_figure
 from ..course import course_of
-from .part_file import keep_part, kept_part
+from .part_file import keep_part, kept_part, text_of
 
 YOURS = "yours"
 PAIRS = 7
@@ -105,7 +100,7 @@ class OwnRun:
 def your_run(part: type, number: str, model: Model | None = None, before: str | None = None) -> OwnRun:
     """Measure a lesson here, and draw the same figure as the recorded one: before, after and the control, interleaved.
 
-    part: the reader's class; it is a further series once its code differs from the given cell's, and is left out with a
+    part: the reader's class; it is a further series once its text differs from the given cell's, and is left out with a
     sentence where it fails, gives other tokens, or would run in a simulation. model: None is GPT-2's shape with
     random weights on a GPU, and the shipped model on one thread of a CPU. before: an earlier lesson, whose part in the
     engine before is then the reader's own, as it passed. Raises `LessonError` for a lesson without a part to write, and
@@ -193,14 +188,12 @@ def _completions(parts: DecodeParts, model: Model, workloads: list[Workload], ru
 
 
 def differs_from_given(part: type, number: str) -> bool:
-    """Whether a cell has other code than the lesson's notebook; docstrings, comments and layout do not count.
+    """Whether a class is of another text than the lesson's notebook gives.
 
-    part: the class in it. Without the notebooks, as in an installed wheel, every part is the reader's own.
+    Without the notebooks, as in an installed wheel, every part is the reader's own.
     """
-    given, methods = _code_in(given_cell(number)), [one for one in vars(part).values() if inspect.isfunction(one)]
-    lines = linecache.getlines(methods[0].__code__.co_filename) if methods else []
-    mine = _code_in("".join(lines))
-    return not given or any(mine.get(name) != code for name, code in given.items())
+    given = given_cell(number).strip()
+    return not given or given not in text_of(part)
 
 
 def given_cell(number: str) -> str:
@@ -208,15 +201,3 @@ def given_cell(number: str) -> str:
     pages = (PACKAGE.parent / NOTEBOOKS).glob(f"{number}_*.ipynb")
     cells = (cell for page in pages for cell in cells_of(page))
     return next((source_of(cell) for cell in cells if "exercise" in cell["metadata"].get("tags", ())), "")
-
-
-def _code_in(text: str) -> dict[str, str]:
-    """The functions and classes of a text by name, without docstrings, comments and layout."""
-    found = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner) is not None:
-                    inner.body = inner.body[1:] or [ast.Pass()]
-            found[node.name] = ast.unparse(node)
-    return found

@@ -1,7 +1,5 @@
 """What the pages of the lessons show in the same way: result, forecast, counts, and sessions driven by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

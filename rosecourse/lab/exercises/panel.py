@@ -1,7 +1,5 @@
 """A panel to play with the paged cache: controls over a real engine; where widgets do not run, a picture of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from html import escape
 from itertools import count
@@ -112,7 +110,6 @@ class Playground:
         return f"{own} is a fork of {name} and shares all of its blocks, until one of the two has to write."
 
     def end(self, name: str) -> str:
-        """Give the blocks of a session back."""
         self.engine.free(self.sessions.pop(name))
         return f"{name} has ended: what it alone held is free, and what it shared has an owner less."
 
@@ -145,7 +142,6 @@ class Controls:
         self.start()
 
     def start(self) -> None:
-        """A new playground, as the controls stand."""
         self.ground = Playground(self.model, **{name: slider.value for name, slider in self.settings.items()})
         self._show()
 

@@ -1,7 +1,5 @@
 """A part that is written in a file of its own: `FILE.py:CLASS`, or kept in `my/parts/` since it has passed."""
 
-from __future__ import annotations
-
 import ast
 import importlib.machinery
 import importlib.util
@@ -22,12 +20,16 @@ PARTS = "parts"
 
 def keep_part(part: type, number: str) -> None:
     """Store the cell or the file of a part that has passed, if this process works in the learner's folder."""
-    folder, methods = desk_here(), [one for one in vars(part).values() if inspect.isfunction(one)]
-    if folder is None or number not in PASSED or not methods:
-        return
-    if text := "".join(linecache.getlines(methods[0].__code__.co_filename)):
+    folder, text = desk_here(), text_of(part)
+    if folder is not None and number in PASSED and text:
         (folder / PARTS).mkdir(exist_ok=True)
         write_whole(folder / PARTS / f"l{number}.py", text.encode())
+
+
+def text_of(part: type) -> str:
+    """The cell or the file in which a class stands."""
+    files = [one.__code__.co_filename for one in vars(part).values() if inspect.isfunction(one)]
+    return "".join(linecache.getlines(files[0])) if files else ""
 
 
 def kept_part(number: str) -> type:

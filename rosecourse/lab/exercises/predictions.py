@@ -3,8 +3,6 @@
 A notebook runs in a process of its own, so what is said in one process was said in one notebook.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from html import escape

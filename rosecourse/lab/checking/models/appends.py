@@ -1,7 +1,5 @@
 """The parts that write into the cache: `kv_append` of lessons 035 to 062 and from 063 on, and `copy_blocks`."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +20,7 @@ HELD = 3  # steps whose K and V may still be there: Python frees them when it li
 class KVAppend(PartOfAStep):
     """K and V of a step go into the cache: `kv_append(sessions, keys, values)`."""
 
-    part, words = "kv_append", "a KV append"
+    part = "kv_append"
     stories = 250
     calls = 0
     _fed: tuple[weakref.ref[Tensor], ...] = ()
@@ -76,7 +74,6 @@ class KVAppend(PartOfAStep):
 class AppendByTable(KVAppend):
     """They go where the block tables say: `kv_append(inputs)` gives `append(layer_idx, k, v)`."""
 
-    words = "a KV append by the block table"
     stories = 200
     takes_blocks = False
     operations = ("broken",)
@@ -121,7 +118,7 @@ class AppendByTable(KVAppend):
 class CopyBlocks(PartOfAStep):
     """`copy_blocks(copies)`: shared last blocks are copied; after it the model's own K and V are written."""
 
-    part, words = "copy_blocks", "copies of blocks"
+    part = "copy_blocks"
     takes_blocks = False
 
     def call(self, batch: list[Live]) -> None:

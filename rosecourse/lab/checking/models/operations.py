@@ -1,16 +1,15 @@
-"""The part `ops` of lessons 069 and 070: what a layer is computed with around its attention.
+"""The part `ops` of lessons 069 to 071: what a layer is computed with around its attention.
 
 A story calls the five methods in any order, on streams that are under way at once. Beside each stream the model keeps
 the sum that is right, in double precision; what is made of the stream must be made of this sum.
 """
 
-from __future__ import annotations
-
 import gc
+import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,10 +20,10 @@ from ....config import EngineConfig
 from ....decode.parts import DecodeParts
 from ....models.gpt2 import GPT2, GPT2Shape
 from ....models.ops import Norm
-from .. import Wrong
+from .. import Wrong, counted, kind_of, must
 from ..apart import STEP
-from ..operations_seen import AddNorms, Born, kind_of, no_reads
-from ..stories import Op, Ops, Playing
+from ..operations_seen import AddNorms, Born, Moves, no_reads
+from ..stories import Op, Ops, Playing, Stories, Story, told_sizes
 from ..whole_engine import few_tokens
 
 CLOSE = {torch.float32: 2e-5, torch.float16: 2e-2}  # of the largest number and 1
@@ -50,14 +49,9 @@ class Shape:
     mean: int = 0
     dtype: str = "float32"
     seed: int = 0
-
-    def __str__(self) -> str:
-        """What differs from the defaults."""
-        told = [f"{f.name}={value}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
-        return ", ".join(told)
+    __str__ = told_sizes
 
     def model(self, device: str) -> GPT2:
-        """A model with weights of its own."""
         shape = GPT2Shape(self.vocab_size, CONTEXT, self.width, self.layers, 1, self.eps)
         generator = torch.Generator().manual_seed(self.seed)
         weights = {name: torch.randn(size, generator=generator) * 0.4 for name, size in shape.parameters().items()}
@@ -94,7 +88,7 @@ class Engine:
 class Operations(Playing):
     """Models with a part, and what a story does with them. kernels: whether the part is to launch some."""
 
-    part, words = "ops", "the operations of a layer"
+    part = "ops"
     kernels = False
     holds = "each product made of the right sum, by the right norm; nothing else was written"
 
@@ -125,13 +119,7 @@ class Operations(Playing):
 
     @staticmethod
     def engine(parts: DecodeParts, device: Any) -> DecodeParts:
-        """The parts of an engine in which such a part can be tried."""
         return parts
-
-    @classmethod
-    def untried(cls, kernels_on: str | None) -> str:
-        """Why nothing can be tried; empty where it can. kernels_on: the device on which kernels run, if any does."""
-        return ""
 
     def seen_by(self, watch: Any) -> Any:
         """What a step from here on is seen by: what watches each call of the part."""
@@ -154,7 +142,7 @@ class Operations(Playing):
         engine.streams = engine.streams[-len(STREAMS) + 1 :]
         used = [stream.name for stream in engine.streams]
         name = next(name for name in STREAMS if name not in used)
-        self.say(f"{name} = embed({_counted(rows, 'row')})")
+        self.say(f"{name} = embed({counted(rows, 'row')})")
         token_ids, positions = given[0].clone(), given[1].clone()
         mine = self.call("embed", (token_ids, positions), token_ids, positions, model.wte, model.wpe)
         total = model.wte[given[0]].double() + model.wpe[given[1]].double()
@@ -212,7 +200,6 @@ class Operations(Playing):
         self.now = self.beside[words]
 
     def step(self, rows: int) -> None:
-        """A step as a GPT-2 makes it."""
         stream = self.embed(rows)
         for layer in range(self.shape.layers):
             self.norm_linear(stream, layer)
@@ -224,7 +211,7 @@ class Operations(Playing):
 
     def unread(self, rows: int) -> None:
         """A step like the one before, in which the host may read no number."""
-        with self._as_one(f"two steps of {_counted(rows, 'row')}"):
+        with self._as_one(f"two steps of {counted(rows, 'row')}"):
             self.step(rows)
             before, self.around = self.around, lambda method: no_reads(method)
             try:
@@ -234,7 +221,7 @@ class Operations(Playing):
 
     def alike(self, rows: int) -> None:
         """Steps that are alike leave nothing behind."""
-        with self._as_one(f"{STEPS_ALIKE} steps of {_counted(rows, 'row')}"):
+        with self._as_one(f"{STEPS_ALIKE} steps of {counted(rows, 'row')}"):
             self.step(rows)
             with Born() as second:
                 self.step(rows)
@@ -257,8 +244,6 @@ class Operations(Playing):
             del self.lines[known:-1]
         self.lines.pop()
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
-
     def call(self, method: str, given: tuple[Tensor, ...], *arguments: Any) -> Any:
         """What a method of the part returns. given: what it must leave as it is, beside the weights."""
         before, adds = [tensor.clone() for tensor in given], AddNorms()
@@ -278,8 +263,7 @@ class Operations(Playing):
 
     def look(self, method: str, found: Any, right: Tensor, weight: Tensor) -> None:
         """A product must have these numbers, in the dtype of a weight."""
-        if kind_of(found) != (wanted := kind_of(right.to(weight.dtype))):
-            raise Wrong(f"`{method}` must return {wanted}; found: {kind_of(found)}")
+        must(f"what `{method}` returns", kind_of(right.to(weight.dtype)), kind_of(found))
         if found.stride(1) != 1 and found.shape[1] > 1:
             raise Wrong(f"the numbers of a row must lie side by side; `{method}` returns strides {found.stride()}")
         numbers, most = found.double(), CLOSE[found.dtype] * (1 + right.abs().max().item())
@@ -311,19 +295,15 @@ def _told(method: str, found: Tensor, right: Tensor, wrong: Tensor, most: float)
     here = slice(column, column + 4)
     told = f"{int(wrong.sum())} of {wrong.numel()} numbers of `{method}` are wrong"
     told += f", the first in row {row}, column {column}"
-    told += f"\nmust be {_some(right[row, here])}\nfound:  {_some(found[row, here])}"
+    told += f"\nmust be {_shown(right[row, here])}\nfound:  {_shown(found[row, here])}"
     if found[row].isnan().any():
         return f"{told}; NaN is what lies in memory that nobody has written"
     others = (n for n in range(len(right)) if n != row and bool(((found[row] - right[n]).abs() <= most).all()))
     return told + next((f"; these are the numbers of row {n}" for n in others), "")
 
 
-def _some(numbers: Tensor) -> str:
+def _shown(numbers: Tensor) -> str:
     return ", ".join(f"{number:.5g}" for number in numbers.tolist())
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 @contextmanager
@@ -340,10 +320,131 @@ def memory_is_nan_at_first() -> Iterator[None]:
 class KernelOperations(Operations):
     """The same with kernels of the part's own."""
 
-    words = "the operations of a layer, with kernels"
     kernels = True
     whole = staticmethod(few_tokens)
 
     @classmethod
     def untried(cls, kernels_on: str | None) -> str:
+        """Why nothing can be tried; empty where it can. kernels_on: the device on which kernels run, if any does."""
         return "" if kernels_on else NO_KERNELS
+
+
+# -- stories ----------------------------------------------------------------------------------------------------------
+
+PLAIN, INTERPRETED = 150, 30  # stories
+CHOICES: dict[str, list[Any]] = {  # the first three of each are drawn in most stories, all of them in every fourth
+    "layers": [1, 2, 1, 3],
+    "width": [8, 4, 15, 70, 128],
+    "vocab_size": [97, 5, 300, 1, 256, 257, 700],
+    "eps": [1e-5, 1e-5, 0.1],
+    "mean": [0, 0, 0, 40],
+    "dtype": ["float32", "float32", "float32", "float16"],
+    "seed": [0, 1, 2],
+}
+FOR_KERNELS = {
+    "layers": [1, 1, 1, 2],
+    "width": [8, 8, 72, 15, 4, 24],
+    "vocab_size": [97, 5, 1, 300, 256],
+    "mean": [0, 0, 40],
+    "dtype": ["float32"],
+}
+ROWS = [3, 1, 2, 4, 9, 16, 17, 35]
+KINDS = ("step", "step", "together", "parallel", "any", "any", "other", "unread", "alike")
+NARROW = 8  # of rows with a large mean: sums of longer ones lose digits in right parts, too
+
+
+@dataclass(frozen=True)
+class OpStep:
+    """A step that is counted. words: which it is. before: rows of the steps before it. beside: whether another engine
+    has stepped in between."""
+
+    words: str
+    rows: int
+    before: tuple[int, ...]
+    shape: Shape
+    beside: bool = False
+
+
+class OperationStories(Stories):
+    """For a model of operations, which are interpreted kernels or run on a device."""
+
+    at_least_one = frozenset((kind, 0) for kind in WHOLE)
+
+    def __init__(self, model: type[Operations], device: str = "cpu") -> None:
+        self.model, self.device = model, device
+        self.count = INTERPRETED if model.kernels else PLAIN
+
+    def number(self, n: int) -> Story:
+        dice, wild = random.Random(n), n % 4 == 3
+        kernels = self.model.kernels
+        choices: dict[str, Any] = CHOICES | FOR_KERNELS if kernels else CHOICES
+        shape = Shape(**{name: dice.choice(values if wild else values[:3]) for name, values in choices.items()})
+        ops = [op for _ in range(dice.randint(1, 2 if kernels else 5)) for op in _some(dice, shape.layers, wild)]
+        if shape.mean:
+            shape = replace(shape, width=min(shape.width, NARROW), layers=1, dtype="float32")
+        if kernels and any(kind in MANY for kind, *_ in ops):
+            shape = replace(shape, width=NARROW, layers=1)
+        return Story(shape, (("embed", _rows(dice, wild)), *ops))
+
+    def played(self, part: type, sizes: Shape) -> Operations:
+        return self.model(part, sizes, self.device)
+
+    def watched(self, part: type, step: OpStep) -> Any:
+        played = self.played(part, step.shape)
+        played.begin()
+        for rows in step.before:
+            played.step(rows)
+        if step.beside:
+            played.other(2)
+            played.step(3)
+            played.other(2)
+        seen = played.seen_by(Moves(64 * step.shape.width))  # more than the rows of a step
+        played.step(step.rows)
+        return seen
+
+    def instead(self, op: Op, sizes: Shape) -> Iterator[Ops]:
+        """What it consists of."""
+        kind, number, *_ = op
+        if kind in MANY:
+            yield ("step", number), ("step", number)
+        if kind == "step":
+            layers = (one for layer in range(sizes.layers) for one in _layer(-1, layer))
+            yield ("embed", number), *layers, ("logits", -1)
+
+
+def _layer(stream: int, layer: int) -> Iterator[Op]:
+    for method, (_, _, add) in ASKS.items():
+        yield method, stream, layer
+        yield "linear_add", stream, layer, add
+
+
+def _rows(dice: random.Random, wild: bool) -> int:
+    return dice.choice(ROWS if wild else ROWS[:5])
+
+
+def _some(dice: random.Random, layers: int, wild: bool) -> Iterator[Op]:
+    """Some operations, as a model of one kind or another asks for them."""
+    kind, rows = dice.choice(KINDS), _rows(dice, wild)
+    if kind == "together":  # two streams are under way at once, mostly of one size
+        yield from (("embed", rows), ("embed", rows if rows % 2 else _rows(dice, wild)))
+        yield from (op for layer in range(layers) for stream in range(2) for op in _layer(stream, layer))
+        yield from (("logits", 0), ("logits", 1))
+    elif kind == "parallel":  # a stream is normalised twice, and then added to twice, as in GPT-J and Falcon
+        yield "embed", rows
+        for layer in range(layers):
+            yield from ((method, -1, layer) for method in ASKS)
+            yield from (("linear_add", -1, layer, add) for _, _, add in ASKS.values())
+        yield "logits", -1
+    elif kind == "any":
+        yield from (_any(dice, layers) for _ in range(dice.randint(1, 4)))
+    elif kind == "other":
+        yield from (("other", dice.randrange(len(OTHERS))), ("step", rows))
+    else:
+        yield kind, min(rows, 2) if kind == "alike" else rows
+
+
+def _any(dice: random.Random, layers: int) -> Op:
+    stream, layer = dice.randrange(2), dice.randrange(layers)
+    method, (_, _, add) = dice.choice(list(ASKS.items()))
+    kinds: list[Op] = [(method, stream, layer), ("linear_add", stream, layer, add), ("logits", stream)]
+    return dice.choice([*kinds, ("norm_linear", stream, layer, "norm_linear", "ln_2")])  # a map behind another norm

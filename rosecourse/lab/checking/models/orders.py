@@ -9,8 +9,6 @@ The agreement between kernels that start early, which is kept by every kernel of
 * Every program waits, also one without work: a kernel that has ended says that the kernels before it have ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -136,8 +134,6 @@ class Orders(Listener, DispatchMode):
         self.newest = addresses
         self.written |= addresses
 
-    # -- what is heard ------------------------------------------------------------------------------------------------
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if self._now is None and moves_data(func):  # what the interpreter does for itself is no kernel
@@ -172,8 +168,6 @@ class Orders(Listener, DispatchMode):
         else:
             self._now.store(tensor, addresses)
 
-    # -- what is counted ----------------------------------------------------------------------------------------------
-
     @property
     def held(self) -> int:
         """Launches that may not start early."""
@@ -202,7 +196,6 @@ def _places(tensor: Tensor) -> range:
 class OrderedOperations(KernelOperations):
     """Each call of the part is watched."""
 
-    words = "operations whose kernel may start early"
     holds = "each sum right, and in each program of each kernel the right order"
 
     def __init__(self, part: type, shape: Shape, device: str = "cpu") -> None:

@@ -1,7 +1,5 @@
 """What the parts have in common that a step of a pool of sessions calls."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,12 +18,11 @@ from ..pool import Live, Pool, Sizes
 class PartOfAStep(ABC):
     """A part in an engine's pool, and what a story does with it.
 
-    part: its name in `DecodeParts`. words: what a page calls it. holds: what is right in all stories. takes_blocks:
-    whether it takes blocks itself. shows_blocks: whether a picture of the blocks says something.
+    part: its name in `DecodeParts`. holds: what is right in all stories. takes_blocks: whether it takes blocks itself.
+    shows_blocks: whether a picture of the blocks says something.
     """
 
     part: str
-    words: str
     holds = "every number in its place, every block with its owners"
     takes_blocks = True
     shows_blocks = True
@@ -42,7 +39,6 @@ class PartOfAStep(ABC):
 
     @staticmethod
     def engine(parts: DecodeParts, device: Any) -> DecodeParts:
-        """The parts of an engine in which such a part can be tried."""
         return parts
 
     @abstractmethod
@@ -57,7 +53,6 @@ class PartOfAStep(ABC):
         """A session has begun, or has been computed again. parent: of a fork."""
 
     def picture(self) -> list[str]:
-        """What helps to see what has gone wrong."""
         return self.before.picture() if self.shows_blocks else []
 
     def append(self, batch: list[Live]) -> None:
@@ -106,9 +101,3 @@ class PartOfAStep(ABC):
         if not enough and self.takes_blocks:
             raise Wrong(f"the step needs {needed} new block(s) and has fewer; the part raised no KVCacheExhausted")
         self.advance(batch)
-
-
-def kind_of(found: object) -> str:
-    if not isinstance(found, torch.Tensor):
-        return type(found).__name__
-    return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"

@@ -1,7 +1,5 @@
 """The part `rows` of lesson 064: what the device knows of the running sessions, a row each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -10,10 +8,10 @@ from torch import Tensor
 from ....config import SamplingParams
 from ....decode.inputs import DecodeInputs
 from ....request.draws import key_of
-from .. import Wrong
+from .. import Wrong, kind_of, must
 from ..layout import place_and_copy
 from ..pool import Live
-from .part_of_a_step import PartOfAStep, kind_of
+from .part_of_a_step import PartOfAStep
 
 OFTEN = 7  # of so many steps the host alone chooses the tokens in one; in another the list of tokens is used again
 BY_THE_HOST, LIST_USED_AGAIN = 5, 3
@@ -22,12 +20,10 @@ BY_THE_HOST, LIST_USED_AGAIN = 5, 3
 class RowsThatStay(PartOfAStep):
     """A step plans, appends, advances and chooses. Every token is another number; every session samples in its way."""
 
-    part, words = "rows", "rows that stay"
+    part = "rows"
     takes_blocks = shows_blocks = False
     operations = ("say", "broken")
     steps = fails = 0
-
-    # -- sessions -----------------------------------------------------------------------------------------------------
 
     def started(self, live: Live, parent: Live | None = None) -> None:
         known = live.session if parent is None else parent.session
@@ -51,8 +47,6 @@ class RowsThatStay(PartOfAStep):
     @staticmethod
     def _tell(live: Live, token_ids: list[int]) -> None:
         live.session.token_ids, live.session.prompt_ids = token_ids, list(token_ids)
-
-    # -- a step -------------------------------------------------------------------------------------------------------
 
     def broken(self, batch: list[Live]) -> str:
         """A step whose forward fails: from here on nobody knows what is on the device."""
@@ -93,8 +87,6 @@ class RowsThatStay(PartOfAStep):
         for live, token in zip(batch, tokens, strict=True):
             self._tell(live, [*live.session.token_ids, token])
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
-
     def _look_at_inputs(self, inputs: Any, batch: list[Live]) -> None:
         if not isinstance(inputs, DecodeInputs):
             raise Wrong(f"plan must return the step's DecodeInputs; returned: {type(inputs).__name__}")
@@ -104,15 +96,13 @@ class RowsThatStay(PartOfAStep):
         lengths = [live.length for live in batch]
         self._look("token_ids", inputs.token_ids, [one.token_ids[-1] for one in sessions])
         self._look("context_lens", inputs.context_lens, lengths)
-        if inputs.max_context_len != max(lengths):
-            raise Wrong(f"max_context_len must be {max(lengths)}; found: {inputs.max_context_len}")
+        must("max_context_len", max(lengths), inputs.max_context_len)
         self._look_at_tables(inputs.block_tables, batch)
 
     def _look(self, name: str, found: Any, wanted: list[int]) -> None:
         if not isinstance(found, Tensor) or found.shape != (len(wanted),) or found.dtype != torch.int64:
             raise Wrong(f"`{name}` of the inputs must be an int64 tensor of {len(wanted)}; found: {kind_of(found)}")
-        if found.tolist() != wanted:
-            raise Wrong(f"`{name}` of the inputs must be {wanted}\n{'found:':>{len(name) + 25}} {found.tolist()}")
+        must(f"`{name}` of the inputs", wanted, found.tolist())
 
     def _look_at_tables(self, tables: Any, batch: list[Live]) -> None:
         layers, most = self.pool.sizes.layers, max(len(live.session.table) for live in batch)
@@ -123,23 +113,16 @@ class RowsThatStay(PartOfAStep):
             )
         for layer in range(layers):
             for row, live in zip(tables[layer].tolist(), batch, strict=True):
-                if row[: len(live.session.table)] != live.session.table:
-                    raise Wrong(
-                        f"layer {layer}: the row of {live.name} must show the blocks {list(live.session.table)}; "
-                        f"found: {row[: len(live.session.table)]}"
-                    )
+                blocks = list(live.session.table)
+                must(f"layer {layer}: the blocks in the row of {live.name}", blocks, row[: len(blocks)])
 
     def _look_at_rows(self, batch: list[Live]) -> None:
-        """Whom the rows hold, and what sampling is told."""
         others = [batch[:-1], batch[::-1], [live for live in self.pool.live if live not in batch][:1]]
         for some in (batch, *(some for some in others if some and some != batch)):
             with self.around():
                 holds = bool(self.made.holds([live.session for live in some]))
-            if holds != (some == batch):
-                raise Wrong(
-                    f"the rows are those of {[live.name for live in batch]}; holds({[live.name for live in some]}) "
-                    f"must be {some == batch}; found: {holds}"
-                )
+            own, theirs = ([live.name for live in those] for those in (batch, some))
+            must(f"the rows are those of {own}: holds({theirs})", some == batch, holds)
         with self.around():
             asked = self.made.asked()
         sampled = [live for live in batch if live.session.params.temperature > 0]
@@ -158,8 +141,7 @@ class RowsThatStay(PartOfAStep):
             column: Any = getattr(asked, name, None)
             is_column = isinstance(column, Tensor) and column.dim() == 1 and len(column) > b
             found = column[b].item() if is_column else kind_of(column)
-            if found != value:
-                raise Wrong(f"asked() must say {name} {value} of {live.name}, row {b}; found: {found}")
+            must(f"{name} of {live.name}, row {b}, in what asked() says", value, found)
 
 
 def params_of(number: int) -> SamplingParams:

@@ -1,19 +1,17 @@
 """The part `block_tables` of lessons 035 to 061: `block_tables(sessions)` is int32 [L, B, max_blocks]."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, equal
 
-from .. import Wrong
+from .. import Wrong, kind_of, must
 from ..pool import Live
-from .part_of_a_step import PartOfAStep, kind_of
+from .part_of_a_step import PartOfAStep
 
 
 class BlockTables(PartOfAStep):
     """A step shows where the blocks lie; after it the cache itself appends."""
 
-    part, words = "block_tables", "block tables"
+    part = "block_tables"
     stories = 200
     takes_blocks = shows_blocks = False
 
@@ -22,9 +20,7 @@ class BlockTables(PartOfAStep):
         with self.around():
             self.returned = self.made([live.session for live in batch])
         self.wanted, self.names = self._table_of(lists), [live.name for live in batch]
-        found, wanted = kind_of(self.returned), kind_of(self.wanted)
-        if found != wanted:
-            raise Wrong(f"the part must return {wanted}; returned: {found}")
+        must("what the part returns", kind_of(self.wanted), kind_of(self.returned))
         if [self.pool.lists(live) for live in batch] != lists:
             raise Wrong("the part changed a session's list of blocks")
         self._compare("")

@@ -6,48 +6,47 @@ numbers. Each step is run once more as a host launches it, from the same state, 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ....decode.inputs import DecodeInputs
-from ....decode.parts import DecodeParts
-from ....decode.rows import LIVE, POSITION, TOKEN
-from ....decode.runner import Outcome
-from ....errors import CaptureError
-from ....kv.pool import KVPool
-from ....lessons import l066
-from .. import Wrong
-from ..cpu_graph import CPUGraph, cpu_graphs_by
-from ..cpu_runners import FixedWidthForward
-from ..holding import Before
-from ..pool import Live, Pool, Sizes
-from .part_of_a_step import PartOfAStep
-from .rows import params_of
+from ...decode.inputs import DecodeInputs
+from ...decode.parts import DecodeParts
+from ...decode.rows import LIVE, POSITION, TOKEN
+from ...decode.runner import Outcome
+from ...errors import CaptureError
+from ...kv.pool import KVPool
+from ...lessons import l066
+from . import Wrong, kind_of, must
+from .costs import Bound
+from .cpu_graph import CPUGraph, cpu_graphs_by
+from .cpu_runners import FixedWidthForward
+from .holding import Before
+from .layout import ONE_TABLE
+from .models.part_of_a_step import PartOfAStep
+from .models.rows import params_of
+from .operations_seen import DataMoves
+from .pool import Live, Pool, Sizes
+from .pool_stories import Draws, PoolStories, draw_sizes
+from .stories import Story
 
 VOCAB = 32
 TENSORS = ("token_ids", "context_lens", "block_tables")
 NAMES = {POSITION: "position", TOKEN: "last token", LIVE: "mark"}
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a graph holds: the work over so many rows. others: which of its inputs are not the rows' own tensors."""
+class Held(NamedTuple):
+    """What a graph holds: the work over so many rows."""
 
     rows: int
     sampled: bool
-    max_context_len: int
-    others: tuple[str, ...]
-
-    def __str__(self) -> str:
-        kind = "samples" if self.sampled else "is greedy"
-        told = f"over {self.rows} row(s), which {kind}, with max_context_len {self.max_context_len}"
-        return told + "".join(f"; its {name} are not the tensor of the rows" for name in self.others)
+    told: str
 
 
 class Work(l066.DeviceStep):
@@ -109,8 +108,9 @@ class WatchedGraph(CPUGraph):
             super().capture(work)
 
     def replay(self) -> None:
-        self.model.done.append(f"a replay of a graph {self.held}")
-        self.model.replays.append(self.held)
+        if self.held:
+            self.model.done.append(f"a replay of a graph {self.held.told}")
+            self.model.replays.append(self.held)
         with self.model.aside():
             super().replay()
 
@@ -122,14 +122,12 @@ class RunnerOfGraphs(PartOfAStep):
     of `start` among them. memory: what captured work has made. cold: captures before a step of their kind had run.
     """
 
-    part, words = "runner", "a runner of graphs"
-    holds = "each step makes what it makes where the host launches it"
     takes_blocks = shows_blocks = False
 
     def __init__(self, part: type, cache: type[KVPool], sizes: Sizes, device: str = "cpu") -> None:
         self.done: list[str] = []
         self.captures: list[Held] = []
-        self.replays: list[Held | None] = []
+        self.replays: list[Held] = []
         self.memory: list[Tensor] = []
         self.warm: set[bool] = set()
         self.cold = 0
@@ -139,7 +137,8 @@ class RunnerOfGraphs(PartOfAStep):
         self.returned: tuple[Tensor, ...] = ()
         self.sessions = 0
         self.pool = Pool(cache, sizes, device)
-        self.config, self.most = replace(sizes.config(), max_batch_size=sizes.rows), sizes.rows
+        self.config = replace(sizes.config(), max_batch_size=sizes.rows)
+        self.most = sizes.rows
         self.before = Before(self.pool)
         self.around = nullcontext
         shape = SimpleNamespace(**vars(sizes.model().shape), vocab_size=VOCAB)
@@ -153,17 +152,6 @@ class RunnerOfGraphs(PartOfAStep):
             self.work = Work(self, self.rows, best)
             self.made.start(self.work)
 
-    @staticmethod
-    def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:
-        """The parts, with a forward that a graph can hold on this device too."""
-        return parts.with_(forward=FixedWidthForward) if device.type == "cpu" else parts
-
-    @property
-    def shared(self) -> int:
-        """Tensors of the last outcome that lie in the memory of a graph."""
-        made = {tensor.untyped_storage().data_ptr() for tensor in self.memory}
-        return sum(tensor.untyped_storage().data_ptr() in made for tensor in self.returned)
-
     def started(self, live: Live, parent: Live | None = None, samples: bool | None = None) -> None:
         """samples: whether the session does; None: every third does, or fewer."""
         known = live.session if parent is None else parent.session
@@ -176,8 +164,6 @@ class RunnerOfGraphs(PartOfAStep):
         tokens = [*known.token_ids[: live.length], *[0] * (live.length + 1 - len(known.token_ids))]
         live.session.token_ids = [*tokens[: live.length], (7 * live.number + live.length) % VOCAB]
         live.session.prompt_ids = [*live.session.token_ids]
-
-    # -- what graphs do -----------------------------------------------------------------------------------------------
 
     def _graphs(self) -> Any:
         return cpu_graphs_by(lambda: WatchedGraph(self))
@@ -193,16 +179,16 @@ class RunnerOfGraphs(PartOfAStep):
             self.is_aside, self.capturing = before
 
     def noted(self, inputs: DecodeInputs, sampled: bool) -> None:
-        """The work is run, or captured."""
         rows = len(inputs.token_ids)
-        own = self.rows.view(rows).inputs
-        others = tuple(n for n in TENSORS if getattr(inputs, n).data_ptr() != getattr(own, n).data_ptr())
-        held = Held(rows, sampled, inputs.max_context_len, others)
         if self.capturing:
-            self.done.append(f"a capture {held}")
+            own = self.rows.view(rows).inputs
+            others = [n for n in TENSORS if getattr(inputs, n).data_ptr() != getattr(own, n).data_ptr()]
+            kind = f"which {'samples' if sampled else 'is greedy'}, with max_context_len {inputs.max_context_len}"
+            notes = "".join(f"; its {name} are not the tensor of the rows" for name in others)
+            held = self.capturing.held = Held(rows, sampled, f"over {rows} row(s), {kind}{notes}")
+            self.done.append(f"a capture {held.told}")
             self.cold += sampled not in self.warm
             self.captures.append(held)
-            self.capturing.held = held
         else:
             try:
                 live = int(self.rows.view(rows).live.sum())
@@ -211,7 +197,11 @@ class RunnerOfGraphs(PartOfAStep):
             self.done.append(f"a run by the host over {rows} row(s), {live} of them with sessions")
         self.warm.add(sampled)
 
-    # -- a step -------------------------------------------------------------------------------------------------------
+    @property
+    def shared(self) -> int:
+        """Tensors of the last outcome that lie in the memory of a graph."""
+        made = {tensor.untyped_storage().data_ptr() for tensor in self.memory}
+        return sum(tensor.untyped_storage().data_ptr() in made for tensor in self.returned)
 
     def call(self, batch: list[Live]) -> None:
         self.batch, self.done, tables = batch, [], [live.session.table for live in batch]
@@ -229,7 +219,7 @@ class RunnerOfGraphs(PartOfAStep):
             now.copy_(was)
         self.expected = self.work.eager(inputs, sampled)
         self._look_at_rows(found[0], batch)
-        self._look_at_cache(found[1], batch)
+        self._look_at_cache(found[1])
         self._look_at_outcome(outcome, batch)
 
     def advance(self, batch: list[Live]) -> None:
@@ -242,55 +232,129 @@ class RunnerOfGraphs(PartOfAStep):
 
     def _outcome(self, returned: Any, rows: int) -> Outcome:
         """What the part has returned, which the next replay may overwrite."""
-        if not isinstance(returned, tuple) or len(returned) != 2 or not all(isinstance(t, Tensor) for t in returned):
+        if not isinstance(returned, tuple) or len(returned) != 2:
             raise Wrong(f"the part must return Outcome(logits, tokens), two tensors; found: {type(returned).__name__}")
-        outcome = self.returned = Outcome(*returned)
-        found = [f"{list(t.shape)} of {str(t.dtype).removeprefix('torch.')}" for t in outcome]
-        must = [f"[{rows}, {VOCAB}] of float32", f"[{rows}] of int64"]
-        for name, one, other in zip(Outcome._fields, found, must, strict=True):
-            if one != other:
-                raise Wrong(f"the {name} that are returned must be {other}; found: {one}")
-        return Outcome(*(t.clone() for t in outcome))
-
-    # -- what must hold -----------------------------------------------------------------------------------------------
+        self.returned = returned
+        must("the logits that are returned", f"a tensor [{rows}, {VOCAB}] of float32 on cpu", kind_of(returned[0]))
+        must("the tokens that are returned", f"a tensor [{rows}] of int64 on cpu", kind_of(returned[1]))
+        return Outcome(*(tensor.clone() for tensor in returned))
 
     def _look_at_rows(self, found: Tensor, batch: list[Live]) -> None:
         count, n = self.rows.max_rows, len(batch)
         fields, expected = found[: (LIVE + 1) * count].view(LIVE + 1, count), self.rows.fields
         for field, name in NAMES.items():
             for row in range(count if field != TOKEN else n):
-                if fields[field, row] != expected[field, row]:
-                    who = batch[row].name if row < n else "nobody"
-                    raise Wrong(
-                        f"after the step the {name} in row {row}, of {who}, must be {expected[field, row]}; found: "
-                        f"{fields[field, row]}"
-                    )
+                who = batch[row].name if row < n else "nobody"
+                at = f"after the step the {name} in row {row}, of {who},"
+                must(at, int(expected[field, row]), int(fields[field, row]))
         tables = found[(LIVE + 1) * count :].view(count, -1)
         if not torch.equal(tables[:n], self.rows.block_tables[:n]) or not torch.equal(fields[:, :n], expected[:, :n]):
             raise Wrong("the step must leave the block tables of the rows, and what sampling is told, as they were")
 
-    def _look_at_cache(self, found: Tensor, batch: list[Live]) -> None:
+    def _look_at_cache(self, found: Tensor) -> None:
         differs = (found != self.work.cache)[:-1].nonzero()  # the last block is that of pads
         if len(differs):
             block, slot = differs[0].tolist()
             owners = "".join(live.name for live in self.pool.live if block in live.session.table) or "nobody"
-            must, is_now = (divmod(int(cache[block, slot]), VOCAB) for cache in (self.work.cache, found))
-            raise Wrong(
-                f"block {block} of {owners}, slot {slot}: must hold token {must[1]} at position {must[0]}; "
-                f"found: token {is_now[1]} at position {is_now[0]}"
-            )
+            places = (divmod(int(cache[block, slot]), VOCAB) for cache in (self.work.cache, found))
+            must(f"block {block} of {owners}, slot {slot}", *(f"token {token} at position {n}" for n, token in places))
 
     def _look_at_outcome(self, outcome: Outcome, batch: list[Live]) -> None:
-        must, found = self.expected.tokens.tolist(), outcome.tokens.tolist()
-        if found != must:
-            raise Wrong(f"the tokens that are returned must be {must}\n{'found: ':>35}{found}")
+        must("the tokens that are returned", self.expected.tokens.tolist(), outcome.tokens.tolist())
         wrong = (outcome.logits != self.expected.logits).any(1).nonzero().flatten().tolist()
-        if wrong:
-            row = wrong[0]
-            must, found = (logits[row, :4].tolist() for logits in (self.expected.logits, outcome.logits))
-            raise Wrong(f"the logits of row {row}, {batch[row].name}, must begin with {must}; found: {found}")
+        for row in wrong:
+            begins = (logits[row, :4].tolist() for logits in (self.expected.logits, outcome.logits))
+            raise Wrong("the logits of row {}, {}, must begin with {}; found: {}".format(row, batch[row].name, *begins))
 
     def picture(self) -> list[str]:
-        """Who sits where, and what has been done in the step."""
         names = [live.name + (" (samples)" if live.session.params.temperature > 0 else "") for live in self.batch]
         return [f"the rows: {', '.join(names)}", *(f"done: {line}" for line in self.done)]
+
+
+# -- stories ----------------------------------------------------------------------------------------------------------
+
+
+class RunnerStories(PoolStories):
+    """Stories of a pool, with a largest batch that is small: each graph takes time to capture."""
+
+    part, holds = "runner", "each step makes what it makes where the host launches it"
+
+    def __init__(self) -> None:
+        super().__init__(RunnerOfGraphs, ONE_TABLE.cache)
+        self.count = 60
+
+    @staticmethod
+    def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:
+        """The parts, with a forward that a graph can hold on this device too."""
+        return parts.with_(forward=FixedWidthForward) if device.type == "cpu" else parts
+
+    def number(self, n: int) -> Story:
+        dice = random.Random(n)
+        drawn = draw_sizes(dice, False, False)
+        rows = dice.choice([4, 2, 3, 1] if n % 4 else [4, 8, 11, 16])
+        sizes = Sizes(drawn.block_size, num_blocks=40, max_seq_len=drawn.max_seq_len, shuffle=drawn.shuffle, rows=rows)
+        draws = Draws(dice, False, sizes)
+        kinds = ["step", "step", *dice.sample(draws.KINDS, dice.choice([2, 3, len(draws.KINDS)]))]
+        ops = [draws.op(kind) for kind in dice.choices(kinds, k=dice.randint(2, 16))]
+        return Story(sizes, (("start", draws.length()), ("start", draws.length()), *ops))
+
+    @torch.inference_mode()
+    def watched(self, part: type, step: Runs) -> Any:
+        """What a step does. outside: operations that the host launches one by one. rows: that a graph runs over.
+        shared: tensors of the outcome in the memory of a graph. needless: replays that sample, though nobody asks.
+        made: graphs since the start; cold: those captured before a step of their kind had run."""
+        engine: Any = self.model(part, self.cache, Sizes(num_blocks=200, max_seq_len=64, rows=step.rows), self.device)
+        sessions = []
+        for n in range(max(step.before, step.now)):
+            sessions.append(engine.pool.start(2 + n % 6))
+            engine.started(sessions[-1], samples=step.now - step.sampled <= n < step.now)
+        for _ in range(3):
+            engine.step([one for one in sessions[: step.before] if step.warm or one.session.params.temperature == 0])
+        known, engine.replays = len(engine.captures), []
+        outside = DataMoves(lambda: engine.is_aside)
+        engine.around = lambda: outside
+        engine.step(sessions[: step.now])
+        return SimpleNamespace(
+            outside=outside.operations,
+            captures=len(engine.captures) - known,
+            replays=len(engine.replays),
+            rows=engine.replays[-1].rows if engine.replays else 0,
+            shared=engine.shared,
+            needless=sum(replay.sampled > bool(step.sampled) for replay in engine.replays),
+            made=len(engine.captures),
+            cold=engine.cold,
+        )
+
+
+class Runs(NamedTuple):
+    """A step that is counted. before, now: sessions of the steps before it, and of itself; the last `sampled` of these
+    sample, and so do those of the steps before if `warm`."""
+
+    words: str
+    before: int
+    now: int
+    sampled: int = 0
+    warm: bool = False
+    rows: int = 16
+
+
+ALL = (
+    Runs("1 session, as before", 1, 1),
+    Runs("3 sessions, as before", 3, 3),
+    Runs("16 sessions, as before", 16, 16),
+    Runs("5 sessions, after one of 1", 1, 5),
+    Runs("2 sessions, after one of 6", 6, 2),
+    Runs("4 sessions, two of which sample, as before", 4, 4, sampled=2, warm=True),
+    Runs("11 sessions, of 11 rows at most", 11, 11, rows=11),
+)
+FIRST = (Runs("3 sessions, the first of which samples now", 2, 3, sampled=1),)
+IDEA = (
+    Bound("operations that the host launches outside a replay", ALL, "outside"),
+    Bound("captures", (*ALL, *FIRST), "captures"),
+    Bound("replays", (*ALL, *FIRST), "replays"),
+    Bound("rows in the graph that it replays", ALL, "rows"),
+    Bound("tensors of its outcome in the memory of a graph", ALL, "shared"),
+    Bound("replays of a graph that samples, though nobody asks", ALL, "needless"),
+    Bound("graphs captured since the start", ALL, "made"),
+    Bound("graphs captured before a step of their kind has run", FIRST, "cold"),
+)
