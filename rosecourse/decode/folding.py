@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Folded, folded
-from ..models.ops import Linear, Norm, Stream
+from ..models.ops import GatedLinear, Linear, Norm, Stream
 
 Meet = Callable[[Norm | None, Any], Folded]
 
@@ -25,7 +25,8 @@ class FoldedMaps:
         if (norm, linear) not in self.maps:
             weight, bias = (linear.T, None) if isinstance(linear, Tensor) else (linear.weight, linear.bias)
             gain, shift = (None, None) if norm is None else (norm.weight, norm.bias)
-            self.maps[norm, linear] = folded(gain, shift, weight, bias)
+            is_rms = norm is not None and shift is None
+            self.maps[norm, linear] = folded(gain, shift, weight, bias, is_rms, isinstance(linear, GatedLinear))
         return self.maps[norm, linear]
 
     def meet_all(self, model: Any) -> bool:
@@ -51,7 +52,7 @@ class FoldedMaps:
     @property
     def num_bytes(self) -> int:
         """The memory of the folded weights, which are there beside the model's own."""
-        return sum(part.nbytes for one in self for part in one)
+        return sum(part.nbytes for one in self for part in one[:3])
 
 
 def folded_bytes(model: Any) -> int:
@@ -74,7 +75,8 @@ class _Meeting:
         return None
 
     def norm_linear(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
-        return linear.weight.new_empty(1, len(self.meet(norm, linear).weight))
+        found = self.meet(norm, linear)
+        return found.weight.new_empty(1, len(found.weight) // (1 + found.gated))
 
     def norm_linear_gelu(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
         return self.norm_linear(x, norm, linear)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from ..config import EngineConfig
-from ..kernels import PagedAttention, appending_attention_for, paged_attention_for, triton_runs_on
+from ..kernels import AppendingAttention, PagedAttention, appending_attention_for, paged_attention_for, triton_runs_on
 from ..kv.blocks import KVBlockManager
 from ..kv.pool import KVPool
 from ..models.shape import Attend, Model
@@ -38,17 +38,17 @@ class AppendFirst:
 class AppendWithin:
     """The kernel that attends has the new K and V in its registers: it writes them, too."""
 
-    def __init__(self, attention: PagedAttention) -> None:
+    def __init__(self, attention: AppendingAttention) -> None:
         self.attention = attention
 
     def __call__(self, inputs: DecodeInputs, append: Append) -> Attend:
         """Attention of one step."""
         self.attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
-        return self.attention.run
+        return self.attention
 
 
 def attend_for(
-    kv: KVPool, num_heads: int, appending: Callable[[KVPool], PagedAttention]
+    kv: KVPool, num_heads: int, appending: Callable[[KVPool], AppendingAttention]
 ) -> Callable[[DecodeInputs, Append], Attend]:
     """The way for the device of a cache. num_heads: of q. appending: makes attention that appends, for a GPU."""
     if kv.device.type == "cuda" and triton_runs_on(kv.device):

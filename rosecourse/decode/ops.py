@@ -42,8 +42,8 @@ class LayerOps:
         self.add_norm = add_norm_on(model.device)
         self.padded: tuple[Tensor, Tensor] | None = None  # wte, and its padded copy
 
-    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Residual:
-        return Residual(F.embedding(token_ids, wte), F.embedding(positions, wpe))
+    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Residual:
+        return Residual(F.embedding(token_ids, wte), None if wpe is None else F.embedding(positions, wpe))
 
     def norm_linear(self, x: Residual, norm: Norm, linear: Linear) -> Tensor:
         return linear(self._norm(x, norm))

@@ -9,12 +9,13 @@ The order of the sums depends on the shapes alone.
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from ..models.shape import Rotary
 from .compile import Dtypes, compiled
 from .dependent_launch import depend
 from .launch import Launch
@@ -26,6 +27,7 @@ LEAST = 16  # rows or columns that a product on the tensor cores has
 LONGEST_ROW = 1024  # blocks of a table row that a program keeps in its registers
 ENOUGH = 128  # programs: so many keep a GPU busy
 MOST_SPLITS = 8  # of a context
+AS_THEY_ARE = Rotary()
 LARGE_TILE = 8192  # bytes of K, or of V: of larger ones fewer fit into the 99 KB of shared memory that small GPUs have
 
 
@@ -42,6 +44,9 @@ class Form(NamedTuple):
     ROW: int  # a power of two that MAX_BLOCKS fits into; 0 where the table is read at each position
     FLOAT32: bool  # whether products are in float32, whatever the cache holds
     PDL: bool = False  # whether the kernel may start before the one before it has ended
+    ROTARY: bool = False  # whether q and k are turned by their position
+    NORM: bool = False  # whether each head of q and k has an RMS norm
+    EPS: float = 0.0  # of that
 
 
 @triton.jit
@@ -55,6 +60,25 @@ def _rows_of(
         block = tl.load(table_row + position // BLOCK_SIZE, mask=mask, other=0)
     # int64 before the multiplication: a large pool has more than 2^31 elements.
     return (block.to(tl.int64) * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
+
+
+@triton.jit
+def _heads(
+    head, d, mask, gain_ptr, cos, sin, D: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr
+):
+    """Heads of q, or one of k, whose numbers d begin at the pointers `head`: under their norm and turned, float32."""
+    x = tl.load(head + d, mask=mask, other=0.0).to(tl.float32)
+    pair = (d + D // 2) % D  # what a number is turned with
+    rstd = 1.0
+    if NORM:
+        rstd = 1.0 / tl.sqrt(tl.sum(x * x, axis=-1, keep_dims=True) / D + EPS)
+        x *= rstd * tl.load(gain_ptr + d, mask=d < D, other=0.0).to(tl.float32)
+    if ROTARY:
+        other = tl.load(head + pair, mask=mask, other=0.0).to(tl.float32)
+        if NORM:
+            other *= rstd * tl.load(gain_ptr + pair, mask=d < D, other=0.0).to(tl.float32)
+        x = x * cos + other * sin
+    return x
 
 
 @triton.jit
@@ -86,9 +110,10 @@ def _attend_to_new(q, k_new, v_new, top, total, acc, scale):
 )
 def _attend_and_append_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, lens_ptr, k_new_ptr, v_new_ptr, out_ptr, parts_ptr,
-    q_stride, k_stride, v_stride, table_stride, scale,
+    q_stride, k_stride, v_stride, table_stride, scale, rotations_ptr, gains_ptr,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, MAX_BLOCKS: tl.constexpr,
     SPLITS: tl.constexpr, TILE: tl.constexpr, ROW: tl.constexpr, FLOAT32: tl.constexpr, PDL: tl.constexpr,
+    ROTARY: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
@@ -96,14 +121,26 @@ def _attend_and_append_kernel(
     g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
     table_row = table_ptr + b * table_stride
     blocks = tl.load(table_row + i, mask=i < (MAX_BLOCKS if ROW else 0), other=0)  # all of them, once
-    context_len = tl.load(lens_ptr + b)  # like the row, of the step before
+    context_len = tl.load(lens_ptr + b)  # like the row, of the step before; the position of the new token, too
+    cos, sin = 1.0, 0.0
+    if ROTARY:  # each number of a head turns with the one half a head away
+        angle = rotations_ptr + context_len.to(tl.int64) * D + d % (D // 2)
+        cos = tl.load(angle, mask=d < D, other=0.0).to(tl.float32)
+        sin = tl.load(angle + D // 2, mask=d < D, other=0.0).to(tl.float32)
+        sin = tl.where(d < D // 2, -sin, sin)
     depend(PDL)
     dtype = tl.float32 if FLOAT32 else k_cache_ptr.dtype.element_ty
     in_head = d < D
     heads = (h * GROUP + g)[:, None] * D + d[None, :]
     is_head = (g < GROUP)[:, None] & in_head[None, :]
-    q = tl.load(q_ptr + b * q_stride + heads, mask=is_head, other=0.0).to(dtype)
-    k_new = tl.load(k_new_ptr + b * k_stride + h * D + d, mask=in_head, other=0.0)
+    if ROTARY or NORM:
+        first = q_ptr + b * q_stride + (h * GROUP + g)[:, None] * D
+        q = _heads(first, d[None, :], is_head, gains_ptr, cos, sin, D, ROTARY, NORM, EPS).to(dtype)
+        k_new = _heads(k_new_ptr + b * k_stride + h * D, d, in_head, gains_ptr + D, cos, sin, D, ROTARY, NORM, EPS)
+        k_new = k_new.to(k_cache_ptr.dtype.element_ty)
+    else:
+        q = tl.load(q_ptr + b * q_stride + heads, mask=is_head, other=0.0).to(dtype)
+        k_new = tl.load(k_new_ptr + b * k_stride + h * D + d, mask=in_head, other=0.0)
     v_new = tl.load(v_new_ptr + b * v_stride + h * D + d, mask=in_head, other=0.0)
 
     # Below every score, so that a part of nothing weighs nothing; two of -inf would have no difference.
@@ -150,24 +187,28 @@ def _combine_kernel(parts_ptr, out_ptr, scale, D: tl.constexpr, SPLITS: tl.const
     tl.store(out_ptr + head * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
-def form_of(sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool, pdl: bool = False) -> Form:
-    """sizes: those that `group_size` takes, which refuses some of them. splits: a power of two."""
+def form_of(
+    sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool, pdl: bool = False, *turn: Any
+) -> Form:
+    """sizes: those that `group_size` takes, which refuses some of them. splits: a power of two. turn: ROTARY to EPS."""
     (_, D), (_, H, block_size, _) = sizes[:2]
     # A tile must lie in one block if its block is to be read off the row: else it is looked up for each position.
     fitting = min(TILE, block_size & -block_size)  # the largest power of two that divides a block
     by_row = fitting >= LEAST and max_blocks <= LONGEST_ROW
     tile, row = (fitting, triton.next_power_of_2(max_blocks)) if by_row else (TILE, 0)
-    return Form(H, group_size(*sizes), D, block_size, max_blocks, splits, tile, row, float32, pdl)
+    return Form(H, group_size(*sizes), D, block_size, max_blocks, splits, tile, row, float32, pdl, *turn)
 
 
 @cache
 def _launch(dtypes: Dtypes, form: Form, aligned: bool, device: torch.device) -> Launch:
-    """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device."""
+    """The kernel for tensors of these types; before the last two are four strides and the scale. For one device."""
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
     stages = 4 if form.TILE * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d, "STAGES": stages}
-    warps = 4 if form.FLOAT32 else 1  # one waits for nobody; float32 has no tensor cores and needs more registers
-    return compiled(_attend_and_append_kernel, [*dtypes, 0, 0, 0, 0, 1.0], warps, form.PDL, aligned, **constants)
+    # One waits for nobody; float32 has no tensor cores and needs more registers, and so do large heads.
+    warps = 4 if form.FLOAT32 else 1 + (block_d >= 128)
+    arguments: list[torch.dtype | int | float] = [*dtypes[:-2], 0, 0, 0, 0, 1.0, *dtypes[-2:]]
+    return compiled(_attend_and_append_kernel, arguments, warps, form.PDL, aligned, **constants)
 
 
 @cache
@@ -191,11 +232,13 @@ def attend_and_append(
     max_context_len: int,
     k_new: torch.Tensor,
     v_new: torch.Tensor,
+    rotary: Rotary = AS_THEY_ARE,
     pdl: bool = False,
 ) -> torch.Tensor:
     """The same as `paged_attention.paged_attention_decode`, with the same tensors; this one appends as well.
 
     k_new[b] and v_new[b] get to position context_lens[b] of session b, whose block is there and its own alone.
+    rotary: what becomes of the heads of q and k_new first.
 
     pdl: whether the kernel may start before the one before it has ended (compute capability 9 and up). Block tables and
     context_lens must be older than that one then.
@@ -204,24 +247,29 @@ def attend_and_append(
     sizes = (H, D), k_layer.shape, v_layer.shape, k_new.shape[1:], v_new.shape[1:]
     splits = splits_for(B * k_new.shape[1], max_context_len)
     float32 = k_layer.dtype == torch.float32 or (k_layer.dtype == torch.bfloat16 and not q.is_cuda)  # interpreted
-    form = form_of(sizes, block_table.shape[1], splits, float32, pdl)
+    turn = rotary.rotations is not None, rotary.gains is not None, rotary.eps
+    form = form_of(sizes, block_table.shape[1], splits, float32, pdl, *turn)
     out = q.new_empty(B, H, D)
     parts = q.new_empty((B, H, splits, D + 2) if splits > 1 else 0, dtype=torch.float32)
     tensors = (q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out, parts)
+    more = tuple([out if part is None else part for part in rotary[:2]])
     aligned = (k_layer.data_ptr() | v_layer.data_ptr()) % 16 == 0
-    launch = _launch(tuple([tensor.dtype for tensor in tensors]), form, aligned, q.device)
+    dtypes = tuple([tensor.dtype for tensor in (*tensors, *more)])
+    launch = _launch(dtypes, form, aligned, q.device)
     strides = q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0)
     scale = LOG2_E * D**-0.5
-    launch((B, form.H, splits), *tensors, *strides, scale)
+    launch((B, form.H, splits), *tensors, *strides, scale, *more)
     if splits > 1:
         _launch_combine(out.dtype, D, splits, q.device)((B * H, 1, 1), parts, out, scale)
     return out
 
 
 class AppendingAttention(ByLayer):
-    """Paged attention of an engine that keeps one table for all layers; it appends, too."""
+    """Paged attention of an engine that keeps one table for all layers; it appends, and turns q and k, too."""
 
     attention = staticmethod(attend_and_append)
+    takes_rotary = True
+    __call__ = ByLayer.run
 
 
 class EarlyAttention(AppendingAttention):

@@ -15,15 +15,16 @@ from .linear import ask_for, leave_stats, normed, product, stats_of
 )
 def embed_kernel(
     token_ids_ptr, positions_ptr, wte_ptr, wpe_ptr, x_ptr, stats_ptr, rows,
-    C: tl.constexpr, BLOCK_C: tl.constexpr, PDL: tl.constexpr,
+    C: tl.constexpr, BLOCK_C: tl.constexpr, WPE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """x = wte[token] + wpe[position], and what is known of its rows: one program a row."""
+    """x = wte[token], + wpe[position] if WPE, and what is known of its rows: one program a row."""
     b, one, c = tl.program_id(0), tl.arange(0, 1), tl.arange(0, BLOCK_C)
     depend(PDL)
     inside = c < C
     token, position = tl.load(token_ids_ptr + b).to(tl.int64), tl.load(positions_ptr + b).to(tl.int64)
     x = tl.load(wte_ptr + token * C + c, mask=inside, other=0.0).to(tl.float32)
-    x += tl.load(wpe_ptr + position * C + c, mask=inside, other=0.0).to(tl.float32)
+    if WPE:
+        x += tl.load(wpe_ptr + position * C + c, mask=inside, other=0.0).to(tl.float32)
     rounded = x.to(x_ptr.dtype.element_ty)
     tl.store(x_ptr + b * C + c, rounded, mask=inside)
     kept = tl.where(inside, rounded.to(tl.float32), 0.0)
@@ -34,8 +35,8 @@ def embed_kernel(
 def head_kernel(
     x_ptr, w_ptr, bias_ptr, colsum_ptr, stats_ptr, logits_ptr, best_ptr, best_id_ptr, rows, eps,
     V: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr,
-    FLOAT32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    RMS: tl.constexpr, FLOAT32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """logits = norm(x) @ w.T, and the best token of each row in each tile of the vocabulary: the first of equals.
 
@@ -48,14 +49,14 @@ def head_kernel(
     m_read, c_read = tl.minimum(m, rows - 1), tl.minimum(c, V - 1 - tile * BN)
     w_ptr += tile.to(tl.int64) * BN * K
     bias = tl.load(bias_ptr + n, mask=in_columns, other=0.0)
-    colsum = tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
+    colsum = bias if RMS else tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
     if PDL:
         ask_for(w_ptr, c_read, 0, K, K)
     depend(PDL)
     first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     SPAN: tl.constexpr = (K + BK - 1) // BK * BK
     acc = product(x_ptr, w_ptr, m_read, c_read, 0, K, SPAN, K % BK == 0, FLOAT32, BM, BN, BK, STAGES)
-    acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2) + bias[None, :]
+    acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2, RMS) + bias[None, :]
     rounded = acc.to(logits_ptr.dtype.element_ty)
     tl.store(logits_ptr + m.to(tl.int64)[:, None] * STRIDE + n[None, :], rounded, mask=in_rows[:, None])
     logits = rounded.to(tl.float32)

@@ -35,11 +35,16 @@ class Stream:
 
 
 class Folded(NamedTuple):
-    """A norm and a linear map as one: norm(x) @ w.T + b = (x @ weight.T - mean(x) * colsum) / std(x) + bias."""
+    """A norm and a linear map as one: norm(x) @ w.T + b = (x @ weight.T - mean(x) * colsum) / std(x) + bias.
+
+    An RMS norm takes no mean off: norm(x) @ w.T + b = x @ weight.T / rms(x) + bias.
+    """
 
     weight: Tensor  # [out, in], in the dtype of the model
     bias: Tensor  # float32 [out]
     colsum: Tensor  # float32 [out]: of the weights as they are rounded, so that the mean of x cancels
+    rms: bool = False  # whether the norm is an RMS norm
+    gated: bool = False  # whether rows of the weight come in pairs: of a gate, and of what SiLU of it is multiplied by
 
 
 class Head(NamedTuple):
@@ -50,10 +55,18 @@ class Head(NamedTuple):
     best_ids: Tensor  # int32 [B, tiles]: its token, the first of equals
 
 
-def folded(norm_weight: Tensor | None, norm_bias: Tensor | None, weight: Tensor, bias: Tensor | None) -> Folded:
+def folded(
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    rms: bool = False,
+    gated: bool = False,
+) -> Folded:
     """Fold the gain and the bias of a norm [in] into the linear map after it: weight [in, out], bias [out].
 
     None is a gain of 1, or a bias of 0. Sums are in float32, and in float64 for a model in float32.
+    gated: the first half of the outputs are gates, the second what they are multiplied by; they are put side by side.
     """
     wide = torch.float64 if weight.dtype == torch.float32 else torch.float32
     product = weight.to(wide)
@@ -62,8 +75,11 @@ def folded(norm_weight: Tensor | None, norm_bias: Tensor | None, weight: Tensor,
         total = total + norm_bias.to(wide) @ product
     if norm_weight is not None:
         product = norm_weight.to(wide)[:, None] * product
-    rounded = product.T.to(weight.dtype).contiguous()
-    return Folded(rounded, total.float(), rounded.sum(dim=1, dtype=wide).float())
+    rounded = product.T.to(weight.dtype)
+    if gated:
+        rounded, total = (part.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1) for part in (rounded, total))
+    rounded = rounded.contiguous()
+    return Folded(rounded, total.float(), rounded.sum(dim=1, dtype=wide).float(), rms, gated)
 
 
 class FusedLinears:
@@ -87,23 +103,23 @@ class FusedLinears:
         """Whether the device has the shared memory for a product with a weight [out, in]."""
         return self._tiles(rows, weight) is not None
 
-    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Stream:
+    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Stream:
         """wte[token_ids] + wpe[positions], rounded to their dtype.
 
-        token_ids, positions: int [B]; wte [V, C], wpe [context, C].
+        token_ids, positions: int [B]; wte [V, C]; wpe [context, C], None is nothing to add.
         """
         B, C = len(token_ids), wte.shape[1]
         require(0 < B <= self.most_rows, f"{B} rows for small products: give 1 to {self.most_rows}")
         x, stats = wte.new_empty(B, C), _room_for_stats(wte, 1, B)
-        tensors = (token_ids, positions, wte, wpe, x, stats)
-        constants = (C, triton.next_power_of_2(C), self.pdl)
+        tensors = (token_ids, positions, wte, wte if wpe is None else wpe, x, stats)
+        constants = (C, triton.next_power_of_2(C), wpe is not None, self.pdl)
         launch = _launch_embed(tuple([t.dtype for t in tensors]), constants, self.device)
         launch((B, 1, 1), *tensors, B)
         return Stream(x, stats, C)
 
     def norm_linear(self, x: Stream, w: Folded, eps: float, gelu: bool = False) -> Tensor:
-        """norm(x) @ w.T + b, with GELU (by tanh) if wanted: [B, out] in the dtype of x."""
-        out = x.x.new_empty(len(x.x), len(w.weight))
+        """norm(x) @ w.T + b, with GELU (by tanh) if wanted, or gated: [B, out] in the dtype of x."""
+        out = x.x.new_empty(len(x.x), len(w.weight) // (1 + w.gated))
         self._linear(x.x, w, out, eps=eps, stream=x, gelu=gelu)
         return out
 
@@ -122,8 +138,8 @@ class FusedLinears:
         stride = triton.cdiv(V, MULTIPLE) * MULTIPLE
         logits = x.x.new_empty(B, stride)
         best, best_ids = (x.x.new_empty(B, count, dtype=dtype) for dtype in (torch.float32, torch.int32))
-        tensors = (x.x, *w, x.stats, logits, best, best_ids)
-        constants = (V, stride, C, x.width, _powers(C, x.width), self.float32)
+        tensors = (x.x, *w[:3], x.stats, logits, best, best_ids)
+        constants = (V, stride, C, x.width, _powers(C, x.width), w.rms, self.float32)
         launch = _launch_head(self.dtype, constants, tiles, self.pdl, self.device)
         launch((triton.cdiv(B, tiles.BM), count, 1), *tensors, B, eps)
         return Head(logits[:, :V], best, best_ids)
@@ -157,8 +173,8 @@ class FusedLinears:
         new_stats = _room_for_stats(x, column_tiles * add, B)
         parts = w.bias.new_empty(row_tiles * column_tiles * tiles.splits * tiles.BM * tiles.BN * (tiles.splits > 1))
         stats, width = (w.bias, 0) if stream is None else (stream.stats, stream.width)
-        tensors = (x, *w, stats, out, new_stats, parts, self.counters)
-        constants = (N, K, width, _powers(K, width), gelu, add, self.float32)
+        tensors = (x, *w[:3], stats, out, new_stats, parts, self.counters)
+        constants = (N, K, width, _powers(K, width), w.rms, gelu, w.gated, add, self.float32)
         launch = _launch_linear(self.dtype, constants, tiles, self.pdl, self.device)
         launch((row_tiles, column_tiles, tiles.splits), *tensors, B, eps)
         return new_stats, tiles.BN
@@ -192,7 +208,7 @@ def _powers(K: int, width: int) -> int:
 
 @cache
 def _launch_linear(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
-    names = ("N", "K", "WIDTH", "TILES2", "GELU", "ADD", "FLOAT32")
+    names = ("N", "K", "WIDTH", "TILES2", "RMS", "GELU", "GATED", "ADD", "FLOAT32")
     constants: dict[str, Any] = dict(zip(names, shape, strict=True))
     constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "SPLITS": tiles.splits, "STAGES": tiles.stages}
     f32 = torch.float32
@@ -202,7 +218,7 @@ def _launch_linear(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl
 
 @cache
 def _launch_head(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
-    names = ("V", "STRIDE", "K", "WIDTH", "TILES2", "FLOAT32")
+    names = ("V", "STRIDE", "K", "WIDTH", "TILES2", "RMS", "FLOAT32")
     constants: dict[str, Any] = dict(zip(names, shape, strict=True))
     constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "STAGES": tiles.stages}
     f32 = torch.float32
@@ -212,7 +228,7 @@ def _launch_head(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: 
 
 @cache
 def _launch_embed(dtypes: tuple[torch.dtype, ...], constants: tuple[int, ...], device: torch.device) -> Launch:
-    named: dict[str, Any] = dict(zip(("C", "BLOCK_C", "PDL"), constants, strict=True))
+    named: dict[str, Any] = dict(zip(("C", "BLOCK_C", "WPE", "PDL"), constants, strict=True))
     return compiled(embed_kernel, [*dtypes, 0], launch_pdl=bool(named["PDL"]), **named)
 
 

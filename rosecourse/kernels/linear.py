@@ -85,18 +85,33 @@ def leave_stats(stats_ptr, x, tile, m, in_rows, K: tl.constexpr, WIDTH: tl.const
 
 
 @triton.jit
-def normed(acc, first, means, squares, colsum, eps, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr):
+def normed(
+    acc, first, means, squares, colsum, eps, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr,
+    RMS: tl.constexpr,
+):  # fmt: skip
     """x @ w.T -> (x - mean(x)) / std(x) @ w.T, for rows of which `stats_of` has told (Chan, Golub and LeVeque, 1983).
+
+    RMS: x / rms(x) @ w.T, which takes no mean off.
 
     A mean of squares less the square of the mean would lose a small deviation beside a large mean. So both are taken
     of distances from the first tile's mean, in two sums that do not wait for each other.
     """
     count = tl.minimum(tl.maximum(K - tl.arange(0, TILES2) * WIDTH, 0), WIDTH).to(tl.float32)[:, None]
+    if RMS:
+        square = tl.sum(squares + means * means * count, axis=0) / K
+        return acc * (1.0 / tl.sqrt(square + eps))[:, None]
     apart = means - first[None, :]
     shift = tl.sum(apart * count, axis=0) / K
     variance = tl.sum(squares + apart * apart * count, axis=0) / K - shift * shift
     rstd = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)
     return (acc - (first + shift)[:, None] * colsum[None, :]) * rstd[:, None]
+
+
+@triton.jit
+def gated(acc, BM: tl.constexpr, BN: tl.constexpr):
+    """SiLU of each gate times the number beside it: [BM, BN] -> [BM, BN / 2]."""
+    gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
+    return gate / (1.0 + tl.exp(-gate)) * up
 
 
 @triton.jit
@@ -122,13 +137,14 @@ def sum_of_parts(part_ptr, counter_ptr, SPLITS: tl.constexpr, BM: tl.constexpr, 
 @triton.jit(do_not_specialize=["rows"])
 def linear_kernel(
     x_ptr, w_ptr, bias_ptr, colsum_ptr, stats_ptr, out_ptr, new_stats_ptr, parts_ptr, counters_ptr, rows, eps,
-    N: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
-    FLOAT32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr, RMS: tl.constexpr, GELU: tl.constexpr,
+    GATED: tl.constexpr, ADD: tl.constexpr, FLOAT32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out = norm(x) @ w.T + bias, with GELU if wanted; or ADD: out += x @ w.T + bias, and what is known of its rows.
 
-    WIDTH: of the tiles that stats come in; 0: there is no norm.
+    WIDTH: of the tiles that stats come in; 0: there is no norm. GATED: columns come in pairs, each of a gate and what
+    SiLU of it is multiplied by: out has half as many.
     """
     tile_m, tile_n, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     m, c = tile_m * BM + tl.arange(0, BM), tl.arange(0, BN)
@@ -139,13 +155,16 @@ def linear_kernel(
     SPAN: tl.constexpr = (K + SPLITS * BK - 1) // (SPLITS * BK) * BK
     w_ptr += tile_n.to(tl.int64) * BN * K
     bias = tl.load(bias_ptr + n, mask=in_columns, other=0.0)  # what the end needs is asked for at the start
-    if WIDTH:
+    colsum = bias
+    if WIDTH > 0 and not RMS:
         colsum = tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
     if PDL:
         ask_for(w_ptr, c_read, split * SPAN, K, SPAN)
     depend(PDL)
-    at = out_ptr + m[:, None] * N + n[None, :]
-    inside = in_rows[:, None] & in_columns[None, :]
+    EACH: tl.constexpr = 2 if GATED else 1  # columns for a number of the result
+    n_out = tile_n * (BN // EACH) + tl.arange(0, BN // EACH)
+    at = out_ptr + m[:, None] * (N // EACH) + n_out[None, :]
+    inside = in_rows[:, None] & (n_out < N // EACH)[None, :]
     if WIDTH:
         first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     if ADD:
@@ -160,13 +179,14 @@ def linear_kernel(
             acc = sum_of_parts(parts_ptr + tile * SPLITS * BM * BN, counters_ptr + tile, SPLITS, BM, BN)
     if last:
         if WIDTH:
-            acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2)
+            acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2, RMS)
         acc += bias[None, :]
         if GELU:  # x / 2 (1 + tanh(inner))
             acc = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
         if ADD:
             acc += old.to(tl.float32)
-        rounded = acc.to(out_ptr.dtype.element_ty)
+        result = gated(acc, BM, BN) if GATED else acc
+        rounded = result.to(out_ptr.dtype.element_ty)
         tl.store(at, rounded, mask=inside)
         if ADD:  # of the numbers that the next one reads
             kept = tl.where(in_columns[None, :], rounded.to(tl.float32), 0.0)

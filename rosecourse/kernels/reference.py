@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -108,9 +108,11 @@ def context_positions(context_lens: Tensor, T: int) -> tuple[Tensor, Tensor]:
     return position.expand_as(past).masked_fill(past, 0), mask[:, None]
 
 
-def add_norm(x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x + delta, both [N, C], in their dtype, and the layer norm of it."""
+def add_norm(x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """x + delta, both [N, C], in their dtype, and the layer norm of it; the RMS norm where there is no bias."""
     total = x + delta
+    if bias is None:
+        return total, F.rms_norm(total, weight.shape, weight, eps)
     return total, F.layer_norm(total, weight.shape, weight, bias, eps)
 
 
@@ -129,9 +131,9 @@ class ByLayer:
         self.block_tables = block_tables.unbind()
         self.context = (context_lens, max_context_len)
 
-    def run(self, layer_idx: int, q: Tensor, k_new: Tensor, v_new: Tensor) -> Tensor:
+    def run(self, layer_idx: int, q: Tensor, k_new: Tensor, v_new: Tensor, *more: Any) -> Tensor:
         k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
-        return self.attention(q, k_layer, v_layer, self.block_tables[layer_idx], *self.context, k_new, v_new)
+        return self.attention(q, k_layer, v_layer, self.block_tables[layer_idx], *self.context, k_new, v_new, *more)
 
 
 class ReferenceAttention(ByLayer):

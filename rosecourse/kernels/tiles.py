@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 import torch
 from triton.runtime import driver
 
-VOCABULARY = 16384  # a matrix with so many outputs, or more, is taken for that of the logits
+VOCABULARY = 32768  # a matrix with so many outputs, or more, is taken for that of the logits
 MOST_ROWS = 256  # of a product: with more the library, which reads the rows less often, wins
 TALLEST = 64  # rows of a tile
 TALLEST_OF_LOGITS = 128
 LEAST = 16  # rows, columns or inputs that a product on the tensor cores has
 ENOUGH = 96  # programs: so many keep a GPU busy
 SHORTEST = 256  # inputs that are worth a program of their own
+LARGE = 1 << 22  # numbers of a matrix whose reads take far longer than a kernel's start
 UNLIMITED = 1 << 30  # what a device without shared memory, a CPU, is taken to have of it
 
 
@@ -83,19 +84,32 @@ def tiles_for(rows: int, inputs: int, outputs: int, itemsize: int, limit: int) -
     bm = min(max(LEAST, 1 << (rows - 1).bit_length()), TALLEST_OF_LOGITS if of_logits else TALLEST)
     tuned = TUNED[max(least for least in TUNED if least <= rows)]
     found = tuned.get((inputs, VOCABULARY if of_logits else outputs)) if itemsize == 2 else None
-    tiles = _default(bm, -(-rows // bm), inputs, outputs) if found is None else Tiles(bm, *found)
+    tiles = _default(bm, -(-rows // bm), inputs, outputs, itemsize) if found is None else Tiles(bm, *found)
     return fitting(tiles, itemsize, limit)
 
 
-def _default(bm: int, row_tiles: int, inputs: int, outputs: int) -> Tiles:
+def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) -> Tiles:
     """For a shape that nobody has tuned."""
     if outputs >= VOCABULARY:
-        return Tiles(bm, 64, 64, 1, 3, 4)
-    programs = row_tiles * -(-outputs // 32)
+        return Tiles(bm, 128 if itemsize == 2 else 64, 64, 1, 3, 4)
+    if itemsize > 2:
+        return Tiles(bm, 32, 64, _splits(row_tiles * -(-outputs // 32), ENOUGH, inputs, SHORTEST), 4, 4)
+    if inputs * outputs < LARGE:
+        bn = 16 if outputs < 1536 else 32
+        splits = _splits(row_tiles * -(-outputs // bn), 64, inputs, 384)
+        return Tiles(bm, bn, 128 if inputs % (128 * splits) == 0 else 64, splits, 5, 2 if bn == 16 else 4)
+    # Few wide tiles, so that rows are read less often, but all of them at once, two on a processor.
+    bn = 128 if outputs >= ENOUGH * 128 else 64
+    splits = _splits(row_tiles * -(-outputs // bn), 128, inputs, 512)
+    return Tiles(bm, bn, 128 if bm < TALLEST and bn == 64 else 64, splits, 5 if bm == TALLEST and bn == 64 else 4, 4)
+
+
+def _splits(programs: int, enough: int, inputs: int, shortest: int) -> int:
+    """Into how many parts inputs go, so that there are enough programs: 1, 2, 4 or 8."""
     splits = 1
-    while splits < 8 and programs * splits < ENOUGH and inputs // (2 * splits) >= SHORTEST:
+    while splits < 8 and programs * splits < enough and inputs // (2 * splits) >= shortest:
         splits *= 2
-    return Tiles(bm, 32, 64, splits, 4, 4)
+    return splits
 
 
 def fitting(tiles: Tiles, itemsize: int, limit: int) -> Tiles | None:

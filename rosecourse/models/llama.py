@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from torch import Tensor
 
 from ..checks import is_count, is_within, shown
 from ..errors import ModelError
-from .ops import LayerOps, Linear
-from .shape import Attend
+from .ops import GatedLinear, LayerOps, Linear, Ops, Stream
+from .shape import Attend, Rotary
 
 SIZES = ("vocab_size", "context", "width", "inner", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
@@ -127,6 +128,7 @@ class RMSNorm:
 
     weight: Tensor
     eps: float
+    bias = None  # by which the operations of a layer tell it from a layer norm
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
@@ -146,16 +148,17 @@ class LlamaLayer:
     """One layer. The maps that read the same input are one map: q, k, v, and gate, up.
 
     weights: of the model; this layer's maps become views of the joined ones, so that nothing is held twice.
+    rotations: see `Rotary`.
     """
 
-    def __init__(self, weights: dict[str, Tensor], number: int, shape: LlamaShape) -> None:
-        def norm(name: str) -> RMSNorm:
+    def __init__(self, weights: dict[str, Tensor], number: int, shape: LlamaShape, rotations: Tensor) -> None:
+        def norm(name: str) -> Any:
             return RMSNorm(weights[f"layers.{number}.{name}.weight"], shape.norm_eps)
 
-        def linear(*names: str) -> Linear:
+        def linear(*names: str, kind: type[Linear] = Linear) -> Linear:
             names = tuple(f"layers.{number}.{name}" for name in names)
             bias = joined([f"{name}.bias" for name in names]) if f"{names[0]}.bias" in weights else None
-            return Linear(joined([f"{name}.weight" for name in names]).T, bias)
+            return kind(joined([f"{name}.weight" for name in names]).T, bias)
 
         def joined(names: list[str]) -> Tensor:
             if len(names) == 1:
@@ -167,20 +170,30 @@ class LlamaLayer:
         self.attention_norm, self.mlp_norm = norm("input_layernorm"), norm("post_attention_layernorm")
         self.qkv = linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
         self.out = linear("self_attn.o_proj")
-        self.gate_up, self.down = linear("mlp.gate_proj", "mlp.up_proj"), linear("mlp.down_proj")
-        self.qk_norms = [norm("self_attn.q_norm"), norm("self_attn.k_norm")] if shape.qk_norm else []
-        self.has_rope, self.shape = number not in shape.without_rope, shape
+        self.gate_up = linear("mlp.gate_proj", "mlp.up_proj", kind=GatedLinear)
+        self.down, self.shape = linear("mlp.down_proj"), shape
+        names = [f"layers.{number}.self_attn.{part}_norm.weight" for part in "qk"]
+        gains = torch.stack([weights[name] for name in names]) if shape.qk_norm else None
+        turns = None if number in shape.without_rope else rotations
+        self.rotary = Rotary(turns, gains, shape.norm_eps if shape.qk_norm else 0.0)
 
-    def __call__(self, x: Tensor, layer_idx: int, attend: Attend, rotations: Tensor, ops: Any) -> Tensor:
+    def __call__(self, x: Stream, layer_idx: int, attend: Any, rotations: Tensor | None, ops: Ops) -> Stream:
+        """rotations: [N, 2, D / 2], of the tokens' positions; None leaves q and k to `attend`."""
         qkv = ops.norm_linear(x, self.attention_norm, self.qkv).split(self.shape.qkv_sizes, -1)
         q, k, v = (part.unflatten(-1, (-1, self.shape.head_dim)) for part in qkv)  # [N, heads, D]
-        if self.qk_norms:
-            q, k = (norm(part) for norm, part in zip(self.qk_norms, (q, k), strict=True))
-        if self.has_rope:
-            q, k = rotate(q, rotations), rotate(k, rotations)
-        x = ops.linear_add(attend(layer_idx, q, k, v).flatten(1), self.out, x)
-        gate, up = ops.norm_linear(x, self.mlp_norm, self.gate_up).chunk(2, -1)
-        return ops.linear_add(F.silu(gate) * up, self.down, x)
+        if rotations is None:
+            h = attend(layer_idx, q, k, v, self.rotary)
+        else:
+            h = attend(layer_idx, *self.turned(q, k, rotations), v)
+        x = ops.linear_add(h.flatten(1), self.out, x)
+        return ops.linear_add(ops.norm_linear(x, self.mlp_norm, self.gate_up), self.down, x)
+
+    def turned(self, q: Tensor, k: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k as they meet: what `Rotary` says."""
+        turns, gains, eps = self.rotary
+        if gains is not None:
+            q, k = (F.rms_norm(x, gain.shape, gain, eps) for x, gain in zip((q, k), gains, strict=True))
+        return (q, k) if turns is None else (rotate(q, rotations), rotate(k, rotations))
 
 
 class Llama:
@@ -197,19 +210,29 @@ class Llama:
         self.folder: Path | None = None
         self.embedding = self.weights["embed_tokens.weight"]
         self.head = self.embedding if shape.tied else self.weights["lm_head.weight"]
-        self.layers = [LlamaLayer(self.weights, i, shape) for i in range(shape.num_layers)]
-        self.norm = RMSNorm(self.weights["norm.weight"], shape.norm_eps)
+        self.norm: Any = RMSNorm(self.weights["norm.weight"], shape.norm_eps)
         self.dtype, self.device = self.embedding.dtype, self.embedding.device
         self.rotations = shape.rotations(self.device).to(self.dtype)
-        self.ops: Any = LayerOps()  # they take an RMS norm as they do a layer norm
+        self.layers = [LlamaLayer(self.weights, i, shape, self.rotations) for i in range(shape.num_layers)]
+        self.ops: Ops = LayerOps()  # they take an RMS norm as they do a layer norm
 
-    def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """token_ids, positions: int [N]. Returns [N, width], the output of the last layer for each token."""
-        x, rotations = F.embedding(token_ids, self.embedding), self.rotations[positions]
+    def with_ops(self, ops: Ops) -> Llama:
+        """The same model, with the same weights, computed with these operations."""
+        model = copy(self)
+        model.ops = ops
+        return model
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Stream:
+        """token_ids, positions: int [N]. Returns [N, width], the output of the last layer for each token.
+
+        An `attend` with `takes_rotary` takes q and k as the products make them, and what becomes of them.
+        """
+        x = self.ops.embed(token_ids, positions, self.embedding, None)
+        rotations = None if getattr(attend, "takes_rotary", False) else self.rotations[positions]
         for layer_idx, layer in enumerate(self.layers):
             x = layer(x, layer_idx, attend, rotations, self.ops)
         return x
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Stream) -> Tensor:
         """hidden [N, width] to logits [N, vocab_size]."""
         return self.ops.logits(hidden, self.norm, self.head)

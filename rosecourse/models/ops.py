@@ -38,11 +38,19 @@ class Linear:
         return x @ self.weight if self.bias is None else addmm(self.bias, x, self.weight)
 
 
+class GatedLinear(Linear):
+    """SiLU of the first half of the outputs times the second half: [N, out / 2] (SwiGLU, Shazeer, 2020)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = super().__call__(x).chunk(2, -1)
+        return F.silu(gate) * up
+
+
 class Ops(Protocol):
     """The operations on a residual stream x; C is its width."""
 
-    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Stream:
-        """A row of wte [vocab_size, C] and one of wpe [context, C], added; token_ids, positions: int [N]."""
+    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Stream:
+        """A row of wte [vocab_size, C], and one of wpe [context, C] if any, added; token_ids, positions: int [N]."""
 
     def norm_linear(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
         """linear(norm(x)): [N, out]."""
@@ -63,8 +71,9 @@ class LayerOps:
     def __init__(self, model: Any = None, config: Any = None) -> None:
         """For a model and the config of an engine: these operations need to know neither."""
 
-    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:
-        return F.embedding(token_ids, wte) + F.embedding(positions, wpe)
+    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Tensor:
+        x = F.embedding(token_ids, wte)
+        return x if wpe is None else x + F.embedding(positions, wpe)
 
     def norm_linear(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
         return linear(norm(x))

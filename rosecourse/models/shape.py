@@ -7,7 +7,7 @@ model. A second family needs a class with these names, and an entry in `load.LOA
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -16,6 +16,17 @@ from ..checks import is_count, require, shown
 # attend(layer_idx, q, k, v) -> attention output, for N tokens in a flat row:
 # q and the output are [N, num_heads, head_dim], k and v are [N, num_kv_heads, head_dim].
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Rotary(NamedTuple):
+    """What becomes of the heads of q and k before they meet: an RMS norm of each head, and a turn by its position.
+
+    Each number turns with the one half a head away. None is none of that. eps: of the norm.
+    """
+
+    rotations: torch.Tensor | None = None  # [context, 2, D / 2]: cos and sin of the angle of each position and pair
+    gains: torch.Tensor | None = None  # [2, D], of q and of k
+    eps: float = 0.0
 
 
 class ModelShape(Protocol):

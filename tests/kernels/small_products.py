@@ -66,7 +66,7 @@ def weights(inputs: int, outputs: int, dtype: torch.dtype, seed: int = 0) -> tup
 
 
 def with_guards(w: Folded) -> Folded:
-    return Folded(*map(guarded, w))
+    return Folded(*map(guarded, w[:3]), *w[3:])
 
 
 def stream_of(linears: FusedLinears, x: torch.Tensor) -> Stream:
