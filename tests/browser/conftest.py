@@ -1,20 +1,15 @@
 """A Chromium for the tests of what a reader sees, and a Jupyter Lab. `make browser-test` runs these tests alone."""
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.server import Lab, serving
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")  # of the command, on one system or another
-PICTURES = Path(__file__).resolve().parents[2] / "build" / "browser"
-LINES_OF_LOG = 40
-PAGES = pytest.StashKey[list[Page]]()
 
 
 @pytest.fixture(scope="session")
@@ -36,13 +31,6 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def pictures() -> Path:
-    """The folder for screenshots, which git ignores: to be looked at, compared with nothing."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    return PICTURES
-
-
-@pytest.fixture(scope="session")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A Jupyter Lab that serves a copy of the tree. It needs no browser, but without one it starts in vain."""
     with serving(tmp_path_factory.mktemp("lab")) as running:
@@ -57,9 +45,9 @@ def lab(server: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def new_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Page]]:
+def new_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Opens a page of a width in pixels; an error in its console fails the test at its end."""
-    pages, errors = request.node.stash.setdefault(PAGES, []), []
+    pages, errors = [], []
 
     def opened(width: int = 1280) -> Page:
         page = browser.new_context(viewport={"width": width, "height": 900}).new_page()
@@ -75,16 +63,3 @@ def new_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Calla
         for page in pages:
             page.context.close()
     assert not errors
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item):
-    """A test that fails shows the end of Jupyter Lab's log, and keeps a picture of its pages."""
-    report = yield
-    lab = getattr(item, "funcargs", {}).get("lab")
-    if report.when == "call" and report.failed and lab:
-        report.sections.append(("Jupyter Lab", "\n".join(lab.log.read_text().splitlines()[-LINES_OF_LOG:])))
-        for number, page in enumerate(item.stash.get(PAGES, [])):
-            with contextlib.suppress(Error):  # the browser may be gone
-                page.screenshot(path=PICTURES / f"failed_{item.name}_{number}.png", timeout=5_000)
-    return report

@@ -1,7 +1,6 @@
 """A notebook in Jupyter Lab, driven as its reader does it: by menus, by keys, and by looking at the cells."""
 
 import json
-from pathlib import Path
 
 from playwright.sync_api import ElementHandle, Error, Page
 
@@ -128,14 +127,6 @@ class Notebook:
         self.page.wait_for_function(IS_DONE, arg=before, timeout=LONGEST)
         return self.shown(text)
 
-    def restart(self) -> None:
-        """Restarts the kernel from the menu."""
-        self.menu("Kernel", "Restart Kernel…")
-        self.page.locator(".jp-Dialog .jp-mod-accept").click()
-        self.page.wait_for_selector(".jp-Dialog", state="detached")
-        self.page.wait_for_function(KERNEL_IS_IDLE)
-        self.page.evaluate("() => { window.asked = window.answered = 0 }")
-
     def write(self, text: str, source: str) -> None:
         """Replaces what is in a cell, as by pasting."""
         editor = self.cell(text).query_selector(".cm-content")
@@ -163,11 +154,6 @@ class Notebook:
     def too_wide(self) -> list[int]:
         """The widths of what scrolls sideways as a whole."""
         return self.page.evaluate(TOO_WIDE)
-
-    def picture(self, file: Path, text: str) -> None:
-        """Keeps a picture of the page with this cell on top."""
-        self.cell(text)
-        self.page.screenshot(path=file)
 
     def save(self) -> None:
         self.page.keyboard.press("Control+S")

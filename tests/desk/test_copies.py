@@ -2,8 +2,8 @@
 
 import json
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,26 +15,12 @@ from tests.support.commands import desk as command
 NAMES = ["000_start_here.ipynb", "036_tables.ipynb", "038_append.ipynb"]
 
 
-@dataclass
-class Copies:
-    """The copies of a repository."""
-
-    root: Path
-
-    def __post_init__(self):
-        self.originals, self.folder = self.root / "notebooks", self.root / "my"
-
-    def renew(self):
-        return renew(self.root)
-
-    def reset(self, number):
-        return reset(self.root, number)
-
-
 @pytest.fixture
 def copies(root):
-    made = Copies(root)
-    made.renew()
+    """The copies of a repository, made."""
+    made = SimpleNamespace(originals=root / "notebooks", folder=root / "my")
+    made.renew, made.reset = partial(renew, root), partial(reset, root)
+    made.first = made.renew()
     return made
 
 
@@ -51,22 +37,17 @@ def rerun(path):
     path.write_text(json.dumps(document, indent=1))
 
 
-def test_the_copy_is_made_once(root):
-    write_notebook(root / "notebooks" / "scratch.ipynb", "x")  # no lesson
-    copies = Copies(root)
-    assert copies.renew() == ["my/ is your copy of the notebooks: work there, and git leaves it alone"]
-    (root / "notebooks" / "scratch.ipynb").unlink()
-    assert texts(copies.folder) == texts(copies.originals)
+def test_copy_is_made_once_and_new_lessons_are_added(copies):
+    assert copies.first == ["my/ is your copy of the notebooks: work there, and git leaves it alone"]
     assert sorted(texts(copies.folder)) == NAMES
+    assert texts(copies.folder) == texts(copies.originals)
     times = [path.stat().st_mtime_ns for path in sorted(copies.folder.glob("*.ipynb"))]
+    write_notebook(copies.originals / "scratch.ipynb", "x")  # no lesson
     assert copies.renew() == []
     assert times == [path.stat().st_mtime_ns for path in sorted(copies.folder.glob("*.ipynb"))]  # nothing is rewritten
-
-
-def test_a_new_lesson_comes_with_the_next_call(copies):
+    (copies.folder / NAMES[1]).unlink()
     write_notebook(copies.originals / "059_rollover.ipynb", "c = 1")
-    assert copies.renew() == ["my/: 059 new"]
-    assert texts(copies.folder) == texts(copies.originals)
+    assert copies.renew() == ["my/: 036, 059 new"]
 
 
 @pytest.mark.parametrize("was_run", [False, True])
@@ -143,11 +124,6 @@ def test_reset_brings_a_lesson_back_and_keeps_the_old_one(copies):
     assert copies.reset("038") == "my/038_append.ipynb is as the course has it"
 
 
-def test_reset_makes_what_is_missing(root):
-    assert Copies(root).reset("38") == "my/038_append.ipynb is as the course has it"
-    assert [path.name for path in (root / "my").glob("*.ipynb")] == ["038_append.ipynb"]
-
-
 def test_hunts_and_the_appendix_are_copied_renewed_and_reset_too(copies):
     hunt, page = "hunts/036_hunt.ipynb", "appendix/statistics.ipynb"
     for name in (hunt, page):
@@ -173,33 +149,21 @@ def test_reset_of_a_lesson_that_is_not_there(copies, number):
 # -- the command --------------------------------------------------------------------------------------------------
 
 
-def test_the_command_makes_and_resets(root, monkeypatch, capsys):
+def test_command_makes_resets_and_ends_in_one_line(root, monkeypatch, capsys):
     (root / "tests").mkdir()
     monkeypatch.chdir(root / "tests")  # below the repository is in it
+    assert command.main(["--reset", "38"]) == 0  # makes what is missing
+    assert capsys.readouterr().out == "my/038_append.ipynb is as the course has it\n"
     assert command.main([]) == 0
-    assert capsys.readouterr().out.startswith("my/ is your copy of the notebooks")
     assert sorted(texts(root / "my")) == NAMES
-    write_notebook(root / "my" / "038_append.ipynb", "mine")
-    assert command.main(["--reset", "038"]) == 0
-    assert "the old one is my/038_yours_1.ipynb, and your progress stays ticked" in capsys.readouterr().out
-    assert command.main([]) == 0
-    assert capsys.readouterr().out == ""
-
-
-def test_the_command_ends_in_one_line(root, monkeypatch, capsys):
-    monkeypatch.chdir(root)
-    assert command.main(["--reset", "99"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("rosecourse desk: error: there is no lesson '99': give one of 000, 036, 038, as in `make re")
-    assert said.count("\n") == 1
-    (root / "my").write_text("a file")
-    assert command.main([]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_outside_of_the_repository(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert command.main([]) == 2
-    said = capsys.readouterr().err
-    assert "is not in the course's repository: run this where notebooks/000_start_here.ipynb is" in said
-    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().out == "my/: 000, 036 new\n"
+    monkeypatch.chdir(root.parent)
+    for folder, flags, words in (
+        (root, ["--reset", "99"], "there is no lesson '99': give one of 000, 036, 038, as in `make re"),
+        (root.parent, [], f"{root.parent} is not in the course's repository: run this where notebooks/000_start_here"),
+    ):
+        monkeypatch.chdir(folder)
+        assert command.main(flags) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"rosecourse desk: error: {words}")
+        assert said.count("\n") == 1

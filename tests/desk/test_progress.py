@@ -36,7 +36,7 @@ def test_what_is_done_at_the_desk_is_stored(desk):
     assert (desk / noting.FILE).read_text().count("\n") == 4
 
 
-def test_a_bug_that_is_found_in_a_folder_of_the_desk_is_stored_in_the_desk(desk, monkeypatch):
+def test_bug_that_is_found_in_a_folder_of_the_desk_is_stored(desk, monkeypatch):
     (desk / "hunts").mkdir()
     monkeypatch.chdir(desk / "hunts")
     note("036", "found")
@@ -65,14 +65,6 @@ def test_the_first_date_and_the_last_race_stay(desk, monkeypatch):
     assert my_progress()["038"] == {"built": "2026-02-02", "run": {"said": "1x", "date": "2026-04-04"}}
 
 
-def test_a_race_counts_when_the_part_has_passed(desk):
-    note("038", "run", "9x")
-    assert my_progress()["038"].get("run") is None
-    note("038", "built")
-    note("038", "run", "2x")
-    assert my_progress()["038"]["run"]["said"] == "2x"
-
-
 def test_two_notebooks_that_write_at_the_same_time_lose_nothing(desk):
     numbers = [f"{n:03}" for n in range(60)]
     with ThreadPoolExecutor(4) as notebooks:
@@ -92,7 +84,7 @@ def test_a_damaged_line_is_left_out(desk, damage):
     }
 
 
-def test_what_cannot_be_stored_costs_a_line_and_no_lesson(desk, capsys, monkeypatch):
+def test_note_that_cannot_be_stored_costs_a_line_and_no_lesson(desk, capsys, monkeypatch):
     monkeypatch.setattr(noting, "FILE", "no/such/folder")
     note("038", "read")
     (said,) = capsys.readouterr().err.splitlines()
@@ -127,22 +119,16 @@ def rows():
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in my_status().splitlines() if "|" in line][2:]
 
 
-def test_the_table_shows_what_is_done(desk):
+def test_status_has_a_row_for_each_lesson_that_is_begun(desk):
+    assert my_status() == "0 of 2 lessons read, 0 parts built, 0 bugs found. Next: 036, Lesson 036."
     note_all("036")
+    first = ["[036 Lesson 036](036_tables.ipynb)", "✓", "✓", f"2.00x [1.90, 2.10] ({TODAY})", "✓"]
+    assert rows() == [first]
+    assert my_status().endswith(" Next: 038, Lesson 038.")
     note("038", "read")
-    assert rows() == [
-        ["[036 Lesson 036](036_tables.ipynb)", "✓", "✓", f"2.00x [1.90, 2.10] ({TODAY})", "✓"],
-        ["[038 Lesson 038](038_append.ipynb)", "✓", "·", "·", "·"],
-    ]
+    assert rows() == [first, ["[038 Lesson 038](038_append.ipynb)", "✓", "·", "·", "·"]]
     assert my_status().endswith("\n2 of 2 lessons read, 1 parts built, 1 bugs found.")
     assert my_status()._repr_markdown_() == repr(my_status()) == str(my_status())
-
-
-def test_a_lesson_that_is_not_begun_has_no_row(desk):
-    assert my_status() == "0 of 2 lessons read, 0 parts built, 0 bugs found. Next: 036, Lesson 036."
-    note("036", "read")
-    assert len(rows()) == 1
-    assert my_status().endswith(" Next: 038, Lesson 038.")
 
 
 def test_the_page_shows_nothing_where_nothing_is_kept(root, monkeypatch, capsys):

@@ -27,6 +27,7 @@ def test_the_map_has_a_row_for_each_rung(tmp_path):
     header, _, *table = shown.partition("\n\n")[0].splitlines()
     *rows, _ = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table if "|" in row]
     titles = {head.number: head.title for head in heads_in(FOLDER)[:-1]}  # as the notebooks and the progress have them
+    assert {n: title.casefold() for n, title in titles.items()} == {one.number: one.title.casefold() for one in LESSONS}
     assert [row[0] for row in rows] == [f"[{n} {titles[n]}]({FILES[n]})" for n in titles]
     assert list(titles) == [rung.number for rung in LESSONS]
     assert [row[2] for row in rows] == [rung.about for rung in LESSONS]
@@ -36,11 +37,6 @@ def test_the_map_has_a_row_for_each_rung(tmp_path):
     assert worth["059"] == "ITL p99 not recorded yet"
     assert workloads_table() in shown
     assert header.endswith("recorded (NVIDIA H200) |")
-
-
-def test_a_lesson_has_one_title_in_all_places():
-    heads = {head.number: head.title.casefold() for head in heads_in(FOLDER)[:-1]}
-    assert heads == {rung.number: rung.title.casefold() for rung in LESSONS}
 
 
 @pytest.mark.parametrize("number", COURSES)
@@ -71,12 +67,6 @@ def test_the_glossary_is_in_order_and_has_what_the_lessons_take_as_known():
     assert [word for word in wanted.split() if word not in said] == []
 
 
-def test_each_word_of_the_glossary_is_used_in_a_lesson():
-    text = "\n".join(source_of(cell) for name in FILES.values() for cell in cells_of(FOLDER / name)).casefold()
-    parts = [word.casefold().split(" a, ")[0].split(", ") for word in words()]
-    assert [names for names in parts if not all(name in text for name in names)] == []
-
-
 @pytest.mark.parametrize("number", FILES)
 def test_a_lesson_leads_to_its_neighbours_and_to_the_start_page(number):
     head, *_, link, last_code, foot = cells_of(FOLDER / FILES[number])
@@ -103,18 +93,6 @@ def test_the_page_that_looks_back_is_read_last_and_is_no_lesson():
     assert max(PAGES.values()) == END
     (row,) = [line for line in lesson_map(FOLDER).splitlines() if END in line]
     assert row.count("|") == lesson_map(FOLDER).splitlines()[0].count("|")
-
-
-def test_a_foot_leads_to_the_neighbours_and_the_last_page_notes_nothing():
-    feet = script("notebook_feet")
-    nbformat = pytest.importorskip("nbformat")
-    files = {"035": "035_a.ipynb", "036": "036_b.ipynb", "038": "038_c.ipynb", END[:3]: END}
-    before, after = "[036, block-table cache](036_b.ipynb)", f"[072, the whole ladder]({END})"
-    assert feet.foot("035", files) == f"**Next:** {before} · [Start page]({START})"
-    assert feet.foot("038", files) == f"**Next:** {after} · **Previous:** {before} · [Start page]({START})"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# 072 · The end")])
-    feet.with_end(notebook, END[:3], files)
-    assert [cell.id for cell in notebook.cells[1:]] == ["foot"]
 
 
 def test_feet_are_written_once_and_renewed():

@@ -40,70 +40,50 @@ def found():
 
 
 @pytest.fixture
-def ax():
-    figure, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
-    yield ax
+def figure():
+    figure = plt.figure(figsize=(9, 3.6), layout="constrained")
+    yield figure
     figure.canvas.draw()  # it can be drawn, whatever the test looked at
     plt.close(figure)
 
 
-def lines(ax, color, marker="None"):
-    return [line for line in ax.lines if line.get_color() == color and line.get_marker() == marker]
+@pytest.fixture
+def ax(figure):
+    return figure.add_subplot()
 
 
-def texts(ax):
-    return [text.get_text() for text in ax.texts]
-
-
-def legend(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def test_the_figure_of_a_lesson_shows_what_the_table_says(found):
-    found = replace(found, control=samples("control", 0.0021, spike=0.003))
-    figure = plt.figure(figsize=(8.2, 3.6), layout="constrained")
-    yours = samples("yours", 0.0012)
+def test_figure_of_a_lesson_shows_what_the_table_says(figure, found):
+    found, yours = replace(found, control=samples("control", 0.0021, spike=0.003)), samples("yours", 0.0012)
     plots.lesson_figure(figure, found, "Lesson 038", yours)
-    figure.canvas.draw()
-    for ax, (metric, statistic) in zip(figure.axes, plots.PANELS, strict=True):
-        sides = [found.before, found.control, found.after, yours]
-        assert [bar.get_height() for bar in ax.patches] == [side.typical(metric, statistic) for side in sides]
-        before, after, _ = found.row(metric, statistic)
-        assert {ax.patches[0].get_height(), ax.patches[2].get_height()} == {before, after}
+    sides = [found.before, found.control, found.after, yours]
+    for ax, panel in zip(figure.axes, plots.PANELS, strict=True):
+        assert [bar.get_height() for bar in ax.patches] == [side.typical(*panel) for side in sides]
         assert ax.get_ylim()[0] == 0
-    plt.close(figure)
 
 
-def test_along_the_steps_the_blocks_are_where_the_spikes_are(ax, found):
+def test_blocks_along_the_steps_begin_where_the_spikes_are(ax, found):
     plots.itl_along_steps_compared(ax, found, "title")
-    dotted = [line for line in ax.lines if line.get_linestyle() == ":"]
-    assert [line.get_xdata()[0] for line in dotted] == [4, 8]
+    assert [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [4, 8]
     for side, style in ((found.before, BEFORE), (found.after, AFTER)):
-        (curve,) = lines(ax, style["color"])
+        (curve,) = (line for line in ax.lines if line.get_color() == style["color"])
+        assert curve.get_marker() == "None"  # a mark would cover the other side's
         assert list(curve.get_xdata()) == list(range(3, 12))
         assert list(curve.get_ydata()) == list(side.itl_along_steps_ms)
-        assert all(line.get_zorder() < curve.get_zorder() for line in dotted)
-        assert not lines(ax, style["color"], style["marker"])  # a mark would cover the other side's
-    assert legend(ax) == ["before", "after", "a new block begins"]
     assert ax.get_ylim() == (0, pytest.approx(1.1 * 5.1))
 
 
-def test_the_control_of_another_rung_is_a_band_around_before(tmp_path):
+def test_control_of_another_rung_is_a_band_around_before(figure, tmp_path):
     """061 took 1.5 times as long the second time: so the band reaches from `before` to 1.5 times `before`."""
     rungs = twice_as_fast("061", "063") | twice_as_fast("062", "064")
-    slow = [steady(3 * step) for step in STEPS]
-    write_recording(tmp_path, rungs, "C", {"061": slow})
-    figure = plt.figure(figsize=(8.2, 3.6), layout="constrained")
-    found = recorded_comparison("063", "C", folder=tmp_path)
-    plots.lesson_figure(figure, found, "Lesson 063")
+    write_recording(tmp_path, rungs, "C", {"061": [steady(3 * step) for step in STEPS]})
+    plots.lesson_figure(figure, recorded_comparison("063", "C", folder=tmp_path), "Lesson 063")
     figure.canvas.draw()
     band = figure.axes[1].patches[-1].get_extents().transformed(figure.axes[1].transData.inverted())
     assert (band.y0, band.y1) == pytest.approx((1.5 * 8.2, 1.5 * 8.2))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["before", "after", plots.OTHER_TWICE]
-    plt.close(figure)
 
 
-def test_a_bar_for_each_rung_stands_on_a_scale_of_the_limit(ax, tmp_path):
+def test_bar_of_each_rung_stands_on_a_scale_of_the_limit(ax, tmp_path):
     write_recording(tmp_path, twice_as_fast(), "A")
     ladder = recorded_ladder("A", folder=tmp_path)
     plots.draw_ladder(ax, ladder, "title")
@@ -114,7 +94,7 @@ def test_a_bar_for_each_rung_stands_on_a_scale_of_the_limit(ax, tmp_path):
 
 
 @pytest.mark.parametrize("shares", [None, [0.01, 0.1234]])
-def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
+def test_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     rungs = [samples("035", 0.004), samples("061", 0.001)]
     found = Ladder(rungs, ["paged decode baseline", "Triton full-batch append"], CONDITIONS)
     plots.ladder_throughput(ax, found, "title", shares)
@@ -122,13 +102,9 @@ def test_the_ladder_shows_throughput_ratio_and_share_of_each_rung(ax, shares):
     (bars,) = (found for found in ax.collections if len(found.get_segments()) == 2)
     drawn = [tuple(segment[:, 0]) for segment in bars.get_segments()]
     assert drawn == [pytest.approx((rung.throughput.low, rung.throughput.high)) for rung in rungs]
-    speedup = ratio(rungs[0].each("total time"), rungs[1].each("total time"))
-    first, second = (f"{rung.throughput.value:,.0f}" for rung in rungs)
+    times = ratio(rungs[0].each("total time"), rungs[1].each("total time")).shown(2)
+    first, second = (f"{rung.throughput.value:,.0f} tokens/s" for rung in rungs)
     floors = [", 100 floors", ", 8.1 floors"] if shares else ["", ""]
-    times = f", 4.00x [{speedup.low:.2f}, {speedup.high:.2f}]"
-    assert texts(ax) == [f"{first} tokens/s{floors[0]}", f"{second} tokens/s{times}{floors[1]}"]
-    dots = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "o"]
-    assert dots == [rung.throughputs for rung in rungs]
-    names = [label.get_text() for label in ax.get_yticklabels()]
-    assert names == ["035 paged decode baseline", "061 Triton full-batch append"]
+    assert [text.get_text() for text in ax.texts] == [first + floors[0], f"{second}, {times}{floors[1]}"]
+    assert [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "o"] == [r.throughputs for r in rungs]
     assert ax.yaxis_inverted()  # the first on top

@@ -41,53 +41,36 @@ def address(rows, row, column):
 
 
 def cells(picture, rows):
-    """(row, address) -> (text, whether the device changed it), and the addresses of the cells with an outline."""
-    found, outlined = {}, set()
+    """(row, address) -> (text, whether the device changed it); where cells have an outline; where they are white."""
+    found, outlined, white = {}, set(), set()
     for row, line in enumerate(rows_of(picture)[2:]):
         for column, cell in enumerate(list(line.values())[1:]):
-            found[row, address(rows, row, column)] = (cell.text, cell.fill == BY_DEVICE)
-            outlined |= {address(rows, row, column)} if cell.marked else set()
-    return found, outlined
+            place = address(rows, row, column)
+            found[row, place] = (cell.text, cell.fill == BY_DEVICE)
+            outlined |= {place} if cell.marked else set()
+            white |= {place} if cell.fill == USED else set()
+    return found, outlined, white
 
 
 def test_cells_show_the_buffer_where_it_has_them(engine):
-    a, b = start(engine, 5, 2)
-    step(engine, a, b)
-    rows = engine.decode_step.rows
-    found, _ = cells(rows_map(rows, {"A": a.table, "B": b.table}), rows)
-    assert sorted(address for _, address in found) == list(range(rows.state.numel()))
-    for row, session in enumerate((a, b)):
-        said = {field: found[row, field * 4 + row][0] for field in range(FIELDS)}
-        assert said == {
-            TOKEN: str(session.token_ids[-1]),
-            POSITION: str(session.num_cached_tokens),
-            TEMPERATURE: "0.7",
-            TOP_K: "5",
-            TOP_P: "0.9",
-            KEY: f"{key_of(3):08x}",
-        }
-        entries = [found[row, FIELDS * 4 + row * rows.max_blocks + n][0] for n in range(len(session.table))]
-        assert entries == [f"#{block}" for block in session.table]
-
-
-def test_what_nobody_reads_is_pale(engine):
     a, b, c = start(engine, 10, 3, 9)
     step(engine, a, b, c)
     step(engine, a, c)  # c's table lies where b's was, and c's old row is not in use
     rows = engine.decode_step.rows
-    lines = enumerate(rows_of(rows_map(rows, {"A": a.table, "B": b.table, "C": c.table}))[2:])
-    white = {
-        address(rows, row, column - 1)
-        for row, line in lines
-        for column, cell in line.items()
-        if column and cell.fill == USED
-    }
-    fields = {field * 4 + row for field in range(FIELDS) for row in (0, 1)}
-    entries = {FIELDS * 4 + row * rows.max_blocks + n for row, s in enumerate((a, c)) for n in range(len(s.table))}
-    assert white == fields | entries
+    found, _, read = cells(rows_map(rows, {"A": a.table, "B": b.table, "C": c.table}), rows)
+    assert sorted(address for _, address in found) == list(range(rows.state.numel()))
+    expected = {}
+    for row, session in enumerate((a, c)):
+        fields = {TEMPERATURE: "0.7", TOP_K: "5", TOP_P: "0.9", KEY: f"{key_of(3):08x}"}
+        fields |= {TOKEN: str(session.token_ids[-1]), POSITION: str(session.num_cached_tokens)}
+        expected |= {(row, field * rows.max_rows + row): said for field, said in fields.items()}
+        first = FIELDS * rows.max_rows + row * rows.max_blocks
+        expected |= {(row, first + n): f"#{block}" for n, block in enumerate(session.table)}
+    assert {place: found[place][0] for place in expected} == expected
+    assert read == {address for _, address in expected}  # what nobody reads is pale
 
 
-def test_it_tells_the_host_from_the_device(engine):
+def test_cells_tell_the_host_from_the_device(engine):
     a, b = start(engine, 4, 2)
     step(engine, a, b)
     rows, tables = engine.decode_step.rows, {"A": a.table, "B": b.table}
@@ -95,7 +78,7 @@ def test_it_tells_the_host_from_the_device(engine):
         then = rows_map(rows, tables)
         rows.sent = {}
         step(engine, a, b)
-        found, outlined = cells(rows_map(rows, tables, then, rows.sent), rows)
+        found, outlined, _ = cells(rows_map(rows, tables, then, rows.sent), rows)
         assert outlined == set(rows.sent)
         by_device = {address for (_, address), (_, moved) in found.items() if moved}
         assert {POSITION * 4, POSITION * 4 + 1} <= by_device

@@ -1,21 +1,19 @@
-"""The picture of a block table and a position: which entry is read, and which slot that is."""
+"""Pictures of slots: where rows of a write go, which entry of a table is read, and what copy-on-write copies."""
 
 import pytest
 
-from rosecourse import EngineConfig, InferenceEngine, lesson
-from rosecourse.pictures.colours import INK, WRONG
-from rosecourse.pictures.slots import slots_by_table
-from tests.support.diagram_reader import arrows, parse, rows_of, start, strips, texts
+from rosecourse import lesson
+from rosecourse.pictures.colours import EMPTY, INK, OWNER_COLOURS, SHARED, WRONG
+from rosecourse.pictures.slots import blocks_and_copies, rows_to_blocks, slots_by_table
+from tests.support.diagram_reader import arrows, make_engine, parse, rows_of, start, strips, targets, texts
+
+WORDS = {"P": "prompt"}
 
 
 @pytest.fixture
 def engine(small_model):
-    return make_engine(small_model)
-
-
-def make_engine(model, block_size=4):
-    config = EngineConfig(block_size=block_size, max_batch_size=16, num_blocks=12, max_seq_len=64, prefix_cache=False)
-    return InferenceEngine(model, config, lesson("063").after)
+    """One table for all layers, as from 063 on."""
+    return make_engine(small_model, lesson("063").after)
 
 
 def started(engine, *lengths):
@@ -23,45 +21,84 @@ def started(engine, *lengths):
     return {name: session.table for name, session in zip("ABCDEFGH", sessions, strict=False)}
 
 
-def targets(picture):
-    """{(block, slot): (who writes it, the colour of its outline)}"""
-    return {
-        (block, slot): (cell.text, cell.outline)
-        for block, (_, slots, _) in strips(picture).items()
-        for slot, cell in enumerate(slots)
-        if cell.marked
-    }
+# -- an append ------------------------------------------------------------------------------------------------------
 
 
-def chosen(picture, sessions):
-    """For each session the entry with an outline, and what it says."""
-    rows = rows_of(picture)[1 : 1 + sessions]
-    last = max(column for column, cell in rows_of(picture)[0].items() if cell.text.startswith("["))
-    return [
-        [(column - 1, cell.text) for column, cell in row.items() if cell.marked and 1 <= column <= last] for row in rows
-    ]
+def test_row_of_a_write_points_at_its_block(small_model):
+    engine = make_engine(small_model)
+    sessions = [start(engine, n) for n in (1, 4, 6, 2)]  # B's block is full: the batch is not whole
+    last = [engine.kv.info(session.block_ids_per_layer[0][-1]) for session in sessions]
+    named = dict(zip("ABCD", (session.block_ids_per_layer for session in sessions), strict=True))
+    blocks, slots = ([getattr(last[row], what) for row in (0, 2, 3)] for what in ("block_index", "length"))
+    picture = rows_to_blocks(engine.kv, named, [0, 2, 3], blocks, slots)
+    assert [row[0].text for row in rows_of(picture)[1:5]] == ["[0] A", "[1] B: not in this write", "[2] C", "[3] D"]
+    assert {place: text for place, (text, _) in targets(picture).items()} == {(0, 1): "0", (3, 2): "2", (4, 2): "3"}
+    assert arrows(picture) == [(row, strips(picture)[block][0]) for row, block in ((1, 0), (3, 3), (4, 4))]
+    assert "row 0 (A) to slot 1 of block #0;" in parse(picture)[0].text
 
 
-def test_each_position_chooses_an_entry_and_a_slot(engine):
+# -- block tables and positions -------------------------------------------------------------------------------------
+
+
+def test_position_chooses_an_entry_and_a_slot(engine):
     tables, lengths = started(engine, 6, 4, 9, 2), (6, 4, 9, 2)
     engine.kv.place(list(tables.values()))
     picture = slots_by_table(engine.kv, tables)
     expected = {name: (table[n // 4], n % 4) for (name, table), n in zip(tables.items(), lengths, strict=True)}
     assert targets(picture) == {place: (name, INK) for name, place in expected.items()}
-    named = [[(n // 4, str(expected[name][0]))] for name, n in zip(expected, lengths, strict=True)]
-    assert chosen(picture, 4) == named
-    assert arrows(picture) == [
-        (row, strips(picture)[block][0]) for row, (block, _) in enumerate(expected.values(), start=1)
+    rows = rows_of(picture)
+    last = max(column for column, cell in rows[0].items() if cell.text.startswith("["))
+    chosen = [
+        [(column, cell.text) for column, cell in row.items() if cell.marked and 1 <= column <= last] for row in rows
     ]
+    assert chosen[1:5] == [[(1 + n // 4, str(block))] for (block, _), n in zip(expected.values(), lengths, strict=True)]
+    assert arrows(picture) == [(row, strips(picture)[block][0]) for row, (block, _) in enumerate(expected.values(), 1)]
     assert "no block placed: 0 is read" not in texts(picture)
-    assert {"A: 6", "B: 4", "C: 9", "D: 2"} <= set(texts(picture))
     assert parse(picture)[0].text.startswith("A at position 6 reads entry 1: slot 2 of block 1; B at position 4")
 
 
-def test_before_place_a_full_session_aims_at_block_0(engine):
+def test_position_before_place_aims_at_block_0(engine):
     tables = started(engine, 6, 4)
     picture = slots_by_table(engine.kv, tables)
     assert targets(picture) == {(tables["A"][1], 2): ("A", INK), (0, 0): ("B", WRONG)}
     assert tables["A"][0] == 0  # somebody else's
     assert "no block placed: 0 is read" in texts(picture)
-    assert "B at position 4 reads entry 1: slot 0 of block 0" in parse(picture)[0].text
+
+
+# -- copy-on-write --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def family(engine):
+    """A session of six tokens and two forks."""
+    first = start(engine, 6)
+    return dict(zip("ABC", [one.table for one in (first, engine.fork(first), engine.fork(first))], strict=True))
+
+
+def held(tables, **others):
+    """The words of a prompt in all blocks of these tables; `b3=` has the words of block 3."""
+    words = {block: ["P"] * 4 for table in tables.values() for block in table}
+    return words | {int(name[1:]): given for name, given in others.items()}
+
+
+def test_block_shows_its_owners_and_what_its_slots_hold(family):
+    picture = blocks_and_copies(family, held(family, b1=["P", "P", "B", ""]), WORDS, wrong=[(1, 2)])
+    assert list(strips(picture)) == [0, 1]
+    _, slots, owners = strips(picture)[1]
+    assert owners == "A + B + C"
+    assert [cell.text for cell in slots] == ["P", "P", "B", ""]
+    assert [cell.fill for cell in slots] == [SHARED, SHARED, OWNER_COLOURS[1], EMPTY]
+    assert arrows(picture) == []
+    assert {"P: prompt", "B's token", "empty"} <= set(texts(picture))
+    assert targets(picture) == {(1, 2): ("B", WRONG)}
+    assert "slot 2 of block 1 is wrong" in parse(picture)[0].text
+
+
+def test_copy_has_an_arrow_to_it(engine, family):
+    copies = engine.kv.place(list(family.values()))
+    picture = blocks_and_copies(family, held(family), WORDS, copies)
+    lines = {block: line for block, (line, _, _) in strips(picture).items()}
+    assert arrows(picture) == [(lines[copy.source], lines[copy.destination]) for copy in copies]
+    assert len(copies) == 2
+    assert strips(picture)[copies[0].destination][2] == "A"
+    assert "is to be copied to block" in parse(picture)[0].text
