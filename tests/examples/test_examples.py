@@ -46,7 +46,7 @@ def test_what_is_late_is_cancelled_and_leaves_no_block_behind(example, model, ca
 
 
 @pytest.mark.parametrize("example", ["samples.py"], indirect=True)
-def test_samples_are_those_of_generate_and_share_the_prompts_blocks(example, model, capsys):
+def test_samples_are_those_of_generate_and_share_blocks(example, model, capsys):
     engine = rc.InferenceEngine(model, example["CONFIG"])
     texts, together, alone = example["sample"](engine)
     expected = engine.generate(example["PROMPT"], example["params_of"](0), n=example["SAMPLES"])
@@ -68,7 +68,7 @@ def test_a_folder_is_benchmarked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("example", ["own_model.py"], indirect=True)
-def test_the_benchmark_prints_a_table_a_verdict_and_what_was_measured(example, capsys, monkeypatch):
+def test_the_benchmark_prints_a_table_and_a_verdict(example, capsys, monkeypatch):
     monkeypatch.setitem(example["main"].__globals__, "PAIRS", 1)
     assert example["main"]([]) == 0
     out = capsys.readouterr().out

@@ -9,12 +9,9 @@ from rosecourse.commands.engines import config_of
 from rosecourse.decode import step as ranges
 from tests.support.commands import benchmark_scheduler
 
+STEP = "roseinfer.decode_step_sessions"
 FORWARD = "roseinfer.model.forward"
-PLACE = "roseinfer.decode_step_sessions.place"
-PLAN = "roseinfer.decode_step_sessions.plan"
-RUN = "roseinfer.decode_step_sessions.run"
-TABLES = ["roseinfer.decode_step_sessions.build_block_tables", "roseinfer.decode_step_sessions.h2d_block_tables"]
-APPEND = "roseinfer.kv.append_token"
+TABLES = [f"{STEP}.build_block_tables", f"{STEP}.h2d_block_tables"]
 
 
 def names_of(number):
@@ -23,10 +20,10 @@ def names_of(number):
     From 066 on the forward is a part of the run, and a graph knows no ranges.
     """
     if number < "063":
-        return [*TABLES, FORWARD, APPEND]
+        return [*TABLES, FORWARD, "roseinfer.kv.append_token"]
     if number == "063":
-        return [PLACE, *TABLES, FORWARD]
-    return [PLACE, PLAN, FORWARD if number < "066" else RUN]
+        return [f"{STEP}.place", *TABLES, FORWARD]
+    return [f"{STEP}.place", f"{STEP}.plan", FORWARD if number < "066" else f"{STEP}.run"]
 
 
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
@@ -40,36 +37,23 @@ def test_a_profiler_sees_each_name_of_a_rung_once_a_step(rung, small_model):
     assert sorted(seen) == sorted(names_of(rung.number))
 
 
-@pytest.fixture
-def nvtx_calls(monkeypatch):
+def test_nvtx_ranges_are_closed_whatever_happens(monkeypatch):
     calls = []
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", calls.append)
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("pop"))
-    return calls
-
-
-def test_nvtx_ranges_are_closed_whatever_happens(nvtx_calls):
     with pytest.raises(KeyError), ranges.nvtx_range("outer"), ranges.nvtx_range("inner"):
         raise KeyError
-    assert nvtx_calls == ["outer", "inner", "pop", "pop"]
+    assert calls == ["outer", "inner", "pop", "pop"]
+    for value in ("0", "1"):  # the switch is read at the edge
+        monkeypatch.setenv("ROSEINFER_NVTX", value)
+        assert config_of(benchmark_scheduler.flags()).nvtx is (value == "1")
 
 
-def test_nvtx_is_off_unless_it_is_asked_for_on_cuda():
+def test_a_range_is_nothing_where_nobody_looks():
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     assert ranges.range_for(cuda, nvtx=True) is ranges.nvtx_range
     assert ranges.range_for(cuda, nvtx=False) is ranges.range_for(cpu, nvtx=True) is ranges.profiler_range
-
-
-def test_a_range_is_nothing_where_no_profiler_runs():
     assert ranges.profiler_range("roseinfer.step") is ranges.NO_RANGE
     with profile(activities=[ProfilerActivity.CPU]):
         assert isinstance(ranges.profiler_range("roseinfer.step"), record_function)
     assert ranges.profiler_range("roseinfer.step") is ranges.NO_RANGE
-
-
-@pytest.mark.parametrize(("value", "expected"), [(None, False), ("0", False), ("1", True)])
-def test_the_switch_is_read_at_the_edge(value, expected, monkeypatch):
-    monkeypatch.delenv("ROSEINFER_NVTX", raising=False)
-    if value is not None:
-        monkeypatch.setenv("ROSEINFER_NVTX", value)
-    assert config_of(benchmark_scheduler.flags()).nvtx is expected

@@ -3,34 +3,43 @@
 import pytest
 import torch
 
-from rosecourse import InferenceEngine, SamplingParams, lesson
-from rosecourse.measure.rivals import as_transformers, time_pairs, transformers_completions
+from rosecourse import ConfigError, InferenceEngine, RequestFailed, SamplingParams
+from rosecourse.measure.rivals import as_transformers, time_pairs
 from tests.support.commands import benchmark_transformers
+from tests.support.tag_model import TagModel
 
-PROMPTS = [[1, 2, 3], [4, 5, 6]]
 PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
 
 
-def test_a_static_cache_gives_the_same_tokens(small_model, monkeypatch):
-    theirs = as_transformers(small_model)
-    caches = []
-    forward = theirs.forward
-    monkeypatch.setattr(
-        theirs, "forward", lambda **given: caches.append(type(given["past_key_values"]).__name__) or forward(**given)
-    )
-    expected = transformers_completions(theirs, PROMPTS, 6)
-    assert set(caches) == {"DynamicCache"}
-    caches.clear()
-    assert transformers_completions(theirs, PROMPTS, 6, static_cache=True) == expected
-    assert set(caches) == {"StaticCache"}
+@pytest.mark.parametrize(("static_cache", "kind"), [(False, "DynamicCache"), (True, "StaticCache")])
+def test_both_make_the_same_tokens_in_turns(small_model, monkeypatch, static_cache, kind):
+    rival, caches = as_transformers(small_model), []
+    forward = rival.forward
+    monkeypatch.setattr("rosecourse.measure.rivals.as_transformers", lambda model: rival)
+    monkeypatch.setattr(rival, "forward", lambda **given: caches.append(given["past_key_values"]) or forward(**given))
+    engine = InferenceEngine(small_model)
+    theirs, ours, same_tokens = time_pairs(engine, [[1, 2, 3], [4, 5, 6]], PARAMS, 2, static_cache)
+    assert (len(theirs), len(ours), same_tokens) == (2, 2, True)
+    assert {type(one).__name__ for one in caches} == {kind}
 
 
-@pytest.mark.parametrize("static_cache", [False, True])
-def test_both_make_the_same_tokens_in_turns(small_model, static_cache):
-    engine = InferenceEngine(small_model, parts=lesson("061").after)
-    theirs, ours, same_tokens = time_pairs(engine, PROMPTS, PARAMS, 2, static_cache)
-    assert same_tokens
-    assert len(theirs) == len(ours) == 2
+def test_other_tokens_in_one_run_are_told_and_fewer_refused(small_model, monkeypatch):
+    """Not only those of the last run. `transformers` goes on behind the end of text: fewer tokens are less work."""
+    engine = InferenceEngine(small_model)
+    real, calls = engine.generate, []
+
+    def generate(prompts, params):
+        calls.append(real(prompts, params))
+        calls[-1][0].token_ids[-1] += len(calls) == 2
+        return calls[-1]
+
+    monkeypatch.setattr(engine, "generate", generate)
+    assert not time_pairs(engine, [[1, 2, 3]], PARAMS, pairs=3)[2]
+    engine.eos_token_id = calls[0][0].token_ids[3]
+    with pytest.raises(RequestFailed, match=r"request 0 gave 4 of 6 tokens \(stop\)"):
+        time_pairs(engine, [[1, 2, 3]], SamplingParams(max_new_tokens=6), pairs=1)
+    with pytest.raises(ConfigError, match="the model 'tags' is not a GPT-2"):
+        as_transformers(TagModel())
 
 
 @pytest.mark.gpu

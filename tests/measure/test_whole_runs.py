@@ -5,19 +5,11 @@ import re
 import pytest
 import torch
 
-from rosecourse import (
-    LESSONS,
-    EngineConfig,
-    InferenceEngine,
-    RequestFailed,
-    RosecourseError,
-    SamplingParams,
-)
+from rosecourse import LESSONS, EngineConfig, InferenceEngine, RequestFailed, RosecourseError, SamplingParams
 from rosecourse.measure.anatomy import decode_anatomies, decode_anatomy
 from rosecourse.measure.compare import compare, compare_ladder
 from rosecourse.measure.counters import count_step
 from rosecourse.measure.rivals import time_pairs
-from rosecourse.measure.samples import Samples
 from rosecourse.measure.workload import Request, Workload, require_whole, run_offline, run_scheduler, run_streaming
 from rosecourse.models.load import from_transformers
 from tests.support.failing import cancels_one, sick_model
@@ -33,44 +25,31 @@ def engine_of(model, **config):
     return InferenceEngine(model, EngineConfig(**settings))
 
 
-# -- the judge ----------------------------------------------------------------------------------------------------
+WHOLE = [(PARAMS, [5] * 8, "length"), (STOPS, [5, 6, 0], "stop"), (STOPS, [5] * 7 + [0], "stop")]
+FAILED = [
+    (PARAMS, [5, 6, 0], "stop", "gave 3 of 8 tokens (stop)"),
+    (STOPS, [5, 6, 7], "stop", "gave 3 of 8 tokens (stop)"),  # its last token is no end of text
+    (PARAMS, [5, 6, 7], "error", "gave 3 of 8 tokens (error: its logits are NaN or infinite)"),
+    (STOPS, [], "error", "gave 0 of 8 tokens (error: its logits are NaN or infinite)"),
+    (STOPS, [5, 6, 7], "cancelled", "gave 3 of 8 tokens (cancelled)"),
+    (PARAMS, [5] * 9, "length", "gave 9 of 8 tokens (length)"),  # one counted twice
+]
 
 
-@pytest.mark.parametrize(
-    ("asked", "token_ids", "reason", "said"),
-    [
-        (PARAMS, [5] * 8, "length", ""),
-        (STOPS, [5, 6, 0], "stop", ""),
-        (STOPS, [5] * 7 + [0], "stop", ""),
-        (PARAMS, [5, 6, 0], "stop", "gave 3 of 8 tokens (stop): such a run gives no figure"),
-        (STOPS, [5, 6, 7], "stop", "gave 3 of 8 tokens (stop)"),  # its last token is no end of text
-        (PARAMS, [5, 6, 7], "error", "gave 3 of 8 tokens (error: its logits are NaN or infinite): such a run"),
-        (STOPS, [], "error", "gave 0 of 8 tokens (error: its logits are NaN or infinite)"),
-        (STOPS, [5, 6, 7], "cancelled", "gave 3 of 8 tokens (cancelled)"),
-        (PARAMS, [5] * 9, "length", "gave 9 of 8 tokens (length)"),  # one counted twice
-    ],
-)
-def test_a_request_is_whole_or_said_not_to_be(asked, token_ids, reason, said):
-    whole, answer = (PARAMS, [5] * 8, "length"), (asked, token_ids, reason)
-    if not said:
-        require_whole(*zip(answer, whole, strict=True), eos_token_id=0)
-        return
-    with pytest.raises(RequestFailed, match=re.escape(f"request 1 {said}")):
-        require_whole(*zip(whole, answer, whole, strict=True), eos_token_id=0)
+def test_a_request_that_gave_all_is_whole():
+    require_whole(*zip(*WHOLE, strict=True), eos_token_id=0)
+
+
+@pytest.mark.parametrize(("asked", "token_ids", "reason", "words"), FAILED)
+def test_a_request_that_gave_less_is_named(asked, token_ids, reason, words):
+    failed = asked, token_ids, reason
+    with pytest.raises(RequestFailed, match=re.escape(f"request 1 {words}: such a run gives no figure")):
+        require_whole(*zip(WHOLE[0], failed, WHOLE[0], strict=True), eos_token_id=0)
     with pytest.raises(RequestFailed, match=r"request 0 gave .*, and 2 more of 4 failed: such a run gives no figure"):
-        require_whole(*zip(answer, whole, answer, answer, strict=True), eos_token_id=0)
+        require_whole(*zip(failed, WHOLE[0], failed, failed, strict=True), eos_token_id=0)
 
 
 # -- every way to a figure ----------------------------------------------------------------------------------------
-
-
-def prefilled(engine, new=40):
-    """Sessions that have room for many steps; with a sick model they have their first token."""
-    params = SamplingParams(max_new_tokens=new, stop_on_eos=False)
-    sessions = [engine.new_session(prompt, params) for prompt in ([1, 2, 3], [4, 5])]
-    engine.take_tokens(sessions, engine.prefill(sessions))
-    return sessions
-
 
 FIGURES = {runner.__name__: lambda model, runner=runner: runner(engine_of(model), WORKLOAD) for runner in RUNNERS}
 FIGURES |= {
@@ -85,44 +64,39 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("position", [5, 0], ids=["later", "from the first token"])
 @pytest.mark.parametrize("figure", FIGURES)
-def test_no_figure_of_requests_that_became_nan(small_model, figure, position):
+def test_requests_that_fail_give_no_figure(small_model, monkeypatch, figure):
     """Hazard 35: a failed request is counted as if it were a result."""
     with pytest.raises(RequestFailed, match=r"request 0 gave \d of 8 tokens \(error: its logits are NaN or infinite\)"):
-        FIGURES[figure](sick_model(small_model, position))
-
-
-@pytest.mark.parametrize("figure", FIGURES)
-def test_no_figure_of_requests_that_were_cancelled(small_model, monkeypatch, figure):
+        FIGURES[figure](sick_model(small_model, 5))
     steps = cancels_one(monkeypatch, 3)
     with pytest.raises(RequestFailed, match=r"request \d gave \d of 8 tokens \(cancelled\)"):
         FIGURES[figure](small_model)
     assert len(steps) >= 3
 
 
-@pytest.mark.parametrize("figure", STEPS)
-def test_no_figure_of_steps_over_nan(small_model, figure):
-    engine = engine_of(sick_model(small_model, 7))
-    sessions = prefilled(engine)
-    with pytest.raises(RosecourseError, match=r"sessions \[0\] of the batch are NaN or infinite"):
-        STEPS[figure](engine, sessions)
+def prefilled(engine):
+    """Sessions that have room for many steps; with a sick model they have their first token."""
+    params = SamplingParams(max_new_tokens=40, stop_on_eos=False)
+    sessions = [engine.new_session(prompt, params) for prompt in ([1, 2, 3], [4, 5])]
+    engine.take_tokens(sessions, engine.prefill(sessions))
+    return sessions
 
 
-@pytest.mark.parametrize("ended", ["cancelled", "length", "stop"])
 @pytest.mark.parametrize("figure", STEPS)
-def test_no_figure_of_steps_over_sessions_that_have_ended(small_model, monkeypatch, figure, ended):
+def test_steps_over_failed_sessions_give_no_figure(small_model, monkeypatch, figure):
     """A step over a session that has its tokens computes ones that nobody asked for."""
+    engine = engine_of(sick_model(small_model, 7))
+    with pytest.raises(RosecourseError, match=r"sessions \[0\] of the batch are NaN or infinite"):
+        STEPS[figure](engine, prefilled(engine))
     engine = engine_of(small_model)
-    sessions = prefilled(engine)
-    land, steps = engine.land, []
+    sessions, land, steps = prefilled(engine), engine.land, []
 
     def ending():
-        landed = land()
-        steps.append(landed)
+        steps.append(land())
         if len(steps) == 4:
-            sessions[1].finish_reason = ended
-        return landed
+            sessions[1].finish_reason = "stop"
+        return steps[-1]
 
     monkeypatch.setattr(engine, "land", ending)
     with pytest.raises(RequestFailed, match="session 1 has ended: a step over it gives no figure"):
@@ -134,28 +108,31 @@ def test_no_figure_of_steps_over_sessions_that_have_ended(small_model, monkeypat
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_the_end_of_text_ends_a_request_that_was_to_stop_there(small_model, runner):
+def test_the_end_of_text_ends_what_was_to_stop_there(small_model, runner):
+    """Also where it is the first token of a request's siblings, and of one with a single token."""
     engine = engine_of(small_model)
     first, *_ = runner(engine, WORKLOAD).completions
     engine.eos_token_id = first[3]
-    run = runner(engine, Workload.of([(1, 2, 3)], STOPS))
-    assert run.completions == [first[: 1 + first.index(first[3])]]
+    assert runner(engine, Workload.of([(1, 2, 3)], STOPS)).completions == [first[: 1 + first.index(first[3])]]
     assert runner(engine, Workload.of([(1, 2, 3)], PARAMS)).completions == [first]
+    if runner is not run_streaming:
+        engine.eos_token_id = first[0]
+        siblings = (PARAMS, STOPS, SamplingParams(max_new_tokens=1))
+        run = runner(engine, Workload((Request((1, 2, 3), STOPS, siblings=siblings),)))
+        assert [len(ids) for ids in run.completions] == [1, 8, 1, 1]
+        assert {ids[0] for ids in run.completions} == {first[0]}
+    engine.audit([])
 
 
-def test_tokens_count_once_though_their_session_was_preempted(small_model):
+def test_tokens_of_a_preempted_session_count_once(small_model):
     workload = Workload.of([(n, 5, 7) for n in range(1, 5)], SamplingParams(max_new_tokens=20, stop_on_eos=False))
-    roomy = run_scheduler(engine_of(small_model, max_batch_size=4), workload)
-    run = run_scheduler(engine_of(small_model, max_batch_size=4, num_blocks=9), workload)
-    assert run.stats.preemptions > 0 == roomy.stats.preemptions
-    assert run.completions == roomy.completions
-    assert run.num_tokens == 80
-    assert Samples("all", [run]).throughputs == pytest.approx([80 / run.total_seconds])
+    roomy, dry = (run_scheduler(engine_of(small_model, max_batch_size=4, num_blocks=n), workload) for n in (99, 9))
+    assert dry.stats.preemptions > 0 == roomy.stats.preemptions
+    assert (dry.completions, dry.num_tokens) == (roomy.completions, 80)
 
 
 def test_siblings_that_were_never_forked_are_missed(small_model):
     """Their request was cancelled before its prefill, and they were never made."""
-    engine = engine_of(small_model)
 
     def cancels(waiting):
         if waiting[0].siblings:
@@ -164,52 +141,14 @@ def test_siblings_that_were_never_forked_are_missed(small_model):
 
     requests = (Request((1, 2, 3), STOPS, siblings=(STOPS, STOPS)), Request((4, 5), PARAMS))
     with pytest.raises(RequestFailed, match=r"request 0 gave 0 of 8 tokens \(cancelled\)"):
-        run_scheduler(engine, Workload(requests, admission=cancels))
+        run_scheduler(engine_of(small_model), Workload(requests, admission=cancels))
 
 
-@pytest.mark.parametrize("runner", [run_scheduler, run_offline])
-def test_siblings_end_with_the_end_of_text_each_by_itself(small_model, runner):
-    """Also where it is the first token of the request, and of one with a single token."""
-    engine = engine_of(small_model)
-    first = engine.eos_token_id = run_scheduler(engine, WORKLOAD).completions[0][0]
-    single = SamplingParams(max_new_tokens=1)
-    run = runner(engine, Workload((Request((1, 2, 3), STOPS, siblings=(PARAMS, STOPS, single)),)))
-    assert [len(ids) for ids in run.completions] == [1, 8, 1, 1]
-    assert {ids[0] for ids in run.completions} == {first}
-    engine.audit([])
-
-
-def test_before_and_after_make_as_many_tokens_even_where_tokens_may_differ(small_pair, small_model):
-    """In bfloat16 rounding may make other tokens, and so end a request sooner: less work is no speedup."""
+def test_fewer_tokens_are_no_speedup_where_tokens_may_differ(small_pair, small_model):
+    """In bfloat16 rounding may make other tokens, and so end a request sooner."""
     model = from_transformers(small_pair[0], small_model.tokenizer, "small", torch.bfloat16)
     before, after = engine_of(model), engine_of(model)
-    tokens = run_scheduler(before, WORKLOAD).completions[0]
-    after.eos_token_id = tokens[4]
+    after.eos_token_id = run_scheduler(before, WORKLOAD).completions[0][4]
     requests = tuple(Request(prompt, STOPS, arrival=1e-6) for prompt in WORKLOAD.prompts)
     with pytest.raises(RosecourseError, match="different tokens"):
         compare(before, after, Workload(requests), pairs=5)
-
-
-def test_the_engine_makes_all_tokens_that_transformers_makes(small_model):
-    """`transformers` goes on behind the end of text: fewer tokens of ours would be less work."""
-    engine = engine_of(small_model)
-    engine.eos_token_id = run_scheduler(engine, WORKLOAD).completions[0][3]
-    with pytest.raises(RequestFailed, match=r"request 0 gave 4 of 8 tokens \(stop\)"):
-        time_pairs(engine, [[1, 2, 3], [4, 5, 6]], STOPS, pairs=1)
-
-
-def test_tokens_that_differed_in_one_run_are_told(small_model, monkeypatch):
-    """Not only those of the last."""
-    engine = engine_of(small_model)
-    real, calls = engine.generate, []
-
-    def generate(prompts, params):
-        results = real(prompts, params)
-        calls.append(results)
-        if len(calls) == 2:
-            results[0].token_ids[-1] += 1
-        return results
-
-    monkeypatch.setattr(engine, "generate", generate)
-    assert not time_pairs(engine, [[1, 2, 3]], PARAMS, pairs=3)[2]
-    assert len(calls) == 4

@@ -9,7 +9,6 @@ from rosecourse import LESSONS, ConfigError, LessonError
 from rosecourse.lessons.workloads import name_of_steps
 from rosecourse.measure.timeline import HOST, STEP
 from rosecourse.models.gpt2 import GPT2Shape
-from rosecourse.records.results import RESULTS
 from rosecourse.records.steps import FACTS, KERNELS, PARTS, recorded_steps, recorded_timelines
 
 RUNGS = {"035": 3, "036": 2, "038": 1}  # milliseconds of each part
@@ -36,7 +35,7 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_the_steps_of_a_ladder_have_their_parts_their_floor_and_the_devices_time(results):
+def test_steps_of_a_ladder_have_parts_floor_and_device_time(results):
     found = recorded_steps("A", folder=results)
     assert found.times.milliseconds("035") == pytest.approx({"plan": 3.0, "rest": 3.0})
     assert [found.times.step_ms(number) for number in found.titles] == pytest.approx([6, 4, 2])
@@ -47,7 +46,7 @@ def test_the_steps_of_a_ladder_have_their_parts_their_floor_and_the_devices_time
     assert list(found.between("035", "038").turns) == ["before", "after"]
 
 
-def test_the_floor_of_a_profiled_step_is_that_of_its_own_context(results):
+def test_the_floor_of_a_step_is_that_of_its_own_context(results):
     found, shape = recorded_steps("A", folder=results), GPT2Shape(97, 1024, 8, 2, 2)
     step = found.timeline("035")
     assert found.floor_us(step, shape) == pytest.approx(1e3 * found.floor_ms)
@@ -55,22 +54,21 @@ def test_the_floor_of_a_profiled_step_is_that_of_its_own_context(results):
     assert 1e3 * found.floor_ms - found.floor_us(step, shape) == pytest.approx(1e6 * 64 * 10 * 64 / 4e12)
 
 
-def test_timelines_of_a_lesson_are_of_the_rung_before_and_its_own(results):
+def test_timelines_of_a_lesson_are_of_two_rungs(results):
     found = recorded_timelines("036", folder=results)
     assert [(name, one.kernels.us.tolist()) for name, one in found.items()] == [("before", [500.0]), ("after", [600.0])]
     assert (found["after"].plain_us, found["after"].step_us, found["after"].context) == (1500, 2000, 256)
     assert list(recorded_timelines("035", folder=results)) == ["after"]
-    with pytest.raises(LessonError, match="there is no lesson '042'"):
-        recorded_timelines("042", folder=results)
 
 
-def test_there_may_be_no_steps(results, tmp_path):
+def test_steps_that_are_not_recorded_are_told(results, tmp_path):
     assert recorded_steps("B", folder=results) is None
     assert recorded_steps("A", folder=results).timeline("038") is None
     assert recorded_timelines("036", folder=tmp_path / "none") is None
-    for name in ("D-burst", "../A"):
-        with pytest.raises(ConfigError, match="there is no record of the steps of"):
-            recorded_steps(name, folder=results)
+    with pytest.raises(LessonError, match="there is no lesson '042'"):
+        recorded_timelines("042", folder=results)
+    with pytest.raises(ConfigError, match="there is no record of the steps of"):
+        recorded_steps("../A", folder=results)
 
 
 @pytest.mark.parametrize("rung", LESSONS, ids=lambda rung: rung.number)
@@ -84,7 +82,3 @@ def test_every_lesson_has_its_recorded_timelines(rung):
     facts = steps.work["profiled"][rung.number][rung.step_kind]
     assert facts["kernels"] == len(found["after"].kernels)
     assert facts["busy_us"] == pytest.approx(found["after"].busy_us, abs=0.1)
-
-
-def test_the_tables_are_small():
-    assert sum((RESULTS / "nvidia-h200" / name).stat().st_size for name in (PARTS, KERNELS)) < 1_200_000

@@ -46,17 +46,15 @@ def words():
     return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=True)
 
 
+CLEANS_UP = (
+    "clean_up_tokenization_spaces",
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+)
 TOKENIZERS = {
     "shipped": AutoTokenizer.from_pretrained(SHIPPED_MODEL),
     "bytes": made(decoders.ByteLevel()),
     "several decoders": made(decoders.Sequence([decoders.ByteLevel(), decoders.Replace("a", "bb")])),
-    "cleans up": made(
-        decoders.ByteLevel(),
-        {
-            "clean_up_tokenization_spaces": True,
-            "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output": True,
-        },
-    ),
+    "cleans up": made(decoders.ByteLevel(), dict.fromkeys(CLEANS_UP, True)),
     "words": words(),
 }
 BY_BYTES = {"shipped", "bytes"}
@@ -98,57 +96,39 @@ def hard_ids(name):
 
 
 @each_tokenizer
-def test_every_token_after_a_whole_and_a_partial_character(name):
+def test_a_token_after_a_whole_or_partial_character(name):
+    """Every token; pieces are known where tokens become bytes one by one."""
     before = [[65], hard_ids(name)[:1]]
     for token_id in range(len(TOKENIZERS[name]) + 2):
         for token_ids in before:
             assert_as_by_stream(name, [*token_ids, token_id])
-
-
-@each_tokenizer
-@settings(max_examples=80, deadline=None)
-@given(data=st.data())
-def test_any_tokens(name, data):
-    few = st.integers(0, len(TOKENIZERS[name]) + 1)
-    assert_as_by_stream(name, data.draw(st.lists(few | st.sampled_from(hard_ids(name)), min_size=1, max_size=30)))
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(min_size=1) | st.text("aï€😀\ufffd", min_size=1))
-def test_a_text_comes_out_as_it_was(text):
-    """Each character in the piece of the token that makes it whole."""
-    for name in BY_BYTES:
-        token_ids = TOKENIZERS[name].encode(text)
-        assert "".join(by_decoder(PIECES[name], token_ids, whole=True)) == text
-        assert_as_by_stream(name, token_ids)
-
-
-# -- the pieces that are known ------------------------------------------------------------------------------------
-
-
-@each_tokenizer
-def test_pieces_are_known_where_tokens_become_bytes_one_by_one(name):
     known = [token for n in range(len(TOKENIZERS[name])) if (token := Pieces(TOKENIZERS[name])[n]) is not None]
     assert bool(known) == (name in BY_BYTES)
     assert not any(token.text.endswith("\ufffd") for token in known)
 
 
-def test_a_piece_is_made_once():
-    """Whoever reads: all requests of an engine share its pieces."""
+@each_tokenizer
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_any_tokens_give_the_pieces_of_a_stream(name, data):
+    few = st.integers(0, len(TOKENIZERS[name]) + 1)
+    assert_as_by_stream(name, data.draw(st.lists(few | st.sampled_from(hard_ids(name)), min_size=1, max_size=30)))
+    if name in BY_BYTES:  # each character is in the piece of the token that makes it whole
+        text = data.draw(st.text(min_size=1) | st.text("aï€😀\ufffd", min_size=1))
+        token_ids = TOKENIZERS[name].encode(text)
+        assert "".join(by_decoder(PIECES[name], token_ids, whole=True)) == text
+        assert_as_by_stream(name, token_ids)
+
+
+def test_a_piece_is_made_once_for_all_requests():
     asked = []
 
-    class Asked:
-        decoder = decoders.ByteLevel()
+    def decode(token_ids, skip_special_tokens):
+        asked.extend(token_ids)
+        return "a" * token_ids[0]
 
-        def decode(self, token_ids, skip_special_tokens):
-            asked.extend(token_ids)
-            return "a" * token_ids[0]
-
-    pieces = Pieces(SimpleNamespace(backend_tokenizer=Asked()))
+    pieces = Pieces(SimpleNamespace(backend_tokenizer=SimpleNamespace(decoder=decoders.ByteLevel(), decode=decode)))
     for _ in range(3):
         assert by_decoder(pieces, [5, 6, 5], whole=True) == ["a" * 5, "a" * 6, "a" * 5]
     assert asked == [5, 6]
-
-
-def test_without_a_tokenizer_there_is_no_text():
-    assert by_decoder(Pieces(None), [3, 200, 9], whole=True) == ["", "", ""]
+    assert by_decoder(Pieces(None), [3, 200, 9], whole=True) == ["", "", ""]  # without a tokenizer

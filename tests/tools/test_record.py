@@ -62,7 +62,7 @@ def test_the_path_of_each_lesson_ran_where_it_is_recorded(record):
     ]
 
 
-def test_a_stalled_round_is_found_and_measured_again_once_it_is_left_out(record, tmp_path):
+def test_a_stalled_round_is_left_out_and_measured_again(record, tmp_path):
     slow = [steady(step * (3 if number == 2 else 1)) for number, step in enumerate(STEPS)]
     rows = pd.read_csv(write_recording(tmp_path, {"070": slow}, "E"), dtype={"lesson": str})
     part = record.Part(tmp_path, "E")
