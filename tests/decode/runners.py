@@ -1,7 +1,5 @@
 """What the tests of runners share: every kind of runner on a CPU, and traffic that takes buckets up and down."""
 
-import random
-
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.runner import EagerRunner
 from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
@@ -34,30 +32,19 @@ def step(engine, sessions):
     return engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
 
 
-def random_traffic(engine, seed):
-    """Sessions join, leave, fork and change places, so that buckets go up and down; returns all tokens."""
-    rng, live, done = random.Random(seed), [], []
-    for n in range(24):
-        if rng.random() < 0.5 and len(live) < 9:
-            params = SamplingParams(
-                max_new_tokens=rng.randint(2, 9),
-                stop_on_eos=False,
-                temperature=0.9 if rng.random() < 0.5 else 0.0,
-                top_k=rng.choice([0, 5]),
-                top_p=rng.choice([1.0, 0.8]),
-                seed=n,
-            )
-            live.append(engine.new_session([rng.randrange(50) for _ in range(rng.randint(1, 9))], params))
-            engine.take_tokens(live[-1:], engine.prefill(live[-1:]))
-        if live and rng.random() < 0.2 and len(live) < 11:
-            live.append(engine.fork(rng.choice(live)))
-        rng.shuffle(live)
-        live = [session for session in live if not session.finished]
-        if live:
+def traffic(engine):
+    """Sessions join, fork, change places and leave, so that buckets go up and down; returns all tokens."""
+    live, told = [], []
+    for number, joining in enumerate((3, 5, 1, 1, 1, 2)):
+        live += sessions_of(engine, range(1 + number, 1 + number + joining), temperature=0.9 * (number % 2), top_k=5)
+        if number == 2:
+            live.append(engine.fork(live[0]))
+        for _ in range(2):
             step(engine, live)
-        for session in [session for session in live if session.finished]:
+            live.reverse()
+        for session in live[::2]:
             engine.free(session)
-            live.remove(session)
-            done.append(session)
+        told += live[::2]
+        live = live[1::2]
         engine.audit(live)
-    return [session.completion_ids for session in [*done, *live]]
+    return [session.completion_ids for session in [*told, *live]]

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from rosecourse import EngineConfig
 from rosecourse.decode.delivery import Delivery
-from rosecourse.lessons import l035
 
 
 class Box:
@@ -26,20 +25,11 @@ def boxes(count):
     return [Box(number, log) for number in range(count)], log
 
 
-def test_the_first_hand_over_waits_for_nothing():
-    """Nobody was woken before it. Whoever is woken finds all items of the step."""
+def test_the_first_hand_over_wakes_all_readers():
+    """They find all items of the step."""
     readers, log = boxes(50)
     Delivery(EngineConfig()).hand_over([(box, "token") for box in readers])
     assert log == [*(("put", n, "token") for n in range(50)), *(("wake", n) for n in range(50))]
-
-
-def test_up_to_067_each_token_wakes_its_reader():
-    (one, other), log = boxes(2)
-    delivery = l035.Delivery(EngineConfig())
-    delivery.hand_over([(one, 1), (other, 2), (one, 3)])
-    assert log == [("put", 0, 1), ("wake", 0), ("put", 1, 2), ("wake", 1), ("put", 0, 3), ("wake", 0)]
-    delivery.flush()
-    assert len(log) == 6
 
 
 BOXES = 6

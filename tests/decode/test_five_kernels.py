@@ -59,11 +59,9 @@ def pair(model):
     return small, hf_greedy(hf, PROMPTS, PARAMS.max_new_tokens)
 
 
-def engine_of(model, **parts) -> InferenceEngine:
-    return InferenceEngine(model, EngineConfig(max_batch_size=4), BEFORE.with_(ops=LayerOps, **parts))
-
-
-def tokens_of(engine):
+def tokens_of(model, **parts):
+    engine = InferenceEngine(model, EngineConfig(max_batch_size=4), BEFORE.with_(ops=LayerOps, **parts))
+    assert bool(engine.decode_step.runner.graphs) is bool(parts or DEVICE == "cuda")
     return [result.token_ids for result in engine.generate(PROMPTS, PARAMS)]
 
 
@@ -76,13 +74,11 @@ def one_token_each(model, ops, token_ids):
 
 def test_greedy_tokens_of_graphs_equal_transformers(pair):
     model, expected = pair
-    engine = engine_of(model, **ON_A_CPU)
-    assert engine.decode_step.runner.graphs
-    assert tokens_of(engine) == expected
+    assert tokens_of(model, **ON_A_CPU) == expected
 
 
 def test_all_weights_are_met_before_the_first_step(pair):
-    """A graph that is captured must find them there. The logits are those of the plain operations."""
+    """A graph that is captured must find them there. The logits, and the choice, are those of the plain operations."""
     model, _ = pair
     ops, token_ids = LayerOps(model, EngineConfig()), torch.arange(3, device=DEVICE)
     before = dict(ops.maps.maps)
@@ -93,17 +89,11 @@ def test_all_weights_are_met_before_the_first_step(pair):
     assert ops.maps.maps == before
     assert ops.maps.num_bytes == folded_bytes(without_numbers(model.shape, model.dtype))
     assert ops.maps.num_bytes > sum(len(each.weight) * each.weight.shape[1] * 4 for each in ops.maps)
-
-
-def test_the_choice_does_not_need_logits_that_were_just_made(pair):
-    model, _ = pair
-    ops = LayerOps(model, EngineConfig())
-    logits = one_token_each(model, ops, torch.arange(3, device=DEVICE))
-    best = argmax(logits).tolist()
-    for given in (logits, logits.clone()):
-        token_ids, lens = torch.zeros(3, dtype=torch.int64, device=DEVICE), torch.arange(3, device=DEVICE)
-        assert ops.choose(given, torch.ones_like(lens), token_ids, lens).tolist() == best
-        assert (token_ids.tolist(), lens.tolist()) == (best, [1, 2, 3])
+    best = argmax(five).tolist()
+    for given in (five, five.clone()):  # which need not be the ones that were just made
+        chosen, lens = torch.zeros(3, dtype=torch.int64, device=DEVICE), torch.arange(3, device=DEVICE)
+        assert ops.choose(given, torch.ones_like(lens), chosen, lens).tolist() == best
+        assert (chosen.tolist(), lens.tolist()) == (best, [1, 2, 3])
 
 
 # -- where the kernels cannot run, or do not pay ---------------------------------------------------------------------
@@ -129,7 +119,7 @@ def test_an_engine_without_the_kernels_goes_on_with_the_library(pair, monkeypatc
         monkeypatch.setattr(fused, "shared_memory_of", lambda device: 1000)
     ops = LayerOps(model, EngineConfig())
     assert (ops.fused, list(ops.maps)) == (None, [])
-    assert tokens_of(engine_of(model)) == expected
+    assert tokens_of(model) == expected
 
 
 class NormsAnew(GPT2):

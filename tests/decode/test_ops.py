@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from rosecourse.decode.ops import MULTIPLE, LayerOps, Residual, padded_bytes
-from rosecourse.kernels import TRITON_AVAILABLE, add_norm, add_norm_on
+from rosecourse.kernels import add_norm, add_norm_on
 from rosecourse.models.ops import LayerOps as OneByOne
-from rosecourse.models.ops import Linear, Norm, with_ops
+from rosecourse.models.ops import Linear, Norm
 from tests.support.fewer_kernels import OnAGPU
 
 ON_A_GPU = pytest.param(
@@ -16,20 +16,6 @@ ON_A_GPU = pytest.param(
 )
 TOLERANCE = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 WIDTH = 24
-
-
-def attend(layer_idx, q, k, v):
-    """Of each token to itself, and a little to what is around it."""
-    return v + 0.1 * torch.tanh(q * k.roll(1, 0)) + 0.01 * layer_idx
-
-
-def run(model, ops, n=7):
-    """Logits, and the hidden states that they were made of."""
-    model = with_ops(model, ops)
-    token_ids, positions = torch.arange(n) * 29 % model.shape.vocab_size, torch.arange(n) * 5 % model.shape.context
-    with torch.inference_mode():
-        hidden = model.hidden(token_ids, positions, attend)
-        return model.logits(hidden), hidden
 
 
 def tensors(*shapes, device="cpu", dtype=torch.float32, seed=0):
@@ -45,60 +31,27 @@ def a_linear(size=WIDTH, width=WIDTH):
     return Linear(*tensors((width, size), size, seed=6))
 
 
-@pytest.mark.parametrize(
-    "kernel", [False, pytest.param(True, marks=pytest.mark.skipif(not TRITON_AVAILABLE, reason="needs Triton"))]
-)
-def test_a_model_adds_once_for_each_norm_and_computes_the_same(small_model, kernel):
-    """The same bits on a CPU, and with the kernel, which goes through the interpreter there, nearly the same."""
-    ops, calls = LayerOps(small_model, None), []
-    adds = add_norm if kernel else ops.add_norm
-    ops.add_norm = lambda *args: calls.append(args) or adds(*args)
-    (logits, hidden), (right, right_hidden) = run(small_model, ops), run(small_model, OneByOne())
-    torch.testing.assert_close(logits, right, atol=2e-5 * kernel, rtol=2e-5 * kernel)
-    torch.testing.assert_close(hidden.x, right_hidden, atol=2e-5 * kernel, rtol=2e-5 * kernel)
-    assert hidden.delta is None  # the logits have added what waited
-    assert len(calls) == 2 * small_model.shape.num_layers + 1
-
-
 # -- the residual -----------------------------------------------------------------------------------------------------
 
 
-def norms(ops, x, wte):
-    """The second norm of the same stream reads the sum that the first one has made."""
-    made = [ops.norm_linear(x, a_norm(), a_linear(11)), ops.norm_linear(x, a_norm(9), a_linear(13))]
-    return [*made, ops.logits(x, a_norm(9), wte)]
+def streams(ops, x, wte):
+    """Everything that streams are made from and read by, in an order that no layer has."""
+    norms, (h, other) = [a_norm(), a_norm(9)], tensors((4, 11), (4, 13), seed=2)
+    made = [ops.norm_linear(x, norms[0], a_linear(11)), ops.norm_linear(x, norms[1], a_linear(13))]
+    made.append(ops.logits(x, norms[1], wte))  # the same stream is read again
+    one, two = (ops.linear_add(given, a_linear(width=given.shape[1]), x) for given in (h, other))
+    made += [ops.logits(stream, norms[0], wte) for stream in (one, two, x, one)]  # neither sees the other's sum
+    both = ops.linear_add(other, a_linear(width=13), one)  # what waits is added before something else waits
+    made.append(ops.norm_linear_gelu(both, norms[1], a_linear(13)))
+    return [*made, ops.logits(ops.linear_add(made[-1], a_linear(width=13), both), norms[0], wte)]
 
 
-def adds(ops, x, wte):
-    """What waits is added before something else waits."""
-    h, other = tensors((4, 11), (4, 13), seed=2)
-    x = ops.linear_add(other, a_linear(width=13), ops.linear_add(h, a_linear(width=11), x))
-    return [ops.logits(x, a_norm(), wte)]
-
-
-def branches(ops, x, wte):
-    """Two streams from one: neither sees what is added to the other."""
-    h, other = tensors((4, 11), (4, 13), seed=2)
-    one, two = ops.linear_add(h, a_linear(width=11), x), ops.linear_add(other, a_linear(width=13), x)
-    return [ops.logits(stream, a_norm(), wte) for stream in (one, two, x, one)]
-
-
-def turns(ops, x, wte):
-    """As in a layer, and with GELU."""
-    x = ops.linear_add(ops.norm_linear(x, a_norm(), a_linear(11)), a_linear(width=11), x)
-    h = ops.norm_linear_gelu(x, a_norm(), a_linear(13))
-    return [h, ops.logits(ops.linear_add(h, a_linear(width=13), x), a_norm(), wte)]
-
-
-@pytest.mark.parametrize("story", [norms, adds, branches, turns])
-def test_streams_that_are_used_in_any_order(story):
+def test_streams_that_are_used_in_any_order(model):
     token_ids, positions = torch.tensor([3, 0, 4, 3]), torch.tensor([0, 1, 2, 6])
     wte, wpe = tensors((5, WIDTH), (7, WIDTH), seed=1)
-    fused = LayerOps.__new__(LayerOps)
-    fused.add_norm, fused.padded = add_norm_on(torch.device("cpu")), None
-    found, right = (story(ops, ops.embed(token_ids, positions, wte, wpe), wte) for ops in (fused, OneByOne()))
-    for one, other in zip(found, right, strict=True):
-        assert torch.equal(one, other)
+    both = LayerOps(model, None), OneByOne()
+    found, right = (streams(ops, ops.embed(token_ids, positions, wte, wpe), wte) for ops in both)
+    assert all(map(torch.equal, found, right))
 
 
 # -- a GPU's ----------------------------------------------------------------------------------------------------------
@@ -123,13 +76,6 @@ def test_the_padding_of_the_vocabulary_is_in_no_logits(model, device, vocab_size
         assert (ops.padded is kept) is (not is_new or vocab_size == MULTIPLE), "each vocabulary is padded once"
 
 
-def test_on_a_cpu_nothing_is_padded(model):
-    wte, x = tensors((211, WIDTH), (5, WIDTH))
-    ops = LayerOps(model, None)
-    assert ops.logits(Residual(x, None), a_norm(), wte).stride(0) == 211
-    assert ops.padded is None
-
-
 @pytest.mark.parametrize("device", [ON_A_GPU])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("n", [1, 3, 64, 128])
@@ -148,6 +94,10 @@ def test_gelu_at_the_end_of_a_product_is_the_one_of_gpt_2(model, n, dtype, devic
 
 
 @pytest.mark.parametrize(("vocab_size", "rows"), [(257, 512), (50257, 50432), (512, 0)])
-def test_the_memory_of_the_padded_vocabulary(vocab_size, rows):
-    """None where nothing is padded, as in the shipped model."""
+def test_the_memory_of_the_padded_vocabulary(model, vocab_size, rows):
+    """None where nothing is padded, as in the shipped model, or on a CPU."""
+    wte, x = tensors((211, WIDTH), (5, WIDTH))
+    ops = LayerOps(model, None)
+    assert ops.logits(Residual(x, None), a_norm(), wte).stride(0) == 211
+    assert ops.padded is None
     assert padded_bytes(vocab_size, 8, torch.float16) == rows * 8 * 2

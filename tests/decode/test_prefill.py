@@ -1,22 +1,27 @@
-"""Pads and graphs of prefills: the logits, K and V of the operations one by one, whatever prompts came before."""
+"""Attention, pads and graphs of prefills: logits, K and V as of the operations one by one, whatever came before."""
 
-import warnings
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.varlen import varlen_attn
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams, load_model, random_model
 from rosecourse.decode.prefill import (
     LEAST,
     MOST,
+    AttentionByGroups,
     Pads,
     Prefill,
     VarlenAttention,
     no_pads,
     pad_to_bucket,
     pads_for,
+    prompt_attention_for,
     prompt_graphs,
 )
 from rosecourse.lab.checking.cpu_graph import CPUGraph
@@ -24,12 +29,17 @@ from tests.support.grouped_model import GroupedModel, GroupedShape
 from tests.support.oracles import prompts_of
 
 FOUR = SamplingParams(max_new_tokens=4)
-VOCABULARY = 60  # of the prompts' tokens
+
+
+def some_prompts(lengths, seed=0):
+    return prompts_of(lengths, 60, seed)
 
 
 def varlen(q, k, v, ends, all_ends, longest, longest_of_all, *, window_size):
     """`varlen_attn` by operations that a graph can hold: which token sees which is decided on the device."""
     assert window_size == (-1, 0)
+    assert q.shape[1] == k.shape[1] == v.shape[1], "heads are not shared here"
+    assert (ends.dtype, all_ends.dtype) == (torch.int32, torch.int32)
     rows, columns = torch.arange(len(q)), torch.arange(len(k))
     session = torch.bucketize(rows, ends[1:].long(), right=True)
     theirs = torch.bucketize(columns, all_ends[1:].long(), right=True)
@@ -104,45 +114,26 @@ lengths = st.lists(st.integers(1, 36), min_size=1, max_size=12)
 def test_a_replay_is_what_the_operations_are(engines, batches):
     """One prefill after another in the same memory: of fewer prompts than before, and of more."""
     graph, plain = engines
-    for batch in batches:
-        prompts = prompts_of(batch, VOCABULARY)
-        assert_alike(prefilled(graph, prompts), prefilled(plain, prompts))
+    kept = [(prefilled(graph, prompts), prefilled(plain, prompts)) for prompts in map(some_prompts, batches)]
+    for found, expected in kept:  # the logits stay when others are computed
+        assert_alike(found, expected)
     assert not graph.prompts.computed, "all of them are short"
 
 
-@pytest.mark.parametrize(("shared_heads", "block_size"), [(False, 1), (False, 64), (True, 4)])
-def test_other_block_sizes_and_shared_heads(small_model, shared_heads, block_size):
-    model = GroupedModel(GroupedShape(4, 2), None) if shared_heads else small_model
-    engines = [engine_with(model, kind, block_size=block_size, num_blocks=300) for kind in (GraphPrefill, Prefill)]
-    prompts = prompts_of([3, 9, 1, 17, 36], VOCABULARY)
-    assert_alike(*(prefilled(engine, prompts) for engine in engines))
-
-
-def test_logits_stay_when_others_are_computed(engines):
-    graph, _ = engines
-    first, _ = prefilled(graph, [[1, 2, 3]])
-    kept = first.clone()
-    prefilled(graph, [[4, 5, 6], [7]])
-    assert torch.equal(first, kept)
-
-
-def test_a_graph_for_each_size_up_to_the_most(small_model):
-    for sizes, expected in (
-        ({"max_batch_size": 1, "max_seq_len": 9}, [64]),
-        ({"max_batch_size": 5, "max_seq_len": 40}, [64, 128, 192, 256]),
-        ({"max_batch_size": 20, "max_seq_len": 40}, [64 * n for n in range(1, 9)]),
-    ):
-        assert sorted(engine_with(small_model, **sizes).prompts.graphs) == expected
+@pytest.mark.parametrize(("batch", "length", "most"), [(1, 9, 64), (5, 40, 256), (20, 40, 512)])
+def test_a_graph_for_each_size_up_to_the_most(small_model, batch, length, most):
+    engine = engine_with(small_model, max_batch_size=batch, max_seq_len=length)
+    assert sorted(engine.prompts.graphs) == [*range(64, most + 1, 64)]
 
 
 def test_long_prefills_and_prefix_hits_are_launched(small_model):
     engine, plain = (
         engine_with(small_model, kind, max_batch_size=16, num_blocks=150) for kind in (GraphPrefill, Prefill)
     )
-    long = prompts_of([36] * 15, VOCABULARY)
+    long = some_prompts([36] * 15)
     assert_alike(prefilled(engine, long), prefilled(plain, long))
     assert engine.prompts.computed == [576]
-    (prompt,) = prompts_of([9], VOCABULARY)
+    (prompt,) = some_prompts([9])
     for prompts in ([prompt], [[*prompt, 5, 6], [3]]):
         assert_alike(*(prefilled(one, prompts, remember=True) for one in (engine, plain)))
     assert engine.prompts.computed == [576, 64], "the first of the two is a replay, and the second has a hit"
@@ -159,9 +150,54 @@ def test_where_a_capture_fails_they_are_launched(small_model):
     with pytest.warns(UserWarning, match="^no graph of a prefill of 448 tokens, so they run eagerly: out of memory$"):
         engine = engine_with(small_model, Without, max_batch_size=11)
     assert engine.prompts.graphs == {}
-    prompts = prompts_of([3, 9], VOCABULARY)
+    prompts = some_prompts([3, 9])
     assert_alike(prefilled(engine, prompts), prefilled(engine_with(small_model, Prefill), prompts))
     assert engine.prompts.computed == [64]
+
+
+# -- attention --------------------------------------------------------------------------------------------------------
+
+
+def test_one_call_a_layer_reads_the_cache_only_for_hits(small_model):
+    """Without a hit K and V are those that the layer has just made. That it is right, the pads below look at."""
+    engine = engine_with(small_model)
+    engine.prompts.graphs.clear()  # a replay calls no Python
+    attention, given, read = engine.prompts.attention, [], []
+    plan = attention.plan
+
+    def noted(q, k, v, ends, all_ends, *longest, **window):
+        assert longest == (int(ends.diff().max()), int(all_ends.diff().max()))
+        read.append(k.data_ptr())
+        return varlen(q, k, v, ends, all_ends, *longest, **window)
+
+    def watched(tokens):
+        attend = plan(tokens)
+        return lambda layer_idx, q, k, v: (given.append(k.data_ptr()), attend(layer_idx, q, k, v))[1]
+
+    attention.varlen, attention.plan = noted, watched
+    for hit in (False, True):
+        prefilled(engine, some_prompts([3, 17, 9]), remember=True)
+        now = -small_model.shape.num_layers
+        assert len(read) == len(given) == (1 + hit) * -now
+        assert (read[now:] == given[now:]) is not hit
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "capability", "kind"),
+    [
+        ("cpu", torch.float32, None, AttentionByGroups),
+        ("cpu", torch.bfloat16, None, AttentionByGroups),
+        ("cuda", torch.float32, (9, 0), AttentionByGroups),
+        ("cuda", torch.float16, (7, 5), AttentionByGroups),
+        ("cuda", torch.float16, (8, 0), VarlenAttention),
+        ("cuda", torch.bfloat16, (9, 0), VarlenAttention),
+    ],
+)
+def test_one_call_where_flash_attention_can_be(monkeypatch, device, dtype, capability, kind):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    model = SimpleNamespace(dtype=dtype, shape=SimpleNamespace(num_heads=6, num_kv_heads=2))
+    attention = prompt_attention_for(model, SimpleNamespace(device=torch.device(device)))
+    assert (type(attention), attention.heads_per_kv_head) == (kind, 3)
 
 
 # -- pads -------------------------------------------------------------------------------------------------------------
@@ -175,30 +211,31 @@ def test_sizes_are_near_and_few(num_tokens):
     assert len({pad_to_bucket(n) for n in range(1, MOST + 1)}) == 8
 
 
-SIZES = {"few": pad_to_bucket, "odd": lambda n: n + 11, "one more": lambda n: n + 1, "as it is": lambda n: n}
-
-
 def padded(size):
     class PaddedPrefill(Prefill):
         def __init__(self, model, kv, config):
             super().__init__(model, kv, config)
-            self.pads = Pads(model, kv, SIZES[size])
+            self.pads = Pads(model, kv, size)
 
     return PaddedPrefill
 
 
-@pytest.mark.parametrize(
-    ("size", "block_size"), [*(("few", size) for size in (1, 4, 64)), ("odd", 4), ("one more", 1), ("as it is", 64)]
-)
-def test_pads_change_no_logits(small_model, size, block_size):
+FEW, AS_IT_IS = padded(pad_to_bucket), padded(lambda n: n)
+PADDED = [(FEW, 1), (FEW, 4), (FEW, 64), (padded(lambda n: n + 11), 4), (padded(lambda n: n + 1), 1), (AS_IT_IS, 64)]
+
+
+@pytest.mark.parametrize("shared_heads", [False, True])
+@pytest.mark.parametrize(("prefill", "block_size"), [*PADDED, *((GraphPrefill, size) for size in (1, 4, 64))])
+def test_pads_change_no_logits(small_model, prefill, block_size, shared_heads):
     """Twice the same prompts: the second time the prefix cache has their beginnings."""
-    engines = [engine_with(small_model, kind, block_size=block_size) for kind in (Prefill, padded(size))]
+    model = GroupedModel(GroupedShape(4, 2), None) if shared_heads else small_model
+    engines = [engine_with(model, kind, block_size=block_size, num_blocks=300) for kind in (Prefill, prefill)]
     for _ in range(2):
-        prompts = prompts_of([3, 9, 1, 17], VOCABULARY)
+        prompts = some_prompts([3, 9, 1, 17])
         assert_alike(*(prefilled(engine, prompts, remember=True) for engine in engines))
 
 
-@pytest.mark.parametrize(("prefill", "block_size"), [*((padded("few"), n) for n in (1, 4, 64)), (GraphPrefill, 4)])
+@pytest.mark.parametrize(("prefill", "block_size"), [*PADDED[:3], (GraphPrefill, 4)])
 def test_pads_write_where_no_session_can_be(small_model, prefill, block_size):
     """A capture does nothing, and a replay writes as the operations do."""
     engine = engine_with(small_model, prefill, block_size=block_size)
@@ -211,26 +248,24 @@ def test_pads_write_where_no_session_can_be(small_model, prefill, block_size):
 
 @pytest.mark.parametrize("block_size", [1, 4, 64])
 def test_a_pad_fits_into_a_block_and_into_the_context(small_model, block_size):
-    kv = InferenceEngine(small_model, EngineConfig(block_size=block_size, max_batch_size=1)).kv
+    """An engine on a CPU has none, and no graphs."""
+    engine = engine_with(small_model, Prefill, block_size=block_size)
+    assert (engine.prompts.graphs, pads_for(small_model, engine.kv), no_pads(3)) == ({}, no_pads, [])
     for num_tokens in (1, 63, 64, 65, 100):
-        pads = Pads(small_model, kv)(num_tokens)
+        pads = Pads(small_model, engine.kv)(num_tokens)
         assert num_tokens + sum(len(pad.token_ids) for pad in pads) == pad_to_bucket(num_tokens)
         assert all(len(pad.token_ids) <= min(block_size, small_model.shape.context) for pad in pads)
-        assert all(pad.table == [kv.num_blocks] for pad in pads)
-
-
-def test_a_cpu_has_neither(small_model):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        engine = engine_with(small_model, Prefill)
-    assert engine.prompts.graphs == {}
-    assert pads_for(small_model, engine.kv) is no_pads
-    assert no_pads(3) == []
+        assert all(pad.table == [engine.kv.num_blocks] for pad in pads)
 
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def assert_near(expected, found, bound):
+    for one, other in zip(expected, found, strict=True):
+        assert (other.double() - one.double()).norm() < bound * one.double().norm()
 
 
 @pytest.mark.gpu
@@ -249,42 +284,39 @@ def test_on_a_gpu(make, dtype):
         found = []
         for engine.prompts.graphs in (none, graphs):
             found.append(prefilled(engine, prompts))
-        for expected, got in zip(*found, strict=True):
-            error = (got.double() - expected.double()).norm() / expected.double().norm()
-            assert error < (2e-3 if dtype == "float16" else 2e-2)
+        assert_near(*found, 2e-3 if dtype == "float16" else 2e-2)
 
 
 @pytest.mark.gpu
 @gpu
-def test_on_a_gpu_a_short_prefill_is_one_replay(monkeypatch):
-    model = load_model(dtype="float16", device="cuda")
-    engine = engine_with(model, Prefill)
-    monkeypatch.setattr(type(engine.prompts), "compute", lambda *args: pytest.fail("not a replay"))
-    logits, _ = prefilled(engine, prompts_of([3, 9, 30], VOCABULARY))
-    assert logits.isfinite().all()
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_on_a_gpu_flash_attention_is_one_call_a_layer(dtype):
+    """No call that plans for a shape, neither cuDNN's nor another; the second time prompts hit the prefix cache."""
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("FlashAttention needs an Ampere GPU or a newer one")
+    model = load_model(dtype=dtype, device="cuda")
+    flash, groups = (engine_with(model, Prefill, max_batch_size=8) for _ in range(2))
+    flash.prompts.graphs.clear()  # a replay calls no Python
+    groups.prompts.graphs.clear()
+    groups.prompts.attention = AttentionByGroups(groups.kv, 1)
+    batches = 2 * [[3], [5, 5, 5], [9, 1, 36], [2, 17, 16, 33]]
+    with patch.object(flash.prompts.attention, "varlen", wraps=varlen_attn) as called:
+        for seed, lengths in enumerate(batches):
+            prompts = some_prompts(lengths, seed % 4)
+            with patch.object(F, "scaled_dot_product_attention", side_effect=AssertionError("a plan for a shape")):
+                found = prefilled(flash, prompts, remember=True)
+            expected = prefilled(groups, prompts, remember=True)
+            assert_near(expected, found, 4e-3 if dtype == "float16" else 4e-2)
+    assert called.call_count == len(batches) * model.shape.num_layers
 
 
 @pytest.mark.gpu
 @gpu
-def test_on_a_gpu_float32_has_none():
-    """Its attention is by groups of equal lengths, which the host has to know."""
-    engine = engine_with(load_model(dtype="float32", device="cuda"), Prefill)
-    assert engine.prompts.graphs == {}
-    logits, _ = prefilled(engine, prompts_of([3, 9, 30], VOCABULARY))
-    assert logits.isfinite().all()
-
-
-@pytest.mark.gpu
-@gpu
-def test_on_a_gpu_the_products_come_in_pad_to_bucket(monkeypatch):
-    model = load_model(dtype="float16", device="cuda")
-    engine = InferenceEngine(model, EngineConfig(max_batch_size=8, max_seq_len=40))
-    engine.prompts.graphs.clear()  # a replay calls no Python
-    rows, hidden = set(), type(model).hidden
-    monkeypatch.setattr(type(model), "hidden", lambda *args: rows.add(len(args[1])) or hidden(*args))
-    for number in range(1, 9):
-        sessions = [engine.new_session([7] * number, FOUR) for _ in range(number)]
-        assert engine.prefill(sessions).isfinite().all()
-        for session in sessions:
-            engine.free(session)
-    assert rows == {64}
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_on_a_gpu_a_short_prefill_is_one_replay(monkeypatch, dtype):
+    """Not in float32, whose attention is by groups of equal lengths, which the host has to know."""
+    engine = engine_with(load_model(dtype=dtype, device="cuda"), Prefill)
+    if dtype == "float16":
+        monkeypatch.setattr(type(engine.prompts), "compute", lambda *args: pytest.fail("not a replay"))
+    assert (engine.prompts.graphs == {}) is (dtype == "float32")
+    assert prefilled(engine, some_prompts([3, 9, 30]))[0].isfinite().all()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rosecourse.decode.runner import buckets_up_to
-from tests.decode.runners import KINDS, engine_of, random_traffic, sessions_of, step
+from tests.decode.runners import KINDS, engine_of, sessions_of, step, traffic
 
 
 @pytest.mark.parametrize("kind", ["eager", "graphs"])
@@ -12,40 +12,25 @@ def test_the_cache_and_the_rows_stay_where_they_are(small_model, kind):
     """A graph has recorded their addresses: nothing that happens to an engine may make them anew."""
     engine = engine_of(small_model, KINDS[kind])
     rows, kv, runner = engine.decode_step.rows, engine.kv, engine.decode_step.runner
-
     greedy = [(size, False) for size in buckets_up_to(11)] if kind == "graphs" else []
 
     def places():
-        views = [tensor for size in buckets_up_to(11) for tensor in tensors_of(rows.view(size))]
-        kept = [made for key in greedy for made in runner.outcomes[key]]
-        each = [kv.keys, kv.values, *kv.k_layers, *kv.v_layers, rows.state, *views, *kept]
+        each = [kv.keys, kv.values, *kv.k_layers, *kv.v_layers, rows.state]
+        each += [made for key in greedy for made in runner.outcomes[key]]
+        for view in map(rows.view, buckets_up_to(11)):
+            inputs = view.inputs
+            each += [inputs.token_ids, inputs.context_lens, inputs.block_tables, view.live, *view.metadata]
         return [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in each]
 
     before = places()
-    random_traffic(engine, 1)
+    traffic(engine)
     rows.forget()
     with rows.all_pads():
         assert places() == before
     assert places() == before
 
 
-def tensors_of(view):
-    inputs = view.inputs
-    return [inputs.token_ids, inputs.context_lens, inputs.block_tables, view.live, *view.metadata]
-
-
 # -- what the host reads ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["eager", "graphs"])
-def test_the_logits_of_a_step_outlive_the_next(small_model, kind):
-    engine = engine_of(small_model, KINDS[kind])
-    sessions = sessions_of(engine, [3, 4])
-    first = engine.decode_step_sessions(sessions)
-    was = first.clone()
-    engine.take_tokens(sessions, first)
-    step(engine, sessions)
-    assert torch.equal(first, was)
 
 
 CHANGES = {
@@ -70,12 +55,14 @@ def test_tokens_follow_what_the_caller_does_with_the_logits(small_model, kind, h
         engine = engine_of(small_model, KINDS[name])
         sessions = sessions_of(engine, [3, 4])
         step(engine, sessions)
-        logits = engine.decode_step_sessions(sessions)
-        logits = how(logits.clone() if name == "065" else logits, sessions)
+        kept = engine.decode_step_sessions(sessions)
+        logits = how(kept.clone() if name == "065" else kept, sessions)
+        was = kept.clone()
         if logits is not None:
             assert engine.take_tokens(sessions, logits)[0] == 17
         for _ in range(4):
             step(engine, sessions)
+        assert torch.equal(kept, was), "the logits of a step outlive the next"
         made.append([session.completion_ids for session in sessions])
     assert made[0] == made[1]
 
@@ -104,30 +91,27 @@ class Stopped(Exception):
 
 def stop_at(engine, where, error, monkeypatch):
     """Let the next step of an engine end with an error, before or behind some of its work."""
+    name, late = where.removeprefix("after "), where.startswith("after ")
+    step = engine.decode_step
+    owner = step.runner.work if name == "best" else step
+    real = getattr(owner, name)
 
     def stop(*args):
+        if late:
+            real(*args)
         raise error
 
-    def stop_late(*args):
-        real(*args)
-        raise error
-
-    step, name = engine.decode_step, where.removeprefix("after ")
-    owner = step.runner.work if name in ("forward", "best") and hasattr(step, "runner") else step
-    real = getattr(owner, name)
-    monkeypatch.setattr(owner, name, stop_late if where.startswith("after ") else stop)
+    monkeypatch.setattr(owner, name, stop)
 
 
 WHERE = ["place", "plan", "after plan", "runner", "after runner"]
-INSIDE = ["forward", "after forward", "best", "after best"]  # of a run that is eager
 
 
 @pytest.mark.parametrize(
     ("kind", "where", "error"),
     [
         *(("graphs", where, Stopped) for where in WHERE),
-        *(("eager", where, KeyboardInterrupt) for where in WHERE),
-        *(("eager", where, Stopped) for where in INSIDE),
+        *(("eager", where, KeyboardInterrupt) for where in [*WHERE, "best", "after best"]),
         *(("065", where, Stopped) for where in ("plan", "after plan", "forward", "after forward")),
     ],
 )

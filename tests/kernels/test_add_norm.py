@@ -1,43 +1,39 @@
-"""The kernel that adds and normalises, against torch's sum and a layer norm in float64.
-
-On a CPU it goes through the interpreter; on a GPU it runs natively, and `-m gpu` takes it, too.
-"""
+"""The kernel that adds and normalises, against torch's sum and a layer norm in float64."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from rosecourse.kernels import add_norm
-from tests.kernels.attention_cases import DEVICE, INTERPRETED, let_overflow_raise
+from tests.kernels.harness import DEVICE, EPS, INTERPRETED, MARKS, ROUNDING, pairwise
 
-pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
-EPS = 1e-5
-# Half the distance of two neighbouring numbers, relative: what rounding the result may cost. Sums are in float32.
-ROUNDING = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}
-ARITHMETIC = 4e-6
+pytestmark = MARKS
+ARITHMETIC = 4e-6  # sums are in float32
 # Triton's interpreter cuts off what a bfloat16 cannot hold: a GPU rounds.
 DTYPES = [dtype for dtype in ROUNDING if not INTERPRETED or dtype != torch.bfloat16]
-in_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
 
-@pytest.fixture(autouse=True)
-def overflow_raises(monkeypatch):
-    let_overflow_raise(monkeypatch)
-
-
-def inputs(N, C, dtype=torch.float32, mean=0.0, seed=0):
+def inputs(N, C, dtype, mean=0.0, spread=1.0):
     """x, delta, weight and bias; the sums of x and delta lie around a mean."""
-    generator = torch.Generator().manual_seed(seed)
-    x, delta = torch.randn(2, N, C, generator=generator) * torch.tensor([[[3.0]], [[1.0]]])
+    generator = torch.Generator().manual_seed(0)
+    x, delta = torch.randn(2, N, C, generator=generator) * torch.tensor([[[3.0]], [[1.0]]]) * spread
     weight, bias = torch.randn(2, C, generator=generator)
     return [tensor.to(DEVICE, dtype) for tensor in (x + mean, delta, weight, bias)]
 
 
-def adds_and_norms(function, x, delta, weight, bias, eps=EPS):
+def shifted(x):
+    """The same in the middle of a buffer of NaN, so that wide reads are not possible."""
+    buffer = torch.full((x.numel() + 2,), float("nan"), dtype=x.dtype, device=DEVICE)
+    buffer[1:-1] = x.flatten()
+    assert buffer[1:].data_ptr() % 16 != 0
+    return buffer[1:-1].view(x.shape)
+
+
+def adds_and_norms(*tensors, eps=EPS):
     """The sum has the bits of torch's, and what is normalised is that sum; inputs stay as they are."""
-    tensors = x, delta, weight, bias
+    x, delta, weight, bias = tensors
     was = [tensor.clone() for tensor in tensors]
-    total, normed = function(*tensors, eps)
+    total, normed = add_norm(*tensors, eps)
     for tensor, before in zip(tensors, was, strict=True):
         assert torch.equal(tensor, before), "an input has changed"
     assert total.dtype == normed.dtype == x.dtype
@@ -49,45 +45,25 @@ def adds_and_norms(function, x, delta, weight, bias, eps=EPS):
     assert wrong.max() <= bound, f"the norm is not close: {float(wrong.max())} and not {bound}"
 
 
-# Rows, their size, a mean of the sums.
-CASES = [(5, C, 0.0) for C in (1, 2, 3, 17, 100, 127, 128, 129, 768, 1600)]
-CASES += [(1, 24, 0.0), (33, 24, 0.0), (4, 96, 100.0), (4, 96, -1000.0)]
-
-
-@in_dtypes
-@pytest.mark.parametrize(("N", "C", "mean"), CASES)
-def test_rows_of_any_size_number_and_mean(N, C, mean, dtype):
+@pairwise(
+    only=lambda dtype, N, C, mean, *_: not mean or C > 3,
+    dtype=DTYPES,
+    N=[1, 5, 33],
+    C=[1, 2, 3, 17, 100, 127, 128, 129, 768, 1600],
+    mean=[0.0, 100.0, -1000.0],
+    spread=[1.0, 2**-9, 0.0],  # of equal numbers the variance is 0: eps is all that is left to divide by
+    eps=[1e-12, 1e-5, 0.5],
+    unaligned=[(), (0,), (2,), (0, 1, 2, 3)],
+)
+def test_rows_of_any_size_number_and_mean(dtype, N, C, mean, spread, eps, unaligned):
     """Far from zero half precision rounds the sum to few digits: what is normalised must be what is stored."""
-    adds_and_norms(add_norm, *inputs(N, C, dtype, mean))
-
-
-@in_dtypes
-@pytest.mark.parametrize("eps", [1e-12, 1e-5, 0.5])
-def test_rows_of_equal_numbers(eps, dtype):
-    """Their variance is 0: eps is all that is left to divide by."""
-    x, delta, weight, bias = inputs(3, 20, dtype)
-    adds_and_norms(add_norm, torch.full_like(x, 2.5), torch.full_like(delta, -0.5), weight, bias, eps)
-    adds_and_norms(add_norm, x * 2**-9, delta * 0, weight, bias, eps)
-
-
-@in_dtypes
-@pytest.mark.parametrize("shifted", [(0,), (2,), (0, 1, 2, 3)])
-def test_inputs_that_begin_anywhere(shifted, dtype):
-    """In the middle of a buffer, so that wide reads are not possible; a binary for aligned ones was there before."""
-    tensors = inputs(3, 40, dtype)
-    adds_and_norms(add_norm, *tensors)
-    for number in shifted:
-        buffer = torch.full((tensors[number].numel() + 2,), float("nan"), dtype=dtype, device=DEVICE)
-        buffer[1:-1] = tensors[number].flatten()
-        tensors[number] = buffer[1:-1].view(tensors[number].shape)
-        assert tensors[number].data_ptr() % 16 != 0
-    adds_and_norms(add_norm, *tensors)
+    tensors = inputs(N, C, dtype, mean, spread)
+    adds_and_norms(*(shifted(x) if number in unaligned else x for number, x in enumerate(tensors)), eps=eps)
 
 
 @pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered")  # numpy's, inside the interpreter
-@in_dtypes
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "overflow"])
-def test_a_row_with_nan_does_not_touch_its_neighbours(bad, dtype):
+@pairwise(dtype=DTYPES, bad=[float("nan"), float("inf"), "overflow"])
+def test_a_row_with_nan_does_not_touch_its_neighbours(dtype, bad):
     x, delta, weight, bias = inputs(4, 24, dtype)
     before = add_norm(x, delta, weight, bias, EPS)
     x[1, 3] = delta[1, 3] = torch.finfo(dtype).max if bad == "overflow" else bad

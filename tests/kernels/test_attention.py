@@ -1,10 +1,4 @@
-"""Paged attention: each implementation against dense attention, with shared and with own K and V heads.
-
-On a CPU the Triton kernels go through the interpreter; on a GPU they run natively, and `-m gpu` takes them too.
-"""
-
-import re
-from types import SimpleNamespace
+"""Paged attention: each implementation against float64, at sizes and numbers of every kind; what appends, appends."""
 
 import pytest
 import torch
@@ -13,61 +7,148 @@ import triton.language as tl
 
 from rosecourse import ConfigError
 from rosecourse.kernels import SparseAttention, paged_attention, paged_attention_for, reference
-from rosecourse.kernels.appending_attention import AppendingAttention
+from rosecourse.kernels.appending_attention import AppendingAttention, splits_for
 from rosecourse.kernels.launch import Launch
 from rosecourse.lessons.l035_blocks import KVBlockManager
-from tests.kernels.attention_cases import (
-    DEVICE,
-    IMPLEMENTATIONS,
-    INTERPRETED,
-    TOLERANCE,
-    a_case,
-    check,
-    let_overflow_raise,
-    with_room,
-)
+from tests.kernels.attention_inputs import APPENDING, BLOCK_SIZE, IMPLEMENTATIONS, NAMES, Case, is_for, smallest
+from tests.kernels.harness import DEVICE, INTERPRETED, MARKS, ROUNDING, pairwise, same_bits
 
-pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
-NAMES = ["q", "k", "v", "table", "lens", "longest", "k_new", "v_new"]
-each_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-# Block size, D, then by what else they go with: each pair of block size, dtype and group at least once.
-SIZES = [(1, 5), (2, 7), (4, 3), (8, 64), (16, 12), (32, 33), (64, 80)]
-GRID = [
-    (name, dtype, block_size, D, 1 + (i + j) % 3, 1 + (i + j) % 4, bool((i + j) % 2))
-    for i, (block_size, D) in enumerate(SIZES)
-    for j, dtype in enumerate(TOLERANCE)
-    for name in IMPLEMENTATIONS
-    if name != "sparse" or (INTERPRETED and dtype == torch.float32)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:All-NaN slice"),  # numpy's, inside the interpreter
+    pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered"),
+    *MARKS,
 ]
+each_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
 
 
-@pytest.fixture(autouse=True)
-def overflow_raises(monkeypatch):
-    let_overflow_raise(monkeypatch)
+@pairwise(
+    only=lambda name, dtype, _, group, width, *__: (
+        is_for(name, dtype) and (name in APPENDING or (group < 17 and width < 1024))
+    ),
+    name=[*IMPLEMENTATIONS],
+    dtype=[*ROUNDING],
+    block_size=[1, 2, 4, 8, 16, 24, 32, 64],
+    group=[1, 3, 17],
+    width=[0, 1024, 1025],
+    D=[3, 12, 33, 80, 128],
+    H=[1, 2],
+    fused=[True, False],
+)
+def test_sizes_of_every_kind(name, dtype, block_size, group, width, D, H, fused):
+    """Lengths around the ends of blocks and of tiles; contexts of no token only where a step has pads.
+
+    width: of the table, at least. Rows that are too long to be kept are looked up.
+    """
+    none = 0 if name in APPENDING else 1
+    lengths = sorted({none, max(none, block_size - 1), block_size, 2 * block_size, 33, 70})
+    Case(lengths, dtype, H, D, block_size, group, fused, width).check(name)
 
 
-@pytest.mark.parametrize(("name", "dtype", "block_size", "D", "H", "group", "fused"), GRID)
-def test_lengths_around_block_boundaries(name, dtype, block_size, D, H, group, fused):
-    lengths = sorted({max(1, block_size - 1), block_size, block_size + 1, 2 * block_size})
-    check(name, *a_case(lengths, H=H, D=D, block_size=block_size, dtype=dtype, group=group, fused=fused))
+# -- numbers of every kind ------------------------------------------------------------------------------------------
 
 
-@each_implementation
-def test_long_contexts_take_several_tiles(implementation):
-    """The tile of the Triton kernel is 64 positions."""
-    check(implementation, *a_case([63, 64, 65, 130, 200], H=1, block_size=16, group=3))
+def large_scores(sign):
+    """Up to 2**16, and among the highest some that differ by 1 or 2: all exact. float16 ends at 65504."""
+
+    def change(case):
+        case.q.zero_()[..., :2] = torch.tensor([1024.0 * sign, 4.0])
+        for k in case.k:
+            k.zero_()[..., 0] = torch.randint(-2, 3, k.shape[:2], generator=case.generator) * 128.0
+            k[..., 1] = torch.randint(0, 3, k.shape[:2], generator=case.generator)
+
+    return change
 
 
-@each_implementation
-def test_a_pool_of_more_than_2_to_the_31_elements(implementation):
+def equal_scores(q, k):
+    def change(case):
+        for x, value in ((case.q, q), *((each, k) for each in case.k)):
+            x.fill_(value)
+
+    return change
+
+
+def one_score_above_all(place):
+    def change(case):
+        equal_scores(8.0, -8.0)(case)
+        for k in case.k:
+            k[place] = 8.0
+
+    return change
+
+
+def large_values(case):
+    """Their mean is no larger; a sum of them would be, in the dtype itself."""
+    for v in case.v:
+        v.copy_(torch.sign(v) * (60000.0 if case.dtype == torch.float16 else 2.0**120))
+
+
+def subnormal_numbers(case):
+    for k, v in zip(case.k, case.v, strict=True):
+        k.copy_(torch.randint(-8, 9, k.shape, generator=case.generator) * smallest(case.dtype))
+        v.fill_(256 * smallest(case.dtype))  # to take them for zero would be seen
+
+
+KINDS = {
+    "large scores": large_scores(1),
+    "large scores below zero": large_scores(-1),
+    "scores near the least float32": equal_scores(-(2.0**60), 2.0**60),  # an empty part must not outweigh them
+    "equal scores": equal_scores(3.0, -0.5),
+    "negative zeros": equal_scores(-0.0, -0.0),
+    "the first above all": one_score_above_all(0),
+    "the last cached one above all": one_score_above_all(-2),
+    "the new one above all": one_score_above_all(-1),
+    "large values": large_values,
+    "subnormal numbers": subnormal_numbers,
+}
+
+
+def may_be(name, dtype, kind):
+    if kind == "subnormal numbers" and dtype == torch.bfloat16 and name not in ("reference", "sparse"):
+        return False  # the interpreter converts them wrongly, a GPU does it right
+    return is_for(name, dtype) and (kind != "scores near the least float32" or dtype == torch.float32)
+
+
+@pairwise(only=may_be, name=[*IMPLEMENTATIONS], dtype=[*ROUNDING], kind=[*KINDS])
+def test_numbers_of_every_kind(name, dtype, kind):
+    """Lengths: one token, a table that ends with a block, two tiles of the Triton kernel."""
+    case = Case([1, BLOCK_SIZE - 1, 3 * BLOCK_SIZE, 70], dtype)
+    KINDS[kind](case)
+    case.check(name)
+
+
+@pairwise(name=[*IMPLEMENTATIONS], bad=["q", "k", "v", "k_new", "v_new"])
+def test_nan_in_one_head_of_a_session_reaches_its_group_alone(name, bad):
+    """NaN in K or V head 1 makes query heads 2 and 3 NaN; NaN in query head 3 makes no other one NaN."""
+    args = Case([5, 70, 1, 7], H=3, group=2).args()
+    clean = IMPLEMENTATIONS[name](*args)
+    sick = args[NAMES.index(bad)]
+    sick[args[3][1, 0] if bad in "kv" else 1, 3 if bad == "q" else 1] = float("nan")
+    out = IMPLEMENTATIONS[name](*args)
+    ill = torch.zeros(out.shape[:2], dtype=torch.bool, device=DEVICE)
+    ill[1, [3] if bad == "q" else [2, 3]] = True
+    assert out[ill].isnan().all()
+    assert torch.equal(out[~ill], clean[~ill])
+
+
+# -- tables and pools -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "width"), [("reference", 3), ("triton", 3), ("appending", 3), ("appending", 1025)])
+def test_a_pool_of_more_than_2_to_the_31_elements(name, width):
     """Its last blocks lie past what an int32 offset reaches. Memory that is not used is not touched."""
-    shape = {"H": 2, "D": 32, "block_size": 64, "group": 3}
-    (q, k, _, table, lens, longest, k_new, v_new), dense = a_case([9], **shape, dtype=torch.float16)
+    case = Case([9, 64], torch.float16, D=32, block_size=64, group=3)
+    case.v = case.k
+    q, k, _, table, lens, longest, k_new, _ = case.args()
     num_blocks = 2**31 // (2 * 64 * 32) + k.shape[0]
     pool = torch.empty((num_blocks, *k.shape[1:]), dtype=torch.float16, device=DEVICE)
     first = num_blocks - k.shape[0]
     pool[first:] = k
-    check(implementation, (q, pool, pool, table + first, lens, longest, k_new, v_new), [dense[0][[0, 0]]])
+    far = torch.zeros(2, width, dtype=torch.int32, device=DEVICE)
+    far[:, :3] = table + first
+    case.attend(name, (q, pool, pool, far, lens, longest, k_new, k_new))
+    if name in APPENDING:
+        k[table[0, 0], :, 9], k[table[1, 1], :, 0] = k_new
+    assert same_bits(pool[first:], k)
 
 
 @triton.jit
@@ -77,24 +158,16 @@ def _doubling_kernel(ptr, value):
 
 @pytest.mark.skipif(not INTERPRETED, reason="on a GPU integers wrap silently: the interpreter is where we look")
 def test_the_interpreter_does_raise_on_overflow():
-    """Guards the fixture above: without it the sum would wrap and the test of large pools could miss it."""
+    """Guards the fixture of all kernels: without it the sum would wrap and the test of large pools could miss it."""
     with pytest.raises(Exception, match="overflow"):
         _doubling_kernel[(1,)](torch.zeros(1, dtype=torch.int32), 2**31 - 1)
 
 
-@pytest.mark.filterwarnings("ignore:All-NaN slice")  # numpy's, inside the interpreter
-@pytest.mark.parametrize("bad", ["q", "k", "v", "k_new", "v_new"])
-@each_implementation
-def test_nan_in_one_head_reaches_its_own_group_alone(implementation, bad):
-    """NaN in K or V head 1 makes query heads 2 and 3 NaN; NaN in query head 3 makes no other one NaN."""
-    args, _ = a_case([6, 9], H=3, group=2)
-    clean = IMPLEMENTATIONS[implementation](*args)
-    args[NAMES.index(bad)][:, 3 if bad == "q" else 1] = float("nan")
-    out = IMPLEMENTATIONS[implementation](*args)
-    sick = [3] if bad == "q" else [2, 3]
-    well = [h for h in range(6) if h not in sick]
-    assert out[:, sick].isnan().all()
-    assert torch.equal(out[:, well], clean[:, well])
+def test_a_context_has_parts_where_programs_are_few():
+    longest = [0, 1, 255, 256, 511, 512, 1023, 1024, 10**6]
+    assert [splits_for(1, each) for each in longest] == [1, 1, 1, 2, 2, 4, 4, 8, 8]
+    programs = [12, 16, 17, 32, 33, 64, 65, 128, 129, 10**6]
+    assert [splits_for(each, 10**6) for each in programs] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 1]
 
 
 # -- an engine's ----------------------------------------------------------------------------------------------------
@@ -107,61 +180,44 @@ IN_ENGINES = {
 }
 
 
-@pytest.mark.parametrize("implementation", IN_ENGINES)
-def test_an_engine_plans_once_for_layers_with_their_own_tables(implementation):
-    q, k, v, table, lens, longest, k_new, v_new = with_room(a_case([5, 9, 2], group=3)[0])
+def cache_like(k, num_layers):
     shape = {"num_kv_heads": k.shape[1], "head_dim": k.shape[3], "block_size": k.shape[2], "num_blocks": k.shape[0]}
-    kv = KVBlockManager(num_layers=2, dtype=k.dtype, device=DEVICE, **shape)
+    return KVBlockManager(num_layers=num_layers, dtype=k.dtype, device=DEVICE, **shape)
+
+
+@pytest.mark.parametrize("name", IN_ENGINES)
+def test_an_engine_plans_once_for_layers_with_their_own_tables(name):
+    """The sparse product multiplies what lies in its output by 0: a score that is NaN would stay."""
+    case = Case([5, 9, 2], group=3)
+    q, k, v, table, lens, longest, *new = case.args()
+    kv = cache_like(k, 2)
     moved = torch.randperm(k.shape[0], generator=torch.Generator().manual_seed(2)).to(DEVICE)
     tables = torch.stack([table, torch.argsort(moved)[table.long()].int()])
     for layer, order in enumerate((torch.arange(k.shape[0], device=DEVICE), moved)):
         kv.k_layers[layer].copy_(k[order])
         kv.v_layers[layer].copy_(v[order])
-    attention = IN_ENGINES[implementation](kv, q.shape[1])
-    attention.plan(tables, lens, longest)
-    expected = reference.paged_attention_decode(q, k, v, table, lens, longest, k_new, v_new)
-    for layer in range(2):
-        torch.testing.assert_close(attention.run(layer, q, k_new, v_new), expected, atol=1e-5, rtol=1e-5)
-        for b, length in enumerate(lens.tolist() if implementation == "appending" else []):
-            block, slot = tables[layer, b, length // 4], length % 4
-            assert torch.equal(kv.k_layers[layer][block, :, slot], k_new[b])
-            assert torch.equal(kv.v_layers[layer][block, :, slot], v_new[b])
+    attention = IN_ENGINES[name](kv, q.shape[1])
+    for _ in range(2):
+        attention.plan(tables, lens, longest)
+        for layer in range(2):
+            out = attention.run(layer, q, *new)
+            torch.testing.assert_close(out.cpu().double(), case.expected(), atol=case.bound(name), rtol=0)
+            for b, length in enumerate(case.lengths if name == "appending" else []):
+                place = tables[layer, b, length // BLOCK_SIZE], slice(None), length % BLOCK_SIZE
+                assert torch.equal(kv.k_layers[layer][place], new[0][b])
+                assert torch.equal(kv.v_layers[layer][place], new[1][b])
+        attention.run(0, q * float("nan"), *new)
 
 
 def test_the_device_decides():
-    kv = KVBlockManager(
-        num_layers=1, num_kv_heads=1, head_dim=8, block_size=4, num_blocks=1, dtype=torch.float32, device=DEVICE
-    )
+    kv = cache_like(torch.zeros(1, 1, 4, 8), 1)
     assert type(paged_attention_for(kv, 1)) is (SparseAttention if INTERPRETED else paged_attention.TritonAttention)
     if INTERPRETED:
         kv.k_layers = tuple(k.bfloat16() for k in kv.k_layers)
         assert type(paged_attention_for(kv, 1)) is reference.ReferenceAttention
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="for a CPU")
-def test_scores_of_one_layer_or_step_do_not_reach_the_next():
-    """The sparse product multiplies what lies in its output by 0: a score that is infinite or NaN would stay."""
-    (q, k, v, table, lens, longest, k_new, v_new), _ = a_case([5, 9, 2])
-    attention = SparseAttention(SimpleNamespace(k_layers=[k, k], v_layers=[v, v]), q.shape[1])
-    attention.plan(torch.stack([table, table]), lens, longest)
-    first, second = (attention.run(layer, q, k_new, v_new) for layer in range(2))
-    assert torch.equal(first, second)
-    attention.run(0, q * float("nan"), k_new, v_new)
-    attention.plan(torch.stack([table, table]), lens, longest)
-    assert torch.equal(attention.run(1, q, k_new, v_new), first)
-
-
 # -- what is refused ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def no_launch(monkeypatch):
-    """A kernel that is launched fails the test."""
-
-    def launched(*_):
-        raise AssertionError("launched")
-
-    monkeypatch.setattr(Launch, "__call__", launched)
 
 
 def heads(x, count):
@@ -170,36 +226,29 @@ def heads(x, count):
 
 
 MISFITS = [  # which tensor, what becomes of it, and what an error says
-    ("q", lambda q: heads(q, 3), r"3 query heads cannot share 2 KV heads evenly: give a multiple of 2$"),
-    ("q", lambda q: heads(q, 1), r"1 query heads cannot share 2 KV heads evenly"),
-    ("q", lambda q: q[..., :4], r"q has heads of 4 numbers, the cache heads of 8: give the same$"),
-    ("k_new", lambda k: heads(k, 4), r"k_new has 4 heads of 8 numbers, the cache 2 heads of 8: give"),
-    ("k_new", lambda k: heads(k, 1), r"k_new has 1 heads of 8 numbers, the cache 2 heads of 8"),
-    ("v_new", lambda v: heads(v, 1), r"v_new has 1 heads of 8 numbers, the cache 2 heads of 8"),
-    ("v_new", lambda v: v[..., :7], r"v_new has 2 heads of 7 numbers, the cache 2 heads of 8"),
-    ("v", lambda v: heads(v, 4), r"the cache of K is \[10, 2, 4, 8\], that of V \[10, 4,"),
+    ("q", lambda q: heads(q, 3), r"3 query heads cannot share 2 KV heads evenly"),
+    ("q", lambda q: q[..., :4], r"q has heads of 4 numbers, the cache heads of 16"),
+    ("k_new", lambda k: heads(k, 4), r"k_new has 4 heads of 16 numbers, the cache 2 heads of 16"),
+    ("v_new", lambda v: v[..., :7], r"v_new has 2 heads of 7 numbers, the cache 2 heads of 16"),
+    ("v", lambda v: heads(v, 4), r"the cache of K is \[10, 2, 4, 16\], that of V \[10, 4,"),
 ]
 
 
 @each_implementation
 @pytest.mark.parametrize(("which", "change", "message"), MISFITS)
-def test_heads_that_do_not_fit_are_refused_before_a_launch(no_launch, implementation, which, change, message):
-    args = dict(zip(NAMES, a_case([6, 9], group=2)[0], strict=True))
+def test_heads_that_do_not_fit_are_refused_before_a_launch(monkeypatch, name, which, change, message):
+    monkeypatch.setattr(Launch, "__call__", None)
+    args = dict(zip(NAMES, Case([6, 9], group=2).args(), strict=True))
     args[which] = change(args[which])
     for _ in range(2):  # a refusal is not remembered as a success
         with pytest.raises(ConfigError, match=f"^{message}"):
-            IMPLEMENTATIONS[implementation](*args.values())
+            IMPLEMENTATIONS[name](*args.values())
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="for a CPU")
 def test_query_heads_other_than_those_planned_for_are_refused():
-    (q, _, _, table, lens, longest, k_new, v_new), _ = a_case([6, 9], group=2)
-    sizes = {"num_layers": 1, "num_kv_heads": 2, "head_dim": 8, "block_size": 4, "num_blocks": 10}
-    kv = KVBlockManager(**sizes, dtype=q.dtype, device=DEVICE)
-    attention = SparseAttention(kv, 6)
+    q, k, _, table, lens, longest, *new = Case([6, 9], group=2).args()
+    attention = SparseAttention(cache_like(k, 1), 6)
     attention.plan(table[None], lens, longest)
-    message = "q, k_new and v_new are [(2, 4, 8), (2, 2, 8), (2, 2, 8)], planned were [(2, 6, 8), (2, 2, 8), (2, 2, 8)]"
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}: plan for this batch first$"):
-        attention.run(0, q, k_new, v_new)
-    with pytest.raises(ConfigError, match=r"^5 query heads cannot share 2 KV heads evenly"):
-        paged_attention_for(kv, 5)
+    with pytest.raises(ConfigError, match=r"^q, k_new and v_new are \[\(2, 4, 16\), .* planned were \[\(2, 6, 16\)"):
+        attention.run(0, q, *new)

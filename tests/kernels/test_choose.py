@@ -1,9 +1,4 @@
-"""The kernel that ends a greedy step, against torch's operations.
-
-On a CPU it goes through the interpreter; on a GPU it runs natively, and `-m gpu` takes it, too.
-"""
-
-import random
+"""The kernel that ends a greedy step, against torch's operations."""
 
 import pytest
 import torch
@@ -11,37 +6,29 @@ import torch
 from rosecourse.decode.sampling import NO_TOKEN, argmax
 from rosecourse.kernels import choose
 from rosecourse.kernels.launch import Launch
-from tests.kernels.attention_cases import DEVICE, INTERPRETED, let_overflow_raise
+from tests.kernels.harness import DEVICE, MARKS, ROUNDING, pairwise
 
-pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-in_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+pytestmark = MARKS
 INF, NAN = float("inf"), float("nan")
 
 
-@pytest.fixture(autouse=True)
-def overflow_raises(monkeypatch):
-    let_overflow_raise(monkeypatch)
-
-
-def rows_of_logits(V, dtype, seed=0):
+def rows_of_logits(V, dtype):
     """Rows of every kind that there is [B, V]: ties, all equal, tokens that are ruled out, NaN and infinities."""
-    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(V)
 
     def normal():
         return torch.randn(V, generator=generator) * 3
 
     def with_(*numbers, row=None):
-        row = normal() if row is None else row
+        row = normal() if row is None else row.clone()
         for number in numbers:
-            row[rng.randrange(V)] = number
+            row[torch.randint(V, (), generator=generator)] = number
         return row
 
-    nothing = torch.full((V,), -INF)
-    zeros = torch.where(normal() > 0, 0.0, -0.0)
+    nothing, zeros = torch.full((V,), -INF), torch.where(normal() > 0, 0.0, -0.0)
     kinds = [normal(), normal().round(), normal().clamp(max=0), torch.zeros(V), zeros, with_(-INF), with_(NAN)]
-    kinds += [with_(INF), with_(NAN, INF), with_(NAN, -INF), nothing, with_(-7.0, row=nothing.clone())]
-    kinds += [with_(NAN, row=nothing.clone()), with_(INF, row=nothing.clone()), torch.full((V,), NAN)]
+    kinds += [with_(INF), with_(NAN, INF), with_(NAN, -INF), nothing, with_(-7.0, row=nothing)]
+    kinds += [with_(NAN, row=nothing), with_(INF, row=nothing), torch.full((V,), NAN)]
     kinds += [torch.full((V,), float(torch.finfo(dtype).min)), normal().round() - 1e4]
     for place in (0, -1):  # the first and the last number of a row
         kinds.append(normal())
@@ -49,16 +36,7 @@ def rows_of_logits(V, dtype, seed=0):
     return torch.stack(kinds).to(DEVICE, dtype)
 
 
-def padded(logits, more, filling, before=0):
-    """The same numbers in rows with others behind them, and some before them."""
-    B, V = logits.shape
-    buffer = torch.full((B, before + V + more), filling, dtype=logits.dtype, device=DEVICE)
-    view = buffer[:, before : before + V]
-    view.copy_(logits)
-    return view
-
-
-def ends_a_step(function, logits):
+def ends_a_step(logits):
     """As torch's operations would: the tokens, the rows' next inputs and lengths, and nothing besides."""
     B = len(logits)
     state = torch.arange(4 * (B + 3), device=DEVICE).view(4, B + 3) + 2**40  # the columns of rows, some of them
@@ -68,34 +46,27 @@ def ends_a_step(function, logits):
     best = argmax(logits)
     right[0, :B] = best.clamp(min=0)
     right[2, :B] += live
-    tokens = function(logits, live, token_ids, context_lens)
+    tokens = choose(logits, live, token_ids, context_lens)
     assert tokens.dtype == torch.int64
     assert tokens.tolist() == best.tolist(), "other tokens"
-    assert state[0].tolist() == right[0].tolist(), "other inputs of the next step"
-    assert state[1:].tolist() == right[1:].tolist(), "other lengths, or a column that is none of its own"
+    assert state.tolist() == right.tolist(), "other inputs or lengths, or a column that is none of its own"
     assert torch.equal(logits.isnan(), was.isnan())
     assert torch.equal(logits.nan_to_num(), was.nan_to_num())
 
 
-SIZES = [1, 2, 15, 17, 211, 8191, 8192, 8193, 20001]  # around one tile and two
-
-
-@in_dtypes
-@pytest.mark.parametrize("V", SIZES)
-def test_tokens_lengths_and_nothing_besides(V, dtype):
-    for seed in range(3 if V < 300 else 1):
-        logits = rows_of_logits(V, dtype, seed)
-        assert (argmax(logits) == NO_TOKEN).sum() >= 7
-        ends_a_step(choose, logits)
-
-
-BEHIND = [(211, 45, 0, 1e4), (211, 3, 0, INF), (8189, 3, 0, NAN), (37, 9, 2, -INF), (1, 15, 0, 1e4), (8189, 3, 0, 1e4)]
-
-
-@in_dtypes
-@pytest.mark.parametrize(("V", "more", "before", "filling"), BEHIND)
-def test_what_stands_behind_a_row_is_not_of_the_vocabulary(V, more, before, filling, dtype):
-    ends_a_step(choose, padded(rows_of_logits(V, dtype), more, filling, before))
+@pairwise(
+    dtype=[*ROUNDING],
+    V=[1, 2, 15, 17, 211, 8189, 8191, 8192, 8193, 20001],  # around one tile and two
+    before=[0, 2],
+    behind=[0, 3, 45],
+    filling=[1e4, INF, NAN, -INF],
+)
+def test_tokens_lengths_and_nothing_besides(dtype, V, before, behind, filling):
+    """What stands around a row is not of the vocabulary."""
+    logits = rows_of_logits(V, dtype)
+    assert (argmax(logits) == NO_TOKEN).sum() >= 7
+    wide = torch.full((len(logits), before + V + behind), filling, dtype=dtype, device=DEVICE)
+    ends_a_step(wide[:, before : before + V].copy_(logits))
 
 
 def test_the_first_of_equals_wherever_they_are():
@@ -104,34 +75,32 @@ def test_the_first_of_equals_wherever_they_are():
     logits = torch.zeros(len(places), 20000, device=DEVICE)
     for row, (first, second) in zip(logits, places, strict=True):
         row[[first, second]] = 1.0
-    ends_a_step(choose, logits)
+    ends_a_step(logits)
     assert argmax(logits).tolist() == [first for first, _ in places]
 
 
 def numbers_read(logits):
-    """How many numbers of each row a launch is told to read, and how far apart rows are."""
+    """How many numbers of each row a launch is told to read."""
     launches = []
     integers = [torch.zeros(len(logits), dtype=torch.int64, device=DEVICE) for _ in range(3)]
     with Launch.handed_to(lambda launch, grid, arguments: launches.append((launch, grid))):
         choose(logits, *integers)
     ((launch, grid),) = launches
-    assert grid == (len(logits), 1, 1)
     stride, read, V, _ = launch.constants
-    assert (stride, V) == (logits.stride(0), logits.shape[1])
+    assert (grid, stride, V) == ((len(logits), 1, 1), logits.stride(0), logits.shape[1])
     return read
 
 
-@pytest.mark.parametrize(("B", "V"), [(1, 1), (2, 15), (5, 16), (1, 17), (2, 100), (5, 211)])
+@pytest.mark.parametrize(("B", "V"), [(1, 1), (2, 15), (5, 16), (1, 17), (5, 211)])
 def test_no_number_behind_the_storage_is_read(V, B):
     """The last row ends where its storage ends, or up to 20 numbers before that."""
-    for more in range(20):
+    for behind in range(20):
         for before in (0, 1):
-            buffer = torch.zeros(B, before + V + more, dtype=torch.float16, device=DEVICE)
+            buffer = torch.zeros(B, before + V + behind, dtype=torch.float16, device=DEVICE)
             for logits in (buffer[:, before : before + V], buffer[-1:, before : before + V]):
                 read = numbers_read(logits)
-                last = logits.storage_offset() + (len(logits) - 1) * logits.stride(0) + read
                 assert V <= read < V + 16
-                assert last <= buffer.numel()
+                assert logits.storage_offset() + (len(logits) - 1) * logits.stride(0) + read <= buffer.numel()
 
 
 def test_rows_of_a_padded_vocabulary_are_read_in_whole_pieces():

@@ -26,20 +26,17 @@ from rosecourse.models.llama import Llama, LlamaLayer, LlamaShape
 from rosecourse.models.llama_config import llama_shape
 from rosecourse.models.ops import GatedLinear
 from rosecourse.models.shape import Rotary
-from tests.kernels.attention_cases import DEVICE, TOLERANCE, a_case, expected, let_overflow_raise, with_room
-from tests.kernels.small_products import EPS, is_close, numbers, stream_of, with_guards
+from tests.kernels.attention_inputs import Case
+from tests.kernels.harness import DEVICE, EPS
+from tests.kernels.products import guarded, is_close, numbers, stream_of
 from tests.support.fewer_kernels import Forward
+from tests.support.oracles import attention
 
 pytestmark = [pytest.mark.gpu] if DEVICE.type == "cuda" else []
 pytestmark.append(pytest.mark.filterwarnings("ignore:(All-NaN slice|invalid value|overflow) encountered"))
 
 
-@pytest.fixture
-def overflow_raises(monkeypatch):
-    let_overflow_raise(monkeypatch)
-
-
-strictly = pytest.mark.usefixtures("overflow_raises")
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
 # -- products -----------------------------------------------------------------------------------------------------
@@ -54,12 +51,12 @@ def rms(x, gain):
     return F.rms_norm(x.double(), x.shape[1:], gain.double(), EPS)
 
 
-@strictly
 @pytest.mark.parametrize(("dtype", "gated", "B", "K", "N"), GRID)
 def test_an_rms_norm_and_a_product(dtype, gated, B, K, N):
     gain, x = numbers(K, dtype=dtype, scale=0.3, shift=1), numbers(B, K, dtype=dtype, shift=0.5)
     weight, bias = numbers(K, N * (1 + gated), dtype=dtype, scale=K**-0.5), numbers(N * (1 + gated), dtype=dtype)
-    linears, w = FusedLinears(DEVICE, dtype), with_guards(folded(gain, None, weight, bias, True, gated))
+    linears, w = FusedLinears(DEVICE, dtype), folded(gain, None, weight, bias, True, gated)
+    w = w._replace(weight=guarded(w.weight))
     out = linears.norm_linear(stream_of(linears, x), w, EPS)
     rows, norm = w.weight.double(), rms(x, torch.ones_like(gain))
     right = norm @ rows.T + w.bias.double()
@@ -122,20 +119,22 @@ HEADS = [(1, 3, 32, 1), (2, 1, 64, 16), (1, 4, 128, 64), (2, 2, 80, 4)]  # KV he
 CASES = [(*TURNS[(i + j) % 3], DTYPES[(i + 2 * j) % 3], *HEADS[i]) for i in range(4) for j in range(2)]
 
 
-@strictly
 @pytest.mark.parametrize(("turn", "norm", "dtype", "H", "group", "D", "block_size"), CASES)
 @pytest.mark.parametrize("longest", [None, 1024])
 def test_attention_turns_what_it_appends(longest, turn, norm, dtype, H, group, D, block_size):
     """longest: so long that contexts are in parts."""
     lens = sorted({0, 1, block_size - 1, block_size, 33})
-    args, dense = a_case(lens, H=H, D=D, block_size=block_size, dtype=dtype, group=group)
-    q, k_layer, v_layer, table, context_lens, most, k_new, v_new = with_room((args, dense)[0])
+    case = Case(lens, dtype, H, D, block_size, group, fused=True)
+    q, k_layer, v_layer, table, context_lens, most, k_new, v_new = case.args()
     assert (splits_for(len(lens) * H, longest or most) > 1) is (longest is not None)
     rotary = a_rotary(D, 80, dtype, norm, turn)
     q_turned, k_turned = turned(q, k_new, context_lens, rotary)
     k_before, v_before = k_layer.clone(), v_layer.clone()
     out = attend_and_append(q, k_layer, v_layer, table, context_lens, longest or most, k_new, v_new, rotary)
-    right = expected((q_turned, k_before, v_before, table, context_lens, most, k_turned, v_new.double()), dense)
+    cached = [x[:-1].to(dtype).double() for x in case.k]
+    keys = [torch.cat([old, new.cpu()[None]]) for old, new in zip(cached, k_turned, strict=True)]
+    values = [x.to(dtype).double() for x in case.v]
+    right = torch.stack([attention(*one) for one in zip(q_turned.cpu(), keys, values, strict=True)])
     tolerance = 2 * TOLERANCE[dtype]
     torch.testing.assert_close(out.cpu().double(), right, atol=tolerance, rtol=tolerance)
     blocks, slots = table.gather(1, (context_lens // block_size)[:, None])[:, 0].long(), context_lens % block_size

@@ -28,23 +28,23 @@ def test_they_fit_and_can_be_computed(limit, itemsize):
 
 
 def test_the_tuned_ones_are_those_of_the_rows_and_the_shape():
-    limit = LIMITS["H200"]
-    assert tiles_for(1, 3072, 768, 2, limit) == Tiles(16, *TUNED[1][3072, 768])
-    assert tiles_for(63, 3072, 768, 2, limit) == Tiles(64, *TUNED[33][3072, 768])
-    assert tiles_for(32, 3072, 768, 2, limit) == Tiles(32, *TUNED[16][3072, 768])
-    assert tiles_for(65, 3072, 768, 2, limit) == Tiles(64, *TUNED[65][3072, 768])
-    assert tiles_for(256, 768, 50257, 2, limit) == Tiles(128, *TUNED[65][768, VOCABULARY])
-    assert tiles_for(64, 3072, 768, 4, limit) != tiles_for(64, 3072, 768, 2, limit)
+    for rows, height, least in ((1, 16, 1), (32, 32, 16), (63, 64, 33), (65, 64, 65)):
+        assert tiles_for(rows, 3072, 768, 2, LIMITS["H200"]) == Tiles(height, *TUNED[least][3072, 768])
+    assert tiles_for(256, 768, 50257, 2, LIMITS["H200"]) == Tiles(128, *TUNED[65][768, VOCABULARY])
+    assert tiles_for(64, 3072, 768, 4, LIMITS["H200"]) != tiles_for(64, 3072, 768, 2, LIMITS["H200"])
     assert all(named.keys() == TUNED[1].keys() for named in TUNED.values())
-    assert all(outputs <= VOCABULARY for _, outputs in TUNED[1])
 
 
-def test_what_is_too_large_gets_smaller():
-    large = Tiles(64, 64, 64, 1, 8, 4)
-    assert large.bytes_for(2) == 131072
-    assert fitting(large, 2, 131072) is large
-    assert fitting(large, 2, 131071) == Tiles(64, 64, 64, 1, 7, 4)
-    assert fitting(large, 2, 20000) == Tiles(64, 64, 32, 1, 2, 4)
-    assert fitting(large, 2, 10000) == Tiles(32, 32, 32, 1, 2, 4)
-    assert fitting(large, 2, 4096) == Tiles(16, 16, 32, 1, 2, 4)
-    assert fitting(large, 2, 4095) is None
+@pytest.mark.parametrize(
+    ("limit", "smaller"),
+    [
+        (131072, (64, 64, 64, 1, 8, 4)),
+        (131071, (64, 64, 64, 1, 7, 4)),
+        (20000, (64, 64, 32, 1, 2, 4)),
+        (10000, (32, 32, 32, 1, 2, 4)),
+        (4096, (16, 16, 32, 1, 2, 4)),
+        (4095, None),
+    ],
+)
+def test_what_is_too_large_gets_smaller(limit, smaller):
+    assert fitting(Tiles(64, 64, 64, 1, 8, 4), 2, limit) == (smaller and Tiles(*smaller))

@@ -63,23 +63,17 @@ def test_on_a_cpu_nothing_is_pinned_copied_or_waited_for(log):
     host = buffer.host(2, 3)
     assert buffer.to_device().data_ptr() == host.data_ptr()
     assert buffer.to_device().shape == (2, 3)
-    assert log == [("zeros", 6, torch.int32, "cpu", False)]
-
-
-def test_indices_go_to_a_cuda_device_without_waiting(log):
-    assert buffers.index_tensor([3, 1], CUDA).tolist() == [3, 1]
-    assert log == [("tensor", [3, 1], None, "cpu", True), ("to", CUDA, True)]
-    log.clear()
     assert buffers.index_tensor([3, 1], CPU).tolist() == [3, 1]
-    assert log == [("tensor", [3, 1], None, CPU, False)]
+    assert log == [("zeros", 6, torch.int32, "cpu", False), ("tensor", [3, 1], None, CPU, False)]
 
 
-@pytest.mark.parametrize("device", [CPU, CUDA])
-def test_the_pool_is_made_where_it_is_wanted(log, device):
+def test_indices_and_a_pool_go_to_a_cuda_device_without_waiting(log):
+    assert buffers.index_tensor([3, 1], CUDA).tolist() == [3, 1]
     shape = (1, 2, 1, 4, 3)
-    keys, values = buffers.kv_pool(shape, torch.float16, device)
-    assert log == [("empty", shape, torch.float16, device, False)] * 2
+    keys, values = buffers.kv_pool(shape, torch.float16, CUDA)
     assert keys.data_ptr() != values.data_ptr()
+    to = [("tensor", [3, 1], None, "cpu", True), ("to", CUDA, True)]
+    assert log == [*to, *[("empty", shape, torch.float16, CUDA, False)] * 2]
 
 
 def test_only_a_pool_in_host_memory_is_measured_by_it(log, monkeypatch):
@@ -94,23 +88,20 @@ def test_only_a_pool_in_host_memory_is_measured_by_it(log, monkeypatch):
         buffers.kv_pool(shape, torch.float16, CPU)
 
 
-@pytest.mark.parametrize(("says", "bytes_there"), [("4096\n", 4096), ("max\n", 10 * 4096), ("", 10 * 4096)])
-def test_a_container_with_less_memory_is_believed(monkeypatch, tmp_path, says, bytes_there):
-    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
+SIZES = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
+HOSTS = [  # what the system tells, what the container's file says, and the bytes that there are
+    ({"sysconf_names": SIZES, "sysconf": SIZES.get}, "4096\n", 4096),
+    ({"sysconf_names": SIZES, "sysconf": SIZES.get}, "max\n", 40960),
+    ({"sysconf_names": SIZES, "sysconf": SIZES.get}, "", 40960),
+    ({"sysconf_names": {"SC_PAGE_SIZE": 1}}, "", float("inf")),
+    ({}, "", float("inf")),
+]
+
+
+@pytest.mark.parametrize(("system", "says", "bytes_there"), HOSTS)
+def test_the_memory_of_a_system_and_of_its_container(monkeypatch, tmp_path, system, says, bytes_there):
     limit = tmp_path / "memory.max"
     limit.write_text(says)
-    monkeypatch.setattr(buffers.os, "sysconf_names", sizes, raising=False)
-    monkeypatch.setattr(buffers.os, "sysconf", sizes.get, raising=False)
+    monkeypatch.setattr(buffers, "os", SimpleNamespace(**system))
     monkeypatch.setattr(buffers, "CONTAINERS_LIMITS", [limit, tmp_path / "nowhere"])
     assert buffers.host_memory() == bytes_there
-
-
-def test_a_system_that_does_not_tell_its_memory_is_not_asked(monkeypatch):
-    monkeypatch.setattr(buffers, "CONTAINERS_LIMITS", [])
-    monkeypatch.setattr(buffers, "os", SimpleNamespace(sysconf_names={"SC_PAGE_SIZE": 1}))
-    assert buffers.host_memory() == float("inf")
-    monkeypatch.setattr(buffers, "os", SimpleNamespace())
-    assert buffers.host_memory() == float("inf")
-    names = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
-    monkeypatch.setattr(buffers, "os", SimpleNamespace(sysconf_names=names, sysconf=names.get))
-    assert buffers.host_memory() == 40960

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from rosecourse import EngineConfig, InferenceEngine, LogitsError, SamplingParams, lesson
-from rosecourse.kv import prefix_cache as module
 from tests.support.layouts import layout_of
 from tests.support.oracles import hf_next_logits, prompts_of
 
@@ -12,45 +11,25 @@ BS = 8
 
 
 @pytest.fixture(params=["061", "065"])
-def parts(request):
-    """The parts of a rung for each of the two caches."""
-    return lesson(request.param).after
+def make_engine(request, small_model):
+    """Makes engines over either cache: with lists for each layer, or one table for all."""
+    parts = lesson(request.param).after
+    return lambda blocks: InferenceEngine(small_model, EngineConfig(BS, max_batch_size=4, num_blocks=blocks), parts)
 
 
-@pytest.fixture
-def make_engine(small_model, parts):
-    """Makes engines over either cache."""
-
-    def make(**config):
-        return InferenceEngine(small_model, EngineConfig(**{"block_size": BS, "max_batch_size": 4} | config), parts)
-
-    return make
-
-
-@pytest.fixture
-def engine(make_engine):
-    return make_engine(num_blocks=16)
-
-
-@pytest.fixture
-def prompt():
-    (prompt,) = prompts_of([3 * BS], 211, seed=5)
-    return prompt
-
-
-def prefilled(engine, prompt, params=None):
-    """Prefill one prompt, and let it take its token; returns (session, tokens that were a hit, logits)."""
-    session, hit, logits = computed(engine, prompt, params)
-    engine.take_tokens([session], logits[None])
-    return session, hit, logits
-
-
-def computed(engine, prompt, params=None):
-    """The same without the token."""
-    session = engine.new_session(prompt, params or SamplingParams(max_new_tokens=1))
+def computed(engine, prompt):
+    """Prefill one prompt; returns (session, tokens that were a hit, logits)."""
+    session = engine.new_session(prompt, SamplingParams(max_new_tokens=1))
     engine.reserve(session)
     hit = session.num_cached_tokens
     return session, hit, engine.prefill([session])[0]
+
+
+def prefilled(engine, prompt):
+    """The same, and the session takes its token, so that the cache learns of the prompt."""
+    session, hit, logits = computed(engine, prompt)
+    engine.take_tokens([session], logits[None])
+    return session, hit, logits
 
 
 def first_layer(engine, session):
@@ -63,52 +42,46 @@ def check(engine, *sessions):
 
 
 @pytest.mark.parametrize("length", [1, BS, BS + 1, 3 * BS])
-def test_a_second_prompt_hits_and_leaves_one_token_to_compute(engine, prompt, small_pair, length):
-    cold, hit, cold_logits = prefilled(engine, prompt[:length])
+def test_a_second_prompt_hits_and_leaves_one_token_to_compute(make_engine, small_pair, length):
+    engine, (prompt,) = make_engine(16), prompts_of([length], 211, seed=5)
+    cold, hit, _ = prefilled(engine, prompt)
     assert hit == 0
-    warm, hit, warm_logits = prefilled(engine, prompt[:length])
+    warm, hit, logits = prefilled(engine, prompt)
     assert hit == (length - 1) // BS * BS
-    torch.testing.assert_close(warm_logits, cold_logits, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(warm_logits, hf_next_logits(small_pair[0], prompt[:length]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
     check(engine, cold, warm)
-    shared = hit // BS
-    assert first_layer(engine, cold)[:shared] == first_layer(engine, warm)[:shared]
+    assert first_layer(engine, cold)[: hit // BS] == first_layer(engine, warm)[: hit // BS]
 
 
 def test_eviction_takes_the_least_recently_used_free_block(make_engine):
-    engine = make_engine(num_blocks=6)
+    engine = make_engine(6)
     a, b, c = prompts_of([2 * BS, 2 * BS, 2 * BS], 211, seed=1)
     held, _, _ = prefilled(engine, a)
     for prompt in (b, c):
-        session, _, _ = prefilled(engine, prompt)
-        engine.free(session)
+        engine.free(prefilled(engine, prompt)[0])
     check(engine, held)
     assert engine.kv.num_available() == 4
     engine.kv.free(engine.kv.allocate(2 * BS, engine.prefix_cache.lookup([*b, 1])))  # now c is the least recently used
     new, hit, _ = prefilled(engine, prompts_of([2 * BS], 211, seed=2)[0])
     assert hit == 0
     check(engine, held, new)
-    assert len(engine.prefix_cache.lookup([*b, 1])) == 2
-    assert len(engine.prefix_cache.lookup([*c, 1])) == 0
-    assert len(engine.prefix_cache.lookup([*a, 1])) == 2
+    assert [len(engine.prefix_cache.lookup([*each, 1])) for each in (a, b, c)] == [2, 2, 0]
 
 
 def test_children_are_evicted_before_their_parents(make_engine):
-    engine = make_engine(num_blocks=4)
+    engine = make_engine(4)
     (prompt,) = prompts_of([4 * BS - 1], 211)
-    session, _, _ = prefilled(engine, prompt)
-    engine.free(session)
+    engine.free(prefilled(engine, prompt)[0])
     for kept in (3, 2, 1):
-        blocks = engine.kv.allocate((4 - kept + 1) * BS)
-        engine.kv.free(blocks)
+        engine.kv.free(engine.kv.allocate((4 - kept + 1) * BS))
         check(engine)
         assert len(engine.prefix_cache.lookup([*prompt, 1])) == kept - 1
 
 
-def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
+def test_blocks_of_nan_are_not_hit(make_engine, small_pair):
     """The K and V of one session are NaN: who comes with the same prompt later computes it by itself."""
+    engine, (prompt, other) = make_engine(16), prompts_of([3 * BS, 2 * BS], 211, seed=5)
     ill, _, _ = computed(engine, prompt)
-    (other,) = prompts_of([2 * BS], 211, seed=8)
     well, _, logits = computed(engine, other)
     assert engine.prefix_cache.entries() == []  # nobody knows yet whether these are numbers
     with pytest.raises(LogitsError):
@@ -123,22 +96,3 @@ def test_blocks_of_nan_are_not_hit(engine, prompt, small_pair):
     assert hit == 0
     torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
     assert prefilled(engine, other)[1] == BS
-
-
-@pytest.mark.parametrize("num_layers", [1, 2])
-def test_an_evicted_or_discarded_entry_leaves_nothing_behind(parts, num_layers):
-    """Its blocks are other people's next: who looks them up must not find what they were."""
-    sizes = {"num_layers": num_layers, "num_kv_heads": 1, "head_dim": 1, "block_size": 2, "num_blocks": 1}
-    kv = parts.cache(**sizes, dtype=torch.float32, device=torch.device("cpu"))
-    cache = module.PrefixCache(kv)
-    first = kv.allocate(2)
-    cache.insert([1, 2], first)
-    kv.free(first)
-    second = kv.allocate(2)  # evicts
-    cache.discard(second)
-    kv.audit([second])
-    cache.insert([3, 4], second)
-    kv.audit([second], cache.entries())
-    cache.discard(second)
-    kv.audit([second])
-    assert cache.entries() == []
