@@ -72,8 +72,7 @@ class LayerOps:
         """For a model and the config of an engine: these operations need to know neither."""
 
     def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Tensor:
-        x = F.embedding(token_ids, wte)
-        return x if wpe is None else x + F.embedding(positions, wpe)
+        return F.embedding(token_ids, wte) if wpe is None else F.embedding(token_ids, wte) + F.embedding(positions, wpe)
 
     def norm_linear(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
         return linear(norm(x))
