@@ -26,8 +26,7 @@ _NAMES_IN = {
     "kv.blocks": ["KVBlockInfo", "KVBlockManager"],
     "lessons": ["BASELINE", "LESSONS", "lesson"],
     "models.load": ["load_model", "random_model"],
-    "engine.offline": ["OfflineScheduler"],
-    "engine.scheduler": ["OnlineScheduler"],
+    "engine.scheduler": ["OfflineScheduler", "OnlineScheduler"],
     "request.session": ["InferenceSession"],
     "engine.streaming": ["AsyncTokenStream", "SchedulerManager", "TokenReader", "TokenStream"],
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -35,12 +34,16 @@ def is_within(value: object, least: float, most: float) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not value < least and value <= most
 
 
-def make_plain(settings: Any) -> None:
-    """Turn a dataclass's numbers of other kinds, such as numpy's, into Python's own, which do not overflow."""
-    for field in fields(settings):
-        value = getattr(settings, field.name)
+def check_fields(settings: Any, **rules: tuple[Callable[[Any], bool], str]) -> None:
+    """Raise `ConfigError` for a field of a dataclass that is not well. rules: whether a value is, and what to give.
+
+    Numbers of other kinds, such as numpy's, become Python's own, which do not overflow.
+    """
+    for name, (well, give) in rules.items():
+        value = getattr(settings, name)
+        require(well(value), f"{name} is {shown(value)}: give {give}")
         if isinstance(value, Real) and not isinstance(value, bool):
-            object.__setattr__(settings, field.name, int(value) if isinstance(value, Integral) else float(value))
+            object.__setattr__(settings, name, int(value) if isinstance(value, Integral) else float(value))
 
 
 def one_line(message: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checks import is_count, is_within, make_plain, require, shown
+from .checks import check_fields, is_count, is_within
 from .errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -37,26 +37,17 @@ class EngineConfig:
     nvtx: bool = False
 
     def __post_init__(self) -> None:
-        size = self.block_size
-        require(
-            is_count(size) and size & (size - 1) == 0, f"block_size is {shown(size)}: give a power of two, such as 64"
+        check_fields(
+            self,
+            block_size=(lambda size: is_count(size) and size & (size - 1) == 0, "a power of two, such as 64"),
+            max_batch_size=(is_count, "1 or more"),
+            max_seq_len=(lambda n: n is None or is_count(n, 2), "2 or more, or None for the model's context"),
+            num_blocks=(lambda n: n is None or is_count(n), "1 or more, or None for as many as the batch needs"),
+            prefix_cache=(lambda value: isinstance(value, bool), "True or False"),
+            triton_kv_append_min_batch=(is_count, "1 or more"),
+            triton_kv_append_full_batch_min_batch=(lambda n: n is None or is_count(n), "1 or more"),
+            nvtx=(lambda value: isinstance(value, bool), "True or False"),
         )
-        require(is_count(self.max_batch_size), f"max_batch_size is {shown(self.max_batch_size)}: give 1 or more")
-        require(
-            self.max_seq_len is None or is_count(self.max_seq_len, 2),
-            f"max_seq_len is {shown(self.max_seq_len)}: give 2 or more, or None for the model's context",
-        )
-        require(
-            self.num_blocks is None or is_count(self.num_blocks),
-            f"num_blocks is {shown(self.num_blocks)}: give 1 or more, or None for as many as the batch needs",
-        )
-        for name in ("triton_kv_append_min_batch", "triton_kv_append_full_batch_min_batch"):
-            value = getattr(self, name)
-            require(is_count(value) or (value is None and "full" in name), f"{name} is {shown(value)}: give 1 or more")
-        for name in ("prefix_cache", "nvtx"):
-            value = getattr(self, name)
-            require(isinstance(value, bool), f"{name} is {shown(value)}: give True or False")
-        make_plain(self)
 
     @property
     def max_blocks(self) -> int:
@@ -86,15 +77,12 @@ class SamplingParams:
     stop_on_eos: bool = True
 
     def __post_init__(self) -> None:
-        require(is_count(self.max_new_tokens), f"max_new_tokens is {shown(self.max_new_tokens)}: give 1 or more")
-        require(
-            is_within(self.temperature, 0, 100), f"temperature is {shown(self.temperature)}: give 0 (greedy) to 100"
+        check_fields(
+            self,
+            max_new_tokens=(is_count, "1 or more"),
+            temperature=(lambda value: is_within(value, 0, 100), "0 (greedy) to 100"),
+            top_k=(lambda k: is_count(k, 0), "0 (all tokens) or more"),
+            top_p=(lambda p: is_within(p, 0, 1) and p > 0, "more than 0 and at most 1"),
+            seed=(lambda seed: is_count(seed, 0), "a whole number, 0 or more"),
+            stop_on_eos=(lambda value: isinstance(value, bool), "True or False"),
         )
-        require(is_count(self.top_k, 0), f"top_k is {shown(self.top_k)}: give 0 (all tokens) or more")
-        require(
-            is_within(self.top_p, 0, 1) and self.top_p > 0,
-            f"top_p is {shown(self.top_p)}: give more than 0 and at most 1",
-        )
-        require(is_count(self.seed, 0), f"seed is {shown(self.seed)}: give a whole number, 0 or more")
-        require(isinstance(self.stop_on_eos, bool), f"stop_on_eos is {shown(self.stop_on_eos)}: give True or False")
-        make_plain(self)

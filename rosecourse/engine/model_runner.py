@@ -1,7 +1,6 @@
 """ModelRunner: brings batches to the device, and their tokens back. It trusts whoever calls it.
 
-Schedulers call it inside `guards.Guard`; `EngineCore` calls it for sessions that are driven by hand, when it has
-looked whether the call is allowed.
+Schedulers call it inside `guards.Guard`; `InferenceEngine` does for sessions that are driven by hand.
 """
 
 from __future__ import annotations
@@ -23,17 +22,14 @@ from ..request.session import InferenceSession
 
 
 class Landed(NamedTuple):
-    """What the host has read of a decode step, or of a prefill.
-
-    new_tokens: of the sessions, in their order. without: those that no token could be chosen for, with logits of NaN.
-    """
+    """What the host has read of a decode step, or of a prefill."""
 
     new_tokens: list[tuple[InferenceSession, int]]
-    without: list[InferenceSession]
+    without: list[InferenceSession]  # those that no token could be chosen for, with logits of NaN
 
 
 class ModelRunner:
-    """The cache, and the parts that compute. Its callers are inside `bookkeeping`, and one at a time."""
+    """The cache, and the parts that compute. Its callers are inside `bookkeeping`, one at a time."""
 
     def __init__(self, model: Model, config: EngineConfig, parts: DecodeParts) -> None:
         self.kv = parts.cache(
@@ -52,8 +48,6 @@ class ModelRunner:
         self.ends: Collection[int | None] = ()  # the token ids that end a text
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
 
-    # -- blocks ---------------------------------------------------------------------------------------------------
-
     def reserve(self, session: InferenceSession) -> None:
         """Give a session the blocks that its tokens need, those of a known prefix first."""
         shared = self.prefix_cache.lookup(session.token_ids) if self.prefix_cache else []
@@ -62,14 +56,12 @@ class ModelRunner:
         session.num_cached_tokens = len(shared) * self.kv.block_size
 
     def may_need_block(self, session: InferenceSession) -> bool:
-        """Whether a session may need one more block: for tokens to come, or as its own copy of one that it shares."""
+        """Whether a session may need one more block: for tokens to come, or as its own copy of a shared one."""
         return self.kv.may_need_block(session.table, session.most_tokens - 1)  # K and V of the last are never needed
 
     def fork(self, session: InferenceSession, params: SamplingParams) -> InferenceSession:
-        """A second session that goes on from where this one is, sharing its blocks until they differ."""
+        """A second session that goes on from where this one is, which is not in flight."""
         sibling = InferenceSession(session.prompt_ids, params, engine=session.engine)
-        if self.is_in_flight(session):
-            self.settle()
         sibling.token_ids = list(session.token_ids)
         sibling.most_tokens = max(sibling.most_tokens, len(session.token_ids) + 1)
         sibling.num_cached_tokens = session.num_cached_tokens
@@ -77,7 +69,7 @@ class ModelRunner:
         return sibling
 
     def free(self, session: InferenceSession) -> None:
-        """Give the session's blocks back; its tokens stay, and a later prefill computes K and V again."""
+        """Give the session's blocks back; its tokens stay."""
         if self.is_in_flight(session):
             self.settle()
         self.kv.free(session.table)
@@ -85,8 +77,6 @@ class ModelRunner:
         session.table = None
         session.num_cached_tokens = 0
         session.awaits_prefill = False
-
-    # -- prompts and steps ----------------------------------------------------------------------------------------
 
     def prefill(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """Compute sessions that are reserved; returns logits [B, vocab_size] for each next token."""
@@ -98,18 +88,16 @@ class ModelRunner:
         return logits
 
     def begin(self, batch: Batch, logits: torch.Tensor) -> Landed:
-        """Have the first token of each session chosen: see `EngineCore.begin`. Others' steps land first, as there."""
-        if self.pipeline.in_flight and self.pipeline.in_flight[-1].user is not batch.user:
-            self.settle()
+        """Have the first token of each session chosen; see `InferenceEngine.begin`."""
+        self._settle_others(batch)
         if hasattr(self.pipeline, "begin"):
             self.pipeline.begin(batch, logits)
             return Landed([], [])
         return self.take(batch, tokens_of_each(self.decode_step, batch.sessions, logits))
 
     def launch(self, batch: Batch) -> None:
-        """Start a decode step: see `EngineCore.launch`. What another scheduler has launched lands first."""
-        if self.pipeline.in_flight and self.pipeline.in_flight[-1].user is not batch.user:
-            self.settle()
+        """Start a decode step; see `InferenceEngine.launch`."""
+        self._settle_others(batch)
         try:
             self.pipeline.launch(batch)
         except BaseException as error:
@@ -118,7 +106,7 @@ class ModelRunner:
             raise
 
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
-        """Each session takes its next token, which the host waits for: see `EngineCore.take_tokens`."""
+        """Each session takes its next token, which the host waits for; see `InferenceEngine.take_tokens`."""
         try:
             token_ids = self.decode_step.choose(sessions, logits)
         except LogitsError as error:
@@ -128,7 +116,10 @@ class ModelRunner:
         self.take(Batch.of(sessions), token_ids)
         return token_ids
 
-    # -- steps in flight ------------------------------------------------------------------------------------------
+    def _settle_others(self, batch: Batch) -> None:
+        """What another scheduler has launched lands first."""
+        if self.pipeline.in_flight and self.pipeline.in_flight[-1].user is not batch.user:
+            self.settle()
 
     def is_in_flight(self, session: InferenceSession) -> bool:
         """Whether a step in flight writes to the blocks of a session."""
@@ -142,11 +133,10 @@ class ModelRunner:
         """Let all batches in flight land, each with the scheduler that has launched it: the tokens are for that one."""
         while self.pipeline.in_flight:
             user = self.pipeline.in_flight[0].user
-            scheduler = user() if user is not None else None
-            (scheduler or self).land()
+            ((user and user()) or self).land()
 
     def drop(self) -> None:
-        """No step is in flight any more, and nobody gets its tokens: free its sessions then, and prefill them again."""
+        """Nobody gets the tokens of steps in flight: free their sessions then, and prefill them again."""
         self.pipeline.abandon()
 
     def take(self, batch: Batch, token_ids: list[int]) -> Landed:
@@ -173,7 +163,7 @@ class ModelRunner:
         return landed
 
     def _keep_prefixes(self, session: InferenceSession) -> None:
-        """The K and V of a prompt are numbers: a token could be chosen by them. The first of two alike is kept."""
+        """The K and V of a prompt are numbers: a token could be chosen by them."""
         if self.prefix_cache:
             self.prefix_cache.insert(session.prompt_ids, session.table)
         self._fresh.discard(session)

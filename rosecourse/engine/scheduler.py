@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
-from ..checks import is_count, require, require_a, shown
+from ..checks import is_count, require, require_a, shown, told
 from ..config import EngineConfig, SamplingParams
 from ..decode import Batch
 from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, SchedulerClosed
 from ..kv.buffers import index_tensor
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, SessionTimes
-from .core import EngineCore
 from .model_runner import Landed
-from .queues import Queue, Queues, fifo
+from .queues import Queue, fifo
 from .rules import require_own, require_rule, require_siblings
 
 
@@ -44,24 +44,20 @@ class OnlineScheduler:
     """Continuous batching: each step admits what fits, prefills it, and decodes everything that was running.
 
     When no block is free the newest session is preempted: its blocks go, it waits at the front (a fork that was waiting
-    stays where it is), and its K and V are computed again later. Not for several threads: `SchedulerManager` is.
-
-    Several samples of one prompt (parallel sampling) are computed once: after the prefill they are forked off its
-    session, and each takes its own first token from the same logits. From then on they are sessions like the others;
-    those that find no place in the batch wait at the front.
+    stays where it is), and is computed again later. Several samples of one prompt are forked off its session after the
+    prefill; those that find no place wait at the front, with their blocks. Not for several threads.
     """
 
     def __init__(
         self,
-        engine: EngineCore,
+        engine: Any,
         *,
         max_batch_size: int | None = None,
         prefill_max_batch_size: int | None = None,
         admission: Callable[[Queue], int] = fifo,
     ) -> None:
-        """max_batch_size: sessions decoded together; prefill_max_batch_size: prompts computed together.
-
-        None is the engine's `max_batch_size`.
+        """engine: an `InferenceEngine`. prefill_max_batch_size: prompts computed together. None is the engine's
+        `max_batch_size`. admission: gives the number of the next to admit in the queue of those that wait.
         """
         require_a(EngineConfig, getattr(engine, "config", None), "the config of the engine")
         require(callable(admission), f"admission is {shown(admission)}: give a function of the waiting sessions")
@@ -72,29 +68,26 @@ class OnlineScheduler:
             raise ConfigError(f"max_batch_size is {shown(max_batch_size)}: give 1 to {most}, the engine's own")
         if not is_count(self.prefill_max_batch_size):
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
-        self.engine, self.runner = engine, engine.runner
+        self.engine, self.runner, self.admission = engine, engine.runner, admission
         self.ref = weakref.ref(self)  # by which its sessions know it
         self.manager_thread: threading.Thread | None = None  # of the SchedulerManager that steps it
-        self.admission = admission
-        self.queues = Queues(self.runner, self.max_batch_size)
-        self.waiting, self.running = self.queues.waiting, self.queues.running
-        self.stats = SchedulerStats()
+        self.waiting, self.running = Queue(), Queue()  # who waits holds no blocks, unless it is a fork
+        self.ended = Queue()  # no longer running, but a step in flight still writes to their blocks
         self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
+        self.stats = SchedulerStats()
         self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
+        self._failure: BaseException | None = None  # why blocks could not be given back
         self.before_landing: Callable[[], None] | None = None  # called when the host is about to wait for the device
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running or self._new_tokens or self.queues.ended)
+        return bool(self.waiting or self.running or self._new_tokens or self.ended)
 
     def submit(self, session: InferenceSession, siblings: Sequence[SamplingParams] = ()) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
 
-        siblings: what further samples of a new session's prompt are asked for. They come to be with its first token,
-        as `session.forks`; if it is cancelled before, none of them does.
-
-        Raises `RequestError` for one that was submitted before, that is prefilled and has not taken its token, or that
-        is another engine's, and `EngineBusy` where a `SchedulerManager` steps this scheduler.
+        siblings: what further samples of a new session's prompt are asked for; they become its `forks` with its first
+        token. Raises `RequestError` as `engine.rules` says, and `EngineBusy` under a `SchedulerManager`.
         """
         with self.engine.guard:
             require_rule("submit", session, self.engine)
@@ -103,20 +96,17 @@ class OnlineScheduler:
             session.owner = self.ref
             session.siblings = tuple(siblings)
             self.waiting.append(session)
-            if session.table is not None:
-                self.queues.waiting_forks.append(session)
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a session, waiting or running; its blocks come back at once. No effect on one that has finished.
 
-        Raises `RequestError` for one of another scheduler, and `EngineBusy` where a `SchedulerManager` steps this one.
+        Raises as `submit`.
         """
-        require_a(InferenceSession, session, "session")
         require_own(session, self.engine)
         if self.manager_thread not in (None, threading.current_thread()):
             raise EngineBusy("a SchedulerManager steps this scheduler: cancel the stream, or close the manager first")
         if session.finished:
-            if session in self.queues.ended:
+            if session in self.ended:
                 self.engine.settle()
             return
         if session.owner not in (None, self.ref):
@@ -124,17 +114,17 @@ class OnlineScheduler:
         with bookkeeping, self.engine.guard.lock:
             session.owner = None  # nobody's, so that its blocks can be given back at any time
             session.finish_reason = "cancelled"
-            for queue in (self.waiting, self.running):
-                queue.discard(session)
+            self.waiting.discard(session)
+            self.running.discard(session)
             try:
                 if self.runner.is_in_flight(session):
                     self.runner.settle()
             finally:
-                self.queues.free(session)
+                self._free(session)
 
     def audit(self) -> None:
         """Raise `BlockError` unless every block is free, cached, or held by a session that waits or runs here."""
-        self.engine.audit([*self.waiting, *self.running, *self.queues.ended])
+        self.engine.audit([*self.waiting, *self.running, *self.ended])
 
     def run(self) -> None:
         """Step until nothing is left to do."""
@@ -144,14 +134,12 @@ class OnlineScheduler:
     def step(self) -> list[NewToken]:
         """One prefill, if something waits and fits, and one decode step. Returns the new tokens in order.
 
-        A step that raises loses nothing: the sessions that it was computing wait at the front to be computed anew, and
-        the next step also returns the tokens that this one had made. Only when blocks could not be given back every
-        further step raises `SchedulerClosed`. An interrupt comes in the forward, or at the end of the step.
+        A step that raises loses nothing: the sessions that it was computing wait at the front to be computed again, and
+        the next step also returns its tokens. Only when blocks could not be given back all others raise too.
         """
-        if (failure := self.queues.failure) is not None:
-            kind = type(failure).__name__
+        if (failure := self._failure) is not None:
             raise SchedulerClosed(
-                f"KV blocks could not be given back ({kind}: {failure}): make a new engine and a new scheduler"
+                f"KV blocks could not be given back ({told(failure)}): make a new engine and a new scheduler"
             ) from failure
         new_tokens: list[NewToken] = []
         try:
@@ -164,11 +152,9 @@ class OnlineScheduler:
             raise
 
     def take_new_tokens(self) -> list[NewToken]:
-        """The tokens that no step has returned yet; none will."""
+        """The tokens that no step has returned; none will."""
         new_tokens, self._new_tokens = self._new_tokens, []
         return new_tokens
-
-    # -- the loop -------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """Schedule, launch, commit: for the prompts that are admitted, then for the sessions that ran before.
@@ -191,17 +177,14 @@ class OnlineScheduler:
         self.stats.decode_seconds += time.perf_counter() - start
 
     def schedule(self, running: Iterable[InferenceSession]) -> Batch:
-        """Those of the running sessions that need one more step, and keep their blocks when the pool is dry.
-
-        First steps in flight land, then others are preempted.
-        """
+        """The running sessions that need one more step; while the pool is dry steps land, then some are preempted."""
         sessions = runnable(running)
         batch = Batch(sessions, list(map(TABLE, sessions)), self.ref)
         while not self.runner.kv.can_append(batch.tables):
             if self.runner.pipeline.in_flight:
                 self.runner.settle()
             elif not self._preempt_newest():
-                self.queues.put_back(batch.sessions)
+                self._put_back(batch.sessions)
                 raise KVCacheExhausted(f"no KV blocks for one more token of {len(batch)} sessions: free or preempt one")
             batch = Batch.of([session for session in batch.sessions if session in self.running], self.ref)
         return batch
@@ -224,20 +207,17 @@ class OnlineScheduler:
             self.land()
 
     def land(self) -> None:
-        """Take the tokens of the oldest step, which is this scheduler's. `ModelRunner.settle` calls it, too.
-
-        If that fails, whoever waits for a token is computed anew.
-        """
+        """Take the tokens of the oldest step, this scheduler's. If that fails, who waits for one is computed anew."""
         try:
             landed = self.runner.land()
         except BaseException:  # nobody knows how far it came
             self.runner.drop()
-            self.queues.free_ended()
-            for sample in list(filter(wants_token, self.queues.waiting_forks)):
-                self.queues.free(sample)  # and it stays where it is, unless its last token has come
+            self._free_ended()
+            for sample in [s for s in self.waiting if s.table is not None and wants_token(s)]:
+                self._free(sample)  # and it stays where it is, unless its last token has come
                 if sample.finished:
                     self.waiting.discard(sample)
-            self.queues.put_back(list(filter(wants_token, self.running)))
+            self._put_back(list(filter(wants_token, self.running)))
             raise
         self._hand_out(landed)
 
@@ -245,12 +225,10 @@ class OnlineScheduler:
         """These were to get one more token, and nobody knows how far it came: what was written is not used."""
         with suppress(BaseException):  # what fails there has put back all that was in flight
             self.runner.settle()
-        self.queues.put_back([session for session in sessions if session in self.running or not session.finished])
-
-    # -- admission ------------------------------------------------------------------------------------------------
+        self._put_back([session for session in sessions if session in self.running or not session.finished])
 
     def _admit(self) -> list[InferenceSession]:
-        """Sessions that have got their blocks and are to be prefilled; forks, which have theirs, start to run."""
+        """The sessions to prefill, with their blocks; forks, which have theirs, start to run."""
         if not self.running:
             self.runner.settle()  # blocks may be on their way back, of another scheduler's sessions too
         places = self.max_batch_size - len(self.running)
@@ -265,13 +243,12 @@ class OnlineScheduler:
                 if not is_fork and not self._reserve(session, needed, alone=not (self.running or admitted)):
                     break
                 self.waiting.discard(session)
-                self.queues.waiting_forks.discard(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
                 (self.running if is_fork else admitted).append(session)
                 places -= 1 + len(session.to_fork)  # samples that find no place wait
                 needed += self._blocks_to_come(session)
         except BaseException:
-            self.queues.put_back(admitted)
+            self._put_back(admitted)
             raise
         return admitted
 
@@ -286,42 +263,42 @@ class OnlineScheduler:
         return self.waiting[number]
 
     def _reserve(self, session: InferenceSession, needed: int, alone: bool) -> bool:
-        """Reserve a session's blocks if those stay free that the others may need; else it would be preempted.
-
-        So would its samples, each of which writes into a block of its own. alone: there are no others.
+        """Reserve a session's blocks if those stay free that the others, and its samples, need; else it would be
+        preempted. alone: there are no others, and forks that wait give their blocks for it. Raises `KVCacheExhausted`
+        where sessions outside this scheduler hold them.
         """
         fits = False
         try:
-            self._reserve_or_preempt(session, alone)
+            while True:
+                try:
+                    self.runner.reserve(session)
+                    break
+                except KVCacheExhausted:
+                    if not alone:
+                        return False
+                    if not self._preempt_newest():
+                        raise
             fits = alone or self.runner.kv.num_available() >= needed + len(session.to_fork)
-        except KVCacheExhausted:
-            if alone:
-                raise  # nothing here could give blocks back: sessions outside this scheduler hold them
         finally:
             if not fits:
-                self.queues.free(session)
+                self._free(session)
         return fits
 
     def _blocks_to_come(self, session: InferenceSession) -> int:
-        """Blocks that a session and the samples that will be forked off it may need in their next step."""
+        """Blocks that a session and its samples may need in their next step."""
         return self.runner.may_need_block(session) + len(session.to_fork)
 
-    def _reserve_or_preempt(self, session: InferenceSession, alone: bool) -> None:
-        """Reserve a session's blocks; where nothing runs, forks that wait give theirs for it."""
-        while True:
-            try:
-                return self.runner.reserve(session)
-            except KVCacheExhausted:
-                if not alone or not self._preempt_newest():
-                    raise
-
     def _preempt_newest(self) -> bool:
-        """Take the blocks of the newest session, if there is another one."""
-        preempted = self.queues.preempt_newest()
-        self.stats.preemptions += preempted
-        return preempted
-
-    # -- prompts --------------------------------------------------------------------------------------------------
+        """Take the blocks of the newest session: a fork that waits, else one that runs; False if only one runs."""
+        fork = next((session for session in reversed(self.waiting) if session.table is not None), None)
+        if fork is not None:
+            self._free(fork)  # and it stays where it is
+        elif len(self.running) > 1:
+            self._put_back([self.running[-1]])
+        else:
+            return False
+        self.stats.preemptions += 1
+        return True
 
     def _begin(self) -> None:
         """Admit what waits and fits, and compute its prompts."""
@@ -343,12 +320,15 @@ class OnlineScheduler:
             self._recover(batch)
             raise
         self._hand_out(landed)
-        self.queues.make_room()
+        while len(self.running) > self.max_batch_size:  # the newest wait at the front, with their blocks
+            session = self.running[-1]
+            self.running.discard(session)
+            self.waiting.append_first(session)
         self.commit()
         self.stats.prefill_seconds += time.perf_counter() - start
 
     def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
-        """Fork the samples of sessions that are prefilled off them, into the batch; returns the logits' row of each."""
+        """Fork the samples of prefilled sessions off them, into the batch; returns the logits' row of each."""
         rows = list(range(len(batch)))
         for row in range(len(batch)):
             session = batch[row]
@@ -369,13 +349,54 @@ class OnlineScheduler:
         for session, _ in landed.new_tokens:
             session.times.tokens.append(now)
             if session.finish_reason is not None:
-                self.queues.end(session)
+                self._end(session)
         for session in landed.without:
             session.finish_reason = "error"
             self.failed.append(session)
-            self.queues.end(session)
-        if self.queues.ended:
-            self.queues.free_ended()
+            self._end(session)
+        if self.ended:
+            self._free_ended()
+
+    def _end(self, session: InferenceSession) -> None:
+        """A session has finished. Its blocks come back when no step in flight can write to them."""
+        self.running.discard(session)
+        self.waiting.discard(session)  # a sample may wait when its token lands
+        self.ended.append(session)
+
+    def _free_ended(self) -> None:
+        for session in list(self.ended):
+            if not self.runner.is_in_flight(session):
+                self.ended.discard(session)
+                self._free(session)
+
+    def _put_back(self, sessions: list[InferenceSession]) -> None:
+        """As if they had not been admitted: they wait at the front, in the same order and without blocks."""
+        for session in reversed(sessions):
+            self._free(session)
+            self.running.discard(session)
+            if not session.finished:
+                self.waiting.append_first(session)
+
+    def _free(self, session: InferenceSession) -> None:
+        """Give a session's blocks back, if it holds any."""
+        if session.table is None:
+            return
+        try:
+            self.runner.free(session)
+        except BaseException as error:
+            self._failure = error
+            self.runner.drop()  # there is no next step to land what is in flight
+            raise
+
+
+class OfflineScheduler(OnlineScheduler):
+    """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
+
+    def _begin(self) -> None:
+        if self.running or self.ended:
+            return
+        while self.waiting and (admitted := self._admit()):
+            self._prefill(admitted)
 
 
 def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:

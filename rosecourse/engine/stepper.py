@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 from weakref import WeakSet, WeakValueDictionary, ref
@@ -18,8 +16,6 @@ from ..errors import LogitsError, SchedulerClosed
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession
 from .scheduler import NewToken, OnlineScheduler
-
-FORKED = "the thread that steps stayed in the parent process: make a new engine and a new SchedulerManager after a fork"
 
 
 class NewTokenItem(NamedTuple):
@@ -38,11 +34,10 @@ class End(NamedTuple):
 
     def require_well(self) -> None:
         """Raise `LogitsError` for a token that had no numbers, `SchedulerClosed` if the stepping thread has failed."""
-        error = self.error
-        if isinstance(error, LogitsError):
-            raise LogitsError(error.rows) from error
-        if error is not None:
-            raise SchedulerClosed(f"the scheduler stopped: {type(error).__name__}: {error}") from error
+        if isinstance(self.error, LogitsError):
+            raise LogitsError(self.error.rows) from self.error
+        if self.error is not None:
+            raise SchedulerClosed(f"the scheduler stopped: {type(self.error).__name__}: {self.error}") from self.error
 
 
 class Tokens(NamedTuple):
@@ -52,7 +47,6 @@ class Tokens(NamedTuple):
 
 
 Item = NewTokenItem | End
-Pending = list[tuple[Mailbox, Item | Tokens]]
 
 
 class TokenQueue:
@@ -162,31 +156,24 @@ class Stepper:
         """Raises `EngineBusy` where another thread uses the engine, or another manager has it."""
         self.scheduler = scheduler
         self.delivery = scheduler.engine.delivery  # the stepping thread's alone, as `pending` is
-        self.pending: Pending = []  # made by the last step, and not delivered yet
+        self.pending: list[tuple[Mailbox, Item | Tokens]] = []  # made by the last step, and not delivered yet
         # Guards what follows. Its lock is reentrant: a garbage collection may call cancel, for a stream that is gone,
         # in a thread that holds it. So cancel only ever appends to a list; nothing here iterates over that one.
         self.changed = threading.Condition()
         self.mailboxes: dict[InferenceSession, Mailbox] = {}  # of the requests that have not ended
         self.new: list[InferenceSession] = []
         self.cancelled: list[InferenceSession] = []
-        self.closing = False
-        self.drain = False
+        self.closing = self.drain = False
         self.failure: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="rosecourse-scheduler", daemon=True)
         scheduler.engine.hand_over(self.thread)
-        scheduler.manager_thread = self.thread
-        scheduler.before_landing = self._deliver
-        self.at_exit = partial(_end_and_join, ref(self), self.thread)
-        atexit.register(self.at_exit)  # a thread inside torch must not outlive the interpreter
-        _steppers.add(self)
+        scheduler.manager_thread, scheduler.before_landing = self.thread, self._deliver
         try:
             self.thread.start()
         except BaseException:
-            self.end()
-            if not self.thread.is_alive():
-                atexit.unregister(self.at_exit)
-                self._hand_back()
+            self._hand_back()
             raise
+        _steppers.add(self)
 
     def end(self, drain: bool = False) -> None:
         """Tell the thread to end, without waiting for it. drain: after the requests that it has."""
@@ -194,27 +181,6 @@ class Stepper:
             self.drain = drain and (self.drain or not self.closing)
             self.closing = True
             self.changed.notify()
-
-    def join(self) -> None:
-        """Wait until the thread has ended."""
-        self.thread.join()
-        atexit.unregister(self.at_exit)
-
-    def end_in_child(self) -> None:
-        """In a child process, in which the thread is not: answer whoever waits, and all who come."""
-        atexit.unregister(self.at_exit)
-        self.changed = threading.Condition()  # the thread may have held the other
-        self.closing, self.failure = True, SchedulerClosed(FORKED)
-        self._answer_all()
-
-    def _answer_all(self) -> None:
-        for session in list(self.mailboxes):
-            with self.changed:
-                mailbox = self.mailboxes.pop(session)
-            mailbox.put(End(session, self.failure))
-            mailbox.wake()
-
-    # -- the stepping thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -227,7 +193,6 @@ class Stepper:
             self.failure = error
             with suppress(Exception):  # it may be what has failed
                 made = self.scheduler.take_new_tokens()  # in the step, before it failed
-                self._deliver()
                 self.scheduler.failed.clear()  # they hear of what has ended all
                 self._prepare([token for token in made if token[0].finish_reason is None])
                 self._deliver()
@@ -238,7 +203,11 @@ class Stepper:
                 self.scheduler.cancel(session)
         self.scheduler.take_new_tokens()  # of a step that failed; who reads them hears of that instead
         self._hand_back()
-        self._answer_all()  # who hears of the end finds all blocks given back
+        for session, mailbox in list(self.mailboxes.items()):  # who hears of the end finds all blocks given back
+            with self.changed:
+                del self.mailboxes[session]
+            mailbox.put(End(session, self.failure))
+            mailbox.wake()
         with suppress(Exception):  # it may be what has failed
             self.delivery.flush()
 
@@ -313,25 +282,16 @@ class Stepper:
                     self.mailboxes.pop(item.session, None)
 
     def _hand_back(self) -> None:
-        self.scheduler.before_landing = None
-        self.scheduler.manager_thread = None
+        self.scheduler.before_landing = self.scheduler.manager_thread = None
         self.scheduler.engine.guard.hand_back()
 
 
-_steppers: WeakSet[Stepper] = WeakSet()
+_steppers: WeakSet[Stepper] = WeakSet()  # a stepper lives as long as its thread
 
 
-def _end_all_in_child() -> None:
-    for stepper in _steppers:
-        stepper.end_in_child()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_end_all_in_child)
-
-
-def _end_and_join(stepper: ref[Stepper], thread: threading.Thread) -> None:
-    """It keeps the thread, and not what the thread works with."""
-    if (running := stepper()) is not None:
-        running.end()
-    thread.join()
+@atexit.register
+def _end_all() -> None:
+    """A thread inside torch must not outlive the interpreter."""
+    for stepper in list(_steppers):
+        stepper.end()
+        stepper.thread.join()

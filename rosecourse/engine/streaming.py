@@ -9,7 +9,6 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
@@ -19,23 +18,13 @@ from ..decode.parts import Mailbox
 from ..errors import LogitsError, QueueFull, RequestError, SchedulerClosed
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, Prompt
-from ..request.text import Pieces, StreamedToken, TextDecoder
+from ..request.text import StreamedToken, TextDecoder
 from .rules import require_own
 from .scheduler import OnlineScheduler
 from .stepper import End, Item, LoopMailbox, NewTokenItem, SharedQueue, Stepper, TokenQueue, Tokens
 
 T = TypeVar("T")
 Read = tuple[InferenceSession, StreamedToken | LogitsError]
-
-
-class Reading:
-    """One request as its reader sees it. streamed: `TextDecoder.token` of this request."""
-
-    __slots__ = ("session", "streamed")
-
-    def __init__(self, session: InferenceSession, pieces: Pieces) -> None:
-        self.session = session
-        self.streamed = TextDecoder(pieces).token
 
 
 class BlockingReader(Iterator[T]):
@@ -61,9 +50,8 @@ class BlockingReader(Iterator[T]):
 class Stream:
     """The reader's end of one request. Held, it keeps its manager; if nobody holds it, the request is cancelled.
 
-    A slow reader holds up nobody: its tokens wait here, at most as many as it asked for. After the tokens, a reader
-    gets `LogitsError` where the model gave no numbers to choose a token by, and `SchedulerClosed` where an exception
-    has ended the stepping thread.
+    After the tokens, a reader gets `LogitsError` where the model gave no numbers to choose a token by, and
+    `SchedulerClosed` where an exception has ended the stepping thread.
     """
 
     _over: type[Exception]  # what ends an iteration
@@ -72,13 +60,13 @@ class Stream:
         super().__init__()
         self.session = session
         self._manager, self._queue = manager, queue
-        self._reading = Reading(session, manager.scheduler.engine.pieces)
+        self._streamed = TextDecoder(manager.scheduler.engine.pieces).token
 
     def _token(self, item: Item) -> StreamedToken:
         if isinstance(item, End):
             item.require_well()
             raise self._over
-        token = self._reading.streamed(item.token_id, item.finish_reason)
+        token = self._streamed(item.token_id, item.finish_reason)
         self.session.times.read.append(time.perf_counter())
         return token
 
@@ -103,10 +91,7 @@ class TokenStream(Stream, BlockingReader[StreamedToken]):
 
 
 class AsyncTokenStream(Stream, AsyncIterator[StreamedToken]):
-    """The stream of one request for coroutines, of `SchedulerManager.submit_async`: `async for token in stream`.
-
-    In another event loop it raises `RequestError`.
-    """
+    """The stream of one request for coroutines: `async for token in stream`. `RequestError` in another event loop."""
 
     _over = StopAsyncIteration
 
@@ -129,17 +114,17 @@ class TokenReader(BlockingReader[list[Read]]):
     """Reads all the requests that are submitted by it, in one thread: iterate over it.
 
     Each item is what has come since the last one: a list of sessions, each with a token, or with the `LogitsError` that
-    ended it. The iteration ends when no request is left; after a further `submit` it can go on. It raises
-    `SchedulerClosed` when an exception has ended the stepping thread. A reader that nobody holds any more cancels its
-    requests.
+    ended it. The iteration ends when no request is left; after a further `submit` it can go on. Otherwise it is as a
+    `Stream` of all of them.
     """
 
     def __init__(self, manager: SchedulerManager) -> None:
         super().__init__()
-        self._requests: dict[InferenceSession, Reading] = {}  # those that have not ended
+        # `TextDecoder.token` of each request that has not ended.
+        self._requests: dict[InferenceSession, Callable[..., StreamedToken]] = {}
         require_a(SchedulerManager, manager, "manager")
-        self._manager = manager
-        self._queue = SharedQueue()
+        self._manager, self._queue = manager, SharedQueue()
+        self.cancel = manager.cancel
         self._failure: SchedulerClosed | None = None  # which comes after all tokens, and to whoever asks again
 
     def submit(
@@ -147,19 +132,16 @@ class TokenReader(BlockingReader[list[Read]]):
     ) -> InferenceSession:
         """Queue a request; its tokens come with the others'. Any thread may; see `SchedulerManager.submit`."""
         session = self._manager.new_session(prompt, params, scheduled)
-        try:
-            with bookkeeping:
-                self._requests[session] = Reading(session, self._manager.scheduler.engine.pieces)
-                self._manager.accept(session, self._queue)
-                return session
-        except BaseException:  # an interrupt, say: nobody has got the session
-            self._requests.pop(session, None)
-            self._manager.cancel(session)
-            raise
 
-    def cancel(self, session: InferenceSession) -> None:
-        """Stop a request. Tokens that are there already can still be read."""
-        self._manager.cancel(session)
+        def begin() -> InferenceSession:
+            self._requests[session] = TextDecoder(self._manager.scheduler.engine.pieces).token
+            return session
+
+        try:
+            return self._manager.accept(session, self._queue, begin)
+        except BaseException:
+            self._requests.pop(session, None)
+            raise
 
     def _next(self) -> list[Read]:
         read: list[Read] = []
@@ -181,11 +163,11 @@ class TokenReader(BlockingReader[list[Read]]):
         requests = self._requests
         if isinstance(item, Tokens):
             for session, token_id in item.new_tokens:
-                if (reading := requests.get(session)) is not None:
-                    read.append((session, reading.streamed(token_id)))
+                if (streamed := requests.get(session)) is not None:
+                    read.append((session, streamed(token_id)))
         elif isinstance(item, NewTokenItem):
-            if (reading := requests.get(item.session)) is not None:
-                read.append((item.session, reading.streamed(item.token_id, item.finish_reason)))
+            if (streamed := requests.get(item.session)) is not None:
+                read.append((item.session, streamed(item.token_id, item.finish_reason)))
         elif requests.pop(item.session, None) is not None:
             try:
                 item.require_well()
@@ -203,24 +185,22 @@ class TokenReader(BlockingReader[list[Read]]):
 class SchedulerManager:
     """A thread that steps a scheduler while there is work. Any thread may submit, read and cancel.
 
-    Only the stepping thread changes the scheduler and the engine's cache; the others leave it messages. Until `close`
-    the engine is that thread's: whoever else computes with it gets `EngineBusy`. If a step raises, that ends it: every
-    request is cancelled, every reader gets `SchedulerClosed`, and so does who submits. A manager that nobody holds any
-    more is closed.
+    Until `close` the engine is that thread's: whoever else computes with it gets `EngineBusy`. If a step raises, that
+    ends it: every request is cancelled, every reader gets `SchedulerClosed`, and so does who submits. A manager that
+    nobody holds any more is closed.
     """
 
     def __init__(self, scheduler: OnlineScheduler, *, max_waiting: int | None = 1024) -> None:
         """max_waiting: most requests in the queue, those that are being computed not counted; None is no limit.
 
-        Raises `EngineBusy` for an engine that another thread is using, or that has a manager.
+        Raises `EngineBusy` for an engine that another thread uses, or that has a manager.
         """
         require_a(OnlineScheduler, scheduler, "scheduler")
         require(
             max_waiting is None or is_count(max_waiting),
             f"max_waiting is {shown(max_waiting)}: give 1 or more, or None",
         )
-        self.scheduler = scheduler
-        self.max_waiting = max_waiting
+        self.scheduler, self.max_waiting = scheduler, max_waiting
         with bookkeeping:
             self._stepper = Stepper(scheduler)
             self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopMailbox] = WeakKeyDictionary()
@@ -231,57 +211,49 @@ class SchedulerManager:
     ) -> TokenStream:
         """Queue a request; returns the stream of its tokens.
 
-        Raises at once `RequestError` for a request that can never be served, `QueueFull` when `max_waiting` others
-        wait, and `SchedulerClosed`.
         scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
+        Raises `RequestError` for a request that can never be served, `QueueFull`, and `SchedulerClosed`.
         """
         session, queue = self.new_session(prompt, params, scheduled), TokenQueue()
-        return self._submit(session, queue, partial(TokenStream, self, session, queue))
+        return self.accept(session, queue, lambda: TokenStream(self, session, queue))
 
     def submit_async(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
     ) -> AsyncTokenStream:
-        """The same for a coroutine: the stream is its event loop's, `async for token in stream`.
-
-        Raises `RequestError` where no event loop runs, too.
-        """
+        """The same for a coroutine, with a stream of its event loop's. `RequestError` where none runs."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RequestError("no event loop runs here: call submit_async in a coroutine, or submit") from None
         mailbox = self._of_loops.setdefault(loop, LoopMailbox(loop))  # all streams of a loop share it
         session = self.new_session(prompt, params, scheduled)
-        return self._submit(session, mailbox, partial(AsyncTokenStream, self, session, mailbox.queue_of(session)))
+        return self.accept(session, mailbox, lambda: AsyncTokenStream(self, session, mailbox.queue_of(session)))
 
     def new_session(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
     ) -> InferenceSession:
-        """A session for `accept`. See `submit`."""
         submitted = time.perf_counter() if scheduled is None else scheduled
         require(is_within(submitted, 0, math.inf), f"scheduled is {shown(scheduled)}: give seconds, or None for now")
         session = self.scheduler.engine.new_session(prompt, params)
         session.times.submitted = submitted
         return session
 
-    def _submit(self, session: InferenceSession, mailbox: Mailbox, make: Callable[[], T]) -> T:
-        """Make the reader of a session, queue the session, and return the reader."""
+    def accept(self, session: InferenceSession, mailbox: Mailbox, make: Callable[[], T]) -> T:
+        """Make the reader of a session of `new_session`, and queue the session, whose items go to a mailbox."""
         try:
             with bookkeeping:
                 reader = make()
-                self.accept(session, mailbox)
+                self._queue(session, mailbox)
                 return reader
         except BaseException:  # an interrupt, say: nobody has got the reader
             self.cancel(session)
             raise
 
-    def accept(self, session: InferenceSession, mailbox: Mailbox) -> None:
-        """Queue a session of `new_session`. Its items (`engine.stepper`) go to a mailbox. Raises as `submit`."""
+    def _queue(self, session: InferenceSession, mailbox: Mailbox) -> None:
         stepper = self._stepper
-        with bookkeeping, stepper.changed:
+        with stepper.changed:
             if stepper.closing:
-                failure = stepper.failure
-                told = str(failure) if isinstance(failure, SchedulerClosed) else "make a new SchedulerManager"
-                raise SchedulerClosed(f"the scheduler is closed: {told}") from failure
+                raise SchedulerClosed("the scheduler is closed: make a new SchedulerManager") from stepper.failure
             waiting = len(stepper.new) + len(self.scheduler.waiting)
             if self.max_waiting is not None and waiting >= self.max_waiting:
                 raise QueueFull(
@@ -294,7 +266,6 @@ class SchedulerManager:
 
     def cancel(self, session: InferenceSession) -> None:
         """Stop a request, waiting or running; no effect on one that has ended."""
-        require_a(InferenceSession, session, "session")
         require_own(session, self.scheduler.engine)
         if session.owner not in (None, self.scheduler.ref):
             raise RequestError("the session is another scheduler's: cancel it there")
@@ -306,12 +277,12 @@ class SchedulerManager:
     def close(self, drain: bool = False) -> None:
         """End the thread, and wait until it has ended; any thread may, more than once.
 
-        drain: first let the requests run to their end, else they are cancelled (as they are by a second call without).
+        drain: first let the requests run to their end; else, also in a second call, they are cancelled.
         """
         self._stepper.end(drain)
         if threading.current_thread() is self._stepper.thread:
             return  # an admission policy, say, closes: the thread ends after this step
-        self._stepper.join()
+        self._stepper.thread.join()
         self._dropped.detach()
 
     def __enter__(self) -> SchedulerManager:

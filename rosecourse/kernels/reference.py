@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import require
-from ..kv.guards import settings_aside
 from ..kv.pool import KVPool
 from ..models.shape import query_heads_per_kv_head
 
@@ -79,10 +78,9 @@ def paged_attention_decode(
     rows = context_rows(block_table, positions, H_kv, block_size)  # [B, H_kv, T]
     k = torch.cat([k_layer.view(-1, D)[rows], k_new[:, :, None]], dim=2).float()  # [B, H_kv, T + 1, D]
     v = torch.cat([v_layer.view(-1, D)[rows], v_new[:, :, None]], dim=2).float()
-    with settings_aside(q.device):
-        scores = q.unflatten(1, (H_kv, G)).float() @ k.transpose(2, 3) * D**-0.5  # [B, H_kv, G, T + 1]
-        scores[..., :-1] += mask[:, :, None]
-        return (scores.softmax(dim=3) @ v).flatten(1, 2).to(q.dtype)
+    scores = q.unflatten(1, (H_kv, G)).float() @ k.transpose(2, 3) * D**-0.5  # [B, H_kv, G, T + 1]
+    scores[..., :-1] += mask[:, :, None]
+    return (scores.softmax(dim=3) @ v).flatten(1, 2).to(q.dtype)
 
 
 def context_rows(block_tables: Tensor, positions: Tensor, H_kv: int, block_size: int) -> Tensor:

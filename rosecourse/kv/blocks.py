@@ -1,10 +1,8 @@
 """The paged KV cache: K and V in blocks, and who owns which block. One table for all layers.
 
-A session holds one list of block indices, and index n names the n-th block of each layer's K and V: the layers of a
-session hold the same number of tokens at any time. vLLM does so for each group of layers that cache alike (a KV cache
-group); a model of one kind of layer has one group, a hybrid one, with sliding windows or states, has several. Paging a
-KV cache is vLLM's idea (PagedAttention, SOSP 2023). Lesson 062 starts from one list for each layer
-(`lessons.l035_blocks`).
+A session holds one list of block indices, and index n names the n-th block of each layer's K and V. (vLLM does so for
+each group of layers that cache alike. Paging a KV cache is vLLM's idea: PagedAttention, SOSP 2023.) Lesson 062 starts
+from one list for each layer, `lessons.l035_blocks`.
 
 A block is in exactly one of three states: *free*, *held* (its owner count says by how many sessions), or *cached* (no
 session holds it, but the prefix cache does and gives it back when the pool runs dry).
@@ -12,6 +10,7 @@ session holds it, but the prefix cache does and gives it back when the pool runs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -29,9 +28,8 @@ from .pool import KVPool, is_each_once
 class BlockTable(list[int]):
     """The blocks of one session, in the order of its tokens; each is a block in every layer.
 
-    It is an owner: each of its blocks counts it once, until `KVBlockManager.free` takes it back, which works once.
-    While it lives it only grows, but for a shared last block that is replaced by its copy; whatever is derived from it
-    belongs to it and dies with it.
+    Each of its blocks counts it once as an owner, until `KVBlockManager.free` takes it back, which works once. While it
+    lives it only grows, but for a shared last block that is replaced by its copy.
     """
 
     num_tokens = 0  # whose K and V are in its blocks
@@ -60,13 +58,12 @@ class KVBlockManager(KVPool):
 
     A call that needs a block when none is free raises `KVCacheExhausted` and changes nothing. Pads of a batch write
     into one block more, number `num_blocks`, that no session can hold. Tables that come again, each with one token
-    more, are not looked at before one of them is full: sessions that go on need no block in most steps.
+    more, are not looked at before one of them is full.
     """
 
     spare_blocks = 1
 
     def __init__(self, **sizes: Any) -> None:
-        """sizes: those of a `KVPool`."""
         super().__init__(**sizes)
         self._free_block_indices = list(range(self.num_blocks - 1, -1, -1))
         # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
@@ -76,8 +73,6 @@ class KVBlockManager(KVPool):
         self.placements = 0  # how often `place` has looked at tables
         self._placed: list[BlockTable] = []  # those that it has looked at last,
         self._room_until = 0  # which have room until the first of them has so many tokens
-
-    # -- blocks ---------------------------------------------------------------------------------------------------
 
     def info(self, block: int) -> KVBlockInfo:
         try:
@@ -123,8 +118,6 @@ class KVBlockManager(KVPool):
         """The free blocks, in reverse: the last is the next to be taken. They may be reordered."""
         return self._free_block_indices
 
-    # -- the prefix cache's ---------------------------------------------------------------------------------------
-
     def blocks_of(self, table: BlockTable) -> list[int]:
         """The blocks of a session as the prefix cache knows them, in their order."""
         return table
@@ -136,8 +129,6 @@ class KVBlockManager(KVPool):
     def unkeep(self, block: int) -> None:
         """A block that an owner still holds is no longer kept when it leaves."""
         self.info(block).cached = False
-
-    # -- whole sessions -------------------------------------------------------------------------------------------
 
     def allocate(self, num_tokens: int, shared: Sequence[int] = ()) -> BlockTable:
         """Blocks for `num_tokens` tokens: the full blocks in `shared` (it becomes an owner of them), then new ones.
@@ -180,12 +171,10 @@ class KVBlockManager(KVPool):
         return table
 
     def _require_mine(self, table: BlockTable) -> None:
-        if not isinstance(table, BlockTable):
-            raise BlockError(f"{shown(table)} is no block table: give what `allocate` or `share` returned")
+        if getattr(table, "cache", None) is not self.ref:
+            raise BlockError(f"{shown(table)} is no block table of this cache, or a copy: give one that it has made")
         if table.freed:
             raise BlockError("a block table is freed twice, or used after: its blocks may be another session's by now")
-        if table.cache is not self.ref:
-            raise BlockError("a block table of another cache, or a copy: give what `allocate` or `share` returned")
 
     def free(self, table: BlockTable) -> None:
         """An owner leaves; its list is emptied. A block without owners is free again, or cached."""
@@ -219,8 +208,6 @@ class KVBlockManager(KVPool):
         most = max(map(len, tables))
         rows = [table + [0] * (most - len(table)) for table in tables]
         return index_tensor(rows, self.device).expand(self.num_layers, -1, -1)
-
-    # -- one more token -------------------------------------------------------------------------------------------
 
     def place(self, tables: Sequence[BlockTable]) -> list[Copy]:
         """Make room for one more token of each session: a block behind a full last one, a copy of a shared one.
@@ -288,31 +275,22 @@ class KVBlockManager(KVPool):
         # Each writer copies the shared block, but for the last owner, which then has it to itself.
         return needed + sum(min(n, self._block_infos[block].owners - 1) for block, n in writers.items())
 
-    # -- the invariants -------------------------------------------------------------------------------------------
-
     def audit(self, holders: Iterable[BlockTable], cached: Iterable[int] = ()) -> None:
         """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show.
 
         `holders` are the tables of all live sessions, `cached` is what the prefix cache keeps.
         """
-        counted: dict[int, int] = {}
+        owners: Counter[int] = Counter()
         for table in holders:
             if len(set(table)) != len(table):
                 raise BlockError(f"the block table {list(table)} shows a block twice")
             if not 0 <= len(table) * self.block_size - table.num_tokens <= self.block_size:
                 raise BlockError(f"{table.num_tokens} tokens do not fill the {len(table)} blocks of their table")
-            for block in table:
-                counted[block] = counted.get(block, 0) + 1
-        known = set(cached)
-        for block, info in self._block_infos.items():
-            if info.owners != counted.pop(block, 0):
-                raise BlockError(f"block {block} counts {info.owners} owners, its holders are others")
-            if info.cached != (block in known) or not (info.owners or info.cached):
-                raise BlockError(f"block {block} is neither held nor in the prefix cache, or cached unknown to it")
-        if counted:
-            raise BlockError(f"blocks {sorted(counted)} are held and not in use")
-        idle = {block for block, info in self._block_infos.items() if info.owners == 0}
-        if idle != set(self._idle_blocks):
-            raise BlockError(f"without an owner are {idle}, not {set(self._idle_blocks)}")
-        if not is_each_once([*self._free_block_indices, *self._block_infos], self.num_blocks):
+            owners.update(table)
+        kept, idle, infos = set(cached), self._idle_blocks, self._block_infos
+        for block in {*owners, *kept, *idle, *infos}:
+            right = KVBlockInfo(owners[block], block in kept) if block in kept or owners[block] else None
+            if infos.get(block) != right or (block in idle) != (block in kept and not owners[block]):
+                raise BlockError(f"block {block} should be {right}: {infos.get(block)}, idle: {block in idle}")
+        if not is_each_once([*self._free_block_indices, *infos], self.num_blocks):
             raise BlockError("free and used blocks do not add up to the pool")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..checks import shown
 from ..errors import ConfigError
-
-# Of Linux, which ends a process that takes more: of the second version of its control groups, and of the first.
-CONTAINERS_LIMITS = [Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
 
 
 def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
@@ -29,49 +24,19 @@ def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, device="cpu", pin_memory=True).to(device, non_blocking=True)
 
 
-def kv_pool(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, spare_blocks: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V, each [num_layers, num_blocks, num_kv_heads, block_size, head_dim]; not cleared, for nothing reads a slot
-    before it is written. spare_blocks: so many more. Raises `ConfigError` where they do not fit into memory.
-    """
-    whole = (shape[0], shape[1] + spare_blocks, *shape[2:])
-    remedy = "a smaller batch, fewer or smaller blocks, or fewer tokens"
-    with _fitting(f"{shown(shape[1])} KV blocks of {shown(shape[3])} tokens do", remedy):
-        if device.type == "cpu" and 2 * math.prod(whole) * dtype.itemsize > host_memory():
-            raise MemoryError  # else a system that promises more than it has would end the process later
-        return torch.empty(whole, dtype=dtype, device=device), torch.empty(whole, dtype=dtype, device=device)
-
-
-def host_memory() -> float:
-    """Bytes of memory that this machine has, or its container where that has less; infinity where nobody says."""
-    names = ("SC_PAGE_SIZE", "SC_PHYS_PAGES")
-    known = all(name in getattr(os, "sysconf_names", {}) for name in names)
-    whole = math.prod(os.sysconf(name) for name in names) if known else math.inf
-    return min([whole, *map(_limit_in, CONTAINERS_LIMITS)])
-
-
-def _limit_in(path: Path) -> float:
-    """What a file of the control groups says: a number of bytes, or `max`."""
+@contextmanager
+def fitting(what: str, remedy: str = "a smaller batch") -> Iterator[None]:
+    """Raise `ConfigError` where a tensor that is made in here does not fit into memory."""
     try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return math.inf
+        yield
+    except (RuntimeError, TypeError) as error:  # torch's words for a size that no memory has
+        raise ConfigError(f"{what} not fit into memory: give {remedy}") from error
 
 
 def state_buffer(num_elements: int, device: torch.device) -> torch.Tensor:
     """int64 zeros [num_elements] that stay on a device. Raises `ConfigError` where they do not fit into memory."""
-    with _fitting(f"a buffer of {shown(num_elements)} numbers does", "a smaller batch"):
+    with fitting(f"a buffer of {shown(num_elements)} numbers does"):
         return torch.zeros(num_elements, dtype=torch.int64, device=device)
-
-
-@contextmanager
-def _fitting(what: str, remedy: str) -> Iterator[None]:
-    """Raise `ConfigError` where what is made in here does not fit into memory."""
-    try:
-        yield
-    except (RuntimeError, TypeError, MemoryError) as error:  # torch's words for a size that no memory has
-        raise ConfigError(f"{what} not fit into memory: give {remedy}") from error
 
 
 class StagingBuffer:
@@ -83,7 +48,7 @@ class StagingBuffer:
 
     def __init__(self, max_elements: int, dtype: torch.dtype, device: torch.device) -> None:
         cuda = device.type == "cuda"
-        with _fitting(f"a buffer of {shown(max_elements)} numbers does", "a smaller batch"):
+        with fitting(f"a buffer of {shown(max_elements)} numbers does"):
             self._host = torch.zeros(max_elements, dtype=dtype, device="cpu", pin_memory=cuda)
             self._device = torch.zeros(max_elements, dtype=dtype, device=device) if cuda else self._host
         self._copied = torch.cuda.Event() if cuda else None

@@ -1,10 +1,10 @@
 """The prefix cache: prompts that begin alike share the blocks of their beginning.
 
 It is a tree of full blocks: an entry is known by its parent and its own tokens, so a match compares every token of the
-prefix and a collision of hashes can do no harm. An entry stays while a session holds its blocks and, after that, until
+prefix and a collision of hashes can do no harm. An entry stays while a session holds its block and, after that, until
 the pool runs dry; then the entry that was left first goes first. A session leaves the end of its prompt before the
-beginning, so that no entry goes before those below it. (The idea of keeping blocks by their content is vLLM's
-automatic prefix caching; the tree is SGLang's RadixAttention, with whole blocks as edges.)
+beginning, so no entry goes before those below it. (vLLM keeps blocks by their content; the tree is SGLang's
+RadixAttention, with whole blocks as edges.)
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ class PrefixKey(NamedTuple):
 
 class PrefixEntry(NamedTuple):
     serial: int
-    block: Hashable  # as its cache names it
+    block: Hashable  # as its cache names it: one for all layers, or one for each
 
 
 class PrefixCache:
-    """Full prompt blocks by their content; the cache knows which of them nobody holds, and since when.
-
-    What a block is, one for all layers or one for each, only the cache knows.
-    """
+    """Full prompt blocks by their content. `kv` knows which of them nobody holds, and since when."""
 
     def __init__(self, kv: Any) -> None:
         self.kv = weakref.proxy(kv)  # which knows this one: the two must not keep each other
@@ -42,7 +39,7 @@ class PrefixCache:
     def lookup(self, token_ids: list[int]) -> list[Hashable]:
         """The blocks of the longest known prefix of `token_ids` that leaves at least one token to compute.
 
-        Nobody owns them by this yet: pass them to the cache's `allocate` before anything else is allocated.
+        Nobody owns them yet: pass them to `kv.allocate` before anything else is allocated.
         """
         known = []
         parent = ROOT

@@ -59,7 +59,6 @@ class KVBlockManager(KVPool):
     """
 
     def __init__(self, **sizes: Any) -> None:
-        """sizes: those of a `KVPool`."""
         super().__init__(**sizes)
         self._free_block_indices = [list(range(self.num_blocks - 1, -1, -1)) for _ in range(self.num_layers)]
         # Blocks without an owner that the prefix cache keeps; the one that was left first comes first.
@@ -67,8 +66,6 @@ class KVBlockManager(KVPool):
         self._block_infos: dict[int, KVBlockInfo] = {}
         self._kept: dict[int, Kept] = {}  # block id -> the blocks, of all layers, that the prefix cache keeps with it
         self.forget: Callable[[Kept], None] = lambda kept: None  # the prefix cache's: they are about to be reused
-
-    # -- blocks ---------------------------------------------------------------------------------------------------
 
     def info(self, block_id: int) -> KVBlockInfo:
         try:
@@ -127,8 +124,6 @@ class KVBlockManager(KVPool):
         """The indices of a layer's free blocks, in reverse: the last is the next to be taken. They may be reordered."""
         return self._free_block_indices[layer_idx]
 
-    # -- the prefix cache's ---------------------------------------------------------------------------------------
-
     def blocks_of(self, table: BlockIdsPerLayer) -> list[Kept]:
         """The blocks of a session as the prefix cache knows them, in their order."""
         return list(zip(*table, strict=True))
@@ -144,8 +139,6 @@ class KVBlockManager(KVPool):
         for block_id in kept:
             self.info(block_id).cached = False
             del self._kept[block_id]
-
-    # -- whole sessions -------------------------------------------------------------------------------------------
 
     def allocate(self, num_tokens: int, shared: Sequence[Kept] = ()) -> BlockTable:
         """Blocks for `num_tokens` tokens: the full blocks in `shared` (it becomes an owner of them), then new ones.
@@ -239,8 +232,6 @@ class KVBlockManager(KVPool):
         last = self.info(block_ids[-1]) if block_ids else None
         return last.start + last.length if last else 0
 
-    # -- one more token -------------------------------------------------------------------------------------------
-
     def append_token(
         self, layer_idx: int, block_ids: list[int], key_new: torch.Tensor, value_new: torch.Tensor
     ) -> None:
@@ -292,8 +283,6 @@ class KVBlockManager(KVPool):
                 writers[block_ids[-1]] = writers.get(block_ids[-1], 0) + 1
         # Each writer copies the shared block, but for the last owner, which then has it to itself.
         return needed + sum(min(n, self._block_infos[b].owners - 1) for b, n in writers.items())
-
-    # -- the invariants -------------------------------------------------------------------------------------------
 
     def audit(self, holders: Iterable[BlockIdsPerLayer], cached: Iterable[Kept] = ()) -> None:
         """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show.

@@ -1,8 +1,7 @@
-"""The random numbers of a request: a hash of its seed and a position. There is no stream, so nothing can move one.
+"""The random numbers of a request: a hash of its seed and a position, whatever the rung, the row and the batch.
 
-A draw depends on nothing but these two, and so neither on the rung, the row and the batch, nor on what was computed
-before, or twice. It takes shifts, products and sums of 32-bit integers alone, so that a device can draw the same
-number. The mixer is the finalizer of MurmurHash3 (Austin Appleby), in which each bit depends on all others.
+It takes shifts, products and sums of 32-bit integers alone, so that a device can draw the same number. The mixer is the
+finalizer of MurmurHash3 (Austin Appleby), in which each bit depends on all others.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def draw(seed: int, position: int) -> float:
 
 
 def draws(keys: Tensor, positions: Tensor) -> Tensor:
-    """The same numbers for many: int64 tensors of the keys of seeds and of positions; returns float64."""
+    """`draw` for int64 tensors of the keys of seeds and of positions; returns float64."""
     return _word(keys, positions).double() / 2**WORD
 
 

@@ -13,10 +13,7 @@ from .draws import draw
 
 
 def choose(logits: torch.Tensor, params: SamplingParams, uniform: float) -> int:
-    """The token that a number in [0, 1) names: inverse transform sampling over the tokens, the most probable first.
-
-    logits: [vocab_size].
-    """
+    """The token that a number in [0, 1) names, by inverse transform sampling. logits: [vocab_size]."""
     logits = logits.float()
     scores = (logits - logits.max()) / params.temperature  # at most 0: a tiny temperature cannot overflow
     scores, token_ids = torch.sort(scores, descending=True, stable=True)
@@ -33,13 +30,11 @@ def choose(logits: torch.Tensor, params: SamplingParams, uniform: float) -> int:
 def sample(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
     """The next token of each request. One wait for the device for all greedy ones.
 
-    logits: [B, vocab_size]. positions: of the tokens that are chosen; each is drawn for by its request's seed and its
-    position alone, whoever else is in the batch. Raises `LogitsError` if a row holds NaN or +inf, or nothing but -inf:
-    there is no distribution to choose from.
+    logits: [B, vocab_size]. positions: of the tokens that are chosen. Raises `LogitsError` if a row holds NaN or +inf,
+    or nothing but -inf.
     """
     largest, best = logits.max(dim=-1)  # a NaN is larger than any number
-    token_ids = best.tolist()
-    # The device is done by now: no second wait.
+    token_ids = best.tolist()  # the device is done by now: no second wait
     if failed := [b for b, logit in enumerate(largest.tolist()) if not -math.inf < logit < math.inf]:
         raise LogitsError(failed)
     if sampled := [b for b, wanted in enumerate(params) if wanted.temperature > 0]:

@@ -23,7 +23,7 @@ class SessionTimes:
 
 
 def samples_of(params: SamplingParams, n: int) -> tuple[SamplingParams, ...]:
-    """What n samples of one prompt are asked for: the same, and sample i is drawn with seed + i."""
+    """What n samples of one prompt are asked for: sample i is drawn with seed + i."""
     return (params, *(replace(params, seed=params.seed + number) for number in range(1, n)))
 
 
@@ -46,10 +46,9 @@ class InferenceSession:
     blocks of `table` (None while it holds none); that is all but the last token, and one more for each decode step that
     was launched and has not landed.
     awaits_prefill: its blocks are reserved, and not all of its tokens are computed.
-    engine: the `ref` of the one whose `new_session` or `fork` made it, and accepted its prompt; no other one takes it.
-    siblings: what further samples of its prompt are asked for; its scheduler forks them off it after its prefill.
-    forks: the sessions that were, in the order of `siblings`. Forks that somebody else makes are not among them.
-    owner: the `ref` of the scheduler that has accepted it; the calls of everybody else leave it alone. None is nobody.
+    engine: the `ref` of the one that made it; no other one takes it.
+    siblings, forks: further samples of its prompt that are asked for, and those that its scheduler has forked off it.
+    owner: the `ref` of the scheduler that has accepted it, or None; the calls of everybody else leave it alone.
     finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (`LogitsError`).
     """
 
@@ -73,7 +72,7 @@ class InferenceSession:
 
     @property
     def block_ids_per_layer(self) -> Any:
-        """The articles' name for the table of a cache that keeps a list of block ids for each layer."""
+        """The articles' name for the table."""
         return self.table
 
     @property
@@ -82,12 +81,12 @@ class InferenceSession:
 
     @property
     def samples(self) -> list[InferenceSession]:
-        """The session and those that were forked off it after its prefill."""
+        """The session and its forks."""
         return [self, *self.forks]
 
     @property
     def to_fork(self) -> tuple[SamplingParams, ...]:
-        """What is asked for in the samples that are still to be forked off it."""
+        """The siblings that are still to be forked off it."""
         return self.siblings[len(self.forks) :]
 
     @property
@@ -96,7 +95,7 @@ class InferenceSession:
 
     @property
     def state(self) -> SessionState:
-        """Follows from what the session holds: there is no second book of it that could say something else."""
+        """Follows from what the session holds."""
         if self.finish_reason is not None:
             return SessionState.FINISHED
         if self.table is None:

@@ -24,9 +24,8 @@ class StreamedToken(NamedTuple):
 class Pieces(dict[int, StreamedToken | None]):
     """What each token adds to a text that ends in a whole character and goes on; None where only a stream knows.
 
-    A byte-level tokenizer turns tokens into bytes one by one, so that a whole character is the same after any text. To
-    look it up takes a tenth of the time of a stream. Each is made when it is first asked for, and is the same object
-    for all readers.
+    A byte-level tokenizer turns tokens into bytes one by one, so that a whole character is the same after any text; to
+    look it up takes a tenth of the time of a stream. Each is made once, for all readers.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -39,11 +38,10 @@ class Pieces(dict[int, StreamedToken | None]):
         return isinstance(self.tokenizer.backend_tokenizer.decoder, ByteLevel) and not cleans_up
 
     def __missing__(self, token_id: int) -> StreamedToken | None:
-        piece = "" if self.tokenizer is None else None  # an engine of token ids alone has no texts
-        if piece is None and self.are_known:
+        text = "" if self.tokenizer is None else INCOMPLETE  # an engine of token ids alone has no texts
+        if text and self.are_known:
             text = self.tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=True)
-            piece = None if text.endswith(INCOMPLETE) else text
-        self[token_id] = None if piece is None else StreamedToken(token_id, piece, None)
+        self[token_id] = None if text.endswith(INCOMPLETE) else StreamedToken(token_id, text, None)
         return self[token_id]
 
 
@@ -59,23 +57,17 @@ class TextDecoder:
         self._length = 0  # of the text that it has given
 
     def token(self, token_id: int, finish_reason: str | None = None) -> StreamedToken:
-        """A token with the text that it adds; the last one with what is left of a character that never became whole.
-
-        finish_reason: of the last one.
-        """
-        if self._stream is None and (known := self._pieces[token_id]) is not None:
-            return known if finish_reason is None else known._replace(finish_reason=finish_reason)
-        return StreamedToken(token_id, self._text(token_id, finish_reason is not None), finish_reason)
-
-    def _text(self, token_id: int, last: bool) -> str:
+        """A token with the text that it adds; the last one, which has a finish_reason, with all that is left."""
         pieces = self._pieces
         if self._stream is None:
+            if (known := pieces[token_id]) is not None:
+                return known if finish_reason is None else known._replace(finish_reason=finish_reason)
             self._stream = DecodeStream(skip_special_tokens=True)
         self._token_ids.append(token_id)
-        piece = self._stream.step(pieces.tokenizer.backend_tokenizer, token_id) or ""
-        if last:
-            piece = pieces.tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._length :]
-        self._length += len(piece)
-        if piece and pieces.are_known:  # the text ends in a whole character again
+        text = self._stream.step(pieces.tokenizer.backend_tokenizer, token_id) or ""
+        if finish_reason is not None:
+            text = pieces.tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._length :]
+        self._length += len(text)
+        if text and pieces.are_known:  # the text ends in a whole character again
             self._stream, self._token_ids, self._length = None, [], 0
-        return piece
+        return StreamedToken(token_id, text, finish_reason)

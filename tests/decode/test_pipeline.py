@@ -179,7 +179,7 @@ def test_steps_that_are_dropped_can_be_computed_again(parts):
     sessions = started(engine, 0, 1)
     engine.launch(sessions)
     engine.launch(sessions)
-    engine.drop()
+    engine.runner.drop()
     assert_nothing_in_flight(engine)
     assert not engine.decode_step.rows.known
     assert_as_alone(sessions, 1, 1)

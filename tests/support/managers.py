@@ -1,6 +1,5 @@
 """What the tests of SchedulerManager share: threads, gates that hold a thread where it hurts, and time limits."""
 
-import atexit
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -84,7 +83,6 @@ def managers(scheduler):
             yield make
         finally:
             for manager in made:
-                atexit.unregister(manager._stepper.at_exit)  # if it hangs, it does so once
                 manager.close()
     assert set(threading.enumerate()) <= before
     assert not scheduler.has_work
