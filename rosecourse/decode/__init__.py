@@ -4,7 +4,7 @@ from ..kv.blocks import KVBlockManager
 from .delivery import Delivery
 from .five_kernels import LayerOps
 from .forward import DecodeForward
-from .inputs import Batch, DecodeInputs, DecodeOutputs
+from .inputs import Batch, DecodeInputs
 from .parts import DecodeParts
 from .pipeline import Pipeline
 from .prefill import Prefill
@@ -28,4 +28,4 @@ BEST = DecodeParts(
     device_step=DeviceStep,
 )
 
-__all__ = ["BEST", "Batch", "DecodeInputs", "DecodeOutputs", "DecodeParts", "DecodeStep"]
+__all__ = ["BEST", "Batch", "DecodeInputs", "DecodeParts", "DecodeStep"]

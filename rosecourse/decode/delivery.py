@@ -13,18 +13,13 @@ from .parts import Mailbox
 class Delivery:
     """Tokens lie in their mailboxes at once; the readers that sleep are woken in turns, at a limited rate.
 
-    A thread that wakes wants Python's one lock, for which the thread that steps waits then. Here that takes a share of
-    its time that does not grow with the readers: with r of them a token waits up to r / `wakes_per_second`, and a step
-    more, since wakes come at hand-overs only. That holds for a first token, too. A reader that is awake waits for
-    nothing. (vLLM hands the outputs of a step to its front end as one list, and SGLang to its
-    detokenizer.)
+    A thread that wakes wants Python's one lock, for which the thread that steps waits then: so that takes a share of
+    its time that does not grow with the readers. With r of them a token waits up to r / `wakes_per_second`, and a step
+    more. (vLLM hands the outputs of a step to its front end as one list, and SGLang to its detokenizer.)
     """
 
     def __init__(
-        self,
-        config: EngineConfig,
-        wakes_per_second: float = 5_000,
-        clock: Callable[[], float] = time.perf_counter,
+        self, config: EngineConfig, wakes_per_second: float = 5_000, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.wakes_per_second, self.clock = wakes_per_second, clock
         self.waiting: dict[Mailbox, None] = {}  # with something to read; whoever has waited longest is first

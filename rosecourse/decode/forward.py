@@ -1,7 +1,4 @@
-"""Part `forward`: the model over one token per session, with paged attention.
-
-The new token's K and V get into the cache before attention, or within it.
-"""
+"""Part `forward`: the model over one token per session, with paged attention, which may append K and V itself."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ class AppendFirst:
         self.attention = attention
 
     def __call__(self, inputs: DecodeInputs, append: Append) -> Attend:
-        """Attention of one step."""
         self.attention.plan(inputs.block_tables, inputs.context_lens, inputs.max_context_len)
 
         def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-
-from .garbage import collector_at_rest
 
 Work = Callable[[], None]
 
 
 class Graph(Protocol):
-    """A recording of operations on tensors that stay where they are."""
+    """A recording of operations on tensors that stay where they are.
 
-    def warm_up(self, work: Work) -> None:
-        """Run the work once, if it has to be before it can be captured: kernels are compiled, libraries set up."""
-        ...
+    `warm_up` runs the work once, where it has to be before a capture: kernels are compiled, libraries set up. `capture`
+    records what the work does, without doing it. `replay` does it.
+    """
 
-    def capture(self, work: Work) -> None:
-        """Record what the work does, without doing it."""
-        ...
+    def warm_up(self, work: Work) -> None: ...
+    def capture(self, work: Work) -> None: ...
+    def replay(self) -> None: ...
 
-    def replay(self) -> None:
-        """Do it."""
-        ...
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """In here Python's garbage collector does nothing, and afterwards as before.
+
+    For captures, which what it frees would break, an event that waits for the device, say; and for short work whose
+    steps are compared one by one.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class CUDAGraphs:

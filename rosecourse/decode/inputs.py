@@ -15,11 +15,11 @@ from ..request.session import InferenceSession
 
 @dataclass(eq=False)
 class Batch:
-    """All that a step knows: whose row b of it is, with the table that each of them has when it is made.
+    """All that a step knows: the session of each row, and the table that it had when the batch was made.
 
     A table that a session holds no longer says that the token of its row is nobody's.
-    user: a weak reference to the scheduler whose step it is, or None. pending: where its tokens come to be, once it has
-    been launched; a pipeline puts it there.
+    user: a weak reference to the scheduler whose step it is, or None. pending: where its tokens come to be; a pipeline
+    puts it there.
     """
 
     sessions: list[InferenceSession]
@@ -29,7 +29,6 @@ class Batch:
 
     @classmethod
     def of(cls, sessions: Sequence[InferenceSession], user: Any = None) -> Batch:
-        """These sessions, with the tables that they have now."""
         return cls(list(sessions), [session.table for session in sessions], user)
 
     def __len__(self) -> int:
@@ -37,7 +36,6 @@ class Batch:
 
     @cached_property
     def members(self) -> frozenset[InferenceSession]:
-        """The sessions, to look one up."""
         return frozenset(self.sessions)
 
 
@@ -54,8 +52,6 @@ class DecodeInputs:
 
 @dataclass(frozen=True)
 class DecodeOutputs:
-    """What the forward of one decode step gives."""
-
     logits: Tensor  # [B, vocab_size]
     keys: list[Tensor]  # L times [B, H, D], the K of each session's last token
     values: list[Tensor]

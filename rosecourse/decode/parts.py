@@ -1,9 +1,8 @@
 """The replaceable parts of a decode step.
 
-An engine builds each part once, as `part(model, kv, config)` where nothing else is said: kv is the cache that the parts
-are made for, and `config` the engine's, with nothing left open. Every rung of the ladder that has a part calls it in
-the same way. B: sessions in the step; L: layers; H: heads of K and V, which several query heads may share; D: their
-size. What each part promises stands in `DecodeParts`; the classes of `BEST` say how.
+An engine builds each part once, as `part(model, kv, config)` where nothing else is said, with nothing left open in the
+config. B: sessions in the step; L: layers; H: heads of K and V, which several query heads may share; D: their size.
+What each part promises stands in `DecodeParts`; the classes of `BEST` say how.
 """
 
 from __future__ import annotations
@@ -22,15 +21,10 @@ Part = Callable[..., Any]
 
 
 class Mailbox(Protocol):
-    """Where tokens lie until somebody reads them. See `engine.streaming`."""
+    """Where tokens lie until somebody reads them: `put` wakes nobody, `wake` lets a reader look that sleeps."""
 
-    def put(self, item: Any) -> None:
-        """Lay an item down; whoever sleeps goes on sleeping."""
-        ...
-
-    def wake(self) -> None:
-        """Let the reader look, if it sleeps."""
-        ...
+    def put(self, item: Any) -> None: ...
+    def wake(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -59,8 +53,8 @@ class DecodeParts:
     prefill: `prefill(sessions)` gives logits [B, vocab_size] for the token after each prompt; its K and V are in its
     blocks then.
     delivery: how tokens get to readers in other threads, made as `delivery(config)` (`decode.delivery.Delivery`).
-    ops: what the layers of the model are computed with in the step, made as `ops(model, config)` (`models.ops.Ops`);
-    prompts take PyTorch's.
+    ops: what the layers of the model are computed with in the step, made as `ops(model, config)`; prompts take those of
+    `models.ops`.
 
     None is a part that the step does without.
     """
@@ -79,16 +73,12 @@ class DecodeParts:
     runner: Part | None = None
     device_step: Part | None = None
 
-    def build(self, name: str, model: Any, kv: Any, config: Any) -> Any:
-        """The part of this name, for an engine. Raises `ConfigError` where a step asks for one that is not there."""
-        return self.part(name)(model, kv, config)
-
-    def part(self, name: str) -> Part:
-        """The part of this name, not built yet. Raises as `build`."""
+    def build(self, name: str, *arguments: Any) -> Any:
+        """The part of this name. Raises `ConfigError` where a step asks for one that is not there."""
         part = getattr(self, name)
         require(part is not None, f"the step needs a part `{name}`, and there is none: give it, or another step")
-        return part
+        return part(*arguments)
 
     def with_(self, **parts: Any) -> DecodeParts:
-        """The same parts with some replaced, such as `BASELINE.with_(kv_append=MyKVAppend)`."""
+        """Some replaced, as in `BASELINE.with_(kv_append=MyKVAppend)`."""
         return replace(self, **parts)

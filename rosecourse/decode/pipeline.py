@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from .inputs import Batch
 from .sampling import next_tokens, sampling_metadata
 from .step import DecodeStep, range_for
 
-Copy = Callable[[Tensor, Tensor], None]
+Copy = Callable[[Tensor, Tensor], Any]  # from the first tensor to the second, where nobody waits
 
 FULL = "all slots of the ring hold tokens that nobody has read: land a step first"
 
@@ -27,7 +28,7 @@ class Slot:
     """Tokens of one step, on their way to the host."""
 
     def __init__(self, max_rows: int, device: torch.device, copy: Copy | None = None) -> None:
-        self.copy = copy
+        self.copy = copy or (lambda tokens, host: host.copy_(tokens, non_blocking=True))
         self.pinned = device.type == "cuda"
         self.copied = torch.cuda.Event() if self.pinned else None
         self.host = torch.empty(max_rows, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
@@ -37,15 +38,11 @@ class Slot:
         self.size = len(tokens)
         if self.size > len(self.host):  # the samples of a prefill may be more than a step has rows
             self.host = torch.empty(self.size, dtype=torch.int64, device="cpu", pin_memory=self.pinned)
-        if self.copy is None:
-            self.host[: self.size].copy_(tokens, non_blocking=True)
-        else:
-            self.copy(tokens, self.host[: self.size])
+        self.copy(tokens, self.host[: self.size])
         if self.copied is not None:
             self.copied.record()
 
     def read(self) -> list[int]:
-        """The tokens; waits for them."""
         if self.copied is not None:
             self.copied.synchronize()
         return self.host[: self.size].tolist()
@@ -62,12 +59,10 @@ class PinnedSlot(Slot):
 class TokenRing:
     """As many slots as steps can be in flight: none is written again before the host has read it.
 
-    In pinned memory, each with an event. (vLLM's asynchronous scheduling reads sampled tokens so, SGLang's overlap
-    scheduler through a buffer of futures.)
+    (vLLM's asynchronous scheduling reads sampled tokens so, SGLang's overlap scheduler through a buffer of futures.)
     """
 
     def __init__(self, num_slots: int, max_rows: int, device: torch.device, copy: Copy | None = None) -> None:
-        """copy: writes tokens, int64 [B] on the device, to memory of the host; nobody waits. None: as tensors do."""
         kind = PinnedSlot if device.type == "cuda" else Slot
         self.empty = deque(kind(max_rows, device, copy) for _ in range(num_slots))
 
@@ -87,12 +82,11 @@ class Pipeline:
     """The host is one step behind: it launches step t + 1, and reads what step t has made while the device goes on.
 
     That works because the device has each chosen token in its row (lesson 064), and step t + 1 reads it there. A CPU
-    runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
-    asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.) The first
-    tokens of requests are in flight as a step's are.
+    runs each operation inside the call, so there is nothing to run ahead of. (vLLM's asynchronous scheduling and
+    SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.) The first tokens of requests are in
+    flight as a step's are.
 
-    steps_ahead: how many batches may be in flight when the host goes on to plan another one. in_flight: those that have
-    been launched and not landed, the oldest first.
+    steps_ahead: how many batches may be in flight when the host plans another one. in_flight: the oldest first.
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
@@ -103,7 +97,6 @@ class Pipeline:
         self.in_flight: deque[Batch] = deque()
 
     def ahead_on(self, device: torch.device) -> int:
-        """How many steps may be in flight on a device when the host goes on to plan another one."""
         return 1 if device.type == "cuda" else 0
 
     def launch(self, batch: Batch) -> None:
@@ -114,19 +107,12 @@ class Pipeline:
         self.in_flight.append(batch)
 
     def begin(self, batch: Batch, logits: Tensor) -> None:
-        """The first tokens, by the logits [B, vocab_size] of a prefill: they stay on the device, where the next step
-        takes them, and land in their turn. Raises as `launch`.
-        """
-        if not self.ring.empty:
-            raise RosecourseError(FULL)
-        tokens = self.choose(batch, logits)
+        """The first tokens, by the logits [B, vocab_size] of a prefill, stay on the device, where the next step takes
+        them, and land in their turn. Raises as `launch`."""
+        tokens = next_tokens(logits, sampling_metadata(batch.sessions, logits.device), self.step.best)
         batch.pending = self.ring.put(tokens)
         self.in_flight.append(batch)
         self.step.rows.add_first_tokens(batch.tables, tokens)
-
-    def choose(self, batch: Batch, logits: Tensor) -> Tensor:
-        """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
-        return next_tokens(logits, sampling_metadata(batch.sessions, logits.device), self.step.best)
 
     def land(self) -> tuple[Batch, list[int]]:
         """Wait for the oldest batch: it, and the token of each row or NO_TOKEN. An interrupt changes nothing."""
@@ -139,7 +125,7 @@ class Pipeline:
         return batch, token_ids
 
     def abandon(self) -> None:
-        """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
+        """Nobody wants the tokens of the steps in flight. Waits for the device."""
         while self.in_flight:
             with suppress(Exception):  # whatever has become of the device, nothing is in flight afterwards
                 self.in_flight[0].pending.read()

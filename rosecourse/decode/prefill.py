@@ -1,14 +1,9 @@
 """Part `prefill`: the prompts of a batch, in one flat row; their K and V go straight into the sessions' blocks.
 
-    tokens = PromptTokens(kv, [*sessions, *pads])   what is computed, and where its K and V go
-    attention = self.attention.plan(tokens)         one call for prompts of all lengths
-    compute(tokens, rows)                           the model over the row: eager, or one graph
-
 On a GPU pads fill the row up to one of few sizes. For each number of rows that it has not seen, cuBLAS asks a heuristic
 which of its kernels to take: on an H200's host 2 to 5 ms for each of a layer's four products, where a whole prefill of
-short prompts takes 4 ms. (vLLM pads the tokens of a step up to the sizes of its CUDA graphs.) And a prefill of few
-tokens is one replay of a CUDA graph: to launch its operations takes the host longer than the GPU to run them. (vLLM
-replays graphs for batches of up to 512 tokens, prompts among them.)
+short prompts takes 4 ms. And a prefill of few tokens is one replay of a CUDA graph: to launch its operations takes the
+host longer than the GPU to run them. (vLLM does both for batches of up to 512 tokens, prompts among them.)
 """
 
 from __future__ import annotations
@@ -16,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,35 +20,31 @@ from torch import Tensor
 from ..config import EngineConfig
 from ..kv.buffers import index_tensor
 from ..kv.pool import KVPool
-from ..models.shape import Model, query_heads_per_kv_head
+from ..models.shape import Attend, Model, query_heads_per_kv_head
 from ..request.session import InferenceSession
 from .graphs import CUDAGraphs, Graph
 
-Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-Compute = Callable[["Tokens", Tensor], Tensor]
 CAUSAL = (-1, 0)  # a window: all that is to the left, and nothing to the right
 LEAST = 64  # rows: for fewer, the weights have to be read all the same
 MOST = 512  # rows of a graph: to launch more takes the host no longer, and the GPU longer to run them
 
 
 class Prefill:
-    """The host does not wait for any of it, and no library makes plans: whatever the prompts, the shapes are few.
-
-    One attention serves prompts of all lengths. On a GPU pads fill the row up, and a short one is one replay.
-    """
+    """The host does not wait for any of it, and no library makes plans: whatever the prompts, the shapes are few."""
 
     def __init__(self, model: Model, kv: KVPool, config: EngineConfig) -> None:
         self.model, self.kv = model, kv
         self.attention = prompt_attention_for(model, kv)
-        self.pads = pads_for(model, kv)
+        # A CPU's library takes no time for a new size, and pads need a block that no session can hold.
+        self.pads = Pads(model, kv, pad_to_bucket if kv.device.type == "cuda" and kv.spare_blocks else int)
         self.graphs = self.graphs_of(config)  # by their number of rows
 
     def graphs_of(self, config: EngineConfig) -> dict[int, PromptGraph]:
         """Graphs of short prefills, where all of them can be alike."""
-        alike = isinstance(self.attention, VarlenAttention) and isinstance(self.pads, Pads)
+        alike = isinstance(self.attention, VarlenAttention) and self.pads.size is pad_to_bucket
         return prompt_graphs(self.compute, self.kv, config, CUDAGraphs()) if alike else {}
 
-    def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
+    def __call__(self, sessions: Sequence[InferenceSession]) -> Tensor:
         """Logits [B, vocab_size] for the token after each session's last."""
         num_tokens = sum(len(session.token_ids) - session.num_cached_tokens for session in sessions)
         tokens = PromptTokens(self.kv, [*sessions, *self.pads(num_tokens)])
@@ -62,11 +53,11 @@ class Prefill:
             return self.compute(tokens, tokens.last_rows[: len(sessions)])
         return graph(tokens, len(sessions))
 
-    def compute(self, tokens: Tokens, rows: torch.Tensor) -> torch.Tensor:
+    def compute(self, tokens: PromptTokens | PromptGraph, rows: Tensor) -> Tensor:
         """Logits [number of rows, vocab_size] for the token after each of these rows of the tokens."""
         attention = self.attention.plan(tokens)
 
-        def attend(layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.kv.write_tokens(layer_idx, tokens.blocks[layer_idx], tokens.slots, k, v)
             return attention(layer_idx, q, k, v)
 
@@ -74,26 +65,10 @@ class Prefill:
         return self.model.logits(hidden[rows])
 
 
-# -- the tokens -----------------------------------------------------------------------------------------------------
-
-
-class Tokens(Protocol):
-    """What a prefill has to know of its N tokens and of the sequences that they are of."""
-
-    lengths: list[tuple[int, int]]
-    token_ids: Tensor
-    positions: Tensor
-    last_rows: Tensor
-    tables: Tensor
-    blocks: Tensor
-    slots: Tensor
-
-
 class PromptTokens:
     """N tokens to compute, of B sessions. The first `num_cached_tokens` of each (a prefix hit) are not among them.
 
-    lengths: for each session, tokens that the cache has and tokens to compute. Their index tensors go to the device
-    without waiting, as those of the decode step do.
+    lengths: for each session, tokens that the cache has and tokens to compute.
     """
 
     def __init__(self, kv: Any, sessions: Sequence[InferenceSession | Pad]) -> None:
@@ -128,32 +103,18 @@ def pad_to_bucket(num_tokens: int) -> int:
     return -(-num_tokens // step) * step
 
 
-def pads_for(model: Model, kv: KVPool) -> Callable[[int], list[Pad]]:
-    """What makes the pads of a prefill of so many tokens. There are none on a CPU, whose library takes no such time.
-
-    Nor for a cache without a block for pads.
-    """
-    return Pads(model, kv) if kv.device.type == "cuda" and kv.spare_blocks else no_pads
-
-
-def no_pads(num_tokens: int) -> list[Pad]:
-    """Nothing to add."""
-    return []
-
-
 class Pads:
-    """Fills a prefill up to one of few sizes. What the pads compute goes to the cache's block for pads."""
+    """Prompts of a block or less, which fill a prefill up. What they compute goes to the cache's block for pads.
+
+    size: what a number of tokens is filled up to; `int` leaves it as it is.
+    """
 
     def __init__(self, model: Model, kv: KVPool, size: Callable[[int], int] = pad_to_bucket) -> None:
-        """kv: with a block that no session can hold, number `num_blocks` (lesson 066). size: of a prefill."""
-        self.size = size
+        self.size, self.block = size, kv.num_blocks
         self.longest = min(kv.block_size, model.shape.context)
-        self.block = kv.num_blocks
 
     def __call__(self, num_tokens: int) -> list[Pad]:
-        """Prompts of a block or less, that make `num_tokens` up to a size."""
-        missing = self.size(num_tokens) - num_tokens
-        full, rest = divmod(missing, self.longest)
+        full, rest = divmod(self.size(num_tokens) - num_tokens, self.longest)
         lengths = [self.longest] * full + [rest] * (rest > 0)
         return [Pad([0] * length, [self.block]) for length in lengths]
 
@@ -161,19 +122,8 @@ class Pads:
 # -- attention ------------------------------------------------------------------------------------------------------
 
 
-class PromptAttention(Protocol):
-    """Attention of a batch of prompts."""
-
-    def plan(self, tokens: Tokens) -> Attention:
-        """`attention(layer_idx, q, k, v)` of these tokens, whose K and V are in the cache by then.
-
-        q and the result: [N, H, D]; k, v: [N, H_kv, D].
-        """
-        ...
-
-
-def prompt_attention_for(model: Model, kv: KVPool) -> PromptAttention:
-    """The fastest way on the cache's device."""
+def prompt_attention_for(model: Model, kv: KVPool) -> AttentionByGroups | VarlenAttention:
+    """The fastest way on a device. `plan(tokens)` gives an `Attend` for tokens whose K and V are in the cache then."""
     device = kv.device
     heads = query_heads_per_kv_head(model.shape.num_heads, model.shape.num_kv_heads)
     half = model.dtype in (torch.float16, torch.bfloat16)
@@ -185,28 +135,8 @@ def prompt_attention_for(model: Model, kv: KVPool) -> PromptAttention:
     return AttentionByGroups(kv, heads)
 
 
-class Group(NamedTuple):
-    """Neighbouring sessions of equal lengths: their attention is one call."""
-
-    cached: int  # tokens of each whose K and V are in the cache already (a prefix hit)
-    new: int  # tokens of each to compute
-    members: slice  # which sessions
-    rows: slice  # which tokens of the flat row
-
-
-def group_by_lengths(lengths: Sequence[tuple[int, int]]) -> list[Group]:
-    """Put consecutive sessions of equal (cached, new) lengths together."""
-    groups: list[Group] = []
-    for (cached, new), same in groupby(lengths):
-        size = len(list(same))
-        member = groups[-1].members.stop if groups else 0
-        row = groups[-1].rows.stop if groups else 0
-        groups.append(Group(cached, new, slice(member, member + size), slice(row, row + size * new)))
-    return groups
-
-
 class AttentionByGroups:
-    """PyTorch's attention of equal lengths, a call for each group of sessions that have them.
+    """PyTorch's attention of equal lengths, a call for each group of neighbouring sessions that have them.
 
     On a recent GPU it is cuDNN's in half precision, which makes a plan for each shape that it has not seen, and again
     in each thread: some 50 ms on an H200.
@@ -215,29 +145,30 @@ class AttentionByGroups:
     def __init__(self, kv: KVPool, heads_per_kv_head: int) -> None:
         self.kv, self.heads_per_kv_head = kv, heads_per_kv_head
 
-    def plan(self, tokens: Tokens) -> Attention:
-        """See `PromptAttention`."""
-        groups = group_by_lengths(tokens.lengths)
+    def plan(self, tokens: Any) -> Attend:
+        groups = [(lengths, len(list(same))) for lengths, same in groupby(tokens.lengths)]
+        members = [size for _, size in groups]
+        rows = [new * size for (_, new), size in groups]
 
         def attention(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return torch.cat([self._attend(group, tokens.tables[layer_idx], layer_idx, q, k, v) for group in groups])
+            tables = tokens.tables[layer_idx].split(members)
+            of_groups = zip(groups, tables, q.split(rows), k.split(rows), v.split(rows), strict=True)
+            return torch.cat([self._attend(layer_idx, *lengths, *tensors) for (lengths, _), *tensors in of_groups])
 
         return attention
 
-    def _attend(self, group: Group, tables: Tensor, layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        qkv = [q[group.rows], k[group.rows], v[group.rows]]
-        q, k, v = [x.unflatten(0, (-1, group.new)).transpose(1, 2) for x in qkv]  # [members, H or H_kv, new, D]
+    def _attend(self, layer_idx: int, cached: int, new: int, tables: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.unflatten(0, (-1, new)).transpose(1, 2) for x in (q, k, v))  # [members, H or H_kv, new, D]
         mask = None
-        if group.cached:
-            total = group.cached + group.new
-            table = tables[group.members, : -(-total // self.kv.block_size)]
+        if cached:
+            total = cached + new
+            table = tables[:, : -(-total // self.kv.block_size)]
             k, v = (
                 cache[table].transpose(1, 2).flatten(2, 3)[:, :, :total]  # [members, H_kv, total, D]
                 for cache in (self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx])
             )
-            mask = torch.ones(group.new, total, dtype=torch.bool, device=q.device).tril(diagonal=group.cached)
-        if self.heads_per_kv_head > 1:
-            k, v = for_query_heads(k, self.heads_per_kv_head), for_query_heads(v, self.heads_per_kv_head)
+            mask = torch.ones(new, total, dtype=torch.bool, device=q.device).tril(diagonal=cached)
+        k, v = (for_query_heads(x, self.heads_per_kv_head) for x in (k, v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return out.transpose(1, 2).flatten(0, 1)
 
@@ -251,8 +182,7 @@ class VarlenAttention:
     def __init__(self, kv: KVPool, heads_per_kv_head: int, varlen: Callable[..., Any]) -> None:
         self.kv, self.heads_per_kv_head, self.varlen = kv, heads_per_kv_head, varlen
 
-    def plan(self, tokens: Tokens) -> Attention:
-        """See `PromptAttention`."""
+    def plan(self, tokens: Any) -> Attend:
         totals = [cached + new for cached, new in tokens.lengths]
         cu_seqlens_q = F.pad(tokens.last_rows + 1, (1, 0)).int()  # [B + 1], where each session's rows begin and end
         max_seqlen_q = max(new for _, new in tokens.lengths)
@@ -270,76 +200,62 @@ class VarlenAttention:
 
         return attention
 
-    def _of_all(self, tokens: Tokens, totals: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_all(self, tokens: Any, totals: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Where the K and V of each session begin and end in a flat row, and where each lies in the cache."""
-        device = self.kv.device
         session_of = [b for b, total in enumerate(totals) for _ in range(total)]
         positions = [p for total in totals for p in range(total)]
-        owner, position = index_tensor([session_of, positions], device)
-        cu_seqlens_k = index_tensor([0, *accumulate(totals)], device).int()
+        owner, position = index_tensor([session_of, positions], self.kv.device)
+        cu_seqlens_k = index_tensor([0, *accumulate(totals)], self.kv.device).int()
         return cu_seqlens_k, tokens.tables[:, owner, position // self.kv.block_size], position % self.kv.block_size
 
 
 def for_query_heads(x: Tensor, times: int) -> Tensor:
-    """Each head of K or V, dimension 1 of x, once for each query head that reads it; x where that is one."""
+    """Each head of K or V, dimension 1 of x, once for each query head that reads it."""
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
 # -- graphs ---------------------------------------------------------------------------------------------------------
 
 
-class TokensInPlace:
-    """Prompt tokens in memory that stays where it is: as many rows as a graph has, and as many sequences.
+class PromptGraph:
+    """A prefill of so many rows, whatever prompts they are of, as one replay: over tokens that stay where they are.
 
-    Sequences that are not there have no rows. The length stands for the longest that there can be. No prefix is cached.
+    There is room for as many sequences as rows. Those that are not there have no rows. `lengths` stands for the longest
+    that there can be. No prefix is cached.
     """
 
-    def __init__(self, kv: KVPool, size: int) -> None:
+    def __init__(self, compute: Callable[[Any, Tensor], Tensor], kv: KVPool, size: int, graph: Graph) -> None:
         numbers = torch.zeros(5, size, dtype=torch.int64, device=kv.device)
-        self.token_ids, self.positions, self.last_rows, block, self.slots = numbers.unbind()
-        block.fill_(kv.num_blocks)  # of pads, until there are tokens
-        self.blocks = block.expand(kv.num_layers, -1)  # [L, size]: a prefill with pads has one table for all layers
+        self.token_ids, self.positions, self.last_rows, self.block, self.slots = numbers.unbind()
+        self.block.fill_(kv.num_blocks)  # of pads, until there are tokens
+        self.blocks = self.block.expand(kv.num_layers, -1)  # [L, size]: with pads there is one table for all layers
         self.tables = self.blocks[..., None]
-        self.lengths = [(0, size)]
-
-    def take(self, tokens: PromptTokens) -> None:
-        """Copy tokens here, on the device: as many as there are rows."""
-        for mine, theirs in zip(self._numbers(self), self._numbers(tokens), strict=True):
-            mine.copy_(theirs)
-        self.last_rows.fill_(len(self.token_ids) - 1)
-        self.last_rows[: len(tokens.last_rows)].copy_(tokens.last_rows)
-
-    @staticmethod
-    def _numbers(tokens: Tokens) -> tuple[Tensor, ...]:
-        return tokens.token_ids, tokens.positions, tokens.blocks[0], tokens.slots
-
-
-class PromptGraph:
-    """A prefill of so many rows, whatever prompts they are of: one replay."""
-
-    def __init__(self, compute: Compute, kv: KVPool, size: int, graph: Graph) -> None:
-        self.tokens, self.graph = TokensInPlace(kv, size), graph
+        self.lengths, self.graph = [(0, size)], graph
 
         def run() -> None:  # its outcome is kept: no other graph gets that memory
-            self.logits = compute(self.tokens, self.tokens.last_rows)
+            self.logits = compute(self, self.last_rows)
 
         graph.warm_up(run)
         graph.capture(run)
 
     def __call__(self, tokens: PromptTokens, num_sessions: int) -> Tensor:
         """Logits [num_sessions, vocab_size] of the first sequences, for whoever calls to keep."""
-        self.tokens.take(tokens)
+        self.token_ids.copy_(tokens.token_ids)
+        self.positions.copy_(tokens.positions)
+        self.block.copy_(tokens.blocks[0])
+        self.slots.copy_(tokens.slots)
+        self.last_rows.fill_(len(self.token_ids) - 1)
+        self.last_rows[: len(tokens.last_rows)].copy_(tokens.last_rows)
         self.graph.replay()
         return self.logits[:num_sessions].clone()  # the next replay writes over them
 
 
 def prompt_graphs(
-    compute: Compute, kv: KVPool, config: EngineConfig, new_graph: Callable[[], Graph]
+    compute: Callable[[Any, Tensor], Tensor], kv: KVPool, config: EngineConfig, new_graph: Callable[[], Graph]
 ) -> dict[int, PromptGraph]:
     """A graph for each size that prefills of this engine can have, up to `MOST` rows; none where a capture fails.
 
-    compute: `compute(tokens, rows)` are the logits of these rows of the tokens. The largest is captured first: the
-    others fit into its memory.
+    compute: see `Prefill.compute`. The largest is captured first: the others fit into its memory.
     """
     most = pad_to_bucket(min(MOST, config.max_batch_size * (config.max_seq_len or MOST)))
     graphs: dict[int, PromptGraph] = {}

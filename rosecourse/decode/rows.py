@@ -1,11 +1,8 @@
-"""Part `rows`: what the device must know of each running session stays there, a row each.
+"""Part `rows`: what the device must know of each running session stays there, a row each (vLLM's persistent batch).
 
-A session that runs keeps its last token, its position, its block table and what its sampling needs in a row of
-persistent tensors. A step uploads what has changed on the host, as pairs of an address and a number: nothing inside a
-block, one number for a new block, one row for a session that joins. vLLM calls this its persistent batch.
-
-Rows that nobody sits in are pads: they stay at position 0 of a block that no session can hold, so that a step may run
-over more rows than are used.
+A step uploads what has changed on the host, as pairs of an address and a number: nothing inside a block, one number for
+a new block, one row for a session that joins. Rows that nobody sits in are pads: they stay at position 0 of a block
+that no session can hold, so that a step may run over more rows than are used.
 """
 
 from __future__ import annotations
@@ -36,8 +33,6 @@ LAST, CACHED = itemgetter(-1), attrgetter("num_cached_tokens")
 
 
 class SamplingMetadata(NamedTuple):
-    """What sampling needs to know of each of B rows."""
-
     positions: Tensor  # int64 [B], of the tokens that are chosen
     temperature: Tensor  # float64 [B], 0 is greedy
     top_k: Tensor  # int64 [B], 0 is all
@@ -56,8 +51,6 @@ def sampling_fields(params: SamplingParams) -> tuple[int, ...]:
 
 
 class View(NamedTuple):
-    """The first rows."""
-
     inputs: DecodeInputs  # of a step over them, as wide as the longest session can be
     live: Tensor  # int64 [B], 1 where somebody sits, 0 for a pad
     metadata: SamplingMetadata
@@ -96,14 +89,10 @@ class Rows:
         self.first_tokens: Tensor | None = None  # whose first tokens are on the device
 
     def add_first_tokens(self, tables: list[BlockTable], tokens: Tensor) -> None:
-        """The sessions of these tables have their first tokens, int64 [B] on the device; they have no rows yet.
-
-        Those of a prefill before it have landed by the time of a plan: the host is one step behind at most.
-        """
+        """The sessions of these tables have their first tokens, int64 [B] on the device; they have no rows yet."""
         self.arrived, self.first_tokens = tables, tokens
 
     def _clear(self) -> None:
-        """Let every row be a pad."""
         self.fields.zero_()
         self.block_tables[:, 0] = self.kv.num_blocks
 
@@ -124,9 +113,8 @@ class Rows:
             floats = rows.view(float64)
             metadata = SamplingMetadata(rows[POSITION], floats[TEMPERATURE], rows[TOP_K], floats[TOP_P], rows[KEY])
             tables = self.block_tables[:size].expand(self.kv.num_layers, -1, -1)  # all layers read the same
-            self.views[size] = View(
-                DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ()), rows[LIVE], metadata
-            )
+            inputs = DecodeInputs(rows[TOKEN], rows[POSITION], self.longest, tables, ())
+            self.views[size] = View(inputs, rows[LIVE], metadata)
         return self.views[size]
 
     def plan(self, batch: Batch) -> DecodeInputs:
@@ -215,7 +203,6 @@ class Rows:
                 self.num_blocks[row] = len(table)
 
     def _table_of(self, row: int) -> int:
-        """The address of a row's block table."""
         return (LIVE + 1) * self.max_rows + row * self.max_blocks
 
     def _upload(self, changes: dict[int, int]) -> None:

@@ -24,7 +24,7 @@ LATE = "graphs of steps that sample are captured as they are needed: the first s
 
 
 def buckets_up_to(most: int) -> tuple[int, ...]:
-    """The batch sizes that have a graph: 1, 2, 4 and the multiples of 8, as in vLLM, and the largest batch there is."""
+    """The batch sizes that have a graph: 1, 2, 4 and the multiples of 8, as in vLLM, and the largest batch."""
     return (*[size for size in (1, 2, 4, *range(8, most, 8)) if size < most], most)
 
 
@@ -34,31 +34,20 @@ def free_memory(device: torch.device) -> int:
 
 
 class Outcome(NamedTuple):
-    """What a step has made of B rows."""
-
     logits: Tensor  # [B, vocab_size]
     tokens: Tensor  # int64 [B], the next ones, or `sampling.NO_TOKEN`
-
-
-def ending_of(forward: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """What ends a greedy step on a GPU, with the arguments of `kernels.choose`."""
-    try:
-        return forward.model.ops.choose
-    except AttributeError:
-        return choose
 
 
 class DeviceStep:
     """Part `device_step`, a function of tensors that stay where they are: forward with append, advance, sampling.
 
-    The host decides nothing in between. On a GPU the end of a greedy step is one kernel, which advances the rows, too;
-    `best` is for other steps then. Operations that know more of their logits than the numbers bring a kernel of their
-    own (`five_kernels`).
+    The host decides nothing in between. On a GPU the end of a greedy step is one kernel, which advances the rows, too:
+    `kernels.choose`, or that of operations that know more of their logits than the numbers (`five_kernels`).
     """
 
     def __init__(self, forward: Any, kv_append: Any, rows: Any, best: Best) -> None:
         self.forward, self.kv_append, self.rows, self.best = forward, kv_append, rows, best
-        self.choose = ending_of(forward)
+        self.choose = getattr(getattr(getattr(forward, "model", None), "ops", None), "choose", choose)
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
         """One more token for each row. sampled: whether any row asks for more than the most probable token."""
@@ -79,7 +68,6 @@ class EagerRunner:
         self.best = argmax_on(kv.device)
 
     def start(self, work: DeviceStep) -> None:
-        """Take the work to run; once, when the engine is built."""
         self.work = work
 
     def __call__(self, inputs: DecodeInputs, sampled: bool) -> Outcome:
@@ -90,7 +78,7 @@ class GraphRunner:
     """A graph for each bucket, captured when the engine starts; a step is one replay of the next larger one.
 
     Those that sample are captured when they are first needed. A CPU has no graphs, and where a capture fails there are
-    none either: the steps then run eagerly. vLLM and SGLang capture their decode steps so.
+    none from then on: the steps run eagerly. vLLM and SGLang capture their decode steps so.
     """
 
     def __init__(self, model: Model, kv: KVBlockManager, config: EngineConfig) -> None:
@@ -115,7 +103,7 @@ class GraphRunner:
                     self._capture(bucket, False)
 
     def _capture(self, bucket: int, sampled: bool) -> None:
-        """Leaves the rows as they are. Where it fails, there are no graphs from then on."""
+        """Leaves the rows as they are."""
 
         def run() -> None:  # its outcome is kept: no other graph gets that memory
             self.outcomes[bucket, sampled] = self.work(self.work.rows.view(bucket).inputs, sampled)
@@ -131,10 +119,7 @@ class GraphRunner:
             self.graphs[bucket, sampled] = graph
             self.memory_bytes += max(0, free - free_memory(self.device))
         except Exception as error:
-            self.graphs.clear()
-            self.outcomes.clear()
-            self.new_graph = None
-            self.memory_bytes = 0
+            self.graphs, self.outcomes, self.new_graph, self.memory_bytes = {}, {}, None, 0
             first_line = str(error).partition("\n")[0]
             warnings.warn(f"no graph of {bucket} rows, so decode steps run eagerly: {first_line}", stacklevel=2)
 

@@ -1,7 +1,6 @@
-"""Sampling where the logits are: the tokens of a whole batch in a few operations, without a wait for the host.
+"""What `request.sampling` chooses, where the logits are: for a whole batch, without a wait for the host.
 
-It chooses what `request.sampling` chooses, by the same draws. Sorting a vocabulary is most of its work, so it is left
-out where nobody asks for it.
+Sorting a vocabulary is most of the work, so it is left out where nobody asks for it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from ..request.session import InferenceSession
 from .rows import SamplingMetadata, sampling_fields
 
 NO_TOKEN = -1  # of a row of NaN or +inf, or of nothing but -inf: there is no distribution to choose from
-
-
 Best = Callable[[Tensor], Tensor]  # logits [B, vocab_size] to the most probable token of each row [B], or NO_TOKEN
 
 
@@ -42,18 +39,13 @@ def tokens_of_each(step: Any, sessions: Sequence[InferenceSession], logits: Tens
     try:
         return step.choose(sessions, logits)
     except LogitsError as error:
-        bad = set(error.rows)
-    token_ids = [NO_TOKEN] * len(sessions)
-    good = [row for row in range(len(sessions)) if row not in bad]
-    if good:
-        chosen = step.choose([sessions[row] for row in good], logits[good])
-        for row, token_id in zip(good, chosen, strict=True):
-            token_ids[row] = token_id
-    return token_ids
+        good = [row for row in range(len(sessions)) if row not in set(error.rows)]
+    chosen = step.choose([sessions[row] for row in good], logits[good]) if good else []
+    token_of = dict(zip(good, chosen, strict=True))
+    return [token_of.get(row, NO_TOKEN) for row in range(len(sessions))]
 
 
 def argmax_on(device: torch.device) -> Best:
-    """The fastest way on a device."""
     return argmax_by_numpy if device.type == "cpu" else argmax
 
 

@@ -6,15 +6,15 @@
     runner(inputs)                      forward with append, sampling, advance: eager, or one graph
     read                                the tokens, which are the next step's inputs already
 
-A step that is called is read at once, by `choose`. One that a pipeline runs is read when the next one runs.
-
-(The loop of plan, run and read is that of nano-vllm and mini-sglang.)
+A step that is called is read at once, by `choose`; one that a pipeline runs, when the next one runs. (The loop is that
+of nano-vllm and mini-sglang.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch.autograd import _profiler_enabled  # it has no public name
@@ -33,21 +33,18 @@ from .parts import Append, DecodeParts
 from .runner import Outcome
 from .sampling import NO_TOKEN, Best, next_tokens, sampling_metadata
 
-# -- names that profilers show --------------------------------------------------------------------------------------
-
 Range = Callable[[str], AbstractContextManager]
-
 NO_RANGE: AbstractContextManager = nullcontext()
 
 
 def profiler_range(name: str) -> AbstractContextManager:
-    """A range that the PyTorch profiler shows. `record_function` takes microseconds even where no profiler runs."""
+    """`record_function`, which takes microseconds even where no profiler runs, only where one does."""
     return record_function(name) if _profiler_enabled() else NO_RANGE
 
 
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    """A range that Nsight Systems shows too (article 036)."""
+    """One that Nsight Systems shows too (article 036)."""
     torch.cuda.nvtx.range_push(name)
     try:
         with record_function(name):
@@ -57,15 +54,12 @@ def nvtx_range(name: str) -> Iterator[None]:
 
 
 def range_for(device: torch.device, nvtx: bool) -> Range:
-    """How the parts of a decode step name their ranges: for the PyTorch profiler, and on CUDA for Nsight if wanted."""
+    """How the parts of a decode step name what profilers show."""
     return nvtx_range if nvtx and device.type == "cuda" else profiler_range
 
 
-# -- the step -------------------------------------------------------------------------------------------------------
-
-
 class CopyBlocks:
-    """Part `copy_blocks`, copy-on-write: one indexed copy of K and one of V, for all sessions and layers of a step.
+    """One indexed copy of K and one of V, for all sessions and layers of a step.
 
     No block is the destination of two copies, or the destination of one and the source of another: their order is free.
     """
@@ -74,7 +68,6 @@ class CopyBlocks:
         self.kv = kv
 
     def __call__(self, copies: Sequence[Copy]) -> None:
-        """Copy K and V of all layers, before anybody writes into the copies."""
         if not copies:
             return
         sources, destinations = index_tensor(list(zip(*copies, strict=True)), self.kv.device)
@@ -95,7 +88,6 @@ class KVAppend:
         self.min_batch = 1 if kv.device.type == "cuda" else config.triton_kv_append_min_batch
 
     def __call__(self, inputs: DecodeInputs) -> Append:
-        """What writes one layer's K and V [B, H, D] at the positions `context_lens`."""
         tables, positions = inputs.block_tables[0], inputs.context_lens
         if self.triton and len(positions) >= self.min_batch:
             return lambda layer_idx, k, v: kv_append_by_table(
@@ -126,19 +118,18 @@ class DecodeStep:
         self.runner = parts.build("runner", model, kv, config)
         self.best: Best = self.runner.best
         forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
-        self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
+        self.runner.start(parts.build("device_step", forward, kv_append, self.rows, self.best))
         self.place, self.plan, self.has_read = kv.place, self.rows.plan, self.rows.read
         self.range = range_for(kv.device, config.nvtx)
-        self.outcome: Outcome | None = None  # of the last step, if it was called
-        self.version = 0  # of its logits: a copy's is not always 0
+        self.made: Any = None, 0, None  # of the last step, if it was called: logits, their version, tokens
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
         logits, tokens = self.run(Batch.of(sessions))
         with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
-            self.outcome = Outcome(logits.clone(), tokens)
-        self.version = self.outcome.logits._version
-        return self.outcome.logits
+            copy = logits.clone()
+        self.made = copy, copy._version, tokens
+        return copy
 
     def run(self, batch: Batch) -> Outcome:
         """Tell the device to make one more token for each session; what it makes is there until the next run."""
@@ -156,25 +147,18 @@ class DecodeStep:
         for session, table in zip(batch.sessions, batch.tables, strict=True):
             session.num_cached_tokens += 1
             table.num_tokens += 1
-        self.outcome = None
+        self.made = None, 0, None
         return outcome
 
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
-        made = self._made(sessions, logits)
-        tokens = (
-            next_tokens(logits, sampling_metadata(sessions, logits.device), self.best) if made is None else made.tokens
-        )
+        copy, version, tokens = self.made
+        is_made = logits is copy and logits._version == version and self.rows.holds(sessions)
+        if not is_made:  # by the step itself, or somebody has changed the logits
+            tokens = next_tokens(logits, sampling_metadata(sessions, logits.device), self.best)
         token_ids = tokens.tolist()  # waits for the device
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
-        if made is not None:
+        if is_made:
             self.rows.tokens = list(token_ids)  # the caller may change theirs
         return token_ids
-
-    def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:
-        """The outcome of the last step, if these are its sessions and its logits, which nobody has changed."""
-        made = self.outcome
-        if made is None or logits is not made.logits or logits._version != self.version:
-            return None
-        return made if self.rows.holds(sessions) else None

@@ -70,11 +70,10 @@ class DecodeStep:
         self.runner = parts.build("runner", model, kv, config)
         self.best = self.runner.best
         forward, kv_append = (parts.build(name, model, kv, config) for name in ("forward", "kv_append"))
-        self.runner.start(parts.part("device_step")(forward, kv_append, self.rows, self.best))
+        self.runner.start(parts.build("device_step", forward, kv_append, self.rows, self.best))
         self.place, self.plan = kv.place, self.rows.plan
         self.range = range_for(kv.device, config.nvtx)
-        self.outcome: Outcome | None = None  # of the last step
-        self.version = 0  # of its logits: a copy's is not always 0
+        self.made: Any = None, 0, None  # of the last step: logits, their version, tokens
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> torch.Tensor:
         """One more token for each session: returns logits [B, vocab_size]."""
@@ -94,29 +93,22 @@ class DecodeStep:
             session.num_cached_tokens += 1
             table.num_tokens += 1
         with torch.inference_mode(False):  # so that the copy's version tells whether somebody has changed it
-            self.outcome = Outcome(logits.clone(), tokens)
-        self.version = self.outcome.logits._version
-        return self.outcome.logits
+            copy = logits.clone()
+        self.made = copy, copy._version, tokens
+        return copy
 
     def choose(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """The next token of each session, by the logits of its prefill or its decode step."""
-        made = self._made(sessions, logits)
-        tokens = (
-            next_tokens(logits, sampling_metadata(sessions, logits.device), self.best) if made is None else made.tokens
-        )
+        copy, version, tokens = self.made
+        is_made = logits is copy and logits._version == version and self.rows.holds(sessions)
+        if not is_made:  # by the step itself, or somebody has changed the logits
+            tokens = next_tokens(logits, sampling_metadata(sessions, logits.device), self.best)
         token_ids = tokens.tolist()  # waits for the device
         if NO_TOKEN in token_ids:
             raise LogitsError([row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN])
-        if made is not None:
+        if is_made:
             self.rows.read(token_ids)
         return token_ids
-
-    def _made(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Outcome | None:
-        """The outcome of the last step, if these are its sessions and its logits, which nobody has changed."""
-        made = self.outcome
-        if made is None or logits is not made.logits or logits._version != self.version:
-            return None
-        return made if self.rows.holds(sessions) else None
 
 
 class Rows:

@@ -69,7 +69,6 @@ class Rows:
         self.sampling = False  # whether any row asks for more than the most probable token
 
     def _clear(self) -> None:
-        """Let every row be a pad."""
         self.fields.zero_()
         self.block_tables[:, 0] = self.kv.num_blocks
 
@@ -160,7 +159,6 @@ class Rows:
                 self.num_blocks[row] = len(table)
 
     def _table_of(self, row: int) -> int:
-        """The address of a row's block table."""
         return (LIVE + 1) * self.max_rows + row * self.max_blocks
 
     def _upload(self, changes: dict[int, int]) -> None:
@@ -181,11 +179,10 @@ class Pipeline:
     """The host is one step behind: it launches step t + 1, and reads what step t has made while the device goes on.
 
     That works because the device has each chosen token in its row (lesson 064), and step t + 1 reads it there. A CPU
-    runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
-    asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.)
+    runs each operation inside the call, so there is nothing to run ahead of. (vLLM's asynchronous scheduling and
+    SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.)
 
-    steps_ahead: how many batches may be in flight when the host goes on to plan another one. in_flight: those that have
-    been launched and not landed, the oldest first.
+    steps_ahead: how many batches may be in flight when the host plans another one. in_flight: the oldest first.
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
@@ -196,7 +193,6 @@ class Pipeline:
         self.in_flight: deque[Batch] = deque()
 
     def ahead_on(self, device: torch.device) -> int:
-        """How many steps may be in flight on a device when the host goes on to plan another one."""
         return 1 if device.type == "cuda" else 0
 
     def launch(self, batch: Batch) -> None:
@@ -217,7 +213,7 @@ class Pipeline:
         return batch, token_ids
 
     def abandon(self) -> None:
-        """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
+        """Nobody wants the tokens of the steps in flight. Waits for the device."""
         while self.in_flight:
             with suppress(Exception):  # whatever has become of the device, nothing is in flight afterwards
                 self.in_flight[0].pending.read()

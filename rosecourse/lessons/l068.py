@@ -22,12 +22,11 @@ class Pipeline:
     """The host is one step behind: it launches step t + 1, and reads what step t has made while the device goes on.
 
     That works because the device has each chosen token in its row (lesson 064), and step t + 1 reads it there. A CPU
-    runs each operation inside the call, so there is nothing to wait for and nothing to run ahead of. (vLLM's
-    asynchronous scheduling and SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.) The first
-    tokens of requests are in flight as a step's are.
+    runs each operation inside the call, so there is nothing to run ahead of. (vLLM's asynchronous scheduling and
+    SGLang's overlap scheduler are one step behind, too; the idea is NanoFlow's.) The first tokens of requests are in
+    flight as a step's are.
 
-    steps_ahead: how many batches may be in flight when the host goes on to plan another one. in_flight: those that have
-    been launched and not landed, the oldest first.
+    steps_ahead: how many batches may be in flight when the host plans another one. in_flight: the oldest first.
     """
 
     def __init__(self, step: DecodeStep, kv: KVBlockManager, config: EngineConfig) -> None:
@@ -38,7 +37,6 @@ class Pipeline:
         self.in_flight: deque[Batch] = deque()
 
     def ahead_on(self, device: torch.device) -> int:
-        """How many steps may be in flight on a device when the host goes on to plan another one."""
         return 1 if device.type == "cuda" else 0
 
     def launch(self, batch: Batch) -> None:
@@ -49,19 +47,12 @@ class Pipeline:
         self.in_flight.append(batch)
 
     def begin(self, batch: Batch, logits: Tensor) -> None:
-        """The first tokens, by the logits [B, vocab_size] of a prefill: they stay on the device, where the next step
-        takes them, and land in their turn. Raises as `launch`.
-        """
-        if not self.ring.empty:
-            raise RosecourseError(FULL)
-        tokens = self.choose(batch, logits)
+        """The first tokens, by the logits [B, vocab_size] of a prefill, stay on the device, where the next step takes
+        them, and land in their turn. Raises as `launch`."""
+        tokens = next_tokens(logits, sampling_metadata(batch.sessions, logits.device), self.step.best)
         batch.pending = self.ring.put(tokens)
         self.in_flight.append(batch)
         self.step.rows.add_first_tokens(batch.tables, tokens)
-
-    def choose(self, batch: Batch, logits: Tensor) -> Tensor:
-        """int64 [B] on the device: the first token of each session, or NO_TOKEN."""
-        return next_tokens(logits, sampling_metadata(batch.sessions, logits.device), self.step.best)
 
     def land(self) -> tuple[Batch, list[int]]:
         """Wait for the oldest batch: it, and the token of each row or NO_TOKEN. An interrupt changes nothing."""
@@ -74,7 +65,7 @@ class Pipeline:
         return batch, token_ids
 
     def abandon(self) -> None:
-        """Nobody wants the tokens of the steps in flight. Waits until the device has made them."""
+        """Nobody wants the tokens of the steps in flight. Waits for the device."""
         while self.in_flight:
             with suppress(Exception):  # whatever has become of the device, nothing is in flight afterwards
                 self.in_flight[0].pending.read()

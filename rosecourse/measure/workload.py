@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..checks import require
 from ..config import SamplingParams
-from ..decode.garbage import old_objects_spared
 from ..engine.engine import InferenceEngine
 from ..engine.queues import fifo
 from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats
@@ -104,6 +105,23 @@ def require_whole(
     if failed:
         others = f", and {len(failed) - 1} more of {len(asked)} failed" if len(failed) > 1 else ""
         raise RequestFailed(f"{failed[0]}{others}: such a run gives no figure")
+
+
+@contextmanager
+def old_objects_spared() -> Iterator[None]:
+    """In here Python's garbage collector looks at new objects alone.
+
+    A full collection looks at every object of torch and transformers, for 200 to 300 ms. It comes in one run of many,
+    and looks like a fault of what is measured. (vLLM freezes what is there when its engine has started.)
+    """
+    if gc.get_freeze_count():  # somebody has done it already, and does not expect it undone
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @old_objects_spared()

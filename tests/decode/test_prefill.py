@@ -18,9 +18,7 @@ from rosecourse.decode.prefill import (
     Pads,
     Prefill,
     VarlenAttention,
-    no_pads,
     pad_to_bucket,
-    pads_for,
     prompt_attention_for,
     prompt_graphs,
 )
@@ -250,7 +248,7 @@ def test_pads_write_where_no_session_can_be(small_model, prefill, block_size):
 def test_a_pad_fits_into_a_block_and_into_the_context(small_model, block_size):
     """An engine on a CPU has none, and no graphs."""
     engine = engine_with(small_model, Prefill, block_size=block_size)
-    assert (engine.prompts.graphs, pads_for(small_model, engine.kv), no_pads(3)) == ({}, no_pads, [])
+    assert (engine.prompts.graphs, engine.prompts.pads(3)) == ({}, [])
     for num_tokens in (1, 63, 64, 65, 100):
         pads = Pads(small_model, engine.kv)(num_tokens)
         assert num_tokens + sum(len(pad.token_ids) for pad in pads) == pad_to_bucket(num_tokens)

@@ -44,10 +44,10 @@ def test_engine_checks_its_books_when_asked(small_model, rung):
     driver.fork(third)
     driver.free(first)  # its block stays in the prefix cache
     engine.audit(sessions := [*driver.live, driver.session([1, 2])])
-    with pytest.raises(BlockError, match="counts 1 owners, its holders are others"):
+    with pytest.raises(BlockError, match="owners"):
         engine.audit(sessions[1:])
     second.num_cached_tokens += 1
-    with pytest.raises(BlockError, match="has 10 tokens and blocks for 9, and 10 tokens are computed"):
+    with pytest.raises(BlockError, match="of 10 tokens has blocks for 9, and 10 are computed"):
         engine.audit(sessions)
     second.num_cached_tokens -= 1
     if rung == "061":

@@ -1,12 +1,9 @@
 """Whoever is dropped is gone: engines by reference counts alone, managers and streams with their threads."""
 
 import gc
-import os
-import signal
 import subprocess
 import sys
 import threading
-import traceback
 import types
 import weakref
 from contextlib import suppress
@@ -20,7 +17,6 @@ from rosecourse import (
     InferenceEngine,
     OnlineScheduler,
     SamplingParams,
-    SchedulerClosed,
     SchedulerManager,
     TokenReader,
 )
@@ -188,41 +184,3 @@ def test_program_may_end_whatever_it_holds():
     """With requests that run; a reader that is no daemon gets its last token before the interpreter goes."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "40\n", "")
-
-
-def in_a_child(work):
-    """Whether some work ends well in a child process, within ten seconds."""
-    child = os.fork()
-    if not child:
-        signal.alarm(10)
-        try:
-            work()
-            os._exit(0)
-        finally:
-            traceback.print_exc()
-            os._exit(1)
-    return os.waitpid(child, 0)[1] == 0
-
-
-def test_child_process_does_not_wait_for_the_parents_thread(small_model):
-    with SchedulerManager(OnlineScheduler(make_engine(small_model))) as manager:
-        stream = manager.submit(PROMPT, params(40))
-        reader = TokenReader(manager)
-        reader.submit(PROMPT, DRAWN)
-
-        def refused():
-            for call in (
-                lambda: manager.submit(PROMPT),
-                lambda: reader.submit(PROMPT),
-                stream.__next__,
-                reader.__next__,
-            ):
-                with pytest.raises(SchedulerClosed, match="after a fork"):
-                    call()
-            stream.cancel()
-            manager.close()
-            manager.close(drain=True)
-            assert len(make_engine(small_model).generate(PROMPT, DRAWN)[0].token_ids) == 6
-
-        assert in_a_child(refused)
-        assert len(list(stream)) == 40, "the parent goes on"

@@ -180,7 +180,6 @@ OF_SESSIONS = {
     "submit elsewhere": (lambda w, s: OfflineScheduler(w.engine).submit(s), "", "reserved running queued alien"),
     "cancel elsewhere": (lambda w, s: w.ended.cancel(s), "", "running queued alien"),
     "can_append": (lambda w, s: w.engine.can_append([w.a, s]), "new gone queued", "alien"),
-    "may_need_block": (lambda w, s: w.engine.may_need_block(s), "new freed", "alien"),
     "audit": (lambda w, s: w.engine.audit([*w.all, s]), "", "alien alien_new"),
 }
 STRAY = {  # in another thread, while somebody else steps the engine

@@ -12,7 +12,6 @@ from rosecourse import (
     SamplingParams,
     SchedulerManager,
 )
-from rosecourse.kv.guards import settings_aside
 from rosecourse.lessons import LESSONS
 from rosecourse.models.load import from_transformers
 
@@ -40,18 +39,6 @@ SETTINGS = {
     "deterministic": lambda: setting(torch.use_deterministic_algorithms, True, False),
     "grad": torch.enable_grad,
     "inference mode": torch.inference_mode,
-    "precision": lambda: setting(torch.set_float32_matmul_precision, "medium", "highest"),
-}
-
-# Those of the whole process that an engine puts aside: for a device, how it is read and taken back.
-PUT_ASIDE = {
-    "deterministic": ("cuda", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, False),
-    "precision": (
-        "cpu",
-        lambda: torch.backends.mkldnn.matmul.fp32_precision,
-        torch.set_float32_matmul_precision,
-        "highest",
-    ),
 }
 
 
@@ -72,7 +59,7 @@ def everything(engine, around=nullcontext):
 
 
 GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
-ON_A_GPU = [*sorted({*SETTINGS} - {"precision"}), "cuda autocast"]  # TF32 is a GPU user's choice
+ON_A_GPU = [*sorted({*SETTINGS} - {"deterministic"}), "cuda autocast"]
 
 
 @pytest.mark.parametrize("rung", [LESSONS[0], LESSONS[-1]], ids=lambda rung: rung.number)
@@ -95,20 +82,3 @@ def test_setting_of_the_process_changes_nothing(device, setting, rung, small_pai
         for logits, right in zip(found, expected, strict=True):
             assert logits.dtype == right.dtype == torch.float32
             assert torch.equal(logits, right) if device == "cpu" else torch.allclose(logits, right, 1e-5, 1e-5)
-
-
-@pytest.mark.parametrize("changes", [False, True])
-@pytest.mark.parametrize("setting", PUT_ASIDE)
-def test_setting_is_put_back_unless_somebody_has_changed_it(setting, changes):
-    """When the last engine has computed."""
-    device, read, change, other = PUT_ASIDE[setting]
-    with SETTINGS[setting]():
-        expected = read()
-        with settings_aside(torch.device(device)):
-            with settings_aside(torch.device(device)):
-                assert read() != expected
-            assert read() != expected
-            if changes:
-                change(other)
-                expected = read()
-        assert read() == expected

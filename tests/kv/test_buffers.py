@@ -67,41 +67,6 @@ def test_on_a_cpu_nothing_is_pinned_copied_or_waited_for(log):
     assert log == [("zeros", 6, torch.int32, "cpu", False), ("tensor", [3, 1], None, CPU, False)]
 
 
-def test_indices_and_a_pool_go_to_a_cuda_device_without_waiting(log):
+def test_indices_go_to_a_cuda_device_without_waiting(log):
     assert buffers.index_tensor([3, 1], CUDA).tolist() == [3, 1]
-    shape = (1, 2, 1, 4, 3)
-    keys, values = buffers.kv_pool(shape, torch.float16, CUDA)
-    assert keys.data_ptr() != values.data_ptr()
-    to = [("tensor", [3, 1], None, "cpu", True), ("to", CUDA, True)]
-    assert log == [*to, *[("empty", shape, torch.float16, CUDA, False)] * 2]
-
-
-def test_only_a_pool_in_host_memory_is_measured_by_it(log, monkeypatch):
-    """At most all of it; what a GPU holds its allocator says."""
-    shape = (1, 2, 1, 4, 3)
-    monkeypatch.setattr(buffers, "host_memory", lambda: 2 * 24 * 2)
-    buffers.kv_pool(shape, torch.float16, CPU)
-    monkeypatch.setattr(buffers, "host_memory", lambda: 2 * 24 * 2 - 1)
-    buffers.kv_pool(shape, torch.float16, CUDA)
-    assert len(log) == 4
-    with pytest.raises(buffers.ConfigError, match="2 KV blocks of 4 tokens do not fit into memory"):
-        buffers.kv_pool(shape, torch.float16, CPU)
-
-
-SIZES = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
-HOSTS = [  # what the system tells, what the container's file says, and the bytes that there are
-    ({"sysconf_names": SIZES, "sysconf": SIZES.get}, "4096\n", 4096),
-    ({"sysconf_names": SIZES, "sysconf": SIZES.get}, "max\n", 40960),
-    ({"sysconf_names": SIZES, "sysconf": SIZES.get}, "", 40960),
-    ({"sysconf_names": {"SC_PAGE_SIZE": 1}}, "", float("inf")),
-    ({}, "", float("inf")),
-]
-
-
-@pytest.mark.parametrize(("system", "says", "bytes_there"), HOSTS)
-def test_the_memory_of_a_system_and_of_its_container(monkeypatch, tmp_path, system, says, bytes_there):
-    limit = tmp_path / "memory.max"
-    limit.write_text(says)
-    monkeypatch.setattr(buffers, "os", SimpleNamespace(**system))
-    monkeypatch.setattr(buffers, "CONTAINERS_LIMITS", [limit, tmp_path / "nowhere"])
-    assert buffers.host_memory() == bytes_there
+    assert log == [("tensor", [3, 1], None, "cpu", True), ("to", CUDA, True)]

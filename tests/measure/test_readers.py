@@ -11,12 +11,12 @@ import pytest
 
 from rosecourse import EngineConfig, InferenceEngine, RequestError, RequestFailed
 from rosecourse.engine.scheduler import OnlineScheduler
-from rosecourse.engine.streaming import Reading
 from rosecourse.errors import SchedulerClosed
 from rosecourse.measure import workload
 from rosecourse.measure.metrics import delay, reader_itl
 from rosecourse.measure.readers import READERS
 from rosecourse.measure.workload import Request, Workload, run_scheduler, run_streaming
+from rosecourse.request.text import TextDecoder
 from tests.support.failing import sick_model
 from tests.support.managers import LIMIT, params, time_limit
 
@@ -72,14 +72,12 @@ def test_tokens_and_times_come_in_the_order_of_requests(model, way, tokenize_wor
 
 def let_read(patch, reads):
     """Readers have their tokens by `reads(streamed, token_id, finish_reason)`; streamed: as it was."""
-    begins = Reading.__init__
+    token = TextDecoder.token
 
-    def begin(self, session, pieces):
-        begins(self, session, pieces)
-        streamed = self.streamed
-        self.streamed = lambda token_id, finish_reason=None: reads(streamed, token_id, finish_reason)
+    def read(self, token_id, finish_reason=None):
+        return reads(partial(token, self), token_id, finish_reason)
 
-    patch.setattr(Reading, "__init__", begin)
+    patch.setattr(TextDecoder, "token", read)
 
 
 @WAYS

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.decode.garbage import collector_at_rest, old_objects_spared
+from rosecourse.decode.graphs import collector_at_rest
 from rosecourse.lab.checking.whole_engine import attentive_gpt2
 from rosecourse.measure.metrics import DEFINITIONS, per_request, queueing, throughput, tpot, ttft
 from rosecourse.measure.traffic import D_SMALL, D
-from rosecourse.measure.workload import Request, Workload, run_offline, run_scheduler, run_streaming
+from rosecourse.measure.workload import Request, Workload, old_objects_spared, run_offline, run_scheduler, run_streaming
 from rosecourse.request.session import SessionTimes
 
 PARAMS = SamplingParams(max_new_tokens=6, stop_on_eos=False)
