@@ -24,7 +24,7 @@ NEEDED = {"torch": "2.11", "triton": "3.6", "transformers": "5.17", "safetensors
 NEEDED |= {"tqdm": "4.66", "matplotlib": "3.10", "pandas": "2.2.2", "pygments": "2.17", "click": "8.4"}
 NEEDED |= {"cloudpickle": "3.0"}
 REMEDY = "run `make env` and activate it, `. .venv/bin/activate`; or `pip install -c constraints.txt -e .`"
-MODEL_AGAIN = "get data/tiny-gpt2 back with `git checkout data`"
+MODEL_AGAIN = "get data/ back with `git checkout data`"
 
 
 def check_python() -> str:
@@ -52,16 +52,16 @@ def check_package(name: str) -> str:
     return f"{name} {installed}"
 
 
-def check_model() -> str:
-    """The shipped model loads and generates."""
+def check_model(name: str) -> str:
+    """A shipped model loads and generates."""
     try:
-        engine = rosecourse.InferenceEngine(rosecourse.load_model())
+        engine = rosecourse.InferenceEngine(rosecourse.load_model(name))
     except rosecourse.ModelError as error:
         raise ConfigError(f"{error}; {MODEL_AGAIN}") from None
     (result,) = engine.generate("My dear", rosecourse.SamplingParams(max_new_tokens=5))
     if result.finish_reason == "error":
         raise ConfigError(f"the shipped model makes NaN; {MODEL_AGAIN}")
-    return f'shipped model: goes on after "My dear", by {len(result.token_ids)} tokens'
+    return f'{name}: goes on after "My dear", by {len(result.token_ids)} tokens'
 
 
 def check_device() -> str:
@@ -78,7 +78,7 @@ def check_device() -> str:
 CHECKS: dict[str, Callable[[], str]] = {
     "python": check_python,
     **{name: partial(check_package, name) for name in NEEDED},
-    "model": check_model,
+    **{name: partial(check_model, name) for name in ("tiny-gpt2", "tiny-llama")},
     "device": check_device,
 }
 

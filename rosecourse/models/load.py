@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel  # its import takes longer than loading the model
 
 SHIPPED_MODEL = DATA / "tiny-gpt2"
+SHIPPED = {path.name: path for path in (SHIPPED_MODEL, DATA / "tiny-llama")}
 LLAMA_3_1, LLAMA_3_2 = (Llama3Scaling(factor, 1.0, 4.0, 8192) for factor in (8.0, 32.0))
 RANDOM_SHAPES: dict[str, GPT2Shape | LlamaShape] = {
     "gpt2": GPT2Shape(vocab_size=50257, context=1024, width=768, num_layers=12, num_heads=12),
@@ -88,7 +89,7 @@ def resolve_dtype(dtype: Dtype, device: torch.device, saved: Any = None) -> torc
 
 
 def load_model(name_or_path: str | Path | None = None, dtype: Dtype = None, device: Device = "auto") -> Model:
-    """The model that ships with the course (None), one from a Hugging Face folder, or a hub id such as `gpt2`.
+    """A model that ships with the course, `tiny-gpt2` (None) or `tiny-llama`; one from a folder; or a hub id, `gpt2`.
 
     dtype: `float32`, `float16` or `bfloat16`; None is float32 on a CPU; on CUDA it is float16, or
     bfloat16 where the model was saved in that. The weights are cast once.
@@ -97,7 +98,7 @@ def load_model(name_or_path: str | Path | None = None, dtype: Dtype = None, devi
     """
     device = resolve_device(device)
     resolve_dtype(dtype, device)
-    folder = _folder(SHIPPED_MODEL if name_or_path is None else name_or_path)
+    folder = _folder(SHIPPED_MODEL if name_or_path is None else SHIPPED.get(str(name_or_path), name_or_path))
     folder.check()
     config = folder.config()
     dtype = resolve_dtype(dtype, device, config.get("dtype", config.get("torch_dtype")))

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from rosecourse import ConfigError
 from rosecourse.commands import doctor
+from rosecourse.models.load import SHIPPED
 from tests.support.commands import doctor as called
 from tests.support.failing import sick_model
 
@@ -83,12 +84,12 @@ def test_graphs_of_a_gpu_are_told(monkeypatch, graphs):
 
 def test_shipped_model_when_it_is_gone_or_makes_nan_is_told(monkeypatch, model, tmp_path):
     with monkeypatch.context() as patch:
-        patch.setattr("rosecourse.models.load.SHIPPED_MODEL", tmp_path / "gone")
+        patch.setitem(SHIPPED, "tiny-gpt2", tmp_path / "gone")
         with pytest.raises(ConfigError, match="git checkout data"):
-            doctor.check_model()
-    monkeypatch.setattr("rosecourse.load_model", lambda: sick_model(model, 0), raising=False)
+            doctor.check_model("tiny-gpt2")
+    monkeypatch.setattr("rosecourse.load_model", lambda name: sick_model(model, 0), raising=False)
     with pytest.raises(ConfigError, match="the shipped model makes NaN"):
-        doctor.check_model()
+        doctor.check_model("tiny-gpt2")
 
 
 def test_doctor_runs_where_nothing_but_click_is_installed(tmp_path):

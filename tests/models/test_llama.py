@@ -20,7 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from rosecourse import EngineConfig, InferenceEngine, ModelError, SamplingParams, lesson, load_model
 from rosecourse.measure.floor import weight_bytes
 from rosecourse.models.llama import Llama, Llama3Scaling
-from rosecourse.models.load import RANDOM_SHAPES, SHIPPED_MODEL, resolve_dtype
+from rosecourse.models.load import RANDOM_SHAPES, SHIPPED, SHIPPED_MODEL, resolve_dtype
 
 SMALL = {"vocab_size": 4096, "hidden_size": 48, "num_hidden_layers": 3, "intermediate_size": 64}
 SMALL |= {"max_position_embeddings": 40, "initializer_range": 0.3}  # steps differ in their tokens
@@ -102,6 +102,14 @@ def test_tokens_are_the_same_up_to_the_context_and_after_preemptions(pair):
     expected = [theirs(hf, prompt, 36) for prompt in prompts]
     for num_blocks in (20, 14):  # two requests of 10 blocks
         assert ours(model, "071", prompts, 36, num_blocks=num_blocks) == expected
+
+
+def test_shipped_llama_writes_as_transformers_does_on_first_and_last_rung():
+    model = load_model("tiny-llama", device="cpu")
+    hf = LlamaForCausalLM.from_pretrained(SHIPPED["tiny-llama"]).eval()
+    prompt = model.tokenizer.encode("It is a truth universally acknowledged")
+    for number in ("035", "071"):
+        assert ours(model, number, [prompt], 24) == [theirs(hf, prompt)]
 
 
 def test_llama3_frequencies_are_those_of_transformers():
