@@ -89,19 +89,25 @@ def tiles_for(rows: int, inputs: int, outputs: int, itemsize: int, limit: int) -
 
 
 def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) -> Tiles:
-    """For a shape that nobody has tuned."""
+    """For a shape that nobody has tuned. Those of large matrices are from products of 1 and 64 rows with the matrices
+    of Llama 1B and 8B, on an H200.
+    """
     if outputs >= VOCABULARY:
-        return Tiles(bm, 128 if itemsize == 2 else 64, 64, 1, 3, 4)
+        if itemsize > 2 or bm > TALLEST or inputs < 1024:
+            return Tiles(bm, 128 if itemsize == 2 else 64, 64, 1, 3, 4)
+        return Tiles(bm, 64, 128, 1, *((8, 2) if bm == LEAST else (5, 8)))
     if itemsize > 2:
         return Tiles(bm, 32, 64, _splits(row_tiles * -(-outputs // 32), ENOUGH, inputs, SHORTEST), 4, 4)
     if inputs * outputs < LARGE:
         bn = 16 if outputs < 1536 else 32
         splits = _splits(row_tiles * -(-outputs // bn), 64, inputs, 384)
         return Tiles(bm, bn, 128 if inputs % (128 * splits) == 0 else 64, splits, 5, 2 if bn == 16 else 4)
-    # Few wide tiles, so that rows are read less often, but all of them at once, two on a processor.
-    bn = 128 if outputs >= ENOUGH * 128 else 64
-    splits = _splits(row_tiles * -(-outputs // bn), 128, inputs, 512)
-    return Tiles(bm, bn, 128 if bm < TALLEST and bn == 64 else 64, splits, 5 if bm == TALLEST and bn == 64 else 4, 4)
+    if outputs >= ENOUGH * 128:
+        return Tiles(bm, 128, 128, 1, 5, 4) if bm < TALLEST else Tiles(bm, 128, 64, 1, 5, 8)
+    if bm < TALLEST:
+        return Tiles(bm, 64, 128, _splits(row_tiles * -(-outputs // 64), 256, inputs, 512), 5, 4)
+    bn, stages, warps = (64, 5, 8) if outputs >= 4096 else (32, 6, 4)
+    return Tiles(bm, bn, 128, _splits(row_tiles * -(-outputs // bn), ENOUGH, inputs, 512), stages, warps)
 
 
 def _splits(programs: int, enough: int, inputs: int, shortest: int) -> int:

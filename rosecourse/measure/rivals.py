@@ -9,15 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    GenerationConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
+from transformers import AutoModelForCausalLM, GenerationConfig, GPT2Config, LlamaConfig, PreTrainedModel
 
 from ..checks import shown
 from ..config import SamplingParams
@@ -42,20 +34,22 @@ def as_transformers(model: Model) -> PreTrainedModel:
     if model.folder is not None:
         theirs: Any = AutoModelForCausalLM.from_pretrained(model.folder)
     else:
-        theirs = _gpt2(model.shape) if isinstance(model.shape, GPT2Shape) else _llama(model.shape)
+        config = _gpt2(model.shape) if isinstance(model.shape, GPT2Shape) else _llama(model.shape)
+        with torch.device(model.device):
+            theirs = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
         theirs.base_model.load_state_dict({name: weight for name, weight in model.weights.items() if name != HEAD})
         theirs.lm_head.weight.data.copy_(model.weights.get(HEAD, theirs.get_input_embeddings().weight))
     theirs.generation_config = GenerationConfig()  # greedy to the end
     return theirs.to(model.device, model.dtype).eval()
 
 
-def _gpt2(shape: GPT2Shape) -> GPT2LMHeadModel:
+def _gpt2(shape: GPT2Shape) -> GPT2Config:
     sizes: dict[str, Any] = {"n_embd": shape.width, "n_layer": shape.num_layers, "n_head": shape.num_heads}
     sizes |= {"vocab_size": shape.vocab_size, "n_positions": shape.context}
-    return GPT2LMHeadModel(GPT2Config(layer_norm_epsilon=shape.layer_norm_eps, **sizes))
+    return GPT2Config(layer_norm_epsilon=shape.layer_norm_eps, **sizes)
 
 
-def _llama(shape: LlamaShape) -> LlamaForCausalLM:
+def _llama(shape: LlamaShape) -> LlamaConfig:
     """Of a shape of `random_model`, which is a plain Llama's."""
     sizes: dict[str, Any] = {theirs: getattr(shape, ours) for theirs, ours in SIZES.items()}
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
@@ -63,7 +57,7 @@ def _llama(shape: LlamaShape) -> LlamaForCausalLM:
         scaling = asdict(shape.rope_scaling)
         rope |= {"rope_type": "llama3", "original_max_position_embeddings": scaling.pop("original_context")} | scaling
     more: dict[str, Any] = {"head_dim": shape.head_dim, "tie_word_embeddings": shape.tied, "rope_parameters": rope}
-    return LlamaForCausalLM(LlamaConfig(**sizes, **more))
+    return LlamaConfig(**sizes, **more)
 
 
 def transformers_completions(

@@ -277,10 +277,11 @@ def random_model(name: str = "gpt2", seed: int = 0, dtype: Dtype = None, device:
     if not is_count(seed, 0) or seed >= 2**63:
         raise ModelError(f"seed is {shown(seed)}: give a whole number from 0 to 2**63 - 1")
     shape = RANDOM_SHAPES[name]
-    generator = torch.Generator().manual_seed(int(seed))
+    place = "cpu" if isinstance(shape, GPT2Shape) else device  # billions of numbers are drawn where they go
+    generator = torch.Generator(place).manual_seed(int(seed))
     weights = {}
     for parameter, size in shape.parameters().items():
-        value = torch.zeros(size, dtype=torch.float32, device="cpu")
+        value = torch.zeros(size, dtype=torch.float32, device=place)
         if not parameter.endswith("bias"):
             gain = len(size) == 1
             value = value.fill_(1.0) if gain else value.normal_(std=0.02, generator=generator)
