@@ -63,6 +63,15 @@ def _rows_of(
 
 
 @triton.jit
+def _turn_at(rotations_ptr, position, d, D: tl.constexpr):
+    """cos and sin for each number of a head, which turns with the one half a head away."""
+    angle = rotations_ptr + position.to(tl.int64) * D + d % (D // 2)
+    cos = tl.load(angle, mask=d < D, other=0.0).to(tl.float32)
+    sin = tl.load(angle + D // 2, mask=d < D, other=0.0).to(tl.float32)
+    return cos, tl.where(d < D // 2, -sin, sin)
+
+
+@triton.jit
 def _heads(
     head, d, mask, gain_ptr, cos, sin, D: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr
 ):
@@ -116,18 +125,14 @@ def _attend_and_append_kernel(
     ROTARY: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    h, split = tl.program_id(1), tl.program_id(2)
+    b, h, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
     table_row = table_ptr + b * table_stride
     blocks = tl.load(table_row + i, mask=i < (MAX_BLOCKS if ROW else 0), other=0)  # all of them, once
     context_len = tl.load(lens_ptr + b)  # like the row, of the step before; the position of the new token, too
     cos, sin = 1.0, 0.0
-    if ROTARY:  # each number of a head turns with the one half a head away
-        angle = rotations_ptr + context_len.to(tl.int64) * D + d % (D // 2)
-        cos = tl.load(angle, mask=d < D, other=0.0).to(tl.float32)
-        sin = tl.load(angle + D // 2, mask=d < D, other=0.0).to(tl.float32)
-        sin = tl.where(d < D // 2, -sin, sin)
+    if ROTARY:
+        cos, sin = _turn_at(rotations_ptr, context_len, d, D)
     depend(PDL)
     dtype = tl.float32 if FLOAT32 else k_cache_ptr.dtype.element_ty
     in_head = d < D
