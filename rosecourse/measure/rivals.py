@@ -45,7 +45,7 @@ def as_transformers(model: Model) -> PreTrainedModel:
 
 def _gpt2(shape: GPT2Shape) -> GPT2Config:
     sizes: dict[str, Any] = {"n_embd": shape.width, "n_layer": shape.num_layers, "n_head": shape.num_heads}
-    sizes |= {"vocab_size": shape.vocab_size, "n_positions": shape.context}
+    sizes |= {"vocab_size": shape.vocab_size, "n_positions": shape.context, "bos_token_id": None, "eos_token_id": None}
     return GPT2Config(layer_norm_epsilon=shape.layer_norm_eps, **sizes)
 
 

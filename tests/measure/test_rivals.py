@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse import ConfigError, InferenceEngine, RequestFailed, SamplingParams
+from rosecourse import ConfigError, InferenceEngine, RequestFailed, SamplingParams, load_model
 from rosecourse.measure.rivals import as_transformers, time_pairs
 from tests.support.commands import benchmark_transformers
 from tests.support.tag_model import TagModel
@@ -38,8 +38,15 @@ def test_other_tokens_in_one_run_are_told_and_fewer_refused(small_model, monkeyp
     engine.eos_token_id = calls[0][0].token_ids[3]
     with pytest.raises(RequestFailed, match=r"request 0 gave 4 of 6 tokens \(stop\)"):
         time_pairs(engine, [[1, 2, 3]], SamplingParams(max_new_tokens=6), pairs=1)
-    with pytest.raises(ConfigError, match="the model 'tags' is not a GPT-2"):
+    with pytest.raises(ConfigError, match="the model 'tags' is not one that `load_model` gives"):
         as_transformers(TagModel())
+
+
+def test_llama_from_its_folder_and_from_its_shape_makes_the_same_tokens():
+    model = load_model("tiny-llama", device="cpu")
+    for folder in (model.folder, None):
+        model.folder = folder
+        assert time_pairs(InferenceEngine(model), [[1, 2, 3]], PARAMS, 1)[2]
 
 
 @pytest.mark.gpu

@@ -26,7 +26,9 @@ from rosecourse.measure.compare import Ladder, compare_ladder
 from rosecourse.measure.floor import bytes_per_run, copy_bandwidth, share_of_floor
 from rosecourse.measure.provenance import device_name
 from rosecourse.measure.stats import ratio
-from rosecourse.models.load import RANDOM_SHAPES
+from rosecourse.models.gpt2 import GPT2Shape
+from rosecourse.models.load import RANDOM_SHAPES, SHIPPED
+from rosecourse.models.shape import Model
 from rosecourse.pictures import plots
 from rosecourse.records.runs import LOAD, WORKLOADS
 
@@ -41,6 +43,14 @@ def chosen(kind: list[str], text: str, flag: str) -> list[str]:
         if name not in kind:
             raise click.BadParameter(f"there is no {name!r}: give some of {', '.join(kind)}", param_hint=flag)
     return [name for name in kind if name in names]
+
+
+def chosen_model(name: str) -> Model:
+    """A shipped model, or one of random weights, a Llama in bfloat16 on a GPU."""
+    if name in SHIPPED:
+        return rc.load_model(name)
+    half = "float16" if isinstance(RANDOM_SHAPES[name], GPT2Shape) else "bfloat16"
+    return rc.random_model(name, dtype=half if torch.cuda.is_available() else "float32")
 
 
 def told(ladder: Ladder, shares: list[float]) -> str:
@@ -67,26 +77,25 @@ def rows(ladder: Ladder, shares: list[float], known: dict[str, object]) -> pd.Da
 @click.option("--workloads", default="A,C-one", help=f"Of {', '.join(MEASURED)}; the prompt is {PROMPT!r}.")
 @click.option("--lessons", default=",".join(NUMBERS), help="Two or more.")
 @click.option("--rounds", default=5, type=click.IntRange(1), help="Rounds that count, after one that warms up.")
-@click.option("--model", "shape", default="gpt2", type=click.Choice(list(RANDOM_SHAPES)), help="On a GPU.")
+@click.option("--model", "name", type=click.Choice([*RANDOM_SHAPES, *SHIPPED]), help="gpt2 on a GPU, else tiny-gpt2.")
 @click.option("--out", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A CSV that grows.")
 @click.option("--picture", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A PNG.")
-def main(workloads: str, lessons: str, rounds: int, shape: str, out: Path | None, picture: Path | None) -> None:
+def main(workloads: str, lessons: str, rounds: int, name: str | None, out: Path | None, picture: Path | None) -> None:
     names, numbers = chosen(MEASURED, workloads, "--workloads"), chosen(NUMBERS, lessons, "--lessons")
-    half = "float16" if shape == "gpt2" else "bfloat16"
-    model = rc.random_model(shape, dtype=half) if torch.cuda.is_available() else rc.load_model(device="cpu")
+    model = chosen_model(name or ("gpt2" if torch.cuda.is_available() else "tiny-gpt2"))
     known = {"gpu": device_name(model.device), "torch": torch.__version__, "date": datetime.now(UTC).date().isoformat()}
     bandwidth, rungs = copy_bandwidth(model.device), [rc.lesson(number) for number in numbers]
     figure = Figure(figsize=(11, len(names) * (1.6 + 0.3 * len(rungs))), layout="constrained")
-    for name, ax in zip(names, figure.subplots(len(names), 1, squeeze=False).flat, strict=True):
-        task = task_of(name, model)
+    for work, ax in zip(names, figure.subplots(len(names), 1, squeeze=False).flat, strict=True):
+        task = task_of(work, model)
         ladder = compare_ladder(model, task.workload, rounds, task.config, rungs, task.runner, rungs[0])
         size = bytes_per_run(model, task.workload, ladder.rungs[0].runs[0])  # the same work on every rung
         shares = [share_of_floor(size, rung.typical("decode time"), bandwidth) for rung in ladder.rungs]
-        print(f"=== {name}\n{told(ladder, shares)}", flush=True)
+        print(f"=== {work}\n{told(ladder, shares)}", flush=True)
         if out is not None:
-            found = rows(ladder, shares, {"model": model.name.removeprefix("random "), "workload": name})
+            found = rows(ladder, shares, {"model": model.name.removeprefix("random "), "workload": work})
             found.assign(**known).to_csv(out, mode="a", header=not out.exists(), index=False)
-        plots.ladder_throughput(ax, ladder, f"Workload {name}: {ladder.conditions.work}", shares)
+        plots.ladder_throughput(ax, ladder, f"Workload {work}: {ladder.conditions.work}", shares)
     if picture is not None:
         figure.savefig(picture, format="png", dpi=144)
 
