@@ -352,9 +352,8 @@ class InferenceEngine:
             require_blocks(session, self, by_hand=True)
             self.runner.free(session)
 
-    def audit(self, sessions: Iterable[InferenceSession]) -> None:
+    def audit(self, sessions: Sequence[InferenceSession]) -> None:
         """Raise `BlockError` unless the cache's books are right; `sessions` must be all that hold blocks in it."""
-        sessions = list(sessions) if isinstance(sessions, Iterable) else sessions
         with self.guard:
             require_list(sessions)
             for session in sessions:

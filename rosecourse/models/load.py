@@ -98,7 +98,8 @@ def load_model(name_or_path: str | Path | None = None, dtype: Dtype = None, devi
     """
     device = resolve_device(device)
     resolve_dtype(dtype, device)
-    folder = _folder(SHIPPED_MODEL if name_or_path is None else SHIPPED.get(str(name_or_path), name_or_path))
+    name = SHIPPED_MODEL.name if name_or_path is None else name_or_path
+    folder = _folder(SHIPPED.get(name, name) if isinstance(name, str) else name)
     folder.check()
     config = folder.config()
     dtype = resolve_dtype(dtype, device, config.get("dtype", config.get("torch_dtype")))
