@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...kernels import triton_runs_on
-from ...lessons import LESSONS, Lesson, lesson
+from ...lessons import Lesson, lesson
 from ..checking.apart import STEP
 from ..checking.by_value import copies_of
 from ..checking.costs import Bound, more_than_the_course, watched
@@ -71,8 +71,8 @@ class Trial:
     @property
     def ideas(self) -> tuple[Bound, ...]:
         """What is counted in this lesson, and in those before it about the same part of the same cache."""
-        cache, known = self.rung.after.cache, LESSONS[: LESSONS.index(self.rung) + 1]
-        courses = [COURSES[rung.number] for rung in known if rung.number in COURSES and rung.after.cache is cache]
+        cache, last = self.rung.after.cache, self.rung.number
+        courses = [course for n, course in COURSES.items() if n <= last and lesson(n).after.cache is cache]
         return tuple(bound for course in courses if course.world is self.course.world for bound in course.idea)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
+from ...models.shape import Model
 from ..checking.costs import Bound
 from .scenes import Played, Truth
 
@@ -32,7 +33,8 @@ class Course:
     same put right. tools: what helps to look, markdown, one item each. questions: name -> what is asked; hints: for a
     wrong answer to each. scene: plays on an engine, and yields a `dict` before the first step and after each; yields:
     what that is, in words. truth: plays it with both engines, and returns the answers. replaces: the part of
-    `DecodeParts` that the colleague's class replaces; empty is the one that the exercise is about.
+    `DecodeParts` that the colleague's class replaces; empty is the one that the exercise is about. model: makes the
+    scene's, where it is not the shipped one.
     """
 
     world: Any  # a model of `checking.models`, or the stories about it
@@ -52,6 +54,7 @@ class Course:
     unseen: str = NO_COPIES
     let_in: str = ""
     beside: Any = None
+    model: Callable[[], Model] | None = None
 
 
 def small(block_size: int, batch: int, **more: Any) -> EngineConfig:

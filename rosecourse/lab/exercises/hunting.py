@@ -90,8 +90,8 @@ class Hunt:
     def engines(self, model: Model | None = None) -> tuple[InferenceEngine, InferenceEngine]:
         """A right engine and a broken one over the same weights; their caches hold zeros where nothing is written.
 
-        model: None is the shipped one. Raises `ConfigError` where the part would not do what it is about: a lesson's
-        kernels where Triton does not run.
+        model: None is the scene's own, or the shipped one. Raises `ConfigError` where the part would not do what it is
+        about: a lesson's kernels where Triton does not run.
         """
         model = model or self._model
         require(
@@ -169,6 +169,8 @@ class Hunt:
 
     @cached_property
     def _model(self) -> Model:
+        if self.bug.model is not None:
+            return self.bug.model()
         on_cpu = not self.needs_triton or triton_runs_on(torch.device("cpu"))
         return load_model(device="cpu" if on_cpu else "auto", dtype="float32")
 
