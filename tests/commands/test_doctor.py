@@ -40,7 +40,7 @@ def test_doctor_has_a_line_for_each_check_and_a_sum(capsys, monkeypatch, version
         monkeypatch.setattr(doctor, "version", version)
     assert called.main([]) == bool(version)
     *lines, last = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(doctor.NEEDED) + 3
+    assert len(lines) == len(doctor.CHECKS)
     failed = [line for line in lines if not line.startswith("[OK] ")]
     told = [f"[FAIL] {name}: PermissionError: pyproject.toml: {doctor.REMEDY}" for name in doctor.NEEDED]
     assert failed == (told if version else [])
